@@ -1,0 +1,35 @@
+# Every part that Luff borrows, found once. Nothing is downloaded. What ends up inside luff._core must be
+# header-only or a static PIC archive (docs/adr/0001): TensorFlow exports the names of many shared libraries.
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(fmt 9 REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+find_path(LUFF_HWY_INCLUDE hwy/highway.h REQUIRED)
+find_path(LUFF_XXHASH_INCLUDE xxhash.h REQUIRED)
+find_path(LUFF_PCRE2_INCLUDE pcre2.h REQUIRED)
+find_library(LUFF_PCRE2_STATIC NAMES libpcre2-8.a REQUIRED)
+
+# Headers only: the shared libhwy is not linked, targets are chosen by our own CPU test.
+add_library(luff_hwy INTERFACE)
+target_include_directories(luff_hwy SYSTEM INTERFACE ${LUFF_HWY_INCLUDE})
+add_library(luff_xxhash INTERFACE)
+target_include_directories(luff_xxhash SYSTEM INTERFACE ${LUFF_XXHASH_INCLUDE})
+target_compile_definitions(luff_xxhash INTERFACE XXH_INLINE_ALL)
+add_library(luff_pcre2 INTERFACE)
+target_include_directories(luff_pcre2 SYSTEM INTERFACE ${LUFF_PCRE2_INCLUDE})
+target_compile_definitions(luff_pcre2 INTERFACE PCRE2_STATIC PCRE2_CODE_UNIT_WIDTH=8)
+target_link_libraries(luff_pcre2 INTERFACE ${LUFF_PCRE2_STATIC})
+add_library(luff_json INTERFACE)
+target_link_libraries(luff_json INTERFACE nlohmann_json::nlohmann_json)
+add_library(luff_fmt INTERFACE)
+target_link_libraries(luff_fmt INTERFACE fmt::fmt-header-only)
+
+if(LUFF_DEVELOPER)
+  find_package(GTest REQUIRED)
+  find_path(LUFF_RAPIDCHECK_INCLUDE rapidcheck.h REQUIRED)
+  find_library(LUFF_RAPIDCHECK_LIB rapidcheck REQUIRED)
+  add_library(luff_rapidcheck INTERFACE)
+  target_include_directories(luff_rapidcheck SYSTEM INTERFACE ${LUFF_RAPIDCHECK_INCLUDE})
+  target_link_libraries(luff_rapidcheck INTERFACE ${LUFF_RAPIDCHECK_LIB})
+endif()
