@@ -1,0 +1,122 @@
+#pragma once
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "luff/tensor/view.h"
+
+namespace luff {
+
+/// Statistics of one tensor at one step, over its **finite** elements unless said otherwise.
+///
+/// Complex elements count by their magnitude. `std`, `variance`, `mean`, norms follow from it:
+/// mean = sum / finite_count, variance (ddof 0) = sum_sq / n - mean^2 computed in float64,
+/// l1 = abs_sum, l2 = sqrt(sum_sq) (vector norms of the flattened tensor).
+struct Summary {
+  std::uint64_t count = 0;  // all elements, non-finite ones too
+  double sum = 0;
+  double sum_sq = 0;
+  double abs_sum = 0;
+  /// Smallest and largest finite value, exact in the tensor's own width: IEEE double bits for floating and
+  /// complex types, int64 bits for signed, uint64 bits for unsigned types and bool. Meaningless if no element
+  /// is finite.
+  std::uint64_t min_bits = 0;
+  std::uint64_t max_bits = 0;
+  std::uint64_t zero_count = 0;
+  std::uint64_t nan_count = 0;
+  std::uint64_t inf_count = 0;
+
+  [[nodiscard]] std::uint64_t finite_count() const noexcept { return count - nan_count - inf_count; }
+  [[nodiscard]] double mean() const noexcept;      // NaN if nothing is finite
+  [[nodiscard]] double variance() const noexcept;  // ddof 0, never negative; NaN if nothing is finite
+  [[nodiscard]] double std() const noexcept;
+  [[nodiscard]] double abs_mean() const noexcept;
+  [[nodiscard]] double l2() const noexcept;
+  [[nodiscard]] double min(DType dtype) const noexcept;  // NaN if nothing is finite
+  [[nodiscard]] double max(DType dtype) const noexcept;
+  [[nodiscard]] double abs_max(DType dtype) const noexcept;
+  /// Joins the summary of another part or step of the same dtype.
+  void Merge(const Summary& other, DType dtype) noexcept;
+};
+
+/// The three reductions of smdebug that a Summary does not give: min |x|, prod x, prod |x| (float64).
+struct ExtraReductions {
+  double abs_min = std::numeric_limits<double>::infinity();
+  double prod = 1;
+  double abs_prod = 1;
+};
+
+/// Logarithmic histogram of 4,096 bins: bin = float32 bit pattern of the value >> 20 (sign, exponent, top 3
+/// mantissa bits). Mergeable by addition; any quantile within 6.25 % relative error. NaN and Inf are not binned.
+/// Source: the DDSketch argument in docs/spec/run-format.md.
+struct HistogramBin {
+  std::uint16_t bin;
+  std::uint64_t count;
+};
+/// Occupied bins, ascending by bin.
+using SparseHistogram = std::vector<HistogramBin>;
+inline constexpr std::size_t kHistogramBins = 4096;
+/// Lower (towards -inf) and upper edge of a bin as values.
+[[nodiscard]] double HistogramBinLow(std::uint16_t bin) noexcept;
+[[nodiscard]] double HistogramBinHigh(std::uint16_t bin) noexcept;
+/// Quantile q in [0, 1] by linear interpolation inside the bin; NaN when empty.
+[[nodiscard]] double HistogramQuantile(std::span<const HistogramBin> bins, double q) noexcept;
+
+/// Which positions of a tensor count as one unit (neuron, channel).
+enum class UnitAxis : std::uint8_t {  // permanent
+  kChannel = 0,      // axis 1 (rank >= 2), the last axis when `channels_last` modules say so is kLast
+  kLast = 1,         // the last axis
+  kAllButFirst = 2,  // every position except along axis 0 (the original's definition of a node)
+};
+
+/// Counts per unit: how many values of the unit are > 0, == 0, and their sum (finite values).
+struct UnitCounts {
+  UnitAxis axis = UnitAxis::kChannel;
+  std::uint64_t values_per_unit = 0;
+  std::vector<std::uint64_t> positive;  // one per unit
+  std::vector<std::uint64_t> zero;
+  std::vector<double> sum;
+};
+
+/// Difference to an earlier value of the same tensor: over |x - y|.
+struct Difference {
+  double l1 = 0;
+  double sum_sq = 0;
+  double max = 0;
+  std::uint64_t changed_count = 0;  // elements whose bits differ
+  double previous_l1 = 0;           // sum |y|
+  double previous_sum_sq = 0;       // sum y^2
+};
+
+/// One read of `view` gives the summary. `copy_to` (may be null) receives the elements contiguously in
+/// row-major order in the same pass (view.layout.byte_count() bytes). Never throws, never allocates.
+/// Source: fused kernels in src/tensor/kernels*; checked against float64 in summary_test.
+void Summarize(const TensorView& view, Summary* out, std::byte* copy_to = nullptr) noexcept;
+/// Copies elements contiguously in row-major order. Any strides.
+void CopyContiguous(const TensorView& view, std::byte* to) noexcept;
+/// Adds the elements to `dense` (kHistogramBins counters).
+void AddHistogram(const TensorView& view, std::span<std::uint64_t> dense) noexcept;
+/// Summary and histogram together, as `luff run` with histograms wants them.
+void SummarizeWithHistogram(const TensorView& view, Summary* out, std::span<std::uint64_t> dense,
+                            std::byte* copy_to = nullptr) noexcept;
+[[nodiscard]] SparseHistogram ToSparse(std::span<const std::uint64_t> dense);
+
+void ComputeExtra(const TensorView& view, ExtraReductions* out) noexcept;
+/// XXH3-64 of the elements in row-major order (independent of strides), seed 0.
+[[nodiscard]] std::uint64_t ContentHash(const TensorView& view) noexcept;
+/// Resizes the vectors of `out`. Rank 0 and 1 count as one row of units.
+void ComputeUnits(const TensorView& view, UnitAxis axis, UnitCounts* out);
+/// `previous` holds the earlier elements contiguously, same layout. When `update_previous` the current elements
+/// are copied over them in the same pass.
+void ComputeDifference(const TensorView& view, std::byte* previous, bool update_previous, Difference* out) noexcept;
+
+/// Converts `count` contiguous elements to float64 (complex: magnitude). For tests, plots and rules.
+void ToFloat64(DType dtype, const std::byte* from, std::size_t count, double* to) noexcept;
+
+/// Name of the SIMD target in use, e.g. "AVX2"; LUFF_SIMD=scalar forces the reference loop (tests).
+[[nodiscard]] const char* SimdTarget() noexcept;
+
+}  // namespace luff
