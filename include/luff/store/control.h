@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "luff/base/result.h"
+
+/// Commands to a running job: control/NNNNNN.json in the run directory, created by rename, never changed.
+namespace luff::store {
+
+/// One control record. JSON fields: number, kind, phase, proposal, train_step, deadline_s, reason, finding, config,
+/// created_unix_ns, author, key_id, signature (the last two empty until a run is shared).
+struct ControlRecord {
+  std::uint64_t number = 0;      // NNNNNN of the file name
+  std::string kind;              // "stop", "capture" (change of collections), "outcome", "note"
+  std::string phase;             // "propose", "commit", "abort", "" for one-phase kinds
+  std::uint64_t proposal = 0;    // commit and abort: number of the proposal
+  std::int64_t train_step = -1;  // propose: the TRAIN step after which all workers leave
+  double deadline_s = 10.0;      // how long a worker waits at that step for the decision
+  std::string reason;            // text for people
+  std::string finding;           // id of the finding, or ""
+  std::string body;              // JSON text: config for "capture", outcome for "outcome"
+  std::string author;            // "luff run", ...
+  std::int64_t created_unix_ns = 0;
+};
+
+/// Writes the record with the next free number (retries when another process takes it).
+/// Errors: kIo, kNotFound (no run there).
+[[nodiscard]] Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRecord& record);
+
+/// Records with a number greater than `after`, ascending. Unreadable ones are skipped and reported in `problems`.
+[[nodiscard]] Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std::uint64_t after,
+                                                             std::vector<std::string>* problems);
+
+/// Parses one record. Bounds: at most 1 MiB, depth at most 16.
+[[nodiscard]] Result<ControlRecord> ParseControlUntrusted(std::string_view json);
+
+}  // namespace luff::store

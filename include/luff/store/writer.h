@@ -1,0 +1,130 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "luff/base/result.h"
+#include "luff/format/layout.h"
+#include "luff/tensor/summary.h"
+
+/// Writing one worker's folder of a run directory.
+namespace luff::store {
+
+struct RunInfo {
+  std::array<std::uint8_t, 16> run_id{};
+  std::int64_t created_unix_ns = 0;
+  std::uint32_t world_size = 1;
+  std::string command;  // JSON text of the argument vector, "" if unknown
+};
+
+/// Creates `path` (mode 0700, parents too) with run.json, control/ and rules/, or opens it if another worker of the
+/// same run has just created it (`join`) or `resume` is set.
+/// Errors: kAlreadyExists when it holds a run and neither join nor resume is set; kFailedPrecondition for a
+/// non-empty directory that is no run; kUnsupportedVersion; kIo.
+[[nodiscard]] Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool join, bool resume);
+
+/// What is kept of raw payload.
+struct Retention {
+  enum class Kind : std::uint8_t { kAll, kLast, kThin } kind = Kind::kAll;
+  std::int64_t last_steps = 0;  // kLast: number of steps kept
+};
+
+struct WriterOptions {
+  std::string run_path;
+  std::uint32_t worker = 0;
+  std::uint64_t max_bytes = 0;            // payload and metadata of this worker; 0: no limit
+  std::uint64_t summary_max_bytes = 0;    // share of metadata; 0: a quarter of max_bytes, or no limit
+  std::uint64_t segment_bytes_payload = 64ULL << 20;
+  std::uint64_t segment_bytes_meta = 8ULL << 20;
+  enum class Direct : std::uint8_t { kAuto, kOn, kOff } direct_io = Direct::kAuto;
+  enum class Sync : std::uint8_t { kNone, kInterval, kStep } sync = Sync::kNone;
+  bool live_page = true;
+};
+
+/// Where a chunk was put.
+struct Place {
+  std::uint32_t data_file = 0;
+  std::uint64_t offset = 0;
+};
+
+/// A chunk in memory: header (checksum and content_hash already filled in) and stored bytes, laid out contiguously,
+/// padded to 64 bytes.
+struct ChunkRef {
+  const std::byte* data = nullptr;  // at the ChunkHeader
+  std::uint64_t bytes = 0;          // header, stored bytes and padding
+};
+
+struct TensorDef {
+  std::uint32_t id = 0;
+  format::Role role = format::Role::kOther;
+  std::string name;
+  std::string module_path;  // "" if none
+  std::string module_type;  // e.g. "ReLU"
+  std::vector<std::uint32_t> collections;
+};
+struct LayoutDef {
+  std::uint32_t id = 0;
+  Layout layout;  // strides are not stored: values are row-major
+  /// Shards: shape and offset in the whole tensor; empty otherwise.
+  std::vector<std::int64_t> global_shape, global_offset;
+};
+
+/// Everything of one step, in the order it is written. Reused between steps: clear() keeps capacity.
+struct StepBatch {
+  std::vector<TensorDef> tensors;   // defined since the last step
+  std::vector<LayoutDef> layouts;
+  std::vector<std::pair<std::string, std::string>> documents;  // name, JSON
+  std::vector<format::SummaryRow> summaries;
+  std::vector<format::IndexRow> index;  // data_file/offset already resolved by AppendChunks
+  std::vector<std::pair<std::uint32_t, SparseHistogram>> histograms;
+  std::vector<std::pair<std::uint32_t, UnitCounts>> units;
+  std::vector<format::FormRow> forms;
+  std::vector<format::ScalarRow> scalars;
+  std::vector<format::EventRow> events;
+  std::vector<std::string> event_json;
+  std::vector<format::GapRow> gaps;
+  std::vector<format::AckRow> acks;
+  format::StepMark mark{};  // frames, forms and epoch are filled in by the writer
+  void clear();
+};
+
+/// **Owned by one writer thread** (all calls), except health counters.
+///
+/// Order on disk: payload, then metadata, then the live page. After an error of the file system the writer goes on in
+/// degraded form: AppendChunks fails, rows are kept while they can be, gaps say what is missing; a later call may succeed.
+class WorkerWriter {
+ public:
+  /// Errors: kIo, kAlreadyExists (another live writer owns the folder).
+  /// A folder with earlier segments (resume) continues with new sequence numbers and the next epoch.
+  [[nodiscard]] static Result<std::unique_ptr<WorkerWriter>> Open(const WriterOptions& options, const RunInfo& run);
+  virtual ~WorkerWriter() = default;
+
+  /// Writes chunks of one step to the payload stream of a retention class, whole pages by O_DIRECT where possible.
+  /// `block` memory is best 4 KiB-aligned and contiguous: adjacent ChunkRefs are written with one call.
+  /// Fills `places` (same order).
+  [[nodiscard]] virtual Status AppendChunks(std::span<const ChunkRef> chunks, Retention retention,
+                                            std::int64_t global_step, std::vector<Place>* places) = 0;
+  /// Writes the rows and the step mark, publishes them, seals segments, applies retention and budgets.
+  [[nodiscard]] virtual Status PublishStep(StepBatch& batch) = 0;
+  /// Rows that belong to no step (documents, acks, gaps, definitions); published at once.
+  [[nodiscard]] virtual Status PublishLoose(StepBatch& batch) = 0;
+  /// Updates the live page's heartbeat, and a heartbeat frame at most every 5 s.
+  virtual void Heartbeat() = 0;
+  /// Writes the end mark, seals every segment. Idempotent.
+  [[nodiscard]] virtual Status Close(format::EndReason reason) = 0;
+
+  /// True when the payload budget of `max_bytes` is used up and retention cannot free more.
+  [[nodiscard]] virtual bool payload_budget_exhausted() const noexcept = 0;
+  /// Still readable chunk (not retired)? Used before a row refers to an older chunk.
+  [[nodiscard]] virtual bool ChunkIsKept(Place place) const noexcept = 0;
+  /// Follows relocations: where the chunk is now.
+  [[nodiscard]] virtual Place Resolve(Place place) const noexcept = 0;
+  [[nodiscard]] virtual std::uint32_t epoch() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t bytes_written() const noexcept = 0;
+};
+
+}  // namespace luff::store
