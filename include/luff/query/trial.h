@@ -1,0 +1,207 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "luff/base/result.h"
+#include "luff/format/layout.h"
+#include "luff/tensor/summary.h"
+
+/// Reading a run: the trial API, C++ side. Values, summaries, steps, names; while the job writes, or afterwards.
+namespace luff::query {
+
+using format::Mode;
+using format::Role;
+
+[[nodiscard]] std::string_view ModeName(Mode mode) noexcept;  // "TRAIN", "EVAL", "PREDICT", "GLOBAL"
+/// Errors: kInvalidArgument naming the four modes.
+[[nodiscard]] Result<Mode> ParseMode(std::string_view name);
+
+using TensorId = std::uint32_t;  // trial-wide (the same name in two workers is one tensor)
+
+struct TensorInfo {
+  TensorId id = 0;
+  std::string name;
+  Role role = Role::kOther;
+  std::string module_path;
+  std::string module_type;
+  std::vector<std::string> collections;
+};
+
+struct StepInfo {
+  std::int64_t global_step = 0;
+  std::int64_t mode_step = 0;
+  std::int64_t update = 0;
+  Mode mode = Mode::kTrain;
+  std::int64_t wall_unix_ns = 0;   // of the first worker that passed it
+  std::int64_t duration_ns = 0;
+};
+
+/// One tensor at one step. `dtype` tells how to read summary.min_bits.
+struct SummaryAt {
+  std::int64_t global_step = 0;
+  std::int64_t mode_step = 0;
+  std::int64_t update = 0;
+  Mode mode = Mode::kTrain;
+  std::uint32_t worker = 0;
+  DType dtype = DType::kInvalid;
+  std::uint16_t merged_steps = 1;
+  Summary summary;
+};
+
+/// Columns of one tensor over all its steps; every vector has the same length. Owned.
+struct SummaryColumns {
+  std::vector<std::int64_t> global_step, mode_step, update;
+  std::vector<std::uint8_t> mode;
+  std::vector<std::uint64_t> count, zero_count, nan_count, inf_count;
+  std::vector<double> min, max, mean, std, sum, abs_mean, l2;
+};
+
+struct ScalarAt {
+  std::int64_t global_step = 0, mode_step = 0, update = 0;
+  Mode mode = Mode::kTrain;
+  double value = 0;
+};
+
+struct Value {  // one array, row-major; `bytes` view mapped memory (kept alive by `owner`) or own it
+  DType dtype = DType::kInvalid;
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
+};
+
+struct EventAt {
+  std::int64_t global_step = 0;
+  std::uint32_t worker = 0;
+  format::EventRow row{};
+};
+
+struct GapInfo {
+  std::uint32_t worker = 0;
+  std::string tensor;       // "" if not of one tensor
+  std::string collection;   // "" if none
+  std::string reason;       // e.g. "pool full"
+  std::string forms;        // e.g. "raw"
+  std::uint64_t count = 0, bytes = 0;
+  std::int64_t first_step = 0, last_step = 0;
+};
+
+struct WorkerInfo {
+  std::uint32_t worker = 0;
+  bool ended = false;
+  std::optional<format::EndReason> reason;
+  bool alive = false;                    // heartbeat within the limit, or process seen on this host
+  std::int64_t last_global_step = -1;    // published
+  std::int64_t last_train_step = -1;
+  std::int64_t heartbeat_unix_ns = 0;
+};
+
+enum class StepState { kAvailable, kNotYetAvailable, kUnavailable };
+
+struct OpenOptions {
+  std::chrono::milliseconds wait_for_first_step{0};  // 0: an empty run opens at once
+  bool use_live_page = true;    // false imitates a network mount without coherence
+  double lost_after_s = 60.0;   // no heartbeat for so long: the worker is lost (a gap, not a wait)
+};
+
+/// **Thread-compatible.** A run opened for reading. Nothing is parsed before it is needed; Refresh() with nothing new
+/// is one comparison of three numbers.
+///
+/// Steps are complete when every worker that is alive and not ended has passed them. All functions show complete steps only,
+/// unless said otherwise. Errors of all: kNotFound (with the three nearest names) for unknown tensors, kOutOfRange for steps that
+/// were not saved (message names the nearest saved steps), kUnavailable for steps not yet there, kCorruption.
+class Trial {
+ public:
+  /// Errors: kNotFound (no such directory), kFailedPrecondition (a directory that is no run), kUnsupportedVersion (names both
+  /// versions), kCorruption (run.json).
+  [[nodiscard]] static Result<std::unique_ptr<Trial>> Open(const std::string& path, const OpenOptions& options = {});
+  virtual ~Trial() = default;
+
+  /// Takes in what was published since. Returns true if something new became visible.
+  virtual Result<bool> Refresh() = 0;
+  /// Refreshes until a new complete step, the end of the run, or the time-out. Returns true if there is something new.
+  virtual Result<bool> WaitForNews(std::chrono::milliseconds timeout) = 0;
+  /// Waits for a step. kDeadlineExceeded after the time-out, kOutOfRange when the step can never come.
+  virtual Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) = 0;
+  /// All workers have ended (or are lost) and everything is read.
+  [[nodiscard]] virtual bool loaded_all_steps() const noexcept = 0;
+  [[nodiscard]] virtual const std::string& path() const noexcept = 0;
+  [[nodiscard]] virtual std::vector<WorkerInfo> workers() const = 0;
+  [[nodiscard]] virtual std::uint32_t world_size() const noexcept = 0;
+
+  // Names ---------------------------------------------------------------------------------------------------------
+  [[nodiscard]] virtual std::size_t tensor_count() const noexcept = 0;  // ids are 0 .. count-1, stable while open
+  [[nodiscard]] virtual const TensorInfo& tensor(TensorId id) const = 0;
+  [[nodiscard]] virtual Result<TensorId> FindTensor(std::string_view name) const = 0;
+  struct NameFilter {
+    std::string regex;        // PCRE2, searched anywhere; "" = all
+    std::string collection;   // "" = any
+    std::optional<std::int64_t> step;
+    Mode mode = Mode::kGlobal;
+  };
+  /// Sorted names. Errors: kInvalidArgument for a regex that does not compile (with the place).
+  [[nodiscard]] virtual Result<std::vector<std::string>> TensorNames(const NameFilter& filter) const = 0;
+  [[nodiscard]] virtual std::vector<std::string> CollectionNames() const = 0;
+  /// JSON of a document: "model", "collections", "environment"; "" if absent.
+  [[nodiscard]] virtual std::string Document(std::string_view name) const = 0;
+
+  // Steps ---------------------------------------------------------------------------------------------------------
+  /// Complete steps in the order of publishing. kGlobal: global steps; else mode steps of that mode.
+  [[nodiscard]] virtual std::vector<std::int64_t> Steps(Mode mode) const = 0;
+  /// Steps of one tensor (any form).
+  [[nodiscard]] virtual Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const = 0;
+  [[nodiscard]] virtual std::size_t step_count() const noexcept = 0;
+  /// The n-th complete step (0 .. step_count()-1).
+  [[nodiscard]] virtual StepInfo step_at(std::size_t n) const = 0;
+  [[nodiscard]] virtual Result<StepInfo> FindStep(std::int64_t step, Mode mode) const = 0;
+  [[nodiscard]] virtual StepState StateOfStep(std::int64_t step, Mode mode) const = 0;
+
+  // Values --------------------------------------------------------------------------------------------------------
+  /// worker: nullopt = the first worker that has it.
+  [[nodiscard]] virtual Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode,
+                                                std::optional<std::uint32_t> worker = {}) const = 0;
+  [[nodiscard]] virtual Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
+                                                    std::optional<std::uint32_t> worker = {}) const = 0;
+  [[nodiscard]] virtual Result<SummaryColumns> Summaries(TensorId id, Mode mode,
+                                                         std::optional<std::uint32_t> worker = {}) const = 0;
+  [[nodiscard]] virtual Result<std::vector<ScalarAt>> Scalars(TensorId id, Mode mode,
+                                                              std::optional<std::uint32_t> worker = {}) const = 0;
+  [[nodiscard]] virtual Result<SparseHistogram> Histogram(TensorId id, std::int64_t step, Mode mode,
+                                                          std::optional<std::uint32_t> worker = {}) const = 0;
+
+  // One step, for rules: everything in it, all workers ---------------------------------------------------------------
+  struct SummaryEntry { TensorId tensor; std::uint32_t worker; DType dtype; Summary summary; };
+  struct ScalarEntry { TensorId tensor; std::uint32_t worker; double value; };
+  struct UnitEntry { TensorId tensor; std::uint32_t worker; UnitCounts counts; };
+  struct FormEntry { TensorId tensor; std::uint32_t worker; format::FormRow row; };
+  struct StepRows {
+    StepInfo info;
+    std::vector<SummaryEntry> summaries;
+    std::vector<ScalarEntry> scalars;
+    std::vector<UnitEntry> units;
+    std::vector<FormEntry> forms;      // hash, difference, extra
+    std::vector<EventAt> events;
+    std::vector<std::string> event_json;
+  };
+  /// Rows of the n-th complete step. Reuses the vectors of `out`.
+  [[nodiscard]] virtual Status ReadStepRows(std::size_t n, StepRows* out) const = 0;
+
+  [[nodiscard]] virtual std::vector<GapInfo> Gaps() const = 0;
+  [[nodiscard]] virtual std::vector<EventAt> Events(Mode mode) const = 0;
+  /// Answers of workers to control records: (worker, row).
+  [[nodiscard]] virtual std::vector<std::pair<std::uint32_t, format::AckRow>> Acks() const = 0;
+  /// "running", "completed", "stopped" or "failed" and why (for `luff show`).
+  struct Outcome { std::string state; std::string why; };
+  [[nodiscard]] virtual Outcome outcome() const = 0;
+};
+
+/// The three names nearest to `name` (edit distance), for error messages.
+[[nodiscard]] std::vector<std::string> NearestNames(std::string_view name, std::span<const std::string> known);
+
+}  // namespace luff::query
