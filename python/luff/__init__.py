@@ -1,0 +1,12 @@
+"""Luff watches a model train.
+
+Importing this package imports no framework; each has a module of its own (`luff.torch`, ...).
+"""
+
+from __future__ import annotations
+
+from luff import errors
+from luff._core import __version__
+from luff.errors import LuffError, StopTraining
+
+__all__ = ["LuffError", "StopTraining", "__version__", "errors"]

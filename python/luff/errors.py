@@ -1,0 +1,123 @@
+"""The errors that Luff raises.
+
+Each status code of the C++ library has one class. All derive from `LuffError`; each also derives from the
+built-in class that a caller who knows nothing of Luff would catch. Messages say what was found, what was
+expected, where, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AlreadyExistsError",
+    "CancelledError",
+    "CorruptionError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "InternalError",
+    "InvalidArgumentError",
+    "IoError",
+    "LuffError",
+    "NotFoundError",
+    "OutOfRangeError",
+    "ResourceExhaustedError",
+    "StopTraining",
+    "UnavailableError",
+    "UnsupportedVersionError",
+]
+
+
+class LuffError(Exception):
+    """Base of all errors of Luff.
+
+    Attributes
+    ----------
+    code
+        Name of the status code, e.g. ``"not found"``; the same in C++ and in JSON.
+    """
+
+    code: str = "internal error"
+
+
+class InvalidArgumentError(LuffError, ValueError):
+    """An argument is malformed or contradicts another."""
+
+    code = "invalid argument"
+
+
+class NotFoundError(LuffError, LookupError):
+    """A run, tensor, collection, step or rule of that name does not exist."""
+
+    code = "not found"
+
+
+class AlreadyExistsError(LuffError, FileExistsError):
+    """What should be created is there already."""
+
+    code = "already exists"
+
+
+class OutOfRangeError(LuffError, IndexError):
+    """A position lies outside of what there is."""
+
+    code = "out of range"
+
+
+class FailedPreconditionError(LuffError, RuntimeError):
+    """The object is not in the state that the call needs, e.g. it was closed."""
+
+    code = "failed precondition"
+
+
+class CorruptionError(LuffError, ValueError):
+    """Stored bytes are damaged; the message names file and offset."""
+
+    code = "corruption"
+
+
+class UnsupportedVersionError(LuffError, RuntimeError):
+    """The run was written by a newer version of the format."""
+
+    code = "unsupported version"
+
+
+class IoError(LuffError, OSError):
+    """The operating system refused to read or write."""
+
+    code = "input/output error"
+
+
+class ResourceExhaustedError(LuffError, RuntimeError):
+    """A budget, a quota or the disk is used up."""
+
+    code = "resource exhausted"
+
+
+class UnavailableError(LuffError, RuntimeError):
+    """Not there now, perhaps later; trying again may succeed."""
+
+    code = "unavailable"
+
+
+class DeadlineExceededError(LuffError, TimeoutError):
+    """A wait ended without what was waited for."""
+
+    code = "deadline exceeded"
+
+
+class CancelledError(LuffError, RuntimeError):
+    """The operation was cancelled by its owner."""
+
+    code = "cancelled"
+
+
+class InternalError(LuffError, RuntimeError):
+    """A mistake in Luff itself; please report it."""
+
+    code = "internal error"
+
+
+class StopTraining(SystemExit):  # noqa: N818  (a request, not an error)
+    """Raised at a step boundary in the training process when a finding stops the job.
+
+    It derives from `SystemExit`, so that ``finally`` blocks run and ``except Exception`` does not swallow it.
+    """

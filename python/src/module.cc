@@ -1,0 +1,21 @@
+// luff._core: a thin, private binding without policy. One file and one Init function per area; the public
+// Python modules in python/luff decide about defaults and names.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "luff/base/version.h"
+
+namespace luff::python {
+
+// One line per area, here and in the body below; the files stand in CMakeLists.txt beside this one.
+void InitErrors(nanobind::module_& m);
+
+}  // namespace luff::python
+
+NB_MODULE(_core, m) {
+  m.doc() = "The C++ core of Luff. Private: use the modules of `luff`.";
+  m.attr("__version__") = std::string(luff::Version());
+  luff::python::InitErrors(m);
+}
