@@ -1,0 +1,183 @@
+"""./dev setup: Debian packages, Python environments, the product in .venv."""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from devlib import stamp
+from devlib.term import ROOT, VENV, Failed, output_of, passthrough, run, say
+
+ENVIRONMENTS = {"tensorflow": "TensorFlow, imported before luff._core by a test", "peers": "peers of the benchmarks"}
+
+
+def setup_arguments(parser):
+    parser.add_argument(
+        "--with", dest="extra", action="append", default=[], choices=sorted(ENVIRONMENTS), metavar="ENVIRONMENT",
+        help="also make .venvs/ENVIRONMENT: " + "; ".join(f"{k} ({v})" for k, v in ENVIRONMENTS.items()),
+    )  # fmt: skip
+
+
+def setup_main(args):
+    from devlib import build
+
+    ensure_packages(verbose=True)
+    ensure_venv()
+    build.ensure_product()
+    for name in args.extra:
+        environment(name)
+    say(f"ready: .venv/bin/luff and .venv/bin/python ({python_version(VENV / 'bin/python')})")
+
+
+# --- Debian packages -------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=None)
+def packages():
+    """{package: part that needs it} from system-packages.txt."""
+    rows = [line.split("#")[0].split() for line in (ROOT / "system-packages.txt").read_text().splitlines()]
+    return {row[0]: row[1] for row in rows if row}
+
+
+@functools.lru_cache(maxsize=None)
+def missing_packages():
+    """Packages of system-packages.txt that are not installed; None where this is not Debian."""
+    if not shutil.which("dpkg-query"):
+        return None
+    done = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\n", *packages()],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    installed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("installed ")}
+    return [p for p in packages() if p not in installed]
+
+
+def ensure_packages(verbose=False):
+    """Installs what is missing, as root or by sudo; Failed, with the exact command, when a required one stays out."""
+    missing = missing_packages()
+    if missing is None:
+        if verbose:
+            say("no dpkg here: system-packages.txt names what must be there by other means")
+        return
+    if not missing:
+        return
+    attempted = ROOT / "build" / "stamps" / "packages"
+    required = [p for p in missing if packages()[p] == "required"]
+    if not required and not verbose and stamp.fresh(attempted, " ".join(missing)):
+        return  # optional ones that could not be had the last time
+    prefix = [] if os.geteuid() == 0 else ["sudo"]
+    command = ["apt-get", "install", "-y", "--no-install-recommends"]
+    if prefix and not _sudo_works():
+        if required:
+            raise Failed(
+                f"{len(required)} Debian packages are missing, and there is neither root nor sudo to install them.\n"
+                f"As root:  apt-get update && apt-get install -y --no-install-recommends {' '.join(missing)}"
+            )
+    else:
+        env = {"DEBIAN_FRONTEND": "noninteractive"}
+        run("apt-get update", [*prefix, "apt-get", "update"], log="setup/apt-update", env=env, check=False)
+        available = [p for p in missing if _candidate(p)]
+        run("Debian packages", [*prefix, *command, *available], log="setup/apt-install", env=env, check=False)
+        missing_packages.cache_clear()
+        missing = missing_packages()
+        required = [p for p in missing if packages()[p] == "required"]
+        if required:
+            raise Failed(f"Debian packages could not be installed: {' '.join(required)}; log: build/logs/setup/apt-install.log")
+    for part in sorted({packages()[p] for p in missing}):
+        say(f"  without {part}: {' '.join(p for p in missing if packages()[p] == part)} not installed")
+    stamp.write(attempted, " ".join(missing))
+
+
+def _sudo_works():
+    if not shutil.which("sudo"):
+        return False
+    if sys.stdin.isatty():
+        return passthrough(["sudo", "-v"]) == 0
+    return output_of(["sudo", "-n", "true"]) is not None
+
+
+def _candidate(package):
+    text = output_of(["apt-cache", "policy", package]) or ""
+    return "Candidate:" in text and "Candidate: (none)" not in text
+
+
+def has(part):
+    """(True, "") when every package of an optional part is there, else (False, reason)."""
+    absent = [p for p in missing_packages() or [] if packages()[p] == part]
+    return (False, f"not installed: {' '.join(absent)}") if absent else (True, "")
+
+
+# --- Python ------------------------------------------------------------------------------------------------------
+
+
+def python_version(python):
+    text = output_of([python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"])
+    return text.strip() if text else None
+
+
+@functools.lru_cache(maxsize=None)
+def find_python():
+    """A Python 3.11 that can make environments and has its headers."""
+    home = Path.home()
+    candidates = [sys.executable, shutil.which("python3.11"), "/usr/bin/python3.11", "/usr/local/bin/python3.11"]
+    candidates += sorted(home.glob(".pyenv/versions/3.11*/bin/python3.11"))
+    candidates += sorted(home.glob(".local/share/uv/python/cpython-3.11*/bin/python3.11"))
+    probe = (
+        "import sys, sysconfig, os, ensurepip, venv; "
+        "ok = sys.version_info[:2] == (3, 11) and os.path.exists(sysconfig.get_path('include') + '/Python.h'); "
+        "sys.exit(0 if ok else 1)"
+    )
+    for candidate in candidates:
+        if candidate and Path(candidate).exists() and output_of([candidate, "-c", probe]) is not None:
+            return str(candidate)
+    raise Failed(
+        "no Python 3.11 with venv and headers found (PyTorch 2.13.0 for CPUs exists for 3.11); on Debian 12, as root: "
+        "apt-get install -y python3 python3-venv python3-dev"
+    )
+
+
+def ensure_venv():
+    """.venv as requirements/dev.txt says; nothing is done when it is so already."""
+    requirements = ROOT / "requirements" / "dev.txt"
+    make_venv(VENV, requirements)
+
+
+def make_venv(folder, requirements, *, path_from=None, no_deps=()):
+    """An environment with pinned requirements. `path_from`: another environment that it also sees."""
+    value = stamp.digest([requirements], *no_deps, path_from or "")
+    mark = folder / "luff-requirements.stamp"
+    if stamp.fresh(mark, value):
+        return
+    with stamp.lock(folder.name):
+        if stamp.fresh(mark, value):
+            return
+        name = folder.relative_to(ROOT)
+        python = folder / "bin" / "python"
+        if not (python.exists() and (python_version(python) or "").startswith("3.11.")):
+            run(f"{name}", [find_python(), "-m", "venv", "--clear", folder], log=f"setup/{folder.name}-venv")
+        if path_from:
+            site = f"lib/python3.11/site-packages"
+            (folder / site / "zz_base.pth").write_text(f"{path_from / site}\n")
+        pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+        run(f"{name}: {requirements.name}", [*pip, "-r", requirements], log=f"setup/{folder.name}-pip")
+        if no_deps:
+            run(f"{name}: without dependencies", [*pip, "--no-deps", *no_deps], log=f"setup/{folder.name}-pip-no-deps")
+        stamp.write(mark, value)
+
+
+def environment(name):
+    """Makes .venvs/NAME; returns its python, or raises Failed where it can't be installed."""
+    folder = ROOT / ".venvs" / name
+    folder.parent.mkdir(exist_ok=True)
+    requirements = ROOT / "requirements" / f"{name}.txt"
+    ensure_venv()
+    if name == "peers":
+        from devlib import peers
+
+        make_venv(folder, requirements, path_from=VENV, no_deps=peers.NO_DEPS)
+        peers.modernise(folder)
+    else:
+        make_venv(folder, requirements)
+    return folder / "bin" / "python"

@@ -1,0 +1,138 @@
+"""Running commands: the real command is echoed, progress shown, a log kept and named when it fails."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "build" / "logs"
+VENV = ROOT / ".venv"
+
+
+class Failed(Exception):
+    """A step failed; the message is for people and names what to do or where the log is."""
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def shown(command):
+    """The command as one would type it at the repository's root."""
+    return " ".join(shlex.quote(os.path.relpath(c, ROOT) if str(c).startswith(f"{ROOT}/") else str(c)) for c in command)
+
+
+def seconds(duration):
+    return f"{duration:.1f} s" if duration < 60 else f"{int(duration) // 60} min {int(duration) % 60:02d} s"
+
+
+class _Ticker:
+    """Shows elapsed time and the last line of output while a command runs, on a terminal only."""
+
+    def __init__(self, label):
+        self.label, self.line, self.start = label, "", time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True) if sys.stdout.isatty() else None
+        if self._thread:
+            self._thread.start()
+
+    def _tick(self):
+        width = os.get_terminal_size().columns if sys.stdout.isatty() else 100
+        while not self._stop.wait(0.3):
+            text = f"  {self.label}  {seconds(time.monotonic() - self.start)}  {self.line}"
+            sys.stdout.write("\r\033[K" + text[: width - 1])
+            sys.stdout.flush()
+
+    def stop(self):
+        self._stop.set()
+        if self._thread:
+            self._thread.join()
+            sys.stdout.write("\r\033[K")
+
+
+def run(label, command, *, log, env=None, cwd=ROOT, check=True, timeout_s=None, echo=True):
+    """Run `command`, output to build/logs/`log`.log; returns (exit code, output). Failed unless it exits with 0."""
+    path = LOGS / f"{log}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if echo:
+        say(f"$ {shown(command)}")
+    ticker = _Ticker(label)
+    lines = []
+    start = time.monotonic()
+    try:
+        with path.open("w", errors="replace") as out:
+            out.write(f"$ {shown(command)}\n")
+            process = subprocess.Popen(
+                [str(c) for c in command],
+                cwd=cwd,
+                env={**os.environ, **(env or {})},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            timer = threading.Timer(timeout_s, _end_group, (process,)) if timeout_s else None
+            if timer:
+                timer.start()
+            try:
+                for line in process.stdout:
+                    out.write(line)
+                    out.flush()
+                    lines.append(line)
+                    if line.strip():
+                        ticker.line = line.strip()
+                code = process.wait()
+            except BaseException:
+                _end_group(process)
+                raise
+            finally:
+                if timer:
+                    timer.cancel()
+    except FileNotFoundError as error:
+        ticker.stop()
+        raise Failed(f"{label}: {error.filename} not found; `./dev setup` installs what is needed") from None
+    finally:
+        ticker.stop()
+    took = time.monotonic() - start
+    if code != 0 and timeout_s and took >= timeout_s:
+        lines.append(f"ended after the limit of {seconds(timeout_s)}\n")
+    if code == 0:
+        say(f"  {label}: {seconds(took)}")
+    elif check:
+        say("".join(lines[-40:]).rstrip())
+        raise Failed(f"{label} failed with exit code {code} after {seconds(took)}; log: {path.relative_to(ROOT)}")
+    return code, "".join(lines)
+
+
+def _end_group(process):
+    """Ends a command and whatever it started: asks, then kills."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=5)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def passthrough(command, *, env=None, cwd=ROOT):
+    """Run `command` on this terminal; returns its exit code."""
+    say(f"$ {shown(command)}")
+    return subprocess.call([str(c) for c in command], cwd=cwd, env={**os.environ, **(env or {})})
+
+
+def output_of(command, *, cwd=ROOT):
+    """Standard output of a quick command, or None when it fails or is not there."""
+    try:
+        done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
