@@ -1,0 +1,55 @@
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "luff/format/layout.h"
+
+/// The page `live` in a worker's folder: 4 KiB, mapped shared by the writer and, on the same host and boot, by readers.
+/// An accelerator, never the truth: everything in it can be found by walking frames.
+namespace luff::format {
+
+enum class LiveState : std::uint32_t { kStarting = 0, kWriting = 1, kDegraded = 2, kEnded = 3 };
+
+inline constexpr std::uint32_t kLiveLayout = 1;
+
+/// A place in a stream in one word: file sequence (24 bits) and length (40 bits). Grows monotonically.
+[[nodiscard]] constexpr std::uint64_t PackPosition(std::uint64_t sequence, std::uint64_t length) noexcept {
+  return sequence << 40 | (length & ((std::uint64_t{1} << 40) - 1));
+}
+[[nodiscard]] constexpr std::uint64_t PositionSequence(std::uint64_t position) noexcept { return position >> 40; }
+[[nodiscard]] constexpr std::uint64_t PositionLength(std::uint64_t position) noexcept {
+  return position & ((std::uint64_t{1} << 40) - 1);
+}
+
+/// Constant after creation up to `checksum`; the atomics begin at a cache line of their own. The writer stores rows, then
+/// the fields, then `meta_position` with release; a reader loads that first, with acquire.
+struct LivePage {
+  std::uint64_t magic;  // kLiveMagic, stored last
+  std::uint32_t layout;  // kLiveLayout
+  std::uint32_t worker;
+  std::uint64_t host;     // HostIdentity of base/env.h
+  std::uint64_t boot[2];
+  std::uint64_t pid;
+  std::uint64_t pid_start_ticks;  // with it a pid is unique within a boot
+  std::uint8_t run_id[16];
+  std::uint32_t epoch;
+  std::uint32_t reserved0;
+  std::int64_t created_unix_ns;
+  std::uint64_t checksum;  // XXH3-64 of the bytes before it
+  std::uint8_t reserved1[128 - 104];
+
+  std::atomic<std::uint64_t> meta_position;  // published end of the newest metadata file
+  std::atomic<std::uint64_t> data_position;  // newest payload file; only a hint, there may be several streams
+  std::atomic<std::uint64_t> next_ordinal;   // published steps, all epochs
+  std::atomic<std::int64_t> last_global_step;  // -1: none
+  std::atomic<std::int64_t> train_steps;       // published TRAIN steps, all epochs
+  std::atomic<std::int64_t> heartbeat_unix_ns;
+  std::atomic<std::uint32_t> state;    // LiveState
+  std::atomic<std::uint32_t> changes;  // grows when metadata files are rewritten or payload files retired
+};
+static_assert(offsetof(LivePage, meta_position) == 128);
+static_assert(sizeof(LivePage) <= kPageBytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+}  // namespace luff::format
