@@ -1,0 +1,81 @@
+#pragma once
+// Walks a view of any strides in pieces of contiguous memory, so that kernels only ever see contiguous elements.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "luff/tensor/view.h"
+
+namespace luff::tensor {
+
+/// Bytes of a tile on the stack: half of the smallest first-level cache in use.
+inline constexpr std::size_t kTileBytes = 16 * 1024;
+
+/// The loops over a view, outermost first, with byte strides. Neighbours that can be one loop are one loop.
+struct Loops {
+  const std::byte* base = nullptr;
+  int depth = 0;
+  std::array<std::uint64_t, kMaxRank> count{};
+  std::array<std::int64_t, kMaxRank> stride{};  // bytes
+
+  /// True if the elements lie side by side in the order of the loops.
+  [[nodiscard]] bool is_dense(std::size_t element_size) const noexcept {
+    return depth == 0 || (depth == 1 && stride[0] == static_cast<std::int64_t>(element_size));
+  }
+};
+
+/// `any_order`: the caller does not care about the order of elements, so loops are sorted by stride and run
+/// forwards; a transposed or flipped tensor then becomes one dense loop. Precondition: no dimension is 0.
+[[nodiscard]] Loops MakeLoops(const TensorView& view, bool any_order) noexcept;
+
+/// Copies `count` elements in the order of `loops`, starting at element `first`, side by side to `to`.
+void PackRange(const Loops& loops, std::size_t element_size, std::uint64_t first, std::uint64_t count,
+               std::byte* to) noexcept;
+
+/// Calls `fn(data, count, to)` for contiguous pieces that together are the view.
+///
+/// When `copy_to` is null, `to` is null. Otherwise `to` is where `fn` has to copy the piece, or null if it is
+/// already there. With neither `any_order` nor holes, pieces come in row-major order. Never allocates.
+template <typename Fn>
+void ForEachPiece(const TensorView& view, bool any_order, std::byte* copy_to, Fn&& fn) noexcept {
+  const std::uint64_t total = view.layout.element_count();
+  const std::size_t size = DTypeSize(view.layout.dtype);
+  if (total == 0 || size == 0) return;
+  if (view.layout.is_contiguous()) {
+    fn(view.data, total, copy_to);
+    return;
+  }
+  const Loops loops = MakeLoops(view, any_order && copy_to == nullptr);
+  if (loops.is_dense(size)) {
+    fn(loops.base, total, copy_to);
+    return;
+  }
+  const std::uint64_t tile = kTileBytes / size;
+  const std::uint64_t row = loops.count[static_cast<std::size_t>(loops.depth) - 1];
+  if (loops.stride[static_cast<std::size_t>(loops.depth) - 1] == static_cast<std::int64_t>(size) && row * size >= 1024) {
+    // Long rows are worth a kernel call each.
+    std::array<std::uint64_t, kMaxRank> index{};
+    const std::byte* from = loops.base;
+    for (std::uint64_t done = 0; done < total; done += row) {
+      fn(from, row, copy_to == nullptr ? nullptr : copy_to + done * size);
+      for (int level = loops.depth - 2; level >= 0; --level) {
+        const auto l = static_cast<std::size_t>(level);
+        from += loops.stride[l];
+        if (++index[l] < loops.count[l]) break;
+        from -= loops.stride[l] * static_cast<std::int64_t>(loops.count[l]);
+        index[l] = 0;
+      }
+    }
+    return;
+  }
+  alignas(64) std::byte scratch[kTileBytes];
+  for (std::uint64_t done = 0; done < total; done += tile) {
+    const std::uint64_t count = std::min(tile, total - done);
+    std::byte* to = copy_to == nullptr ? scratch : copy_to + done * size;
+    PackRange(loops, size, done, count, to);
+    fn(static_cast<const std::byte*>(to), count, static_cast<std::byte*>(nullptr));
+  }
+}
+
+}  // namespace luff::tensor
