@@ -1,0 +1,1 @@
+"""Training workloads that every capture benchmark shares."""
