@@ -119,7 +119,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A small decoder that predicts the next token."""
 
-    def __init__(self, width: int = 192, layers: int = 4, heads: int = 4, length: int = 64, vocabulary: int = 512) -> None:
+    def __init__(
+        self, width: int = 192, layers: int = 4, heads: int = 4, length: int = 64, vocabulary: int = 512
+    ) -> None:
         super().__init__()
         self.emb = nn.Embedding(vocabulary, width)
         self.pos = nn.Parameter(torch.zeros(length, width))

@@ -6,12 +6,24 @@ from devlib import setup, stamp
 from devlib.term import ROOT, VENV, Failed, output_of, run, say
 
 # What the installed product is made of.
-PRODUCT = ["CMakeLists.txt", "pyproject.toml", "cmake", "include", "src", "python/src", "python/luff", "README.md", "LICENSE"]
+PRODUCT = [
+    "CMakeLists.txt",
+    "pyproject.toml",
+    "cmake",
+    "include",
+    "src",
+    "python/src",
+    "python/luff",
+    "README.md",
+    "LICENSE",
+]
 CLANG_PRESETS = ("asan", "tsan", "fuzz")
 
 
 def build_arguments(parser):
-    parser.add_argument("presets", nargs="*", metavar="PRESET", help="dev (default), release, asan, tsan, fuzz")
+    parser.add_argument(
+        "presets", nargs="*", metavar="PRESET", help="dev (default), release, asan, tsan, fuzz"
+    )
     parser.add_argument("--product-only", action="store_true", help="only install Luff into .venv")
 
 
@@ -40,7 +52,11 @@ def jobs():
 def configure(preset):
     """Configures build/PRESET when it never was, or when a file of CMake's changed."""
     folder = ROOT / "build" / preset
-    lists = [p.relative_to(ROOT) for top in ("src", "python", "benchmarks", "examples") for p in (ROOT / top).rglob("CMakeLists.txt")]
+    lists = [
+        p.relative_to(ROOT)
+        for top in ("src", "python", "benchmarks", "examples")
+        for p in (ROOT / top).rglob("CMakeLists.txt")
+    ]
     value = stamp.digest(["CMakeLists.txt", "CMakePresets.json", "cmake", *lists], preset)
     mark = folder / "luff-configure.stamp"
     if not (folder / "build.ninja").exists() or not stamp.fresh(mark, value):
@@ -54,7 +70,9 @@ def build(preset, *targets):
     with stamp.lock(f"build-{preset}"):
         folder = configure(preset)
         command = ["cmake", "--build", folder, "-j", jobs()]
-        run(f"build {preset}", [*command, *(["--target", *targets] if targets else [])], log=f"build/{preset}")
+        run(
+            f"build {preset}", [*command, *(["--target", *targets] if targets else [])], log=f"build/{preset}"
+        )
     return folder
 
 
@@ -67,7 +85,14 @@ def ensure_product():
     with stamp.lock("product"):
         if stamp.fresh(mark, value):
             return
-        pip = [VENV / "bin/python", "-m", "pip", "install", "--disable-pip-version-check", "--no-build-isolation"]
+        pip = [
+            VENV / "bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-build-isolation",
+        ]
         options = ["--no-deps", "--force-reinstall", "-Cbuild-dir=build/product"]
         env = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs())}
         run("install Luff into .venv", [*pip, *options, "."], log="build/product", env=env)

@@ -36,7 +36,9 @@ def fuzz_main(args):
         return 0
     unknown = sorted(set(args.names) - {t.name for t in known})
     if unknown:
-        raise Failed(f"no fuzz target {unknown[0]!r}; there are: {', '.join(t.name for t in known) or 'none'}")
+        raise Failed(
+            f"no fuzz target {unknown[0]!r}; there are: {', '.join(t.name for t in known) or 'none'}"
+        )
     bad = 0
     for target in known:
         if not args.names or target.name in args.names:
@@ -51,7 +53,15 @@ def targets():
     folder = build.build("fuzz")
     rows = [line.split("|") for line in (folder / "fuzzers.txt").read_text().splitlines() if line]
     return [
-        Target(name, Path(program), [Path(s) for s in (*seeds.split(";"), ROOT / "testdata" / "fuzz" / name) if s and Path(s).is_dir()])
+        Target(
+            name,
+            Path(program),
+            [
+                Path(s)
+                for s in (*seeds.split(";"), ROOT / "testdata" / "fuzz" / name)
+                if s and Path(s).is_dir()
+            ],
+        )
         for name, program, seeds in rows
     ]
 
@@ -61,19 +71,32 @@ def run_target(target, seconds):
     corpus = CORPUS / target.name
     corpus.mkdir(parents=True, exist_ok=True)
     FOUND.mkdir(parents=True, exist_ok=True)
-    command = [target.program, f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1"]
+    command = [
+        target.program,
+        f"-max_total_time={seconds}",
+        "-timeout=20",
+        "-rss_limit_mb=4096",
+        "-print_final_stats=1",
+    ]
     command += [f"-artifact_prefix={FOUND}/{target.name}-", corpus, *target.seeds]
-    code, text = run(f"fuzz {target.name}", command, log=f"fuzz/{target.name}", check=False, timeout_s=seconds + 300)
+    code, text = run(
+        f"fuzz {target.name}", command, log=f"fuzz/{target.name}", check=False, timeout_s=seconds + 300
+    )
     runs = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
     if code == 0:
         return True, f"{runs.group(1) if runs else '?'} inputs, none broke it"
     found = re.search(r"Test unit written to (\S+)", text)
     reason = re.search(r"^(?:.*ERROR: |.*runtime error: )(.*)$", text, re.MULTILINE)
-    return False, f"{reason.group(1) if reason else f'exit code {code}'}; input: {found.group(1) if found else 'none kept'}"
+    return (
+        False,
+        f"{reason.group(1) if reason else f'exit code {code}'}; input: {found.group(1) if found else 'none kept'}",
+    )
 
 
 def crash_arguments(parser):
-    parser.add_argument("--kills", type=int, default=200, help="how often the writing process is killed (default: 200)")
+    parser.add_argument(
+        "--kills", type=int, default=200, help="how often the writing process is killed (default: 200)"
+    )
     parser.add_argument("--seed", type=int, help="seed of the random instants")
 
 
@@ -95,7 +118,9 @@ def crash_program():
 
 def run_crash(kills):
     """(kills, wrong values, why it failed or '')."""
-    code, text = run("crash", [crash_program(), "--kills", kills], log="test/crash", check=False, timeout_s=1200)
+    code, text = run(
+        "crash", [crash_program(), "--kills", kills], log="test/crash", check=False, timeout_s=1200
+    )
     match = re.search(r"(\d+) kills, (\d+) wrong values\s*$", text)
     if not match:
         return 0, -1, f"ended with {code} without its last line; log: build/logs/test/crash.log"

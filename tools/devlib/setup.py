@@ -10,7 +10,10 @@ from pathlib import Path
 from devlib import stamp
 from devlib.term import ROOT, VENV, Failed, output_of, passthrough, run, say
 
-ENVIRONMENTS = {"tensorflow": "TensorFlow, imported before luff._core by a test", "peers": "peers of the benchmarks"}
+ENVIRONMENTS = {
+    "tensorflow": "TensorFlow, imported before luff._core by a test",
+    "peers": "peers of the benchmarks",
+}
 
 
 def setup_arguments(parser):
@@ -84,7 +87,9 @@ def ensure_packages(verbose=False):
         missing = missing_packages()
         required = [p for p in missing if packages()[p] == "required"]
         if required:
-            raise Failed(f"Debian packages could not be installed: {' '.join(required)}; log: build/logs/setup/apt-install.log")
+            raise Failed(
+                f"Debian packages could not be installed: {' '.join(required)}; log: build/logs/setup/apt-install.log"
+            )
     for part in sorted({packages()[p] for p in missing}):
         say(f"  without {part}: {' '.join(p for p in missing if packages()[p] == part)} not installed")
     stamp.write(attempted, " ".join(missing))
@@ -121,7 +126,12 @@ def python_version(python):
 def find_python():
     """A Python 3.11 that can make environments and has its headers."""
     home = Path.home()
-    candidates = [sys.executable, shutil.which("python3.11"), "/usr/bin/python3.11", "/usr/local/bin/python3.11"]
+    candidates = [
+        sys.executable,
+        shutil.which("python3.11"),
+        "/usr/bin/python3.11",
+        "/usr/local/bin/python3.11",
+    ]
     candidates += sorted(home.glob(".pyenv/versions/3.11*/bin/python3.11"))
     candidates += sorted(home.glob(".local/share/uv/python/cpython-3.11*/bin/python3.11"))
     probe = (
@@ -158,12 +168,16 @@ def make_venv(folder, requirements, *, path_from=None, no_deps=()):
         if not (python.exists() and (python_version(python) or "").startswith("3.11.")):
             run(f"{name}", [find_python(), "-m", "venv", "--clear", folder], log=f"setup/{folder.name}-venv")
         if path_from:
-            site = f"lib/python3.11/site-packages"
+            site = "lib/python3.11/site-packages"
             (folder / site / "zz_base.pth").write_text(f"{path_from / site}\n")
         pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
         run(f"{name}: {requirements.name}", [*pip, "-r", requirements], log=f"setup/{folder.name}-pip")
         if no_deps:
-            run(f"{name}: without dependencies", [*pip, "--no-deps", *no_deps], log=f"setup/{folder.name}-pip-no-deps")
+            run(
+                f"{name}: without dependencies",
+                [*pip, "--no-deps", *no_deps],
+                log=f"setup/{folder.name}-pip-no-deps",
+            )
         stamp.write(mark, value)
 
 

@@ -24,7 +24,9 @@ def say(text=""):
 
 def shown(command):
     """The command as one would type it at the repository's root."""
-    return " ".join(shlex.quote(os.path.relpath(c, ROOT) if str(c).startswith(f"{ROOT}/") else str(c)) for c in command)
+    return " ".join(
+        shlex.quote(os.path.relpath(c, ROOT) if str(c).startswith(f"{ROOT}/") else str(c)) for c in command
+    )
 
 
 def seconds(duration):
@@ -107,7 +109,9 @@ def run(label, command, *, log, env=None, cwd=ROOT, check=True, timeout_s=None, 
         say(f"  {label}: {seconds(took)}")
     elif check:
         say("".join(lines[-40:]).rstrip())
-        raise Failed(f"{label} failed with exit code {code} after {seconds(took)}; log: {path.relative_to(ROOT)}")
+        raise Failed(
+            f"{label} failed with exit code {code} after {seconds(took)}; log: {path.relative_to(ROOT)}"
+        )
     return code, "".join(lines)
 
 

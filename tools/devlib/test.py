@@ -14,7 +14,9 @@ def test_arguments(parser):
     parser.add_argument(
         "--only", action="append", default=[], metavar="STAGE[,STAGE]", help="stages: " + ", ".join(STAGES)
     )
-    parser.add_argument("-k", dest="filter", default="", metavar="TEXT", help="only cases whose name contains TEXT")
+    parser.add_argument(
+        "-k", dest="filter", default="", metavar="TEXT", help="only cases whose name contains TEXT"
+    )
     parser.add_argument("--fuzz-seconds", type=int, default=5, help="time for each fuzz target (default: 5)")
     parser.add_argument("--kills", type=int, default=200, help="kills of a writing process (default: 200)")
 
@@ -60,10 +62,20 @@ def _ctest(preset):
         junit = logs / f"{name}-ctest.xml"
         junit.unlink(missing_ok=True)
         command = ["ctest", "--test-dir", folder, "-j", build.jobs(), "--timeout", PROGRAM_LIMIT_S]
-        env = {"GTEST_OUTPUT": f"xml:{xml}/", "UBSAN_OPTIONS": "print_stacktrace=1", "TSAN_OPTIONS": "second_deadlock_stack=1"}
+        env = {
+            "GTEST_OUTPUT": f"xml:{xml}/",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "TSAN_OPTIONS": "second_deadlock_stack=1",
+        }
         if args.filter:
             env["GTEST_FILTER"] = f"*{args.filter}*"
-        run(f"C++ tests ({preset})", [*command, "--output-on-failure", "--output-junit", junit], log=f"test/{name}", env=env, check=False)
+        run(
+            f"C++ tests ({preset})",
+            [*command, "--output-on-failure", "--output-junit", junit],
+            log=f"test/{name}",
+            env=env,
+            check=False,
+        )
         return results.read_ctest(junit, xml, name)
 
     return stage
@@ -89,10 +101,19 @@ def _pytest(name, *paths, ignore=()):
         command += [f"--ignore={p}" for p in ignore]
         command += ["-k", args.filter] if args.filter else []
         env = {"PATH": f"{VENV}/bin:{_path()}"}
-        code, _ = run(f"pytest {' '.join(existing)}", command, log=f"test/{name}", env=env, check=False, timeout_s=PYTEST_LIMIT_S)
+        code, _ = run(
+            f"pytest {' '.join(existing)}",
+            command,
+            log=f"test/{name}",
+            env=env,
+            check=False,
+            timeout_s=PYTEST_LIMIT_S,
+        )
         tally = results.read_xml(xml)
         if tally is None:
-            return results.failed(name, f"pytest ended with {code} and left no results; log: build/logs/test/{name}.log")
+            return results.failed(
+                name, f"pytest ended with {code} and left no results; log: build/logs/test/{name}.log"
+            )
         if code not in (0, 1, 5) and not tally.failures:
             tally.failures.append(f"{name}: pytest ended with {code}; log: build/logs/test/{name}.log")
         return tally
@@ -127,7 +148,10 @@ def _crash(args):
 STAGES = {
     "cpp": (_ctest("dev"), "C++ tests, optimised"),
     "headers": (_headers, "public headers compile alone"),
-    "python": (_pytest("python", "python/tests", "tests", ignore=["tests/package"]), "Python, frameworks, end to end"),
+    "python": (
+        _pytest("python", "python/tests", "tests", ignore=["tests/package"]),
+        "Python, frameworks, end to end",
+    ),
     "package": (_pytest("package", "tests/package"), "wheel, pip install, find_package, stubs"),
     "crash": (_crash, "random SIGKILLs of a writing process"),
     "fuzz": (_fuzz, "every fuzz target for a short while"),

@@ -1,0 +1,191 @@
+"""Checks that every include and import goes downwards. The two tables below are the architecture.
+
+usage: check_layers.py [ROOT]; prints one line for each violation and exits with 1.
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1])
+
+# room -> rooms it may include (itself always). `query` and `rules` never see `capture`.
+ROOMS = {
+    "base": [],
+    "tensor": ["base"],
+    "format": ["base", "tensor"],
+    "store": ["base", "tensor", "format"],
+    "capture": ["base", "tensor", "format", "store"],
+    "query": ["base", "tensor", "format", "store"],
+    "rules": ["base", "tensor", "format", "store", "query"],
+    "actions": ["base", "tensor", "format", "store", "query", "rules"],
+    "cli": ["base", "tensor", "format", "store", "capture", "query", "rules", "actions"],
+}
+# Borrowed headers (by first path component or name) -> rooms whose sources may include them. Public headers: none.
+BORROWED = {
+    "hwy": ["tensor"],
+    "xxhash.h": ["base", "tensor", "format", "store", "rules"],
+    "pcre2.h": ["base"],
+    "nlohmann": ["base", "format", "store", "capture", "query", "rules", "actions", "cli"],
+    "fmt": list(ROOMS),
+    "protozero": ["format"],
+    "toml++": ["cli"],
+    "CLI": ["cli"],
+    "spdlog": ["cli"],
+    "httplib.h": ["cli"],
+}
+TEST_HEADERS = {"gtest", "gmock", "rapidcheck", "rapidcheck.h", "benchmark"}
+# The Python module may bind all but the executable's own room.
+CORE_ROOMS = [room for room in ROOMS if room != "cli"]
+
+# Python: who may import what besides the standard library, numpy, ml_dtypes and luff itself. A key ending in "/" is a folder.
+FRAMEWORKS = {
+    "torch": ["torch/", "torch.py", "_attach/"],
+    "matplotlib": ["_verbs/", "plot.py"],
+}
+PYTHON_FREE = {"numpy", "ml_dtypes", "luff", "typing_extensions"}
+# What the import of `luff` must not reach, directly or through other modules of ours.
+LAZY = ("torch", "matplotlib", "tensorflow", "jax", "xgboost")
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+# POSIX headers have a slash or are in this list; C++ standard headers have neither slash nor suffix.
+SYSTEM = re.compile(r"^(sys|linux|netinet|arpa|bits|asm)/|^[a-z0-9_]+$|^[a-z0-9_]+\.h$")
+SYSTEM_NOT = {"pcre2.h", "xxhash.h", "httplib.h", "rapidcheck.h", "zstd.h", "lz4.h", "zlib.h"}
+
+
+def cpp_violations():
+    for file in sorted(
+        [*ROOT.glob("include/luff/**/*.h"), *ROOT.glob("src/**/*.h"), *ROOT.glob("src/**/*.cc")]
+    ):
+        relative = file.relative_to(ROOT)
+        public = relative.parts[0] == "include"
+        room = relative.parts[2] if public else relative.parts[1]
+        if room not in ROOMS:
+            yield f"{relative}: room {room!r} is not in tools/check_layers.py"
+            continue
+        yield from _includes(file, relative, [room, *ROOMS[room]], room=room, public=public)
+    for file in sorted([*ROOT.glob("python/src/*.h"), *ROOT.glob("python/src/*.cc")]):
+        yield from _includes(file, file.relative_to(ROOT), CORE_ROOMS, room=None, public=False)
+
+
+def _includes(file, relative, allowed, *, room, public):
+    text = file.read_text(errors="replace")
+    test = file.stem.endswith(("_test", "_fuzz", "_benchmark", "_testutil")) or "test_" in file.name
+    for match in INCLUDE.finditer(text):
+        bracket, name = match.groups()
+        where = f"{relative}:{text.count(chr(10), 0, match.start(2)) + 1}"
+        top = name.split("/")[0]
+        if bracket == '"':
+            if top == "luff":
+                target = name.split("/")[1]
+            elif public:
+                yield f'{where}: a public header includes "{name}"; only luff/... and the standard library are allowed'
+                continue
+            else:
+                target = top if "/" in name else None  # a header beside the source
+            if target is not None and target in ROOMS and target not in allowed:
+                yield f"{where}: {room or 'python/src'} includes {name}, and may use only {', '.join(allowed)}"
+            continue
+        known = name in BORROWED or top in BORROWED
+        if SYSTEM.match(name) and name not in SYSTEM_NOT and not known and top not in TEST_HEADERS:
+            continue
+        if top == "nanobind" and room is None:
+            continue
+        if public:
+            yield f"{where}: a public header includes <{name}>; only luff/... and the standard library are allowed"
+        elif top in TEST_HEADERS:
+            if not test:
+                yield f"{where}: <{name}> outside of a test"
+        elif not known:
+            yield f"{where}: <{name}> is a borrowed part that tools/check_layers.py does not know"
+        elif room is not None and room not in BORROWED.get(name, BORROWED.get(top, [])):
+            yield f"{where}: <{name}> is not for room {room}"
+
+
+def python_violations():
+    package = ROOT / "python" / "luff"
+    at_import = {}  # module -> modules of ours that its import imports
+    frameworks = {}  # module -> frameworks that its import imports
+    for file in sorted(package.rglob("*.py")):
+        relative = file.relative_to(package)
+        module = _module(relative)
+        try:
+            tree = ast.parse(file.read_text())
+        except SyntaxError as error:
+            yield f"python/luff/{relative}:{error.lineno}: {error.msg}"
+            continue
+        at_import[module], frameworks[module] = set(), set()
+        for node, lazy in _imports(tree):
+            for name in _names(node, module, is_package=file.name == "__init__.py"):
+                top = name.split(".")[0]
+                if top == "luff":
+                    if not lazy:
+                        at_import[module].add(name)
+                    continue
+                if top in sys.stdlib_module_names or top in PYTHON_FREE:
+                    continue
+                if not any(str(relative).startswith(p) for p in FRAMEWORKS.get(top, [])):
+                    yield f"python/luff/{relative}:{node.lineno}: imports {top}; tools/check_layers.py does not allow it there"
+                elif not lazy:
+                    frameworks[module].add(top)
+    reached, todo = set(), ["luff"]
+    while todo:
+        module = todo.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        todo += [
+            m
+            for m in at_import
+            for name in at_import.get(module, ())
+            if m == name or name.startswith(f"{m}.")
+        ]
+    for module in sorted(reached):
+        for framework in sorted(frameworks.get(module, set()) & set(LAZY)):
+            yield f"{module}: `import luff` would import {framework}"
+
+
+def _module(relative):
+    parts = ["luff", *relative.with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(tree):
+    """(import statement, whether it runs later than the module's import)."""
+
+    def walk(node, lazy):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.Import, ast.ImportFrom)):
+                yield child, lazy
+            elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
+            ):
+                yield from walk(child, True)
+            else:
+                yield from walk(child, lazy)
+
+    yield from walk(tree, False)
+
+
+def _names(node, module, *, is_package):
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    base = node.module or ""
+    if node.level:
+        parts = module.split(".")
+        parts = parts if is_package else parts[:-1]
+        parts = parts[: len(parts) - (node.level - 1)]
+        base = ".".join([*parts, base] if base else parts)
+    return [base, *(f"{base}.{alias.name}" for alias in node.names)] if base.startswith("luff") else [base]
+
+
+def main():
+    violations = [*cpp_violations(), *python_violations()]
+    for line in violations:
+        print(line)
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
