@@ -39,7 +39,8 @@ TEST_HEADERS = {"gtest", "gmock", "rapidcheck", "rapidcheck.h", "benchmark"}
 # The Python module may bind all but the executable's own room.
 CORE_ROOMS = [room for room in ROOMS if room != "cli"]
 
-# Python: who may import what besides the standard library, numpy, ml_dtypes and luff itself. A key ending in "/" is a folder.
+# Python: which of our modules may import what besides the standard library, numpy, ml_dtypes and luff itself.
+# A name that ends in "/" is a folder.
 FRAMEWORKS = {
     "torch": ["torch/", "torch.py", "_attach/"],
     "matplotlib": ["_verbs/", "plot.py"],
@@ -126,7 +127,8 @@ def python_violations():
                 if top in sys.stdlib_module_names or top in PYTHON_FREE:
                     continue
                 if not any(str(relative).startswith(p) for p in FRAMEWORKS.get(top, [])):
-                    yield f"python/luff/{relative}:{node.lineno}: imports {top}; tools/check_layers.py does not allow it there"
+                    where = f"python/luff/{relative}:{node.lineno}"
+                    yield f"{where}: imports {top}; tools/check_layers.py does not allow it there"
                 elif not lazy:
                     frameworks[module].add(top)
     reached, todo = set(), ["luff"]

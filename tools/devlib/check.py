@@ -35,9 +35,8 @@ def check_main(args):
         except Failed as failure:
             verdict, text = False, str(failure)
         word = {True: "ok", False: "FAILED", None: "skipped"}[verdict]
-        say(
-            f"{name:<8} {word:<8} {seconds(time.monotonic() - began):>7}  {text.splitlines()[0] if verdict is not False and text else ''}"
-        )
+        note = text.splitlines()[0] if verdict is not False and text else ""
+        say(f"{name:<8} {word:<8} {seconds(time.monotonic() - began):>7}  {note}")
         if verdict is False:
             (LOGS / "check").mkdir(parents=True, exist_ok=True)
             (LOGS / "check" / f"{name}.log").write_text(text)
@@ -47,9 +46,8 @@ def check_main(args):
                 say(f"  ... {len(lines) - 60} more lines: build/logs/check/{name}.log")
             bad.append(name)
         skipped += verdict is None
-    say(
-        f"{len(chosen) - len(bad) - skipped} passed, {len(bad)} failed, {skipped} skipped in {seconds(time.monotonic() - start)}"
-    )
+    took = seconds(time.monotonic() - start)
+    say(f"{len(chosen) - len(bad) - skipped} passed, {len(bad)} failed, {skipped} skipped in {took}")
     if bad:
         say("`./dev fix` mends format, lint where it can, and stubs")
     return 1 if bad else 0
@@ -140,7 +138,7 @@ def _tidy(args):
     ok, why = setup.has("lint")
     if not ok:
         return None, why
-    names = [f for f in files((".cc",))] if args.all else changed(args.base)
+    names = files((".cc",)) if args.all else changed(args.base)
     if not names:
         return True, "no C++ file changed"
     build.configure("dev")

@@ -1,7 +1,7 @@
 """What test programs report, added up."""
 
 import dataclasses
-import xml.etree.ElementTree as ElementTree
+import xml.etree.ElementTree as ET
 
 from devlib.term import say
 
@@ -34,8 +34,8 @@ def failed(name, what):
 def read_xml(path, prefix=""):
     """Tally of a JUnit file of GoogleTest or pytest; None when there is none or it is incomplete."""
     try:
-        root = ElementTree.parse(path).getroot()
-    except (OSError, ElementTree.ParseError):
+        root = ET.parse(path).getroot()
+    except (OSError, ET.ParseError):
         return None
     tally = Tally()
     for case in root.iter("testcase"):
@@ -56,8 +56,8 @@ def read_xml(path, prefix=""):
 def read_ctest(junit, xml_folder, stage):
     """Cases of all C++ test programs: theirs where they wrote them, else one case a program."""
     try:
-        root = ElementTree.parse(junit).getroot()
-    except (OSError, ElementTree.ParseError) as error:
+        root = ET.parse(junit).getroot()
+    except (OSError, ET.ParseError) as error:
         return failed(stage, f"ctest left no results ({error})")
     tally = Tally()
     for program in root.iter("testcase"):

@@ -34,7 +34,7 @@ def setup_main(args):
     say(f"ready: .venv/bin/luff and .venv/bin/python ({python_version(VENV / 'bin/python')})")
 
 
-# --- Debian packages -------------------------------------------------------------------------------------------
+# --- Debian packages ---
 
 
 @functools.lru_cache(maxsize=None)
@@ -114,7 +114,7 @@ def has(part):
     return (False, f"not installed: {' '.join(absent)}") if absent else (True, "")
 
 
-# --- Python ------------------------------------------------------------------------------------------------------
+# --- Python ---
 
 
 def python_version(python):

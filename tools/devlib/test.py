@@ -1,5 +1,6 @@
 """./dev test: every stage, summed up in one last line."""
 
+import os
 import shutil
 import time
 
@@ -81,7 +82,7 @@ def _ctest(preset):
     return stage
 
 
-def _headers(args):
+def _headers(_args):
     """Each public header compiles alone."""
     build.build("dev", "all_verify_interface_header_sets")
     folder = ROOT / "build" / "dev"
@@ -100,7 +101,7 @@ def _pytest(name, *paths, ignore=()):
         command = [VENV / "bin/python", "-m", "pytest", "-q", "--junitxml", xml, *existing]
         command += [f"--ignore={p}" for p in ignore]
         command += ["-k", args.filter] if args.filter else []
-        env = {"PATH": f"{VENV}/bin:{_path()}"}
+        env = {"PATH": f"{VENV}/bin:{os.environ.get('PATH', '/usr/bin:/bin')}"}
         code, _ = run(
             f"pytest {' '.join(existing)}",
             command,
@@ -119,12 +120,6 @@ def _pytest(name, *paths, ignore=()):
         return tally
 
     return stage
-
-
-def _path():
-    import os
-
-    return os.environ.get("PATH", "/usr/bin:/bin")
 
 
 def _fuzz(args):

@@ -1,0 +1,44 @@
+"""./dev bench: benchmarks/NAME.py in the environment that also holds the peers."""
+
+import argparse
+
+from devlib import build, setup
+from devlib.term import ROOT, VENV, Failed, passthrough, say
+
+
+def bench_arguments(parser):
+    parser.add_argument("name", nargs="?", help=f"one of: {', '.join(names()) or 'none yet'}")
+    parser.add_argument(
+        "rest", nargs=argparse.REMAINDER, help="options of the benchmark, e.g. --json FILE; -h lists them"
+    )
+    parser.add_argument("--no-peers", action="store_true", help="without smdebug (before NAME)")
+
+
+def names():
+    """Benchmarks that there are."""
+    return sorted(p.stem for p in (ROOT / "benchmarks").glob("*.py") if not p.stem.startswith("_"))
+
+
+def bench_main(args):
+    if args.name is None:
+        say("benchmarks: " + (", ".join(names()) or "none"))
+        return 0
+    if args.name not in names():
+        raise Failed(f"no benchmark {args.name!r}; there are: {', '.join(names()) or 'none'}")
+    setup.ensure_packages()
+    setup.ensure_venv()
+    build.ensure_product()
+    python, reason = VENV / "bin" / "python", "--no-peers given"
+    if not args.no_peers:
+        try:
+            python, reason = setup.environment("peers"), ""
+        except Failed as failure:
+            reason = f"smdebug can't be installed: {str(failure).splitlines()[0]}"
+    if reason:
+        say(f"  peers skipped: {reason}")
+    env = {
+        "LUFF_BENCH_NO_PEERS": reason,
+        "PYTHONPATH": str(ROOT / "benchmarks"),
+        "LUFF_BENCH_ROOT": str(ROOT),
+    }
+    return passthrough([python, ROOT / "benchmarks" / f"{args.name}.py", *args.rest], env=env)

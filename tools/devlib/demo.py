@@ -1,0 +1,21 @@
+"""./dev demo: from a clean clone to two real trainings that are watched."""
+
+from devlib import build, setup
+from devlib.term import ROOT, VENV, Failed, passthrough
+
+SCRIPT = ROOT / "examples" / "digits" / "demo.py"
+
+
+def demo_arguments(parser):
+    parser.add_argument(
+        "--out", metavar="FOLDER", help="where runs and the picture go (default: demo-output)"
+    )
+
+
+def demo_main(args):
+    if not SCRIPT.exists():
+        raise Failed(f"not in this tree: {SCRIPT.relative_to(ROOT)}")
+    setup.ensure_packages()
+    setup.ensure_venv()
+    build.ensure_product()
+    return passthrough([VENV / "bin/python", SCRIPT, *(["--out", args.out] if args.out else [])])

@@ -1,0 +1,64 @@
+"""./dev wheel: a wheel for this Python, repaired so that it runs on any Linux of that age or newer."""
+
+import shutil
+
+from devlib import setup, stamp
+from devlib.build import PRODUCT, jobs
+from devlib.term import ROOT, VENV, Failed, run, say
+
+DIST = ROOT / "dist"
+
+
+def wheel_arguments(parser):
+    parser.add_argument(
+        "--python", metavar="PYTHON", help="interpreter to build for (default: the 3.11 of .venv)"
+    )
+
+
+def wheel_main(args):
+    setup.ensure_packages()
+    setup.ensure_venv()
+    say(f"  {build_wheel(args.python).relative_to(ROOT)}")
+
+
+def build_wheel(python=None):
+    """Builds and repairs; returns the file in dist/. Nothing is done when no input changed."""
+    if python is not None:
+        return _build(python, isolated=True)
+    value = stamp.digest(PRODUCT)
+    mark = ROOT / "build" / "stamps" / "wheel"
+    ready = sorted(DIST.glob("luff-*-cp311-*manylinux*.whl"))
+    if ready and stamp.fresh(mark, value):
+        return ready[-1]
+    wheel = _build(VENV / "bin" / "python", isolated=False)
+    stamp.write(mark, value)
+    return wheel
+
+
+def _build(python, *, isolated):
+    tag = (setup.python_version(python) or "").replace(".", "")
+    if not tag:
+        raise Failed(f"not a Python: {python}")
+    raw = ROOT / "build" / "wheel-raw"
+    shutil.rmtree(raw, ignore_errors=True)
+    command = [python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "-w", raw, "."]
+    if not isolated:
+        command[-1:] = ["--no-build-isolation", "-Cbuild-dir=build/product", "."]
+    env = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs())}
+    with stamp.lock("product"):
+        run("wheel", command, log="wheel/build", env=env)
+    made = next(raw.glob("luff-*.whl"))
+    repaired = ROOT / "build" / "wheel-repaired"
+    shutil.rmtree(repaired, ignore_errors=True)
+    path = f"{VENV}/bin:/usr/local/bin:/usr/bin:/bin"
+    run(
+        "auditwheel",
+        [VENV / "bin/auditwheel", "repair", "-w", repaired, made],
+        log="wheel/repair",
+        env={"PATH": path},
+    )
+    DIST.mkdir(exist_ok=True)
+    result = next(repaired.glob("luff-*.whl"))
+    for old in DIST.glob(f"luff-*-{result.name.split('-')[2]}-*.whl"):
+        old.unlink()
+    return shutil.copy2(result, DIST / result.name)
