@@ -52,6 +52,8 @@ class FrameBuffer {
   }
   void PutVarint(std::uint64_t value);
   void PutZeros(std::size_t bytes);
+  /// Replaces bytes that were put already, at their offset in the file.
+  void Overwrite(std::uint64_t offset, const void* data, std::size_t bytes);
   /// `checksum_bytes`: how much of the body the checksum covers (footers), default all.
   void End(std::size_t checksum_bytes = ~std::size_t{0});
 

@@ -122,7 +122,9 @@ struct ChunkHeader {  // 64 bytes before each payload chunk, so that payload can
   std::uint64_t ordinal;
   std::uint64_t raw_bytes, stored_bytes;
   std::uint64_t content_hash;  // XXH3-64 of the raw bytes of this part
-  std::uint64_t checksum;      // XXH3-64(stored bytes, seed = XXH3-64(header bytes before it, seed 0))
+  // XXH3-64(header bytes before it, seed). Seed: 0 for raw chunks, whose stored bytes the content hash covers;
+  // else XXH3-64(stored bytes). So a raw chunk is hashed once.
+  std::uint64_t checksum;
 };
 static_assert(sizeof(ChunkHeader) == 64);
 

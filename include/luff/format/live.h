@@ -37,7 +37,7 @@ struct LivePage {
   std::uint32_t reserved0;
   std::int64_t created_unix_ns;
   std::uint64_t checksum;  // XXH3-64 of the bytes before it
-  std::uint8_t reserved1[128 - 104];
+  std::uint8_t reserved1[128 - 96];
 
   std::atomic<std::uint64_t> meta_position;  // published end of the newest metadata file
   std::atomic<std::uint64_t> data_position;  // newest payload file; only a hint, there may be several streams
