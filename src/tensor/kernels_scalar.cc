@@ -12,9 +12,8 @@ namespace luff::tensor {
 namespace {
 
 template <DType kType>
-void Summarize(const std::byte* from, std::size_t count, std::byte* to, bool /*stream*/, Summary* into) noexcept {
+void SummarizeBlock(const std::byte* from, std::size_t count, Summary* into) noexcept {
   const std::size_t size = DTypeSize(kType);
-  if (to != nullptr && count != 0) std::memcpy(to, from, count * size);
   constexpr Domain kDomain = DomainOf(kType);
   using Bound = std::conditional_t<kDomain == Domain::kFloat, double,
                                    std::conditional_t<kDomain == Domain::kSigned, std::int64_t, std::uint64_t>>;
@@ -60,6 +59,15 @@ void Summarize(const std::byte* from, std::size_t count, std::byte* to, bool /*s
   into->zero_count += zero;
   into->nan_count += nan;
   into->inf_count += inf;
+}
+
+template <DType kType>
+void Summarize(const std::byte* from, std::size_t count, std::byte* to, bool /*stream*/, Summary* into) noexcept {
+  constexpr std::size_t kBlock = 1024;  // errors of the sums grow with the number of blocks, not of elements
+  const std::size_t size = DTypeSize(kType);
+  if (to != nullptr && count != 0) std::memcpy(to, from, count * size);
+  for (; count > kBlock; count -= kBlock, from += kBlock * size) SummarizeBlock<kType>(from, kBlock, into);
+  SummarizeBlock<kType>(from, count, into);
 }
 
 template <DType kType>
