@@ -1,0 +1,315 @@
+#include "luff/rules/evaluator.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "luff/base/env.h"
+
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint64_t kMaxCheckpointBytes = 64ULL << 20;
+constexpr std::uint64_t kMaxFindingsBytes = 256ULL << 20;
+constexpr std::size_t kMaxOtherTensors = 20;
+constexpr int kCheckpointVersion = 1;
+
+class EvaluatorImpl final : public Evaluator {
+ public:
+  EvaluatorImpl(EvaluatorOptions options, Listener listener)
+      : options_(std::move(options)), listener_(std::move(listener)), env_(Env::Real()) {}
+
+  Status Start() {
+    for (const Choice& choice : options_.choices) {
+      LUFF_ASSIGN_OR_RETURN(std::unique_ptr<Rule> rule, choice.spec->make(choice.parameters));
+      running_.push_back({&choice, std::move(rule), 0});
+    }
+    if (options_.folder.empty()) return Status::Ok();
+    LUFF_RETURN_IF_ERROR(env_.MakeDirectories(options_.folder));
+    LUFF_ASSIGN_OR_RETURN(lock_, env_.Open(options_.folder + "/lock", Env::OpenMode::kReadWrite));
+    if (!lock_->TryLock()) {
+      return FailedPrecondition("another process evaluates rules here; wait for it or end it: " + options_.folder);
+    }
+    LUFF_RETURN_IF_ERROR(LoadCheckpoint());
+    return OpenFindings();
+  }
+
+  Result<std::size_t> Advance(const query::Trial& trial, std::size_t limit) override {
+    std::size_t done = 0;
+    const std::size_t end = trial.step_count();
+    // Rules may stand at different steps after a restart: the one furthest behind leads.
+    while (done < limit && position_ < end) {
+      if (const Status status = trial.ReadStepRows(position_, &rows_); !status.ok()) {
+        ++unreadable_;
+      } else {
+        const StepView view{trial, rows_};
+        for (Running& running : running_) {
+          if (running.position > position_) continue;
+          current_ = &running;
+          SinkOf sink(this);
+          running.rule->OnStep(view, sink);
+        }
+      }
+      ++position_;
+      ++done;
+      for (Running& running : running_) running.position = std::max(running.position, position_);
+      LUFF_RETURN_IF_ERROR(error_);
+    }
+    const std::int64_t now = env_.NowMonotonicNs();
+    if (last_checkpoint_ns_ == 0) last_checkpoint_ns_ = now;
+    if (position_ >= checkpoint_position_ + static_cast<std::size_t>(options_.checkpoint_steps) ||
+        (position_ > checkpoint_position_ &&
+         static_cast<double>(now - last_checkpoint_ns_) > options_.checkpoint_seconds * 1e9)) {
+      LUFF_RETURN_IF_ERROR(Checkpoint());
+    }
+    return done;
+  }
+
+  Status Finish(const query::Trial& trial) override {
+    for (Running& running : running_) {
+      current_ = &running;
+      SinkOf sink(this);
+      running.rule->OnEnd(trial, sink);
+    }
+    LUFF_RETURN_IF_ERROR(error_);
+    // What is still so at the end is said once more, with its last step.
+    for (Finding& finding : findings_) {
+      if (!finding.healed && finding.last_step > written_last_[finding.id]) LUFF_RETURN_IF_ERROR(Write(finding, "update"));
+    }
+    return Checkpoint();
+  }
+
+  Status Checkpoint() override {
+    last_checkpoint_ns_ = env_.NowMonotonicNs();
+    checkpoint_position_ = position_;
+    if (options_.folder.empty()) return Status::Ok();
+    try {
+      Json json;
+      json["version"] = kCheckpointVersion;
+      json["findings_bytes"] = findings_bytes_;
+      Json rules = Json::array();
+      for (const Running& running : running_) {
+        rules.push_back({{"rule", running.choice->spec->name},
+                         {"version", running.choice->spec->version},
+                         {"parameters", running.choice->parameters},
+                         {"position", running.position},
+                         {"suppressed", running.suppressed},
+                         {"state", running.rule->SaveState()}});
+      }
+      json["rules"] = std::move(rules);
+      Json findings = Json::array();
+      for (const Finding& finding : findings_) {
+        findings.push_back({{"finding", ToJson(finding, "state")},
+                            {"written_last", written_last_[finding.id]},
+                            {"next_update", next_update_[finding.id]}});
+      }
+      json["findings"] = std::move(findings);
+      return WriteWholeFile(env_, CheckpointPath(), json.dump());
+    } catch (const std::exception& error) {
+      return Internal(fmt::format("a checkpoint of rules cannot be written as JSON: {}", error.what()));
+    }
+  }
+
+  [[nodiscard]] const std::vector<Finding>& findings() const noexcept override { return findings_; }
+  [[nodiscard]] std::size_t steps_done() const noexcept override { return position_; }
+  [[nodiscard]] std::size_t unreadable_steps() const noexcept override { return unreadable_; }
+  [[nodiscard]] std::size_t suppressed_findings() const noexcept override {
+    std::size_t all = 0;
+    for (const Running& running : running_) all += running.suppressed;
+    return all;
+  }
+
+ private:
+  struct Running {
+    const Choice* choice;
+    std::unique_ptr<Rule> rule;
+    std::size_t position;  // complete steps this rule has seen
+    std::size_t suppressed = 0;
+  };
+
+  class SinkOf final : public Sink {
+   public:
+    explicit SinkOf(EvaluatorImpl* owner) : owner_(owner) {}
+    void Report(Finding finding) override { owner_->OnReport(std::move(finding)); }
+    void Heal(const std::string& cause, const std::string& tensor, std::int64_t step) override {
+      owner_->OnHeal(cause, tensor, step);
+    }
+
+   private:
+    EvaluatorImpl* owner_;
+  };
+
+  [[nodiscard]] std::string CheckpointPath() const { return options_.folder + "/checkpoint.json"; }
+  [[nodiscard]] std::string FindingsPath() const { return options_.folder + "/findings.jsonl"; }
+
+  Finding* OpenFinding(const std::string& cause, const std::string& tensor) {
+    const std::string& rule = current_->choice->spec->name;
+    for (auto it = findings_.rbegin(); it != findings_.rend(); ++it) {
+      if (!it->healed && it->rule == rule && it->cause == cause && it->tensor == tensor) return &*it;
+    }
+    return nullptr;
+  }
+
+  void OnReport(Finding finding) {
+    finding.rule = current_->choice->spec->name;
+    if (finding.other_tensors.size() > kMaxOtherTensors) {
+      finding.other_count += finding.other_tensors.size() - kMaxOtherTensors;
+      finding.other_tensors.resize(kMaxOtherTensors);
+    }
+    if (Finding* open = OpenFinding(finding.cause, finding.tensor)) {
+      const bool worse = finding.severity > open->severity;
+      open->last_step = std::max(open->last_step, finding.last_step);
+      if (worse) {
+        finding.id = open->id;
+        finding.step = open->step;
+        finding.global_step = open->global_step;
+        finding.update = open->update;
+        finding.since_step = open->since_step;
+        finding.last_step = open->last_step;
+        *open = std::move(finding);
+      }
+      // Said again when it became worse, or when it has lasted twice as long as when it was said last.
+      if (worse || open->last_step >= next_update_[open->id]) {
+        next_update_[open->id] = open->last_step + std::max<std::int64_t>(100, open->last_step - open->since_step);
+        Remember(Write(*open, "update"));
+      }
+      return;
+    }
+    std::size_t of_rule = 0;
+    for (const Finding& known : findings_) of_rule += known.rule == finding.rule ? 1 : 0;
+    if (of_rule >= options_.max_findings_per_rule) {
+      ++current_->suppressed;
+      return;
+    }
+    finding.id = FindingId(finding.rule, finding.cause, finding.tensor, finding.step);
+    next_update_[finding.id] = finding.last_step + std::max<std::int64_t>(100, finding.last_step - finding.since_step);
+    findings_.push_back(std::move(finding));
+    Remember(Write(findings_.back(), "new"));
+  }
+
+  void OnHeal(const std::string& cause, const std::string& tensor, std::int64_t step) {
+    Finding* open = OpenFinding(cause, tensor);
+    if (open == nullptr) return;
+    open->healed = true;
+    open->last_step = std::max(open->last_step, step);
+    Remember(Write(*open, "healed"));
+  }
+
+  void Remember(Status status) {
+    if (error_.ok()) error_ = std::move(status);
+  }
+
+  Status Write(const Finding& finding, std::string_view event) {
+    written_last_[finding.id] = finding.last_step;
+    const std::string line = ToJson(finding, std::string(event)) + "\n";
+    if (const auto it = replayed_.find(line); it != replayed_.end()) {
+      replayed_.erase(it);
+      return Status::Ok();
+    }
+    if (findings_file_) {
+      const auto* data = reinterpret_cast<const std::byte*>(line.data());
+      LUFF_RETURN_IF_ERROR(findings_file_->WriteAt({data, line.size()}, findings_bytes_));
+      findings_bytes_ += line.size();
+    }
+    if (listener_) listener_(finding, std::string(event));
+    return Status::Ok();
+  }
+
+  // A checkpoint that does not fit is no error: the rules begin at the first step and repeat no line.
+  Status LoadCheckpoint() {
+    Result<std::string> text = ReadWholeFile(env_, CheckpointPath(), kMaxCheckpointBytes);
+    if (!text.ok()) return Status::Ok();
+    try {
+      const Json json = Json::parse(text.value());
+      if (json.at("version").get<int>() != kCheckpointVersion) return Status::Ok();
+      std::set<std::string> loaded;
+      for (const Json& saved : json.at("rules")) {
+        for (Running& running : running_) {
+          const RuleSpec& spec = *running.choice->spec;
+          if (saved.at("rule").get<std::string>() != spec.name) continue;
+          if (saved.at("version").get<int>() != spec.version ||
+              saved.at("parameters").get<Parameters>() != running.choice->parameters) {
+            continue;
+          }
+          if (!running.rule->LoadState(saved.at("state").get<std::string>()).ok()) {
+            LUFF_ASSIGN_OR_RETURN(running.rule, spec.make(running.choice->parameters));
+            continue;
+          }
+          running.position = saved.at("position").get<std::size_t>();
+          running.suppressed = saved.at("suppressed").get<std::size_t>();
+          loaded.insert(spec.name);
+        }
+      }
+      for (const Json& saved : json.at("findings")) {
+        auto parsed = ParseFindingUntrusted(saved.at("finding").get<std::string>());
+        if (!parsed.ok() || !loaded.contains(parsed.value().first.rule)) continue;
+        Finding finding = std::move(parsed).value().first;
+        written_last_[finding.id] = saved.at("written_last").get<std::int64_t>();
+        next_update_[finding.id] = saved.at("next_update").get<std::int64_t>();
+        findings_.push_back(std::move(finding));
+      }
+      checkpoint_findings_bytes_ = json.at("findings_bytes").get<std::uint64_t>();
+      whole_checkpoint_ = loaded.size() == running_.size();
+    } catch (const std::exception&) {
+      for (Running& running : running_) {
+        LUFF_ASSIGN_OR_RETURN(running.rule, running.choice->spec->make(running.choice->parameters));
+        running.position = 0;
+        running.suppressed = 0;
+      }
+      findings_.clear();
+      whole_checkpoint_ = false;
+    }
+    position_ = running_.empty() ? 0 : running_.front().position;
+    for (const Running& running : running_) position_ = std::min(position_, running.position);
+    checkpoint_position_ = position_;
+    return Status::Ok();
+  }
+
+  // Lines after the checkpoint will come again: they are remembered, and a torn last line is cut off.
+  Status OpenFindings() {
+    LUFF_ASSIGN_OR_RETURN(findings_file_, env_.Open(FindingsPath(), Env::OpenMode::kReadWrite));
+    LUFF_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(env_, FindingsPath(), kMaxFindingsBytes));
+    const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+    if (whole != text.size()) LUFF_RETURN_IF_ERROR(findings_file_->Truncate(whole));
+    findings_bytes_ = whole;
+    std::size_t from = whole_checkpoint_ ? std::min<std::size_t>(checkpoint_findings_bytes_, whole) : 0;
+    while (from < whole) {
+      const std::size_t end = text.find('\n', from) + 1;
+      replayed_.insert(text.substr(from, end - from));
+      from = end;
+    }
+    return Status::Ok();
+  }
+
+  const EvaluatorOptions options_;
+  const Listener listener_;
+  Env& env_;
+  std::vector<Running> running_;
+  Running* current_ = nullptr;
+  std::vector<Finding> findings_;
+  std::map<std::string, std::int64_t> written_last_, next_update_;  // by id
+  std::multiset<std::string> replayed_;
+  query::Trial::StepRows rows_;
+  std::size_t position_ = 0, checkpoint_position_ = 0, unreadable_ = 0;
+  std::int64_t last_checkpoint_ns_ = 0;
+  std::unique_ptr<File> lock_, findings_file_;
+  std::uint64_t findings_bytes_ = 0, checkpoint_findings_bytes_ = 0;
+  bool whole_checkpoint_ = false;
+  Status error_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Evaluator>> Evaluator::Open(const EvaluatorOptions& options, Listener listener) {
+  auto evaluator = std::make_unique<EvaluatorImpl>(options, std::move(listener));
+  LUFF_RETURN_IF_ERROR(evaluator->Start());
+  return std::unique_ptr<Evaluator>(std::move(evaluator));
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,156 @@
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "luff/rules/choice.h"
+
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using format::Form;
+using format::Role;
+
+constexpr std::array<std::pair<Form, const char*>, 8> kForms = {{{Form::kSummary, "summary"},
+                                                                {Form::kRaw, "raw"},
+                                                                {Form::kHistogram, "histogram"},
+                                                                {Form::kHash, "hash"},
+                                                                {Form::kUnits, "units"},
+                                                                {Form::kDifference, "difference"},
+                                                                {Form::kExtra, "extra"},
+                                                                {Form::kShape, "shape"}}};
+constexpr std::array<const char*, 14> kRoles = {"other",  "weight", "bias",       "gradient",        "buffer",
+                                               "input",  "output", "loss",       "loss_input",      "optimizer_state",
+                                               "optimizer_setting", "scalar", "custom", "label"};
+constexpr std::array<const char*, 3> kAxes = {"channel", "last", "all_but_first"};
+
+std::uint32_t Bits(std::initializer_list<Form> forms) {
+  std::uint32_t bits = 0;
+  for (const Form form : forms) bits |= static_cast<std::uint32_t>(form);
+  return bits;
+}
+
+Need Default(const char* collection, std::vector<Role> roles, const char* mode) {
+  Need need;
+  need.collection = collection;
+  need.roles = std::move(roles);
+  need.forms = Bits({Form::kSummary});
+  need.mode = mode;
+  return need;
+}
+
+bool SameTensors(const Need& a, const Need& b) {
+  return a.collection == b.collection && a.include == b.include && a.roles == b.roles && a.module_types == b.module_types &&
+         a.unit_axis == b.unit_axis;
+}
+
+// A collection takes one set of forms at one interval per mode. Needs that differ in that become collections of their own.
+struct Wanted {
+  Need need;
+  std::vector<std::pair<std::string, std::int64_t>> save;  // mode, interval
+};
+
+void Add(std::vector<Wanted>* wanted, const Need& need) {
+  for (Wanted& known : *wanted) {
+    if (!SameTensors(known.need, need) || known.need.forms != need.forms) continue;
+    for (auto& [mode, interval] : known.save) {
+      if (mode == need.mode) {
+        interval = std::min(interval, need.save_interval);
+        return;
+      }
+    }
+    known.save.emplace_back(need.mode, need.save_interval);
+    return;
+  }
+  wanted->push_back({need, {{need.mode, need.save_interval}}});
+}
+
+Json ToCollection(const Wanted& wanted, const std::string& name) {
+  Json json;
+  json["name"] = name;
+  json["include"] = wanted.need.include;
+  Json roles = Json::array();
+  for (const Role role : wanted.need.roles) roles.push_back(kRoles[static_cast<std::size_t>(role)]);
+  json["roles"] = std::move(roles);
+  json["module_types"] = wanted.need.module_types;
+  Json forms = Json::array();
+  for (const auto& [form, text] : kForms) {
+    if ((wanted.need.forms & static_cast<std::uint32_t>(form)) != 0) forms.push_back(text);
+  }
+  json["forms"] = std::move(forms);
+  json["unit_axis"] = kAxes[static_cast<std::size_t>(wanted.need.unit_axis)];
+  Json save = Json::object();
+  for (const auto& [mode, interval] : wanted.save) {
+    save[mode] = {{"save_interval", interval}, {"start_step", 0}, {"end_step", nullptr}, {"save_steps", Json::array()}};
+  }
+  json["save"] = std::move(save);
+  return json;
+}
+
+}  // namespace
+
+Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::string_view extra) {
+  std::vector<Wanted> wanted;
+  for (const char* mode : {"TRAIN", "EVAL", "PREDICT", "GLOBAL"}) {
+    Add(&wanted, Default("losses", {Role::kLoss}, mode));
+    Add(&wanted, Default("scalars", {Role::kScalar}, mode));
+  }
+  Add(&wanted, Default("weights", {Role::kWeight}, "TRAIN"));
+  Add(&wanted, Default("biases", {Role::kBias}, "TRAIN"));
+  Add(&wanted, Default("gradients", {Role::kGradient}, "TRAIN"));
+  Add(&wanted, Default("optimizer_settings", {Role::kOptimizerSetting}, "TRAIN"));
+  for (const Choice& choice : choices) {
+    for (const Need& need : choice.spec->needs(choice.parameters)) Add(&wanted, need);
+  }
+  try {
+    Json config;
+    Json collections = Json::array();
+    std::vector<std::string> names;
+    for (const Wanted& one : wanted) {
+      std::string name = one.need.collection;
+      for (int number = 2; std::find(names.begin(), names.end(), name) != names.end(); ++number) {
+        name = fmt::format("{}_{}", one.need.collection, number);
+      }
+      names.push_back(name);
+      collections.push_back(ToCollection(one, name));
+    }
+    config["collections"] = std::move(collections);
+    config["events"] = true;
+    config["max_overhead"] = 0.05;
+    config["max_bytes"] = 0;
+    if (!extra.empty()) {
+      const Json more = Json::parse(extra, nullptr, false);
+      if (!more.is_object()) return InvalidArgument("the capture configuration is no JSON object");
+      for (const auto& [key, value] : more.items()) {
+        if (key != "collections") {
+          config[key] = value;
+          continue;
+        }
+        if (!value.is_array()) return InvalidArgument("'collections' of the capture configuration is no list");
+        for (const Json& collection : value) {
+          if (!collection.is_object() || !collection.contains("name") || !collection["name"].is_string()) {
+            return InvalidArgument("a collection of the capture configuration has no name");
+          }
+          auto& list = config["collections"];
+          const auto same = std::find_if(list.begin(), list.end(),
+                                         [&](const Json& known) { return known["name"] == collection["name"]; });
+          if (same != list.end()) {
+            *same = collection;
+          } else {
+            list.push_back(collection);
+          }
+        }
+      }
+    }
+    return config.dump();
+  } catch (const std::exception& error) {
+    return InvalidArgument(fmt::format("the capture configuration does not parse: {}", error.what()));
+  }
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,57 @@
+#include <array>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "luff/rules/rule.h"
+#include "rules/builtin/builtin.h"
+
+namespace luff::rules {
+namespace {
+
+std::string Nearest(std::string_view name, const std::vector<std::string>& known) {
+  return fmt::format("{}", fmt::join(query::NearestNames(name, known), ", "));
+}
+
+}  // namespace
+
+std::span<const RuleSpec> BuiltinRules() {
+  static const std::array kRules = {
+      ExplodingTensorSpec(),
+      LossNotDecreasingSpec(),
+  };
+  return kRules;
+}
+
+Result<const RuleSpec*> FindRule(std::string_view name) {
+  std::vector<std::string> known;
+  for (const RuleSpec& rule : BuiltinRules()) {
+    if (rule.name == name) return &rule;
+    known.push_back(rule.name);
+  }
+  return NotFound(fmt::format("there is no rule '{}'; nearest: {}; see `luff rules`", name, Nearest(name, known)));
+}
+
+Result<Parameters> CompleteParameters(const RuleSpec& rule, ParameterSet set, const Parameters& given) {
+  Parameters complete;
+  std::vector<std::string> known;
+  for (const Parameter& parameter : rule.parameters) {
+    complete[parameter.name] = set == ParameterSet::kLuff ? parameter.luff_default : parameter.original_default;
+    known.push_back(parameter.name);
+  }
+  complete["parameters"] = set == ParameterSet::kLuff ? "luff" : "original";
+  for (const auto& [name, value] : given) {
+    if (name == "parameters") continue;
+    if (!complete.contains(name)) {
+      return InvalidArgument(fmt::format("rule {} has no parameter '{}'; nearest: {}; see `luff rules explain {}`",
+                                         rule.name, name, Nearest(name, known), rule.name));
+    }
+    complete[name] = value;
+  }
+  // Values are parsed where they are used; making the rule once tells a bad one now.
+  const Result<std::unique_ptr<Rule>> made = rule.make(complete);
+  if (!made.ok()) return made.status().WithContext("rule " + rule.name);
+  return complete;
+}
+
+}  // namespace luff::rules

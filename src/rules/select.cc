@@ -1,0 +1,78 @@
+#include "rules/select.h"
+
+#include <algorithm>
+
+namespace luff::rules {
+
+bool HasParameter(const Parameters& parameters, const std::string& name) {
+  const auto it = parameters.find(name);
+  return it != parameters.end() && !it->second.empty() && it->second != "None";
+}
+
+std::string TextOf(const Parameters& parameters, const std::string& name) {
+  const auto it = parameters.find(name);
+  return it == parameters.end() ? std::string() : it->second;
+}
+
+bool IsOriginal(const Parameters& parameters) { return TextOf(parameters, "parameters") == "original"; }
+
+Result<TensorSelector> TensorSelector::Make(const Parameters& parameters, bool all_if_empty) {
+  TensorSelector selector;
+  selector.all_if_empty_ = all_if_empty;
+  selector.collections_ = ParseList(TextOf(parameters, "collection_names"));
+  selector.regexes_ = ParseList(TextOf(parameters, "tensor_regex"));
+  for (const std::string& regex : selector.regexes_) {
+    LUFF_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(regex));
+    selector.patterns_.push_back(std::move(pattern));
+  }
+  return selector;
+}
+
+bool TensorSelector::Selects(const query::Trial& trial, query::TensorId id) {
+  if (id >= known_.size()) known_.resize(id + 1, -1);
+  if (known_[id] < 0) {
+    const query::TensorInfo& info = trial.tensor(id);
+    bool chosen = empty() && all_if_empty_;
+    for (const std::string& collection : collections_) {
+      chosen = chosen || std::find(info.collections.begin(), info.collections.end(), collection) != info.collections.end();
+    }
+    for (const Regex& pattern : patterns_) chosen = chosen || pattern.Search(info.name);
+    known_[id] = chosen ? 1 : 0;
+  }
+  return known_[id] == 1;
+}
+
+std::vector<Need> TensorSelector::NeedsOf(const std::string& collection, std::uint32_t forms) const {
+  std::vector<Need> needs;
+  for (const std::string& name : collections_) {
+    Need need;
+    need.collection = name;
+    need.forms = forms;
+    needs.push_back(need);
+  }
+  if (!regexes_.empty() || (collections_.empty() && all_if_empty_)) {
+    Need need;
+    need.collection = collection;
+    need.include = regexes_.empty() ? std::vector<std::string>{".*"} : regexes_;
+    need.forms = forms;
+    needs.push_back(need);
+  }
+  return needs;
+}
+
+Finding FindingAt(const char* rule, const char* page, const char* cause, const query::Trial& trial, query::TensorId tensor,
+                  std::uint32_t worker, const query::StepInfo& step) {
+  Finding finding;
+  finding.rule = rule;
+  finding.page = page;
+  finding.cause = cause;
+  if (tensor != format::kNoId) finding.tensor = trial.tensor(tensor).name;
+  finding.worker = worker;
+  finding.mode = query::ModeName(step.mode);
+  finding.step = finding.since_step = finding.last_step = step.mode_step;
+  finding.global_step = step.global_step;
+  finding.update = step.update;
+  return finding;
+}
+
+}  // namespace luff::rules

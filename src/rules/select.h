@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "luff/base/regex.h"
+#include "luff/base/result.h"
+#include "luff/query/trial.h"
+#include "luff/rules/rule.h"
+
+/// Helpers that rules share: choosing tensors as the original's parameters do, and steps of the trial.
+namespace luff::rules {
+
+/// Tensors named by `collection_names` and `tensor_regex` (their union; none of both: see `all_if_empty`).
+class TensorSelector {
+ public:
+  [[nodiscard]] static Result<TensorSelector> Make(const Parameters& parameters, bool all_if_empty);
+  [[nodiscard]] bool Selects(const query::Trial& trial, query::TensorId id);
+  [[nodiscard]] bool empty() const noexcept { return collections_.empty() && patterns_.empty(); }
+  /// The capture need of what is selected.
+  [[nodiscard]] std::vector<Need> NeedsOf(const std::string& collection, std::uint32_t forms) const;
+
+ private:
+  std::vector<std::string> collections_;
+  std::vector<std::string> regexes_;
+  std::vector<Regex> patterns_;
+  bool all_if_empty_ = false;
+  std::vector<signed char> known_;  // by tensor id: 1 yes, 0 no, -1 not decided
+};
+
+/// Value of a parameter, already completed. "None" counts as absent.
+[[nodiscard]] bool HasParameter(const Parameters& parameters, const std::string& name);
+[[nodiscard]] std::string TextOf(const Parameters& parameters, const std::string& name);
+[[nodiscard]] bool IsOriginal(const Parameters& parameters);
+
+/// A finding with the fields that every rule fills in the same way: rule, page, cause, tensor, mode, worker, steps.
+[[nodiscard]] Finding FindingAt(const char* rule, const char* page, const char* cause, const query::Trial& trial,
+                                query::TensorId tensor, std::uint32_t worker, const query::StepInfo& step);
+
+constexpr std::uint32_t Bit(format::Form form) noexcept { return static_cast<std::uint32_t>(form); }
+
+}  // namespace luff::rules
