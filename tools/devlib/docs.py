@@ -61,7 +61,7 @@ def check_page(name, text, verbs):
         file = ((ROOT / name).parent / path) if path else ROOT / name
         if not file.exists():
             yield f"{at(match.start())}: leads nowhere: {target}"
-        elif anchor and file.suffix == ".md" and anchor not in anchors(file.read_text()):
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file.read_text() if path else text):
             yield f"{at(match.start())}: no such heading: {target}"
     for match in BLOCK.finditer(text):
         language, code = match.groups()

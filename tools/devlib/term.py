@@ -95,6 +95,7 @@ def run(label, command, *, log, env=None, cwd=ROOT, check=True, timeout_s=None, 
                 _end_group(process)
                 raise
             finally:
+                process.stdout.close()
                 if timer:
                     timer.cancel()
     except FileNotFoundError as error:

@@ -1,0 +1,72 @@
+"""Importing luff: no framework comes along, and TensorFlow may come first."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import call
+
+FRAMEWORKS = {
+    "torch",
+    "tensorflow",
+    "keras",
+    "jax",
+    "xgboost",
+    "mxnet",
+    "lightning",
+    "transformers",
+    "sklearn",
+    "pandas",
+    "matplotlib",
+}
+
+
+def test_import_brings_no_framework(tmp_path: Path) -> None:
+    text = call(
+        sys.executable, "-c", "import luff, sys, json; print(json.dumps(sorted(sys.modules)))", cwd=tmp_path
+    )
+    loaded = {name.split(".")[0] for name in json.loads(text)}
+    assert "luff" in loaded
+    assert not loaded & FRAMEWORKS
+
+
+def test_every_public_name_of_the_package_exists(tmp_path: Path) -> None:
+    code = "import luff; [getattr(luff, name) for name in luff.__all__]; print('ok')"
+    assert call(sys.executable, "-c", code, cwd=tmp_path) == "ok\n"
+
+
+@pytest.fixture(scope="module")
+def tensorflow(root: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    python = root / ".venvs" / "tensorflow" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("no .venvs/tensorflow; `./dev setup --with tensorflow` makes it")
+    target = tmp_path_factory.mktemp("target")
+    call(python, "-m", "pip", "install", "-q", "--no-deps", "--target", target, wheel)
+    return python, target
+
+
+def test_core_works_after_tensorflow(tensorflow: tuple[Path, Path], tmp_path: Path) -> None:
+    python, target = tensorflow
+    code = (
+        f"import sys; sys.path.insert(0, {str(target)!r})\n"
+        "import tensorflow as tf\n"
+        "import luff\n"
+        f"assert luff.__file__.startswith({str(target)!r}), luff.__file__\n"
+        "try:\n"
+        "    luff._core.raise_status(6, 'torn')\n"
+        "except luff.errors.CorruptionError as error:\n"
+        "    assert str(error) == 'torn'\n"
+        "else:\n"
+        "    raise AssertionError('nothing raised')\n"
+        "assert float(tf.reduce_sum(tf.ones([3])).numpy()) == 3.0\n"
+        "print('ok')\n"
+    )
+    done = subprocess.run(
+        [str(python), "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.endswith("ok\n"), done.stderr[-4000:]

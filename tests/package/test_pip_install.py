@@ -1,0 +1,87 @@
+"""`pip install .` in a clean virtual environment, from nothing but the sources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from .conftest import call
+
+SOURCES = [
+    "CMakeLists.txt",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "cmake",
+    "include",
+    "src",
+    "python/src",
+    "python/luff",
+]
+
+
+@pytest.mark.slow
+def test_installs_from_sources_and_gives_command_module_and_types(
+    clean_python: Path, clean_env: dict[str, str], root: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "luff"
+    for name in SOURCES:
+        source, target = root / name, copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target)
+    cache = os.environ.get("CCACHE_DIR") or str(Path.home() / ".cache" / "ccache")
+    env = {
+        **clean_env,
+        "PATH": f"{clean_env['PATH']}:/usr/local/bin:/usr/bin:/bin",
+        "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
+        "CCACHE_DIR": cache,
+        "CCACHE_BASEDIR": str(copy),
+    }
+    call(clean_python, "-m", "pip", "install", "-q", copy, env=env)
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    site = Path(
+        call(clean_python, "-c", "import luff; print(luff.__file__)", env=clean_env, cwd=elsewhere).strip()
+    ).parent
+    assert site.is_relative_to(tmp_path / "env")
+    assert (site / "py.typed").exists()
+    assert (site / "_core.pyi").exists()
+    version = call(
+        clean_python, "-c", "import luff; print(luff.__version__)", env=clean_env, cwd=elsewhere
+    ).strip()
+    assert version in call(clean_python.parent / "luff", "--version", env=clean_env, cwd=elsewhere)
+    listed = call(clean_python, "-m", "pip", "show", "luff", env=clean_env)
+    assert f"Version: {version}\n" in listed
+
+    program = elsewhere / "typed.py"
+    program.write_text(
+        "from __future__ import annotations\n\n"
+        "import luff\n"
+        "from luff.errors import NotFoundError\n\n\n"
+        "def code(error: luff.LuffError) -> str:\n"
+        "    return error.code\n\n\n"
+        "text: str = code(NotFoundError('x')) + luff.__version__\n"
+    )
+    checker = [sys.executable, "-m", "mypy", "--strict", "--python-executable", clean_python, program]
+    assert "Success" in call(*checker, cwd=elsewhere)
+    program.write_text("import luff\n\nnumber: int = luff.__version__\n")
+    wrong = subprocess.run(
+        [str(c) for c in checker], cwd=elsewhere, capture_output=True, text=True, check=False
+    )
+    assert "Incompatible types" in wrong.stdout
+
+
+def test_build_requirements_are_those_of_the_development_environment(root: Path) -> None:
+    pinned = (root / "requirements" / "dev.txt").read_text().lower().replace("_", "-")
+    for requirement in tomllib.loads((root / "pyproject.toml").read_text())["build-system"]["requires"]:
+        assert requirement.lower().replace("_", "-") in pinned.splitlines()
