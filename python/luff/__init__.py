@@ -6,7 +6,9 @@ Importing this package imports no framework; each has a module of its own (`luff
 from __future__ import annotations
 
 from luff import errors
-from luff._core import __version__
+from luff._core import version as _version
 from luff.errors import LuffError, StopTraining
 
 __all__ = ["LuffError", "StopTraining", "__version__", "errors"]
+
+__version__ = _version()

@@ -16,6 +16,6 @@ void InitErrors(nanobind::module_& m);
 
 NB_MODULE(_core, m) {
   m.doc() = "The C++ core of Luff. Private: use the modules of `luff`.";
-  m.attr("__version__") = std::string(luff::Version());
+  m.def("version", [] { return std::string(luff::Version()); }, "The version of this build.");
   luff::python::InitErrors(m);
 }

@@ -25,7 +25,19 @@ def test_without_arguments_lists_every_verb_with_one_line() -> None:
     done = dev()
     assert done.returncode == 0
     verbs = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
-    assert verbs == {"setup", "build", "test", "check", "fix", "bench", "fuzz", "crash", "wheel", "demo", "docs"}
+    assert verbs == {
+        "setup",
+        "build",
+        "test",
+        "check",
+        "fix",
+        "bench",
+        "fuzz",
+        "crash",
+        "wheel",
+        "demo",
+        "docs",
+    }
 
 
 def test_unknown_verb_names_those_that_exist() -> None:
