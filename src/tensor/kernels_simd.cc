@@ -1,11 +1,18 @@
 // The kernels for every SIMD target, written once with Highway and compiled once per target by foreach_target.h.
 //
 // One pass gives everything. A loader turns elements of a dtype into lanes of float, double, int32, uint32 or int64;
-// min and max stay in that width, sums are taken in float64 lanes, block by block: for n elements the error of a sum is
-// at most (160 + n / 2^15) * 2^-53 of the sum of magnitudes, in practice some 1e-15, so that a variance is right even
-// for mean 1e6 and deviation 1. The fast loop assumes that all
-// elements are finite and finds out afterwards: a sum of squares of finite values below 2^512 is finite, one with a
-// NaN or Inf is not. A block in which it is not is done again, lane by lane masked.
+// min and max stay in that width. How sums are taken:
+//
+// - in float64 lanes, block by block. The error for n elements is at most (160 + n / 2^15) * 2^-53 of the sum of
+//   magnitudes.
+// - lanes of float (float32, float16, bfloat16, float8), from the second block on, in float lanes of at most 16 terms
+//   that are then joined in float64: half the instructions. The values are taken relative to a centre when the
+//   tensor's mean is large against its deviation, so that the variance keeps its digits (mean 1e6, deviation 1).
+//   The error is at most 1.1e-6 of the sum of magnitudes, in practice some 1e-8. Blocks whose squares would leave the
+//   range of a float are done again in float64.
+//
+// Both loops assume that all elements are finite and find out afterwards: a sum of squares of finite values is finite,
+// one with a NaN or Inf is not. A block in which it is not is done again, lane by lane masked.
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -46,12 +53,14 @@ HWY_INLINE const T* As(const std::byte* from) {
 
 struct Float32 {
   using T = float;
+  static constexpr bool kPlain = true;  // the lane is the element
   static constexpr std::size_t kSize = 4;
   static HWY_INLINE VF Load(const std::byte* from) { return hn::LoadU(DF(), As<float>(from)); }
 };
 
 struct BFloat16 {
   using T = float;
+  static constexpr bool kPlain = false;
   static constexpr std::size_t kSize = 2;
   static HWY_INLINE VF Load(const std::byte* from) {
     const hn::Rebind<std::uint16_t, DF> d16;
@@ -62,6 +71,7 @@ struct BFloat16 {
 
 struct Float16 {
   using T = float;
+  static constexpr bool kPlain = false;
   static constexpr std::size_t kSize = 2;
   static HWY_INLINE VF Load(const std::byte* from) {
 #if HWY_TARGET <= HWY_AVX2
@@ -86,6 +96,7 @@ struct Float16 {
 template <const Float8Table& kTable>
 struct Float8 {
   using T = float;
+  static constexpr bool kPlain = false;
   static constexpr std::size_t kSize = 1;
   static HWY_INLINE VF Load(const std::byte* from) {
     const hn::Rebind<std::uint8_t, DF> d8;
@@ -96,12 +107,14 @@ struct Float8 {
 
 struct Float64 {
   using T = double;
+  static constexpr bool kPlain = true;
   static constexpr std::size_t kSize = 8;
   static HWY_INLINE VD Load(const std::byte* from) { return hn::LoadU(DD(), As<double>(from)); }
 };
 
 struct Complex64 {
   using T = double;
+  static constexpr bool kPlain = false;
   static constexpr std::size_t kSize = 8;
   static HWY_INLINE VD Load(const std::byte* from) {
     hn::Vec<DFHalf> re, im;
@@ -114,6 +127,7 @@ struct Complex64 {
 
 struct Complex128 {
   using T = double;
+  static constexpr bool kPlain = false;
   static constexpr std::size_t kSize = 16;
   static HWY_INLINE VD Load(const std::byte* from) {
     VD re, im;
@@ -137,6 +151,8 @@ struct Complex128 {
 template <typename Element>
 struct Integer {
   using T = std::conditional_t<sizeof(Element) == 8 || std::is_same_v<Element, std::uint32_t>, Element, std::int32_t>;
+  static constexpr bool kPlain = std::is_same_v<T, Element>;
+  static constexpr bool kSigned = std::is_signed_v<Element>;
   static constexpr std::size_t kSize = sizeof(Element);
   static HWY_INLINE auto Load(const std::byte* from) {
     const hn::ScalableTag<T> d;
@@ -149,6 +165,8 @@ struct Integer {
 
 struct Bool {
   using T = std::int32_t;
+  static constexpr bool kPlain = false;
+  static constexpr bool kSigned = false;
   static constexpr std::size_t kSize = 1;
   static HWY_INLINE auto Load(const std::byte* from) {
     const hn::ScalableTag<T> d;
@@ -187,6 +205,47 @@ HWY_INLINE VD ToDoubles(V v, T /*lane*/) {
 
 // ---- The fused pass ----
 
+/// Copies fewer than 512 bytes. The compiler's own memcpy of unknown length starts a string instruction here.
+HWY_INLINE void CopyFew(const std::byte* from, std::size_t bytes, std::byte* to) {
+  const auto copy = [](const std::byte* source, std::byte* target, auto chunk) {
+    std::memcpy(&chunk, source, sizeof(chunk));
+    std::memcpy(target, &chunk, sizeof(chunk));
+  };
+  const auto ends = [&](auto chunk) {  // two chunks that may overlap
+    copy(from, to, chunk);
+    copy(from + bytes - sizeof(chunk), to + bytes - sizeof(chunk), chunk);
+  };
+  struct Sixteen {
+    std::uint64_t low, high;
+  };
+  if (bytes >= 16) {
+    for (std::size_t i = 0; i + 16 <= bytes; i += 16) copy(from + i, to + i, Sixteen{});
+    copy(from + bytes - 16, to + bytes - 16, Sixteen{});
+  } else if (bytes >= 8) {
+    ends(std::uint64_t{});
+  } else if (bytes >= 4) {
+    ends(std::uint32_t{});
+  } else if (bytes >= 2) {
+    ends(std::uint16_t{});
+  } else if (bytes == 1) {
+    *to = *from;
+  }
+}
+
+/// The first `count` elements at `from`, less than a vector of them; the other lanes hold whatever a 0 byte means.
+template <class L>
+HWY_INLINE auto LoadFew(const std::byte* from, std::size_t count) {
+  using T = typename L::T;
+  const hn::ScalableTag<T> d;
+#if HWY_TARGET <= HWY_AVX2
+  // Masked-out lanes are not touched by the processor.
+  if constexpr (L::kPlain) return hn::MaskedLoad(hn::FirstN(d, count), d, As<T>(from));
+#endif
+  alignas(64) std::byte rest[hn::MaxLanes(d) * L::kSize] = {};
+  CopyFew(from, count * L::kSize, rest);
+  return L::Load(rest);
+}
+
 template <class L>
 class Pass {
   using T = typename L::T;
@@ -195,12 +254,17 @@ class Pass {
   using DCount = hn::RebindToSigned<D>;  // counters as wide as T
   using VCount = hn::Vec<DCount>;
   static constexpr bool kFloating = std::is_floating_point_v<T>;
+  static constexpr bool kFloat = std::is_same_v<T, float>;
   static constexpr std::size_t kLanes = hn::MaxLanes(D());
   // Independent chains of additions hide their latency; 16 registers allow two of each sum, 32 allow four.
   static constexpr std::size_t kChains = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM ? 4 : 2;
-  static constexpr std::size_t kVectors = kChains == 4 && kParts<T> == 2 ? 4 : (kParts<T> == 2 ? 2 : 4);
+  static constexpr std::size_t kVectors = kParts<T> == 2 ? kChains : 4;
   static constexpr std::size_t kStep = kVectors * kLanes;
   static constexpr std::size_t kBlock = 4096 / kStep * kStep;
+  // Float lanes: 16 terms in each before they are joined, a new centre every 64 blocks.
+  static constexpr std::size_t kTerms = 16;
+  static constexpr std::size_t kFloatBlock = kTerms * kStep;
+  static constexpr std::size_t kFloatBlocks = 64;
   // Bytes of one step in memory, copied by full vectors where it has that many.
   using DCopy = hn::CappedTag<std::uint8_t, kStep * L::kSize>;
   static constexpr std::size_t kCopyLanes = hn::MaxLanes(DCopy());
@@ -215,114 +279,120 @@ class Pass {
 
   template <bool kCopy, bool kStream>
   HWY_INLINE void Run(const std::byte* from, std::size_t count, std::byte* to) {
+    if constexpr (kFloat) {
+      while (count >= 2 * kFloatBlock) {
+        const std::size_t blocks = count / kFloatBlock < kFloatBlocks ? count / kFloatBlock : kFloatBlocks;
+        RunCentred<kCopy, kStream>(from, blocks, to);
+        from += blocks * kFloatBlock * L::kSize;
+        if (kCopy) to += blocks * kFloatBlock * L::kSize;
+        count -= blocks * kFloatBlock;
+      }
+    }
     while (count >= kStep) {
       const std::size_t part = count < kBlock ? count / kStep * kStep : kBlock;
-      if (!Fast<kCopy, kStream>(from, part, to)) {
-        for (std::size_t i = 0; i < part; i += kLanes) Masked(L::Load(from + i * L::kSize), kLanes);
-      }
+      AddBlock<kCopy, kStream>(from, part, to);
       from += part * L::kSize;
       if (kCopy) to += part * L::kSize;
       count -= part;
     }
-    if (kCopy && count != 0) std::memcpy(to, from, count * L::kSize);
+    if (kCopy) CopyFew(from, count * L::kSize, to);
     for (; count >= kLanes; count -= kLanes, from += kLanes * L::kSize) Masked(L::Load(from), kLanes);
-    if (count != 0) {
-      alignas(64) std::byte rest[kLanes * L::kSize] = {};
-      std::memcpy(rest, from, count * L::kSize);
-      Masked(L::Load(rest), count);
-    }
+    if (count != 0) Masked(LoadFew<L>(from, count), count);
   }
 
-  void Join(std::size_t count, Summary* into) const {
-    const DD dd;
-    VD sum = sum_[0], sq = sq_[0], abs = abs_[0];
-    for (std::size_t k = 1; k < kChains; ++k) {
-      sum = hn::Add(sum, sum_[k]);
-      sq = hn::Add(sq, sq_[k]);
-      abs = hn::Add(abs, abs_[k]);
-    }
+  HWY_INLINE void AddOne(const std::byte* from) { Masked(LoadFew<L>(from, 1), 1); }
+
+  HWY_INLINE void Join(std::size_t count, Summary* into) const {
     into->count += count;
-    into->sum += hn::GetLane(hn::SumOfLanes(dd, sum));
-    into->sum_sq += hn::GetLane(hn::SumOfLanes(dd, sq));
-    into->abs_sum += hn::GetLane(hn::SumOfLanes(dd, abs));
+    into->sum += Total(sum_) + centred_sum_;
+    into->sum_sq += Total(sq_) + centred_sq_;
+    into->abs_sum += Total(abs_);
     into->zero_count += static_cast<std::uint64_t>(hn::GetLane(hn::SumOfLanes(DCount(), zeros_)));
     into->nan_count += nan_;
     into->inf_count += inf_;
-    T lows[kLanes], highs[kLanes];
-    hn::StoreU(low_, D(), lows);
-    hn::StoreU(high_, D(), highs);
-    T low = lows[0], high = highs[0];
-    for (std::size_t i = 1; i < kLanes; ++i) {
-      low = lows[i] < low ? lows[i] : low;
-      high = highs[i] > high ? highs[i] : high;
-    }
-    Widen(low, high, into);
+    Widen(hn::GetLane(hn::MinOfLanes(D(), low_)), hn::GetLane(hn::MaxOfLanes(D(), high_)), into);
   }
 
  private:
-  static void Widen(T low, T high, Summary* into) {
+  static HWY_INLINE double Total(const VD* v) {
+    VD total = v[0];
+    for (std::size_t k = 1; k < kChains; ++k) total = hn::Add(total, v[k]);
+    return hn::GetLane(hn::SumOfLanes(DD(), total));
+  }
+
+  static HWY_INLINE void Widen(T low, T high, Summary* into) {
     if constexpr (kFloating) {
+      // Adding 0 makes +0 of -0, so that all targets agree.
       WidenAs<double>(static_cast<double>(low) + 0.0, static_cast<double>(high) + 0.0, into);
-    } else if constexpr (DomainOfLoader() == Domain::kSigned) {
+    } else if constexpr (L::kSigned) {
       WidenAs<std::int64_t>(low, high, into);
-    } else if (low <= high) {  // uint8, uint16 and bool in int32 lanes: nothing seen would be negative
+    } else if (low <= high) {  // in int32 lanes the bounds of nothing would turn into large unsigned ones
       WidenAs<std::uint64_t>(static_cast<std::uint64_t>(low), static_cast<std::uint64_t>(high), into);
     }
   }
-  static constexpr Domain DomainOfLoader() {
-    return std::is_same_v<L, Integer<std::int8_t>> || std::is_same_v<L, Integer<std::int16_t>> ||
-                   std::is_same_v<L, Integer<std::int32_t>> || std::is_same_v<L, Integer<std::int64_t>>
-               ? Domain::kSigned
-               : Domain::kUnsigned;
-  }
   template <typename B>
-  static void WidenAs(B low, B high, Summary* into) {
+  static HWY_INLINE void WidenAs(B low, B high, Summary* into) {
     if (low < std::bit_cast<B>(into->min_bits)) into->min_bits = std::bit_cast<std::uint64_t>(low);
     if (high > std::bit_cast<B>(into->max_bits)) into->max_bits = std::bit_cast<std::uint64_t>(high);
   }
 
-  /// Adds `count` elements, a multiple of kStep. False, with nothing added, if not all are finite.
+  /// Loads one step, and copies it.
   template <bool kCopy, bool kStream>
-  HWY_INLINE bool Fast(const std::byte* from, std::size_t count, std::byte* to) {
-    const D d;
+  static HWY_INLINE void LoadStep(const std::byte* from, std::byte*& to, V* v) {
+    for (std::size_t k = 0; k < kVectors; ++k) v[k] = L::Load(from + k * kLanes * L::kSize);
+    if constexpr (kCopy) {
+      for (std::size_t k = 0; k < kStep * L::kSize; k += kCopyLanes) {
+        const auto raw = hn::LoadU(DCopy(), As<std::uint8_t>(from + k));
+        // Highway streams 16 bytes at least.
+        if constexpr (kStream && kCopyLanes >= 16) hn::Stream(raw, DCopy(), reinterpret_cast<std::uint8_t*>(to + k));
+        else hn::StoreU(raw, DCopy(), reinterpret_cast<std::uint8_t*>(to + k));
+      }
+      to += kStep * L::kSize;
+    }
+  }
+
+  static HWY_INLINE void Bound(const V* v, V& low, V& high, VCount& zeros) {
+    for (std::size_t k = 0; k < kVectors; k += 2) {
+      low = hn::Min(low, hn::Min(v[k], v[k + 1]));
+      high = hn::Max(high, hn::Max(v[k], v[k + 1]));
+    }
+    for (std::size_t k = 0; k < kVectors; ++k) {
+      const auto zero = hn::RebindMask(DCount(), hn::Eq(v[k], hn::Zero(D())));
+      zeros = hn::Sub(zeros, hn::VecFromMask(DCount(), zero));
+    }
+  }
+
+  /// Adds `count` elements, a multiple of kStep, finite or not.
+  template <bool kCopy, bool kStream>
+  HWY_INLINE void AddBlock(const std::byte* from, std::size_t count, std::byte* to) {
+    if (!AddFinite<kCopy, kStream>(from, count, to)) {
+      for (std::size_t i = 0; i < count; i += kLanes) Masked(L::Load(from + i * L::kSize), kLanes);
+    }
+  }
+
+  /// Adds `count` elements, a multiple of kStep. False, with nothing added (but copied), if not all are finite.
+  template <bool kCopy, bool kStream>
+  HWY_INLINE bool AddFinite(const std::byte* from, std::size_t count, std::byte* to) {
     const DD dd;
     V low = low_, high = high_;
     VCount zeros = zeros_;
     VD sum[kChains], sq[kChains], abs[kChains];
     for (std::size_t k = 0; k < kChains; ++k) sum[k] = sq[k] = abs[k] = hn::Zero(dd);
-    const V none = hn::Zero(d);
     const std::byte* const end = from + count * L::kSize;
     for (; from != end; from += kStep * L::kSize) {
       V v[kVectors];
-      for (std::size_t k = 0; k < kVectors; ++k) v[k] = L::Load(from + k * kLanes * L::kSize);
-      if constexpr (kCopy) {
-        for (std::size_t k = 0; k < kStep * L::kSize; k += kCopyLanes) {
-          const auto raw = hn::LoadU(DCopy(), As<std::uint8_t>(from + k));
-          if constexpr (kStream && kCopyLanes >= 16) hn::Stream(raw, DCopy(), reinterpret_cast<std::uint8_t*>(to + k));
-          else hn::StoreU(raw, DCopy(), reinterpret_cast<std::uint8_t*>(to + k));
-        }
-        to += kStep * L::kSize;
-      }
-      for (std::size_t k = 0; k < kVectors; k += 2) {
-        low = hn::Min(low, hn::Min(v[k], v[k + 1]));
-        high = hn::Max(high, hn::Max(v[k], v[k + 1]));
-      }
+      LoadStep<kCopy, kStream>(from, to, v);
+      Bound(v, low, high, zeros);
       for (std::size_t k = 0; k < kVectors; ++k) {
-        const auto zero = hn::RebindMask(DCount(), hn::Eq(v[k], none));
-        zeros = hn::Sub(zeros, hn::VecFromMask(DCount(), zero));
-        AddDoubles<0>(v[k], sum[(k * kParts<T>) % kChains], sq[(k * kParts<T>) % kChains],
-                      abs[(k * kParts<T>) % kChains]);
-        if constexpr (kParts<T> == 2) {
-          AddDoubles<1>(v[k], sum[(k * 2 + 1) % kChains], sq[(k * 2 + 1) % kChains], abs[(k * 2 + 1) % kChains]);
-        }
+        const std::size_t at = k * kParts<T> % kChains;
+        AddDoubles<0>(v[k], sum[at], sq[at], abs[at]);
+        if constexpr (kParts<T> == 2) AddDoubles<1>(v[k], sum[at + 1], sq[at + 1], abs[at + 1]);
       }
     }
     if constexpr (kFloating) {
       VD total = sq[0];
       for (std::size_t k = 1; k < kChains; ++k) total = hn::Add(total, sq[k]);
-      if (HWY_UNLIKELY(!hn::AllTrue(dd, hn::Lt(total, hn::Set(dd, std::numeric_limits<double>::infinity()))))) {
-        return false;
-      }
+      if (!hn::AllTrue(dd, hn::Lt(total, hn::Set(dd, std::numeric_limits<double>::infinity())))) return false;
     }
     low_ = low;
     high_ = high;
@@ -336,6 +406,79 @@ class Pass {
     return true;
   }
 
+  /// Adds `blocks` blocks of kFloatBlock elements: the first in float64 lanes, which gives the centre of the others.
+  template <bool kCopy, bool kStream>
+  HWY_INLINE void RunCentred(const std::byte* from, std::size_t blocks, std::byte* to) {
+    const double sum_before = Total(sum_), sq_before = Total(sq_);
+    AddBlock<kCopy, kStream>(from, kFloatBlock, to);
+    const double mean = (Total(sum_) - sum_before) / static_cast<double>(kFloatBlock);
+    const double mean_sq = (Total(sq_) - sq_before) / static_cast<double>(kFloatBlock);
+    // Any centre is right; one far from the values would cost digits. Below 2^-30 differences of neighbouring floats
+    // could underflow when squared.
+    const double size = mean < 0 ? -mean : mean;
+    const bool offset = mean * mean > 0.95 * mean_sq && size > 0x1p-30 && size < 0x1p60;
+    const float centre = offset ? static_cast<float>(mean) : 0.0f;
+
+    VD sum[2] = {hn::Zero(DD()), hn::Zero(DD())}, sq[2] = {hn::Zero(DD()), hn::Zero(DD())};
+    std::size_t accepted = 0;
+    for (std::size_t b = 1; b < blocks; ++b) {
+      from += kFloatBlock * L::kSize;
+      if (kCopy) to += kFloatBlock * L::kSize;
+      if (AddFloats<kCopy, kStream>(from, to, centre, sum, sq)) {
+        ++accepted;
+      } else {
+        AddBlock<false, false>(from, kFloatBlock, nullptr);
+      }
+    }
+    const double n = static_cast<double>(accepted * kFloatBlock);
+    const double c = static_cast<double>(centre);
+    const double deviation = hn::GetLane(hn::SumOfLanes(DD(), hn::Add(sum[0], sum[1])));
+    centred_sum_ += deviation + c * n;
+    centred_sq_ += hn::GetLane(hn::SumOfLanes(DD(), hn::Add(sq[0], sq[1]))) + 2 * c * deviation + c * c * n;
+  }
+
+  /// Adds one block in float lanes, relative to `centre`. False, with nothing added (but copied), if not all are
+  /// finite or squares leave the range in which a float keeps its digits.
+  template <bool kCopy, bool kStream>
+  HWY_INLINE bool AddFloats(const std::byte* from, std::byte* to, float centre, VD* total_sum, VD* total_sq) {
+    const D d;
+    V low = low_, high = high_;
+    VCount zeros = zeros_;
+    V sum[kVectors], sq[kVectors], abs[kVectors];
+    for (std::size_t k = 0; k < kVectors; ++k) sum[k] = sq[k] = abs[k] = hn::Zero(d);
+    const V c = hn::Set(d, centre);
+    for (std::size_t i = 0; i < kTerms; ++i, from += kStep * L::kSize) {
+      V v[kVectors];
+      LoadStep<kCopy, kStream>(from, to, v);
+      Bound(v, low, high, zeros);
+      for (std::size_t k = 0; k < kVectors; ++k) {
+        const V x = hn::Sub(v[k], c);
+        sum[k] = hn::Add(sum[k], x);
+        sq[k] = hn::MulAdd(x, x, sq[k]);
+        abs[k] = hn::Add(abs[k], hn::Abs(v[k]));
+      }
+    }
+    for (std::size_t k = 1; k < kVectors; ++k) {
+      sum[0] = hn::Add(sum[0], sum[k]);
+      sq[0] = hn::Add(sq[0], sq[k]);
+      abs[0] = hn::Add(abs[0], abs[k]);
+    }
+    // In lanes of all zeros nothing can have been lost; neither can it relative to a centre.
+    const V least = hn::Set(d, centre == 0 ? 0x1p-90f : 0.0f);
+    const auto kept = hn::Or(hn::Ge(sq[0], least), hn::Eq(abs[0], hn::Zero(d)));
+    if (!hn::AllTrue(d, hn::And(kept, hn::Lt(sq[0], hn::Set(d, 0x1p100f))))) return false;
+    low_ = low;
+    high_ = high;
+    zeros_ = zeros;
+    total_sum[0] = hn::Add(total_sum[0], ToDoubles<0>(sum[0], T{}));
+    total_sum[1] = hn::Add(total_sum[1], ToDoubles<1>(sum[0], T{}));
+    total_sq[0] = hn::Add(total_sq[0], ToDoubles<0>(sq[0], T{}));
+    total_sq[1] = hn::Add(total_sq[1], ToDoubles<1>(sq[0], T{}));
+    abs_[0] = hn::Add(abs_[0], ToDoubles<0>(abs[0], T{}));
+    abs_[1] = hn::Add(abs_[1], ToDoubles<1>(abs[0], T{}));
+    return true;
+  }
+
   template <std::size_t kPart>
   static HWY_INLINE void AddDoubles(V v, VD& sum, VD& sq, VD& abs) {
     const VD x = ToDoubles<kPart>(v, T{});
@@ -344,22 +487,22 @@ class Pass {
     abs = hn::Add(abs, hn::Abs(x));
   }
 
-  /// Adds the first `valid` lanes of `v`, the others being zero; any value may be non-finite.
+  /// Adds the first `valid` lanes of `v`; any value may be non-finite.
   HWY_INLINE void Masked(V v, std::size_t valid) {
     const D d;
     auto counted = hn::FirstN(d, valid);
     if constexpr (kFloating) {
       const auto finite = hn::And(counted, hn::IsFinite(v));
-      if (HWY_UNLIKELY(hn::CountTrue(d, finite) != valid)) {
-        const std::size_t nan = hn::CountTrue(d, hn::IsNaN(v));
+      if (hn::CountTrue(d, finite) != valid) {
+        const std::size_t nan = hn::CountTrue(d, hn::And(counted, hn::IsNaN(v)));
         nan_ += nan;
         inf_ += valid - nan - hn::CountTrue(d, finite);
-        v = hn::IfThenElseZero(finite, v);
         counted = finite;
       }
     }
     low_ = hn::Min(low_, hn::IfThenElse(counted, v, low_));
     high_ = hn::Max(high_, hn::IfThenElse(counted, v, high_));
+    v = hn::IfThenElseZero(counted, v);
     const auto zero = hn::And(counted, hn::Eq(v, hn::Zero(d)));
     zeros_ = hn::Sub(zeros_, hn::VecFromMask(DCount(), hn::RebindMask(DCount(), zero)));
     AddDoubles<0>(v, sum_[0], sq_[0], abs_[0]);
@@ -369,37 +512,36 @@ class Pass {
   V low_, high_;
   VCount zeros_;
   VD sum_[kChains], sq_[kChains], abs_[kChains];
+  double centred_sum_ = 0;
+  double centred_sq_ = 0;
   std::uint64_t nan_ = 0;
   std::uint64_t inf_ = 0;
 };
 
 template <class L>
 void Summarize(const std::byte* from, std::size_t count, std::byte* to, bool stream, Summary* into) noexcept {
-  // Counters of zeros are 32 bits wide in lanes of 32 bits: join before they could wrap.
+  // Zeros are counted in lanes as wide as the elements': join before 32 bits could wrap.
   constexpr std::size_t kMost = std::size_t{1} << 30;
   while (count != 0) {
     const std::size_t part = count < kMost ? count : kMost;
     Pass<L> pass;
-    std::size_t head = 0;
     if (to == nullptr) {
       pass.template Run<false, false>(from, part, nullptr);
-    } else if (!stream) {
-      pass.template Run<true, false>(from, part, to);
     } else {
       // Streaming stores must be aligned; elements before the first boundary are copied as usual.
       const std::size_t off = reinterpret_cast<std::uintptr_t>(to) % HWY_MAX_BYTES;
       const std::size_t gap = off == 0 ? 0 : HWY_MAX_BYTES - off;
-      head = gap / L::kSize;
-      if (gap % L::kSize != 0 || head >= part) {
+      const std::size_t head = gap / L::kSize;
+      if (!stream || gap % L::kSize != 0 || head >= part) {
         pass.template Run<true, false>(from, part, to);
       } else {
-        pass.template Run<true, false>(from, head, to);
+        for (std::size_t i = 0; i < head; ++i) pass.AddOne(from + i * L::kSize);
+        CopyFew(from, head * L::kSize, to);
         pass.template Run<true, true>(from + head * L::kSize, part - head, to + head * L::kSize);
         hwy::FlushStream();
       }
       to += part * L::kSize;
     }
-    if (to != nullptr && !stream) to += part * L::kSize;
     pass.Join(part, into);
     from += part * L::kSize;
     count -= part;
@@ -414,17 +556,14 @@ void ToDouble(const std::byte* from, std::size_t count, double* to) noexcept {
   const DD dd;
   constexpr std::size_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
   constexpr std::size_t kHalf = hn::MaxLanes(DD());
-  const auto convert = [dd](const std::byte* at, double* target) HWY_ATTR {
-    const auto v = L::Load(at);
+  const auto convert = [dd](auto v, double* target) HWY_ATTR {
     hn::StoreU(ToDoubles<0>(v, T{}), dd, target);
     if constexpr (kParts<T> == 2) hn::StoreU(ToDoubles<1>(v, T{}), dd, target + kHalf);
   };
-  for (; count >= kLanes; count -= kLanes, from += kLanes * L::kSize, to += kLanes) convert(from, to);
+  for (; count >= kLanes; count -= kLanes, from += kLanes * L::kSize, to += kLanes) convert(L::Load(from), to);
   if (count != 0) {
-    alignas(64) std::byte rest[kLanes * L::kSize] = {};
     double converted[kLanes];
-    std::memcpy(rest, from, count * L::kSize);
-    convert(rest, converted);
+    convert(LoadFew<L>(from, count), converted);
     std::memcpy(to, converted, count * sizeof(double));
   }
 }
@@ -434,8 +573,7 @@ void ToFloat(const std::byte* from, std::size_t count, float* to) noexcept {
   using T = typename L::T;
   constexpr std::size_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
   constexpr std::size_t kHalf = hn::MaxLanes(DD());
-  const auto convert = [](const std::byte* at, float* target) HWY_ATTR {
-    const auto v = L::Load(at);
+  const auto convert = [](auto v, float* target) HWY_ATTR {
     if constexpr (std::is_same_v<T, float>) {
       const auto nan = hn::Set(DF(), std::numeric_limits<float>::quiet_NaN());
       hn::StoreU(hn::IfThenElse(hn::IsFinite(v), v, nan), DF(), target);
@@ -453,12 +591,10 @@ void ToFloat(const std::byte* from, std::size_t count, float* to) noexcept {
       if constexpr (kParts<T> == 2) hn::StoreU(narrow(ToDoubles<1>(v, T{})), DFHalf(), target + kHalf);
     }
   };
-  for (; count >= kLanes; count -= kLanes, from += kLanes * L::kSize, to += kLanes) convert(from, to);
+  for (; count >= kLanes; count -= kLanes, from += kLanes * L::kSize, to += kLanes) convert(L::Load(from), to);
   if (count != 0) {
-    alignas(64) std::byte rest[kLanes * L::kSize] = {};
     float converted[kLanes];
-    std::memcpy(rest, from, count * L::kSize);
-    convert(rest, converted);
+    convert(LoadFew<L>(from, count), converted);
     std::memcpy(to, converted, count * sizeof(float));
   }
 }

@@ -130,32 +130,34 @@ inline Reference ReferenceSummary(DType dtype, const std::byte* data, std::size_
   return r;
 }
 
-/// Empty if `got` is what the reference says. Sums: within 1e-12 of the sum of magnitudes; bounds of complex
+/// Empty if `got` is what the reference says. Sums: within 1.1e-6 (float lanes) or 1e-12 of the sum of magnitudes; bounds of complex
 /// numbers to 1e-12; all else exact.
 inline std::string Mismatch(const Summary& got, const Reference& want) {
   std::string text;
   const auto exact = [&](const char* name, std::uint64_t a, std::uint64_t b) {
     if (a != b) text += std::string(name) + " is " + std::to_string(a) + ", expected " + std::to_string(b) + "; ";
   };
-  const auto near = [&](const char* name, double a, double b, long double scale) {
+  const auto near = [&](const char* name, double a, double b, long double bound) {
     if (a == b || (std::isnan(a) && std::isnan(b))) return;
-    if (std::fabs(static_cast<long double>(a) - b) <= 1e-12L * scale) return;
+    if (std::fabs(static_cast<long double>(a) - b) <= bound) return;
     text += std::string(name) + " is " + std::to_string(a) + ", expected " + std::to_string(b) + "; ";
   };
+  const bool float_lanes = IsFloating(want.dtype) && want.dtype != DType::kFloat64;
+  const long double tolerance = float_lanes ? 1.1e-6L : 1e-12L;
   exact("count", got.count, want.summary.count);
   exact("zero_count", got.zero_count, want.summary.zero_count);
   exact("nan_count", got.nan_count, want.summary.nan_count);
   exact("inf_count", got.inf_count, want.summary.inf_count);
   if (IsComplex(want.dtype)) {  // hypot and a square root may differ in the last place
-    near("min", got.min(want.dtype), want.summary.min(want.dtype), std::fabs(want.summary.min(want.dtype)));
-    near("max", got.max(want.dtype), want.summary.max(want.dtype), std::fabs(want.summary.max(want.dtype)));
+    near("min", got.min(want.dtype), want.summary.min(want.dtype), std::fabs(want.summary.min(want.dtype)) * tolerance);
+    near("max", got.max(want.dtype), want.summary.max(want.dtype), std::fabs(want.summary.max(want.dtype)) * tolerance);
   } else {
     exact("min_bits", got.min_bits, want.summary.min_bits);
     exact("max_bits", got.max_bits, want.summary.max_bits);
   }
-  near("sum", got.sum, want.summary.sum, want.abs_sum);
-  near("abs_sum", got.abs_sum, want.summary.abs_sum, want.abs_sum);
-  near("sum_sq", got.sum_sq, want.summary.sum_sq, want.sum_sq);
+  near("sum", got.sum, want.summary.sum, want.abs_sum * tolerance);
+  near("abs_sum", got.abs_sum, want.summary.abs_sum, want.abs_sum * tolerance);
+  near("sum_sq", got.sum_sq, want.summary.sum_sq, want.sum_sq * tolerance);
   return text;
 }
 
