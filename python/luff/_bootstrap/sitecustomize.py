@@ -1,0 +1,93 @@
+"""Attaches Luff to a training script without a change to it.
+
+`luff run` puts this folder at the front of PYTHONPATH. Python imports it before the script; it waits for the import of torch,
+attaches right after, and runs the sitecustomize that it hides.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _attach() -> None:
+    try:
+        import luff.torch
+
+        luff.torch.attach_to_all()
+    except Exception as error:  # training goes on without Luff
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        sys.stderr.write(
+            f"luff: this Python cannot import luff, so the training is not watched ({text}); "
+            f"install luff into {sys.executable}\n"
+        )
+
+
+class _Loader(importlib.abc.Loader):
+    """Torch's own loader, and then ours."""
+
+    def __init__(self, loader) -> None:  # type: ignore[no-untyped-def]
+        self._loader = loader
+
+    def create_module(self, spec):  # type: ignore[no-untyped-def]
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module) -> None:  # type: ignore[no-untyped-def]
+        spec = module.__spec__
+        if spec is not None:
+            spec.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _attach()
+
+    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+        return getattr(self._loader, name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Waits for torch, once."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "torch":
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None:
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find is not None else None
+                if spec is not None:
+                    break
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+def _run_hidden() -> None:
+    """Runs the sitecustomize that would have been imported without us."""
+    places = [place for place in sys.path if os.path.abspath(place or os.getcwd()) != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
+    if spec is None or spec.loader is None:
+        return
+    ours = sys.modules.get("sitecustomize")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+        raise
+
+
+if os.environ.get("LUFF_SESSION"):
+    if "torch" in sys.modules:
+        _attach()
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+import importlib.util  # noqa: E402
+
+_run_hidden()

@@ -1,0 +1,216 @@
+"""What every framework's hook shares: errors, counters of steps, the worker's number, opening the session.
+
+Nothing here imports a framework. Code that runs inside a training step never raises into it, never prints:
+`Guard` counts what went wrong, and the session carries the counts into the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luff import _codes as codes
+
+__all__ = [
+    "Guard",
+    "RunOptions",
+    "Session",
+    "StepClock",
+    "environment_document",
+    "open_session",
+    "run_from_environment",
+]
+
+ENVIRONMENT_VARIABLE = "LUFF_SESSION"
+
+
+class Session(Protocol):
+    """What a hook needs of a capture session; `luff._core.Session` is one."""
+
+    def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int: ...
+    def define_layout(
+        self, dtype: int, shape: Sequence[int], strides: Sequence[int] | None = None
+    ) -> int: ...
+    def define_shard_layout(
+        self,
+        dtype: int,
+        shape: Sequence[int],
+        strides: Sequence[int] | None,
+        global_shape: Sequence[int],
+        global_offset: Sequence[int],
+    ) -> int: ...
+    def set_document(self, name: str, json_text: str) -> None: ...
+    def begin_step(self, mode: int, mode_step: int) -> None: ...
+    def due_role(self, role: int) -> int: ...
+    def due_tensor(self, tensor: int) -> int: ...
+    def capture(self, table: NDArray[np.uint64], count: int | None = None) -> None: ...
+    def capture_one(
+        self, tensor: int, layout: int, address: int, storage_key: int = 0, flags: int = 0
+    ) -> None: ...
+    def capture_scaled(self, table: NDArray[np.uint64], factor: float, count: int | None = None) -> None: ...
+    def scalar(self, tensor: int, value: float) -> None: ...
+    def text(self, tensor: int, utf8: str) -> None: ...
+    def event(self, kind: int, subject: int = codes.NO_ID, argument: int = 0) -> None: ...
+    def event_json(self, json_text: str) -> None: ...
+    def gap(self, tensor: int, reason: int, forms: int, count: int = 1) -> None: ...
+    def hash(self, address: int, nbytes: int) -> int: ...
+    def end_step(self, mode: int, global_step: int, mode_step: int, update: int) -> None: ...
+    def abandon_step(self) -> None: ...
+    def stop_state(self) -> int: ...
+    def at_step_boundary(self, train_step: int) -> int: ...
+    def stop_reason(self) -> str: ...
+    def flush(self, timeout_s: float) -> bool: ...
+    def close(self, reason: int, timeout_s: float = 2.0) -> None: ...
+    def after_fork_in_child(self) -> None: ...
+    def health(self) -> dict[str, Any]: ...
+
+
+class Guard:
+    """Counts errors inside a hook; the first of each place is kept as text. Bounded."""
+
+    LIMIT = 64
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.places: dict[str, int] = {}
+        self.first: dict[str, str] = {}
+        self.unreported: list[str] = []
+
+    def note(self, place: str, error: BaseException) -> None:
+        """Counts one error; never raises."""
+        try:
+            self.count += 1
+            if place in self.places:
+                self.places[place] += 1
+            elif len(self.places) < self.LIMIT:
+                self.places[place] = 1
+                text = f"{type(error).__name__}: {error}"[:500]
+                self.first[place] = text
+                self.unreported.append(place)
+        except Exception:  # an exception whose text cannot be made
+            self.count += 1
+
+    def report(self, session: Session) -> None:
+        """Puts errors not yet reported into the run: a gap and an event with the text."""
+        places, self.unreported = self.unreported, []
+        for place in places:
+            session.gap(codes.NO_ID, int(codes.GapReason.HOOK_ERROR), 0, 1)
+            session.event_json(json.dumps({"kind": "hook_error", "place": place, "error": self.first[place]}))
+
+
+@dataclass
+class StepClock:
+    """Counts steps by mode, all steps, and updates of each optimizer."""
+
+    global_step: int = 0
+    mode_steps: dict[int, int] = field(default_factory=lambda: {1: 0, 2: 0, 3: 0, 4: 0})
+    updates: dict[int, int] = field(default_factory=dict)  # optimizer number -> updates so far
+
+    def advance(self, mode: int) -> None:
+        """One step of the mode has ended."""
+        self.global_step += 1
+        self.mode_steps[mode] += 1
+
+    def latest_update(self) -> int:
+        """The largest number of updates of any optimizer."""
+        return max(self.updates.values(), default=0)
+
+
+@dataclass
+class RunOptions:
+    """Where and how a session is opened."""
+
+    path: str
+    resume: bool = False
+    join: bool = False
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+def run_from_environment() -> RunOptions | None:
+    """The run that `luff run` chose for this process, or None."""
+    text = os.environ.get(ENVIRONMENT_VARIABLE)
+    if not text:
+        return None
+    try:
+        record = json.loads(text)
+        if not isinstance(record, dict) or not isinstance(record.get("run"), str):
+            return None
+        config = record.get("config") or {}
+        return RunOptions(
+            path=record["run"],
+            resume=bool(record.get("resume", False)),
+            join=True,
+            config=config if isinstance(config, dict) else {},
+        )
+    except ValueError:
+        return None
+
+
+def rank_from_environment() -> tuple[int, int] | None:
+    """(rank, world size) that a launcher put into the environment, or None."""
+    try:
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return None
+    return (rank, world) if 0 <= rank < world else None
+
+
+def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
+    """Opens a session for this process.
+
+    Parameters
+    ----------
+    options
+        Run and capture configuration.
+    rank
+        Rank and world size, or None for a process without rank, which becomes a worker of its own.
+
+    Raises
+    ------
+    LuffError
+        When the run cannot be created or joined.
+    """
+    from luff import _core
+
+    arguments: dict[str, Any] = {
+        "resume": options.resume,
+        "config_json": json.dumps(options.config) if options.config else "",
+        "command_json": json.dumps([sys.executable, *sys.argv]),
+    }
+    world = rank[1] if rank else 1
+    join = options.join or world > 1
+    opener: Any = _core.Session.open
+    if rank is not None:
+        try:
+            return opener(options.path, worker=rank[0], world_size=world, join=join, **arguments)  # type: ignore[no-any-return]
+        except Exception:
+            if not options.join:
+                raise
+            # Another process has this rank already, e.g. a training started by a training. It becomes a worker of its own.
+            return opener(options.path, worker=None, world_size=world, join=True, **arguments)  # type: ignore[no-any-return]
+    worker = None if options.join else 0
+    return opener(options.path, worker=worker, world_size=world, join=join, **arguments)  # type: ignore[no-any-return]
+
+
+def environment_document(**more: Any) -> str:
+    """The document "environment": what runs here, as JSON."""
+    record: dict[str, Any] = {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "argv": list(sys.argv)[:256],
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "cpus": os.cpu_count(),
+        "numpy": np.__version__,
+    }
+    record.update(more)
+    return json.dumps(record, default=str)

@@ -1,0 +1,140 @@
+"""Luff for PyTorch.
+
+Two lines attach it to a training::
+
+    import luff.torch
+
+    hook = luff.torch.attach(model, optimizer=optimizer, loss_fn=loss_fn, run="runs/first")
+
+``luff run -- python train.py`` does the same for a script that never mentions Luff. Either way the training computes
+bit by bit what it computes without.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch as _torch
+
+from luff._hook import RunOptions, run_from_environment
+from luff.errors import InvalidArgumentError, StopTraining
+from luff.torch import _wraps
+from luff.torch._hooks import Hook, hooks, make_config
+
+__all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
+
+
+def attach(
+    model: _torch.nn.Module,
+    optimizer: _torch.optim.Optimizer | Iterable[_torch.optim.Optimizer] | None = None,
+    loss_fn: _torch.nn.Module | Callable[..., Any] | None = None,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+    resume: bool = False,
+    on_stop: Callable[[], object] | None = None,
+    **options: Any,
+) -> Hook:
+    """Attaches Luff to a model and what trains it.
+
+    Parameters
+    ----------
+    model
+        The model; wrappers (DDP, compile) may be put around it before or after.
+    optimizer
+        Optimizer or optimizers, if they exist already; later ones are found by what they hold.
+    loss_fn
+        The loss, for the run's description; a module's calls and every root of a backward pass are seen anyway.
+    run
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the run is the supervisor's.
+    collections
+        What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
+    resume
+        Goes on in an existing run.
+    on_stop
+        Called before `StopTraining` is raised, e.g. to write a checkpoint.
+    **options
+        Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``, ``include_regex``,
+        ``max_overhead``, ``max_bytes``, … (docs/capture.md).
+
+    Returns
+    -------
+    Hook
+        For custom scalars and tensors, modes and steps by hand, and to close the run.
+
+    Raises
+    ------
+    LuffError
+        When the run exists already or cannot be created, or a setting is wrong.
+    """
+    if not isinstance(model, _torch.nn.Module):
+        raise InvalidArgumentError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
+    supervised = run_from_environment()
+    if supervised is not None:
+        chosen = RunOptions(supervised.path, supervised.resume, True, supervised.config)
+        if collections is not None or options:
+            chosen.config = _merge(chosen.config, make_config(collections, options))
+    elif run is None:
+        raise InvalidArgumentError(
+            "no run was given; pass run=DIRECTORY, or start the script by `luff run -- ...`"
+        )
+    else:
+        chosen = RunOptions(os.path.abspath(os.fspath(run)), resume, False, make_config(collections, options))
+    _wraps.install()
+    hook = Hook(chosen, model, on_stop)
+    optimizers = [optimizer] if isinstance(optimizer, _torch.optim.Optimizer) else list(optimizer or ())
+    for each in optimizers:
+        hook.machine.optimizer_made(each)
+    hook.open_now()
+    if loss_fn is not None and hook.machine.recorder is not None:
+        from luff.torch._describe import loss_settings
+
+        name = (
+            type(loss_fn).__name__
+            if isinstance(loss_fn, _torch.nn.Module)
+            else getattr(loss_fn, "__name__", "loss")
+        )
+        settings = loss_settings(loss_fn) if isinstance(loss_fn, _torch.nn.Module) else {"functional": True}
+        hook.machine.recorder.losses[name] = settings
+    hooks.attached.append(hook)
+    hook.guarded("names", hook.machine.name_now)
+    return hook
+
+
+def attach_to_all() -> Hook | None:
+    """Attaches to whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
+    if hooks.default is not None:
+        return hooks.default
+    options = run_from_environment()
+    if options is None:
+        return None
+    hooks.default = Hook(options)
+    _wraps.install()
+    return hooks.default
+
+
+def get_hook() -> Hook | None:
+    """The hook whose model was called last, or the only one."""
+    return hooks.current()
+
+
+def save_scalar(name: str, value: float) -> None:
+    """Records a number in the current step; nothing happens where Luff is not attached."""
+    hook = hooks.current()
+    if hook is not None:
+        hook.save_scalar(name, value)
+
+
+def save_tensor(name: str, value: Any) -> None:
+    """Records a tensor in the current step; nothing happens where Luff is not attached."""
+    hook = hooks.current()
+    if hook is not None:
+        hook.save_tensor(name, value)
+
+
+def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    merged = {**base, **more}
+    merged["collections"] = [*base.get("collections", []), *more.get("collections", [])]
+    return merged

@@ -1,0 +1,125 @@
+"""What the root of a backward pass tells about the loss: its value before scaling, its kind, its inputs.
+
+A bounded walk through the graph, before backward frees it. Saved tensors are never touched while saved-tensor hooks
+are in use: their unpacking would compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from luff.torch._memory import read_scalar
+
+__all__ = ["LossNode", "analyse"]
+
+_KINDS = {
+    "NllLossBackward0": "NLLLoss",
+    "NllLoss2DBackward0": "NLLLoss",
+    "MseLossBackward0": "MSELoss",
+    "BinaryCrossEntropyBackward0": "BCELoss",
+    "BinaryCrossEntropyWithLogitsBackward0": "BCEWithLogitsLoss",
+    "SmoothL1LossBackward0": "SmoothL1Loss",
+    "HuberLossBackward0": "HuberLoss",
+    "SoftMarginLossBackward0": "SoftMarginLoss",
+    "MultiMarginLossBackward0": "MultiMarginLoss",
+    "MultilabelMarginLossBackward0": "MultiLabelMarginLoss",
+    "CtcLossBackward0": "CTCLoss",
+}
+_WALK_LIMIT = 64
+_TRANSPARENT = (
+    "ToCopyBackward0",
+    "CloneBackward0",
+    "ViewBackward0",
+    "SqueezeBackward0",
+    "UnsafeViewBackward0",
+)
+
+
+@dataclass(slots=True)
+class LossNode:
+    """The loss as the graph shows it."""
+
+    factor: float = 1.0  # root = loss node * factor
+    kind: str = ""  # class name of the loss that made the root, "" if unknown
+    node: Any = None  # the first loss node within reach, for its saved inputs
+    node_kind: str = ""  # its own kind (log-probabilities are NLLLoss's input)
+    compiled: bool = False
+
+
+def _constant_factor(node: Any, divide: bool) -> float | None:
+    following = node.next_functions
+    if len(following) == 2 and following[1][0] is not None:
+        return None
+    try:
+        other = node._saved_other
+    except (RuntimeError, AttributeError):
+        return None
+    value = float(other) if isinstance(other, int | float) else read_scalar(other)
+    if value is None or value == 0.0 or value != value:
+        return None
+    return 1.0 / value if divide else value
+
+
+def analyse(root: Any, saved_ok: bool) -> LossNode:
+    """Describes the loss whose backward pass is about to run.
+
+    Parameters
+    ----------
+    root
+        Root tensor of the backward pass.
+    saved_ok
+        False while saved-tensor hooks are in use: names of nodes are read, saved tensors are not.
+    """
+    result = LossNode()
+    node = root.grad_fn
+    for _ in range(8):
+        if node is None:
+            return result
+        name = node.name()
+        if name in ("DivBackward0", "MulBackward0") and saved_ok:
+            factor = _constant_factor(node, name == "DivBackward0")
+            if factor is None:
+                break
+            result.factor *= factor
+        elif name not in _TRANSPARENT:
+            break
+        node = node.next_functions[0][0]
+    else:
+        return result
+    if node is None:
+        return result
+    name = node.name()
+    if name in _KINDS:
+        result.node, result.node_kind = node, _KINDS[name]
+        result.kind = _public_kind(node, result.node_kind)
+        return result
+    if "CompiledFunction" in name:
+        result.compiled = True
+        return result
+    result.node, result.node_kind = _search(node)
+    return result
+
+
+def _public_kind(node: Any, kind: str) -> str:
+    if kind == "NLLLoss":
+        following = node.next_functions
+        if following and following[0][0] is not None and following[0][0].name() == "LogSoftmaxBackward0":
+            return "CrossEntropyLoss"
+    return kind
+
+
+def _search(start: Any) -> tuple[Any, str]:
+    """The first loss node at most 64 nodes from `start`, breadth first."""
+    queue, seen, position = [start], {id(start)}, 0
+    while position < len(queue) and position < _WALK_LIMIT:
+        node = queue[position]
+        position += 1
+        kind = _KINDS.get(node.name())
+        if kind is not None:
+            return node, kind
+        for following, _ in node.next_functions:
+            if following is not None and id(following) not in seen and len(queue) < _WALK_LIMIT:
+                seen.add(id(following))
+                queue.append(following)
+    return None, ""

@@ -1,0 +1,771 @@
+"""Steps, updates and modes: what a training loop does, made of the calls that the wraps see.
+
+A TRAIN step is the forward passes since the last backward pass, and the backward passes up to the next forward pass. A forward
+pass is undecided until a backward pass follows. An EVAL or PREDICT step is one forward pass of a model that no other module
+called, without gradients or in eval mode. `Machine` is told of forward, backward, update; it opens and publishes steps.
+
+All methods are called under the hook's lock and inside its guard; none computes with torch.
+"""
+
+from __future__ import annotations
+
+import struct
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from luff import _codes as codes
+from luff._codes import EventKind, GapReason, Mode, Role
+from luff._hook import Guard, Session, StepClock
+from luff.torch import _loss
+from luff.torch._memory import DTYPE_CODES, is_readable, read_scalar
+from luff.torch._modules import ModuleCapture, tensors_in
+from luff.torch._names import Names, topmost
+from luff.torch._recorder import OptimizerRecord, Recorder
+
+__all__ = ["Machine", "Step"]
+
+_TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
+_FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
+_MODE_CHANGE, _OPTIMIZER_STEP = int(EventKind.MODE_CHANGE), int(EventKind.OPTIMIZER_STEP)
+_LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABEL)
+_OUTPUT, _GRADIENT = int(Role.OUTPUT), int(Role.GRADIENT)
+_NOT_SEEN = int(GapReason.NOT_SEEN)
+
+_OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
+_MAX_EVENTS = 256  # of one step, while it is undecided
+_MAX_WAITING = 1024  # scalars and evaluation steps that wait for a step to be published
+_MAX_WAITING_BYTES = 64 << 20
+_HASH_BYTES = 4096
+_HASH_PARTS = 8
+
+
+class Step:
+    """One step that has begun and is not yet published."""
+
+    __slots__ = (
+        "begun", "captured", "compiled", "decided", "events", "forwards", "graph_losses", "loss_outputs", "losses",
+        "may_train", "mode", "module_losses", "root", "saved_hooks", "scalars", "settings_done", "update", "updated",
+        "weights_done",
+    )  # fmt: skip
+
+    def __init__(self, mode: int) -> None:
+        self.mode = mode
+        self.begun = False  # the session knows of it
+        self.decided = mode != _TRAIN  # a backward pass was seen
+        self.captured = False  # the session holds values that cannot be taken again
+        self.events: list[tuple[int, int, int]] = []
+        self.scalars: list[tuple[int, float]] = []
+        self.losses: dict[str, int] = {}  # loss names used, with counts
+        self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
+        self.module_losses: dict[str, int] = {}
+        self.graph_losses: dict[str, int] = {}
+        self.forwards = 0
+        self.weights_done = False
+        self.settings_done = False
+        self.update = -1
+        self.updated = False
+        self.may_train = False  # eval mode, but with gradients: a backward pass would make it a TRAIN step
+        self.root: Any = None
+        self.saved_hooks = False
+        self.compiled = False
+
+
+class Machine:
+    """The step machine of one hook."""
+
+    def __init__(self, names: Names, guard: Guard, opener: Callable[[], Session | None], eager: bool) -> None:
+        self.names = names
+        self.guard = guard
+        self.clock = StepClock()
+        self.session: Session | None = None
+        self.recorder: Recorder | None = None
+        self.modules: ModuleCapture | None = None
+        self.step: Step | None = None
+        self.suspended: Step | None = None
+        self.forced: int | None = None  # mode set by hand
+        self.by_hand = False  # steps counted by hand
+        self.closure_depth = 0
+        self.stop = 0  # 2: leave now
+        self.last_scaled: tuple[Any, float | None] | None = None
+        self.saved_hooks = False  # saved-tensor hooks were in use since the last step
+        self._opener = opener
+        self._eager = eager
+        self._early: list[tuple[int, int, int]] = []
+        self._waiting_scalars: list[tuple[int, float]] = []
+        self._waiting_values: list[tuple[int, int, bytes]] = []
+        self._waiting_bytes = 0
+        self._waiting_evals: deque[list[tuple[int, float]]] = deque()
+        self._optimizers: list[Any] = []  # made before the session was opened
+        self._called: dict[int, Any] = {}
+        self._trains_in_eval: dict[int, Any] = {}
+        self._parameterless: dict[int, tuple[Any, bool]] = {}
+        self._loss_kinds: set[str] = set()
+        self._scratch = np.zeros(8, dtype=np.float64)
+        self._last_mode = 0
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """An optimizer exists from now on."""
+        if self.recorder is not None:
+            self.recorder.optimizer(optimizer)
+        elif len(self._optimizers) < 1024:
+            self._optimizers.append(weakref.ref(optimizer))
+
+    def scheduler_stepped(self, scheduler: Any) -> None:
+        """A learning rate scheduler has set a rate."""
+        number = codes.NO_ID
+        if self.recorder is not None:
+            if all(known() is not scheduler for known in self.recorder.schedulers):
+                if len(self.recorder.schedulers) < 64:
+                    self.recorder.schedulers.append(weakref.ref(scheduler))
+                    self.recorder.describe()
+            optimizer = getattr(scheduler, "optimizer", None)
+            record = self.recorder.optimizers.get(id(optimizer))
+            number = codes.NO_ID if record is None else record.number
+        self.event(int(EventKind.SCHEDULER_STEP), number)
+
+    # Opening ---------------------------------------------------------------------------------------------------
+
+    def ensure_session(self) -> Session | None:
+        """The session; opened by the first backward pass or update (the first forward pass after `attach`)."""
+        if self.session is None:
+            session = self._opener()
+            if session is None:
+                return None
+            self.session = session
+            self.recorder = Recorder(session, self.names)
+            self.modules = ModuleCapture(session, self.recorder.layouts, self.names)
+            for reference in self._optimizers:
+                optimizer = reference()
+                if optimizer is not None:
+                    self.recorder.optimizer(optimizer)
+            self._optimizers.clear()
+        return self.session
+
+    def _begin(self, step: Step) -> None:
+        """Tells the session of the step, if there is one."""
+        session = self.session
+        if session is None or step.begun:
+            return
+        session.begin_step(step.mode, self.clock.mode_steps[step.mode])
+        step.begun = True
+        if self._waiting_scalars:
+            for number, value in self._waiting_scalars:
+                session.scalar(number, value)
+            step.captured = True
+            self._waiting_scalars.clear()
+        if self._waiting_values:
+            for number, layout, data in self._waiting_values:
+                buffer = np.frombuffer(data, dtype=np.uint8)
+                session.capture_one(number, layout, int(buffer.__array_interface__["data"][0]))
+            step.captured = True
+            self._waiting_values.clear()
+            self._waiting_bytes = 0
+
+    def _new_train(self) -> Step:
+        step = Step(_TRAIN)
+        step.events, self._early = self._early, []
+        self.step = step
+        self._begin(step)
+        return step
+
+    def event(self, kind: int, subject: int = codes.NO_ID, argument: int = 0) -> None:
+        """An event of the loop, in its order."""
+        step = self.step
+        if step is not None and step.mode != _TRAIN and kind in _OF_TRAINING:
+            step = self.suspended
+        if step is not None and step.begun and step.decided and self.session is not None:
+            self.session.event(kind, subject, argument)
+            return
+        events = self._early if step is None else step.events
+        if len(events) < _MAX_EVENTS:
+            events.append((kind, subject, argument))
+
+    def _flush(self, step: Step) -> None:
+        session = self.session
+        if session is None:
+            return
+        for kind, subject, argument in step.events:
+            session.event(kind, subject, argument)
+        step.events.clear()
+        for number, value in step.scalars:
+            session.scalar(number, value)
+        step.scalars.clear()
+
+    # Forward ---------------------------------------------------------------------------------------------------
+
+    def has_parameters(self, module: Any) -> bool:
+        """False for losses, metrics, activations: modules that are no models."""
+        known = self._parameterless.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        answer = next(module.parameters(), None) is not None
+        if len(self._parameterless) > 65536:
+            self._parameterless.clear()
+        self._parameterless[id(module)] = (weakref.ref(module), answer)
+        return answer
+
+    def forward_begins(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ModuleCapture | None:
+        """An outermost call of a model begins. Returns what captures its modules, if anything is due."""
+        root = self._known_root(module)
+        if self._eager and self.session is None:
+            self.ensure_session()
+            self.name_now()
+        if not self.by_hand:
+            self._enter(root, module)
+        step = self.step
+        if step is None:
+            return None
+        step.forwards += 1
+        found = self.names.module(module) if self.session is not None else None
+        number = codes.NO_ID if found is None else found[1]
+        self.event(_FORWARD, number, step.mode)
+        self._batch(args, kwargs)
+        if self.session is None or not step.begun:
+            return None
+        modules = self.modules
+        if modules is None:
+            return None
+        due = modules.inputs_due or modules.outputs_due if step.forwards > 1 else modules.begin_step()
+        if not due:
+            return None
+        if self.recorder is not None and self.recorder.stale:
+            self.name_now()
+        kind = type(module).__name__
+        if kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            self.hidden(GapReason.COMPILED_GRAPH)
+        step.captured = True
+        return modules
+
+    def hidden(self, reason: GapReason) -> None:
+        """Modules inside a compiled or scripted graph are not seen: says so."""
+        if self.session is not None:
+            forms = self.session.due_role(_OUTPUT)
+            if forms:
+                self.session.gap(codes.NO_ID, int(reason), forms, 1)
+
+    def _known_root(self, module: Any) -> Any:
+        known = self._called.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]()
+        root = topmost(module)
+        if len(self._called) > 65536:
+            self._called.clear()
+        self._called[id(module)] = (weakref.ref(module), weakref.ref(root))
+        if self.recorder is not None:
+            self.recorder.stale = self.recorder.stale or self.names.module(root) is None
+        return root
+
+    def _enter(self, root: Any, module: Any) -> None:
+        """Opens the step that this forward pass belongs to."""
+        mode = self.forced
+        grad = torch.is_grad_enabled()
+        may_train = False
+        if mode is None:
+            if not grad:
+                mode = _EVAL
+            elif module.training or self._trained_in_eval(root):
+                mode = _TRAIN
+            else:
+                mode, may_train = _EVAL, True
+        if mode == _TRAIN:
+            self._enter_train()
+        else:
+            self._enter_eval(mode, may_train, root)
+        step = self.step
+        if step is not None and step.mode != self._last_mode:
+            self._last_mode = step.mode
+            self.event(_MODE_CHANGE, codes.NO_ID, step.mode)
+
+    def _enter_train(self) -> None:
+        step = self.step
+        if step is not None and step.mode != _TRAIN:
+            self._publish(step)
+            step = self.step
+        if step is not None and step.decided:
+            self._publish(step)
+            step = self.step
+        if step is None:
+            self._new_train()
+        elif not step.begun:
+            self._begin(step)
+
+    def _enter_eval(self, mode: int, may_train: bool, root: Any) -> None:
+        step = self.step
+        if step is not None and step.mode != _TRAIN:
+            self._publish(step)
+            step = self.step
+        if step is not None and step.updated:
+            self._publish(step)
+            step = self.step
+        if step is not None:
+            if (
+                step.captured
+            ):  # cannot be interrupted: the evaluation is counted after it, with its losses only
+                if len(self._waiting_evals) < _MAX_WAITING:
+                    self._waiting_evals.append([])
+                return
+            if step.begun and self.session is not None:
+                self.session.abandon_step()
+                step.begun = False
+            self.suspended = step
+        fresh = Step(mode)
+        fresh.may_train = may_train
+        fresh.root = weakref.ref(root)
+        self.step = fresh
+        self._begin(fresh)
+
+    def _resume(self) -> None:
+        """After an evaluation in the middle of a TRAIN step: back to it."""
+        step, self.suspended = self.suspended, None
+        self.step = step
+        if step is not None:
+            self._begin(step)
+            if self.modules is not None:
+                self.modules.begin_step()
+
+    def _trained_in_eval(self, root: Any) -> bool:
+        known = self._trains_in_eval.get(id(root))
+        return known is not None and known() is root
+
+    def _batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A content hash of the first dense tensor: repeated and unshuffled batches show."""
+        session = self.session
+        if session is None:
+            return
+        for tensor in tensors_in((args, kwargs)):
+            if is_readable(tensor) and tensor.is_contiguous():
+                address, size = tensor.data_ptr(), tensor.nbytes
+                if not address or not size:
+                    return
+                value = hash(tuple(tensor.shape)) & 0xFFFFFFFFFFFFFFFF
+                if size <= _HASH_BYTES * _HASH_PARTS:
+                    value ^= session.hash(address, size)
+                else:
+                    stride = (size - _HASH_BYTES) // (_HASH_PARTS - 1)
+                    for part in range(_HASH_PARTS):
+                        value = (
+                            value * 31 + session.hash(address + part * stride, _HASH_BYTES)
+                        ) & 0xFFFFFFFFFFFFFFFF
+                self.event(_BATCH, codes.NO_ID, value)
+            return
+
+    # Losses ----------------------------------------------------------------------------------------------------
+
+    def loss_module_returned(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """An outermost call of a module without parameters has returned; a scalar is a loss (or a metric)."""
+        if not isinstance(output, torch.Tensor) or output.numel() != 1 or not output.dtype.is_floating_point:
+            return
+        kind = type(module).__name__
+        training = output.requires_grad
+        if not training and kind not in self._loss_kinds and not _is_loss(module):
+            return
+        step = self.step
+        if training:
+            self._loss_kinds.add(kind)
+            if step is not None and step.mode != _TRAIN and not step.may_train and self.forced is None:
+                self._publish(step)
+                step = self.step
+            if step is None and not self.by_hand and self.forced in (None, _TRAIN):
+                step = self._new_train()
+        elif self._waiting_evals and step is not None and step.mode == _TRAIN:
+            value = read_scalar(output)
+            if value is not None and self.recorder is not None:
+                self._waiting_evals[-1].append(
+                    (self.recorder.number(f"{kind}_output_0", _LOSS, "", kind), value)
+                )
+            return
+        if step is None:
+            return
+        if self.recorder is not None and kind not in self.recorder.losses and len(self.recorder.losses) < 64:
+            from luff.torch._describe import loss_settings
+
+            self.recorder.losses[kind] = loss_settings(module)
+            if not self.recorder.stale:
+                self.recorder.describe()
+        if training:
+            step.loss_outputs.append(weakref.ref(output))
+            step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
+        self._record_loss(step, kind, read_scalar(output), output)
+        self._loss_inputs(step, kind, [*tensors_in((args, kwargs))])
+
+    def _loss_inputs(self, step: Step, kind: str, tensors: list[Any]) -> None:
+        session, modules, recorder = self.session, self.modules, self.recorder
+        if session is None or modules is None or recorder is None or not step.begun:
+            return
+        if not session.due_role(_LOSS_INPUT) and not session.due_role(_LABEL):
+            return
+        first = 2 * (step.losses.get(kind, 1) - 1)
+        for index, tensor in enumerate(tensors[:8]):
+            role = _LOSS_INPUT if index == 0 else _LABEL
+            modules.capture(recorder.number(f"{kind}_input_{first + index}", role, "", kind), tensor)
+        step.captured = True
+
+    def _record_loss(self, step: Step, kind: str, value: float | None, tensor: Any) -> None:
+        index = step.losses.get(kind, 0)
+        step.losses[kind] = index + 1
+        session, recorder = self.session, self.recorder
+        if session is None or recorder is None or index >= 64:
+            return
+        number = recorder.number(f"{kind}_output_{index}", _LOSS, "", kind if kind != "loss" else "")
+        if value is None:
+            session.gap(number, int(GapReason.UNSUPPORTED), 0, 1)
+            return
+        if not step.begun or not step.decided:
+            if len(step.scalars) < _MAX_WAITING:
+                step.scalars.append((number, value))
+        else:
+            session.scalar(number, value)
+        if step.begun and session.due_tensor(number):
+            code = DTYPE_CODES.get(tensor.dtype, 0)
+            if code == DTYPE_CODES[torch.float32]:
+                self._scratch.view(np.float32)[0] = value
+            elif code == DTYPE_CODES[torch.float64]:
+                self._scratch[0] = value
+            else:
+                code = DTYPE_CODES[torch.float32]
+                self._scratch.view(np.float32)[0] = value
+            address = int(self._scratch.__array_interface__["data"][0])
+            session.capture_one(number, recorder.layouts.scalar(code), address)
+            step.captured = True
+
+    def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
+        """A gradient scaler has multiplied a loss."""
+        self.last_scaled = (weakref.ref(result), value)
+        bits = 0 if scale is None else struct.unpack("<Q", struct.pack("<d", scale))[0]
+        self.event(int(EventKind.SCALE_LOSS), codes.NO_ID, bits)
+
+    # Backward --------------------------------------------------------------------------------------------------
+
+    def backward_begins(self, roots: list[Any]) -> None:
+        """A backward pass begins: what came before it was training."""
+        if self.ensure_session() is None:
+            return
+        step = self._train_step()
+        if self.recorder is not None and self.recorder.stale:
+            self.name_now()
+        self._decide(step)
+        if len(roots) == 1:
+            self._root(step, roots[0])
+
+    def _train_step(self) -> Step:
+        """The TRAIN step that a backward pass or an update belongs to."""
+        step = self.step
+        if step is not None and step.mode != _TRAIN and not self.by_hand:
+            if step.may_train and self.forced is None:
+                root = step.root() if step.root is not None else None
+                if root is not None:
+                    self._trains_in_eval[id(root)] = weakref.ref(root)
+                if step.begun and self.session is not None:
+                    self.session.abandon_step()
+                converted, self.step = step, None
+                if self.suspended is not None:
+                    self._resume()
+                step = self.step or self._new_train()
+                step.forwards += 1
+                step.events.extend(converted.events[: _MAX_EVENTS - len(step.events)])
+                if step.begun and self.session is not None and converted.captured:
+                    self.session.gap(codes.NO_ID, _NOT_SEEN, 0, 1)
+            else:
+                self._publish(step)
+                step = self.step
+        if step is None:
+            step = self._new_train()
+        self._begin(step)
+        return step
+
+    def _decide(self, step: Step) -> None:
+        if step.decided:
+            return
+        session = self.session
+        if session is not None and step.forwards and self.modules is not None and not step.captured:
+            forms = session.due_role(_OUTPUT)
+            if forms and self.clock.mode_steps[_TRAIN] == 0 and not self._eager:
+                session.gap(
+                    codes.NO_ID, _NOT_SEEN, forms, 1
+                )  # the session was opened after the first forward pass
+        step.decided = True
+        self._flush(step)
+
+    def _root(self, step: Step, root: Any) -> None:
+        if not isinstance(root, torch.Tensor) or root.numel() != 1:
+            return
+        if any(reference() is root for reference in step.loss_outputs):
+            return
+        saved_ok = not self.saved_hooks
+        node = _loss.analyse(root, saved_ok)
+        if node.node is not None and any(
+            output is not None and output.grad_fn is node.node
+            for output in (reference() for reference in step.loss_outputs)
+        ):
+            return
+        kind = node.kind
+        if kind:
+            step.graph_losses[kind] = step.graph_losses.get(kind, 0) + 1
+            if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
+                return  # the module's call was recorded already
+        value = None
+        if self.last_scaled is not None and self.last_scaled[0]() is root:
+            value = self.last_scaled[1]
+        if value is None:
+            value = read_scalar(root)
+            if value is not None and kind and node.factor != 1.0:
+                value /= node.factor
+        self._record_loss(step, kind or "loss", value, root)
+        if node.compiled:
+            self.hidden(GapReason.COMPILED_GRAPH)
+        if (
+            kind
+            and self.recorder is not None
+            and kind not in self.recorder.losses
+            and len(self.recorder.losses) < 64
+        ):
+            self.recorder.losses[kind] = {"functional": True}
+            self.recorder.describe()
+        if node.node is not None and saved_ok and not step.module_losses:
+            self._graph_inputs(step, node)
+
+    def _graph_inputs(self, step: Step, node: Any) -> None:
+        session, modules, recorder = self.session, self.modules, self.recorder
+        if session is None or modules is None or recorder is None:
+            return
+        if not session.due_role(_LOSS_INPUT) and not session.due_role(_LABEL):
+            return
+        kind = node.kind or node.node_kind
+        for attribute, name, role in (
+            ("_saved_self", f"{node.node_kind}_input_0", _LOSS_INPUT),
+            ("_saved_target", f"{kind}_input_1", _LABEL),
+        ):
+            tensor = getattr(node.node, attribute, None)
+            if isinstance(tensor, torch.Tensor):
+                modules.capture(recorder.number(name, role, "", node.node_kind), tensor)
+
+    def backward_ended(self) -> None:
+        """A backward pass has returned."""
+        step = self.step
+        if step is None or self.session is None or self.recorder is None:
+            return
+        self.event(_BACKWARD)
+        unmanaged = not self.recorder.living()
+        if unmanaged or self.closure_depth:
+            self._weights(step)
+        if unmanaged:
+            step.captured |= self.recorder.gradients(None) > 0
+
+    # Updates ---------------------------------------------------------------------------------------------------
+
+    def update_begins(self, optimizer: Any, has_closure: bool) -> None:
+        """An optimizer is about to use its gradients (with a closure: to make them first)."""
+        if self.ensure_session() is None or self.recorder is None:
+            return
+        record = self.recorder.optimizer(optimizer)
+        if has_closure:
+            return
+        step = self._train_step()
+        held = sum(len(group["params"]) for group in optimizer.param_groups)
+        if self.recorder.stale or held != record.held:
+            self.name_now()
+        self._decide(step)
+        if step.update < 0:
+            step.update = self.clock.updates.get(record.number, 0)
+        self._weights(step)
+        self.gradients(record, optimizer)
+
+    def gradients(self, record: OptimizerRecord, optimizer: Any) -> None:
+        """Captures the gradients that an optimizer will use."""
+        if self.recorder is None or self.step is None:
+            return
+        factor = 1.0
+        scale = getattr(optimizer, "grad_scale", None)
+        if scale is not None:
+            value = read_scalar(scale)
+            if value is None or value == 0.0:
+                if self.session is not None and self.session.due_role(_GRADIENT):
+                    self.session.gap(codes.NO_ID, int(GapReason.UNSUPPORTED), 0, 1)
+                return
+            factor = 1.0 / value
+        self.recorder.gradients(record, factor)
+        self.step.captured = True
+
+    def closure_returned(self, optimizer: Any) -> None:
+        """A closure given to an optimizer has been evaluated: its gradients are what the optimizer uses."""
+        step = self.step
+        if self.recorder is None or step is None or not step.decided:
+            return
+        record = self.recorder.optimizer(optimizer)
+        if self.recorder.stale or record.gradients is None:
+            self.name_now()
+        step.update = self.clock.updates.get(record.number, 0)
+        self._weights(step)
+        self.gradients(record, optimizer)
+
+    def update_ended(self, optimizer: Any, in_backward: bool) -> None:
+        """An optimizer has updated its parameters."""
+        if self.session is None or self.recorder is None:
+            return
+        record = self.recorder.optimizer(optimizer)
+        step = self._train_step()
+        self._decide(step)
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is not None and read_scalar(found_inf):
+            self.event(int(EventKind.STEP_SKIPPED), record.number)
+        else:
+            self.clock.updates[record.number] = self.clock.updates.get(record.number, 0) + 1
+            self.event(_OPTIMIZER_STEP, record.number)
+        self.recorder.states()
+        step.updated = True
+        if not in_backward and not self.by_hand and len(self.recorder.living()) == 1:
+            self.publish()
+
+    def update_skipped(self, optimizer: Any) -> None:
+        """A gradient scaler found infinities and left the update out."""
+        if self.session is None or self.recorder is None:
+            return
+        record = self.recorder.optimizer(optimizer)
+        step = self._train_step()
+        if step.update < 0:
+            step.update = self.clock.updates.get(record.number, 0)
+        self._decide(step)
+        self.event(int(EventKind.STEP_SKIPPED), record.number)
+        step.updated = True
+        if not self.by_hand and len(self.recorder.living()) == 1:
+            self.publish()
+
+    def _weights(self, step: Step) -> None:
+        if step.weights_done or self.recorder is None:
+            return
+        step.weights_done = True
+        step.captured |= self.recorder.weights() > 0
+
+    def name_now(self) -> None:
+        """Names models, parameters and modules, and makes the tables."""
+        if self.recorder is None:
+            return
+        called = {}
+        for _, reference in list(self._called.values()):
+            model = reference()
+            if model is not None and id(model) not in called and self.has_parameters(model):
+                called[id(model)] = model
+        self.recorder.rebuild(called.values())
+
+    def waits_for_backward(self) -> bool:
+        """True if forward passes were seen that a backward pass would make a TRAIN step."""
+        step = self.step
+        return step is not None and (step.mode == _TRAIN or step.may_train)
+
+    def finish(self) -> None:
+        """The run ends: publishes what is open."""
+        for _ in range(2):
+            if self.step is not None:
+                self._publish(self.step)
+
+    # Publishing ------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Publishes the open step, if there is one."""
+        if self.step is not None:
+            self._publish(self.step)
+
+    def _publish(self, step: Step) -> None:
+        session, recorder = self.session, self.recorder
+        self.step = None
+        if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
+            if session is not None and step.begun:
+                session.abandon_step()
+            self._count_unseen(step)
+        else:
+            self._begin(step)
+            if step.mode == _TRAIN and not self.by_hand:
+                self._weights(step)
+            if step.mode == _TRAIN:
+                recorder.settings()
+            self._flush(step)
+            if self.guard.unreported:
+                self.guard.report(session)
+            update = step.update if step.update >= 0 else self.clock.latest_update()
+            session.end_step(step.mode, self.clock.global_step, self.clock.mode_steps[step.mode], update)
+            self.clock.advance(step.mode)
+        if step.mode == _TRAIN:
+            self.saved_hooks = False
+            while self._waiting_evals and session is not None:
+                self._publish_waiting(session, self._waiting_evals.popleft())
+            if session is not None and step.decided and session.stop_state():
+                self.stop = max(self.stop, session.at_step_boundary(self.clock.mode_steps[_TRAIN]))
+        elif self.suspended is not None:
+            self._resume()
+
+    def _count_unseen(self, step: Step) -> None:
+        """Evaluations before the session was opened are not counted: nothing was recorded of them."""
+        if step.mode == _TRAIN and step.events:
+            self._early = step.events[:_MAX_EVENTS]
+
+    def _publish_waiting(self, session: Session, losses: list[tuple[int, float]]) -> None:
+        session.begin_step(_EVAL, self.clock.mode_steps[_EVAL])
+        for number, value in losses:
+            session.scalar(number, value)
+        forms = session.due_role(_OUTPUT)
+        if forms:
+            session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
+        session.end_step(
+            _EVAL, self.clock.global_step, self.clock.mode_steps[_EVAL], self.clock.latest_update()
+        )
+        self.clock.advance(_EVAL)
+
+    # By hand ---------------------------------------------------------------------------------------------------
+
+    def next_step(self, mode: int | None, update: int | None) -> None:
+        """Ends the open step and begins the next; from now on steps are counted by hand."""
+        self.by_hand = True
+        self.ensure_session()
+        if self.step is not None:
+            self.step.decided = True
+            if update is not None:
+                self.step.update = update
+            self._publish(self.step)
+        step = Step(mode or self.forced or _TRAIN)
+        step.decided = True
+        step.events, self._early = self._early, []
+        self.step = step
+        self._begin(step)
+        if self.modules is not None:
+            self.modules.begin_step()
+
+    def scalar(self, name: str, value: float) -> None:
+        """A number given by the user; goes into the open step, or into the next."""
+        if self.ensure_session() is None or self.recorder is None or self.session is None:
+            return
+        number = self.recorder.number(f"scalar/{name}", int(Role.SCALAR))
+        step = self.step
+        if step is not None and step.begun and step.decided:
+            self.session.scalar(number, value)
+        elif len(self._waiting_scalars) < _MAX_WAITING:
+            self._waiting_scalars.append((number, value))
+
+    def tensor(self, name: str, number_role: int, layout: int, data: Any) -> None:
+        """A value given by the user, as (address) of live memory or bytes kept until the next step."""
+        if self.session is None or self.recorder is None:
+            return
+        number = self.recorder.number(name, number_role)
+        step = self.step
+        address, size = data
+        if step is not None and step.begun and step.decided:
+            self.session.capture_one(number, layout, address)
+        elif self._waiting_bytes + size <= _MAX_WAITING_BYTES and len(self._waiting_values) < _MAX_WAITING:
+            import ctypes
+
+            self._waiting_bytes += size
+            self._waiting_values.append((number, layout, ctypes.string_at(address, size)))
+        else:
+            self.session.gap(number, int(GapReason.TOO_MANY), 0, 1)
+
+
+def _is_loss(module: Any) -> bool:
+    return isinstance(module, torch.nn.modules.loss._Loss) or type(module).__name__.endswith(("Loss", "loss"))

@@ -1,0 +1,179 @@
+"""Names of parameters and modules, found without touching either.
+
+Weak links from registration say who owns whom; models are named by the class of their topmost owner, wrappers (DDP,
+compile) stripped. Names are taken at the first update, when everything is built, largest model first.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+__all__ = ["Names", "climb", "install", "unwrap"]
+
+_WRAPPED_BY = ("_orig_mod", "_forward_module", "module")
+_WRAPPERS = frozenset(
+    {
+        "OptimizedModule",
+        "DistributedDataParallel",
+        "DataParallel",
+        "_FabricModule",
+        "FullyShardedDataParallel",
+    }
+)
+_parents: dict[int, tuple[Any, Any]] = {}  # id(child module) -> (weak child, weak parent)
+_PARENTS_LIMIT = 1 << 20
+_installed = False
+
+
+def install() -> None:
+    """Collects parent links from now on (public registration hooks)."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    from torch.nn.modules import module as torch_module
+
+    register = getattr(torch_module, "register_module_module_registration_hook", None)
+    if register is not None:
+        register(_on_module_registered)
+
+
+def _on_module_registered(parent: Any, name: str, child: Any) -> None:
+    if child is None or torch.compiler.is_compiling():
+        return
+    try:
+        if len(_parents) >= _PARENTS_LIMIT:
+            for key in [key for key, (ref, _) in _parents.items() if ref() is None]:
+                del _parents[key]
+            if len(_parents) >= _PARENTS_LIMIT:
+                return
+        _parents[id(child)] = (weakref.ref(child), weakref.ref(parent))
+    except Exception:  # noqa: S110  (a module that takes no weak references has no links)
+        pass
+
+
+def unwrap(module: Any) -> Any:
+    """The model inside wrappers, also when wrapped several times."""
+    for _ in range(8):
+        if type(module).__name__ not in _WRAPPERS:
+            break
+        for attribute in _WRAPPED_BY:
+            inner = module.__dict__.get("_modules", {}).get(attribute)
+            if inner is not None:
+                module = inner
+                break
+        else:
+            break
+    return module
+
+
+def climb(module: Any) -> Any:
+    """The topmost owner of a module, wrappers included."""
+    for _ in range(64):
+        known = _parents.get(id(module))
+        if known is None or known[0]() is not module:
+            break
+        parent = known[1]()
+        if parent is None or not any(child is module for child in parent._modules.values()):
+            break
+        module = parent
+    return module
+
+
+def topmost(module: Any) -> Any:
+    """The model that a call of `module` belongs to: climbed up, then unwrapped."""
+    return unwrap(climb(module))
+
+
+def _scan() -> list[Any]:
+    """Modules that nobody has linked (copied or unpickled models): one pass over all objects."""
+    modules = []
+    for candidate in gc.get_objects():
+        try:
+            if issubclass(type(candidate), torch.nn.Module):
+                modules.append(candidate)
+        except Exception:  # noqa: S112  (odd metaclasses)
+            continue
+    children = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
+    return [module for module in modules if id(module) not in children]
+
+
+class Names:
+    """Names of the parameters, buffers and modules of the models that one hook watches."""
+
+    def __init__(self) -> None:
+        self.roots: list[tuple[Any, str]] = []  # (weak model, name)
+        self._used: dict[str, int] = {}
+        self._parameters: dict[int, tuple[Any, str]] = {}
+        self._modules: dict[int, tuple[Any, str, int]] = {}
+        self._scanned = False
+
+    def add_root(self, model: Any) -> None:
+        """Names a model and everything in it. Nothing happens for a known one."""
+        model = unwrap(model)
+        if self._find(self._modules, model) is not None:
+            return
+        base = type(model).__name__
+        self._used[base] = self._used.get(base, 0) + 1
+        name = base if self._used[base] == 1 else f"{base}_{self._used[base]}"
+        self.roots.append((weakref.ref(model), name))
+        self.refresh(model, name)
+
+    def refresh(self, model: Any, name: str) -> None:
+        """Names what was added to a model since."""
+        for path, module in model.named_modules():
+            path = _clean(path)
+            if self._find(self._modules, module) is None:
+                number = len(self._modules)
+                self._modules[id(module)] = (weakref.ref(module), path or name, number)
+        for path, parameter in model.named_parameters():
+            if self._find(self._parameters, parameter) is None:
+                self._parameters[id(parameter)] = (weakref.ref(parameter), f"{name}_{_clean(path)}")
+
+    def name_all(self, called: Iterable[Any], parameters: Iterable[Any]) -> None:
+        """Names the models that were called, then whatever an optimizer holds beyond them."""
+        models = list(called)
+        for model in sorted(models, key=lambda model: -sum(1 for _ in model.parameters())):
+            self.add_root(model)
+        missing = [p for p in parameters if self.parameter(p) is None]
+        if missing and not self._scanned:
+            self._scanned = True
+            wanted = {id(p) for p in missing}
+            for module in _scan():
+                if any(id(p) in wanted for p in module.parameters()):
+                    self.add_root(module)
+
+    def parameter(self, parameter: Any) -> str | None:
+        """Name of a parameter, e.g. ``Net_conv1.weight``, or None."""
+        found = self._find(self._parameters, parameter)
+        return None if found is None else str(found[1])
+
+    def name_parameter(self, parameter: Any, name: str) -> None:
+        """Gives a name to a parameter that no model owns."""
+        self._parameters[id(parameter)] = (weakref.ref(parameter), name)
+
+    def module(self, module: Any) -> tuple[str, int] | None:
+        """(name, number) of a module: the class name for a model, the dotted path below it."""
+        found = self._find(self._modules, module)
+        return None if found is None else (found[1], found[2])
+
+    def models(self) -> Iterator[tuple[Any, str]]:
+        """Living models and their names."""
+        for reference, name in self.roots:
+            model = reference()
+            if model is not None:
+                yield model, name
+
+    @staticmethod
+    def _find(table: dict[int, Any], thing: Any) -> Any:
+        found = table.get(id(thing))
+        return found if found is not None and found[0]() is thing else None
+
+
+def _clean(path: str) -> str:
+    return path.replace("_orig_mod.", "").replace("._orig_mod", "").replace("_checkpoint_wrapped_module.", "")

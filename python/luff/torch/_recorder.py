@@ -1,0 +1,253 @@
+"""What is recorded of parameters and optimizers: weights, gradients, buffers, state, settings.
+
+Knows nothing of steps; `Machine` says when.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from luff._codes import Role
+from luff._hook import Session
+from luff.torch._describe import describe
+from luff.torch._memory import Layouts, is_readable, read_scalar
+from luff.torch._names import Names
+from luff.torch._tables import Table
+
+__all__ = ["OptimizerRecord", "Recorder"]
+
+_WEIGHT, _BIAS, _GRADIENT = int(Role.WEIGHT), int(Role.BIAS), int(Role.GRADIENT)
+_BUFFER, _STATE, _SETTING = int(Role.BUFFER), int(Role.OPTIMIZER_STATE), int(Role.OPTIMIZER_SETTING)
+_MAX_DESCRIPTIONS = 64
+
+
+class OptimizerRecord:
+    """One optimizer: its number, its name, what is captured of it."""
+
+    def __init__(self, optimizer: Any, number: int, name: str) -> None:
+        self.reference = weakref.ref(optimizer)
+        self.number = number
+        self.name = name
+        self.gradients: Table | None = None
+        self.held = 0  # parameters it held when the table was made
+        self.settings: dict[tuple[int, str], int] = {}
+        self.states: dict[tuple[str, str], int] = {}
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """All parameters that an optimizer holds."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+class Recorder:
+    """Tables over the models and optimizers of one hook."""
+
+    def __init__(self, session: Session, names: Names) -> None:
+        self.session = session
+        self.layouts = Layouts(session)
+        self.names = names
+        self.optimizers: dict[int, OptimizerRecord] = {}  # id(optimizer) -> record
+        self.schedulers: list[Any] = []
+        self.losses: dict[str, dict[str, Any]] = {}
+        self._numbers = 0
+        self._optimizer_names: dict[str, int] = {}
+        self._weights: Table | None = None
+        self._buffers: Table | None = None
+        self._all_gradients: Table | None = None
+        self._numbers_of: dict[str, int] = {}
+        self._descriptions = 0
+        self.stale = True  # names and tables have to be made again
+
+    # Optimizers ------------------------------------------------------------------------------------------------
+
+    def optimizer(self, optimizer: Any) -> OptimizerRecord:
+        """The record of an optimizer; a new one gets the next number."""
+        record = self.optimizers.get(id(optimizer))
+        if record is None or record.reference() is not optimizer:
+            base = type(optimizer).__name__
+            self._optimizer_names[base] = self._optimizer_names.get(base, 0) + 1
+            count = self._optimizer_names[base]
+            record = OptimizerRecord(optimizer, self._numbers, base if count == 1 else f"{base}_{count}")
+            self._numbers += 1
+            self.optimizers[id(optimizer)] = record
+            self.stale = True
+        return record
+
+    def living(self) -> list[tuple[OptimizerRecord, Any]]:
+        """Records of the optimizers that still exist."""
+        pairs = [(record, record.reference()) for record in self.optimizers.values()]
+        if any(optimizer is None for _, optimizer in pairs):
+            self.optimizers = {key: r for key, r in self.optimizers.items() if r.reference() is not None}
+        return [(record, optimizer) for record, optimizer in pairs if optimizer is not None]
+
+    # Definitions -----------------------------------------------------------------------------------------------
+
+    def number(self, name: str, role: int, path: str = "", kind: str = "") -> int:
+        """Number of a tensor by name."""
+        number = self._numbers_of.get(name)
+        if number is None:
+            number = self.session.define_tensor(name, role, path, kind)
+            if len(self._numbers_of) < 1 << 20:
+                self._numbers_of[name] = number
+        return number
+
+    def rebuild(self, called: Iterable[Any], with_document: bool = True) -> None:
+        """Names everything and makes the tables anew. `called`: models that were called."""
+        self.stale = False
+        living = self.living()
+        held = [(record, parameters_of(optimizer)) for record, optimizer in living]
+        self.names.name_all(called, [p for _, parameters in held for p in parameters])
+        owners: dict[int, tuple[Any, int]] = {}
+        owned_by: dict[int, tuple[str, str]] = {}
+        buffers: list[tuple[Any, int]] = []
+        for model, model_name in self.names.models():
+            self.names.refresh(model, model_name)
+            for module in model.modules():
+                found = self.names.module(module)
+                if found is None:
+                    continue
+                path, kind = found[0], type(module).__name__
+                for parameter in module._parameters.values():
+                    if parameter is not None:
+                        owned_by.setdefault(id(parameter), (path, kind))
+            for path, buffer in model.named_buffers():
+                number = self.number(f"{model_name}_{path}", _BUFFER, path.rpartition(".")[0], "")
+                buffers.append((buffer, number))
+            for parameter in model.parameters():
+                self._own(parameter, owners, owned_by)
+        for record, parameters in held:
+            for index, parameter in enumerate(parameters):
+                if self.names.parameter(parameter) is None:
+                    group = _group_of(record.reference(), parameter)
+                    self.names.name_parameter(parameter, f"{record.name}.group{group}.param{index}")
+                self._own(parameter, owners, owned_by)
+        self._weights = Table(self.session, self.layouts, owners.values(), alias=True)
+        self._buffers = Table(self.session, self.layouts, buffers, alias=True)
+        for record, parameters in held:
+            record.gradients = self._gradient_table(parameters, owned_by)
+            record.held = len(parameters)
+        self._all_gradients = self._gradient_table(
+            [p for p, _ in owners.values() if getattr(p, "requires_grad", False)], owned_by
+        )
+        if with_document:
+            self.describe()
+
+    def describe(self) -> None:
+        """Writes the "model" document; a bounded number of times."""
+        if self._descriptions >= _MAX_DESCRIPTIONS:
+            return
+        self._descriptions += 1
+        optimizers = [(record.number, record.name, optimizer) for record, optimizer in self.living()]
+        schedulers = [s for s in (reference() for reference in self.schedulers) if s is not None]
+        text = describe(self.names, optimizers, schedulers, self.losses.items())
+        self.session.set_document("model", text)
+
+    def _own(
+        self, parameter: Any, owners: dict[int, tuple[Any, int]], owned_by: dict[int, tuple[str, str]]
+    ) -> None:
+        if id(parameter) in owners:
+            return
+        name = self.names.parameter(parameter)
+        if name is None:
+            return
+        path, kind = owned_by.get(id(parameter), ("", ""))
+        last = name.rpartition(".")[2]
+        role = _BIAS if "bias" in last and "weight" not in last else _WEIGHT
+        owners[id(parameter)] = (parameter, self.number(name, role, path, kind))
+
+    def _gradient_table(self, parameters: Iterable[Any], owned_by: dict[int, tuple[str, str]]) -> Table:
+        owners: dict[int, tuple[Any, int]] = {}
+        for parameter in parameters:
+            name = self.names.parameter(parameter)
+            if name is not None and id(parameter) not in owners:
+                path, kind = owned_by.get(id(parameter), ("", ""))
+                owners[id(parameter)] = (parameter, self.number(f"gradient/{name}", _GRADIENT, path, kind))
+        return Table(self.session, self.layouts, owners.values(), gradients=True)
+
+    # Capture ---------------------------------------------------------------------------------------------------
+
+    def weights(self) -> int:
+        """Weights and biases (and buffers) that are due; returns how many."""
+        due = self.session.due_role
+        count = 0
+        if self._weights is not None and (due(_WEIGHT) or due(_BIAS)):
+            count += self._weights.capture()
+            self.stale = self.stale or self._weights.dead
+        if self._buffers is not None and due(_BUFFER):
+            count += self._buffers.capture()
+        return count
+
+    def gradients(self, record: OptimizerRecord | None, factor: float = 1.0) -> int:
+        """Gradients of an optimizer's parameters, or of all."""
+        table = self._all_gradients if record is None else record.gradients
+        if table is None or not self.session.due_role(_GRADIENT):
+            return 0
+        return table.capture(factor)
+
+    def settings(self) -> None:
+        """Numbers of every group of every optimizer: learning rate, momentum, weight decay, ..."""
+        scalar = self.session.scalar
+        for record, optimizer in self.living():
+            numbers = record.settings
+            for index, group in enumerate(optimizer.param_groups):
+                for key in ("lr", "momentum", "weight_decay", "betas"):
+                    value = group.get(key)
+                    if value is None:
+                        continue
+                    if key == "betas":
+                        if not isinstance(value, tuple | list):
+                            continue
+                        for n, beta in enumerate(value):
+                            self._setting(record, numbers, index, f"beta{n + 1}", beta)
+                        continue
+                    number = numbers.get((index, key))
+                    if number is not None and type(value) is float:
+                        scalar(number, value)
+                    else:
+                        self._setting(record, numbers, index, key, value)
+
+    def _setting(
+        self, record: OptimizerRecord, numbers: dict[tuple[int, str], int], index: int, key: str, value: Any
+    ) -> None:
+        if not isinstance(value, int | float):
+            value = read_scalar(value) if hasattr(value, "data_ptr") else None
+            if value is None:
+                return
+        number = numbers.get((index, key))
+        if number is None:
+            number = self.number(f"optimizer/{record.name}.group{index}.{key}", _SETTING)
+            numbers[(index, key)] = number
+        self.session.scalar(number, float(value))
+
+    def states(self) -> int:
+        """Optimizer state (moments, momentum buffers, step counts) that is due."""
+        if not self.session.due_role(_STATE):
+            return 0
+        count = 0
+        for record, optimizer in self.living():
+            for parameter, state in list(optimizer.state.items()):
+                name = self.names.parameter(parameter) if hasattr(parameter, "data_ptr") else None
+                if name is None or not isinstance(state, dict):
+                    continue
+                for key, value in state.items():
+                    if not hasattr(value, "data_ptr"):
+                        continue
+                    number = record.states.get((name, key))
+                    if number is None:
+                        number = self.number(f"optimizer/{record.name}.{key}/{name}", _STATE)
+                        record.states[(name, key)] = number
+                    if self.session.due_tensor(number) and is_readable(value):
+                        layout = self.layouts.find(value)
+                        if layout >= 0 and value.data_ptr():
+                            self.session.capture_one(number, layout, value.data_ptr())
+                            count += 1
+        return count
+
+
+def _group_of(optimizer: Any, parameter: Any) -> int:
+    for index, group in enumerate(optimizer.param_groups):
+        if any(parameter is held for held in group["params"]):
+            return index
+    return 0

@@ -1,0 +1,132 @@
+"""Tables of addresses: one row per tensor, filled anew at every step and handed over in one call.
+
+Addresses, dtypes, shapes and strides are read each time: parameters move, change type, get new gradients. References are
+weak, so that Luff never keeps a model alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from luff._codes import GapReason
+from luff._hook import Session
+from luff.torch._memory import Layouts, is_readable, local_part
+
+__all__ = ["Table"]
+
+_LIVE_KEY = 1  # storage key of memory that is all alive at once: parameters and buffers
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class Table:
+    """Rows of tensors that belong together.
+
+    Parameters
+    ----------
+    session, layouts
+        Where the tensors are defined.
+    owners
+        (tensor, number) pairs.
+    gradients
+        True: the rows are the owners' gradients; owners without one are left out.
+    alias
+        True if all rows are alive together and may be stored once where they coincide.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        layouts: Layouts,
+        owners: Iterable[tuple[Any, int]],
+        gradients: bool = False,
+        alias: bool = False,
+    ) -> None:
+        self._session = session
+        self._layouts = layouts
+        self._gradients = gradients
+        self._entries: list[list[Any]] = [
+            [weakref.ref(owner), number, None, None, None, 0] for owner, number in owners
+        ]
+        size = len(self._entries)
+        self._rows = np.zeros((max(size, 1), 4), dtype=np.uint64)
+        self._rows[:, 2] = _LIVE_KEY if alias else 0
+        self._flat = memoryview(self._rows.reshape(-1))
+        self.dead = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def capture(self, factor: float = 1.0) -> int:
+        """Captures every row that has a value now; returns how many.
+
+        `factor` multiplies the values (gradients that a fused optimizer has yet to unscale).
+        """
+        flat, plain, gradients = self._flat, _PLAIN_TYPES, self._gradients
+        at = 0
+        for entry in self._entries:
+            tensor = entry[0]()
+            if tensor is None:
+                self.dead = True
+                continue
+            if gradients:
+                tensor = tensor.grad
+                if tensor is None:
+                    continue
+            try:
+                if type(tensor) not in plain or not tensor.is_cpu:
+                    packed, tensor = self._special(entry, tensor)
+                else:
+                    strides = tensor.stride()
+                    if strides == entry[2] and tensor.dtype is entry[3] and tensor.shape == entry[4]:
+                        packed = entry[5]
+                    else:
+                        packed = self._learn(entry, tensor, strides)
+                address = tensor.data_ptr() if packed >= 0 else 0
+            except (RuntimeError, NotImplementedError, TypeError):  # sparse, uninitialised, opaque
+                packed, tensor = self._sparse(entry, tensor)
+                address = tensor.data_ptr() if packed >= 0 else 0
+            if packed < 0 or (not address and tensor.numel()):
+                self._session.gap(entry[1], int(GapReason.UNSUPPORTED), 0, 1)
+                continue
+            flat[at] = packed
+            flat[at + 1] = address
+            at += 4
+        count = at >> 2
+        if count:
+            if factor == 1.0:
+                self._session.capture(self._rows, count)
+            else:
+                self._session.capture_scaled(self._rows, factor, count)
+        return count
+
+    def _learn(self, entry: list[Any], tensor: Any, strides: Any) -> int:
+        layout = self._layouts.find(tensor) if is_readable(tensor) else -1
+        if layout < 0:
+            return -1
+        packed = int(entry[1]) | layout << 32
+        if not tensor.dtype.is_complex:  # a conjugated view must be noticed each time
+            entry[2], entry[3], entry[4], entry[5] = strides, tensor.dtype, tensor.shape, packed
+        return packed
+
+    def _special(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
+        local, place = local_part(tensor)
+        if local is None or not is_readable(local):
+            return -1, tensor
+        layout = self._layouts.find(local) if place is None else self._layouts.find_shard(local, place)
+        return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, local)
+
+    def _sparse(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
+        """Values of a coalesced sparse gradient: they have memory of their own, found without an operation."""
+        try:
+            if tensor.layout is not torch.sparse_coo or not tensor.is_cpu or not tensor.is_coalesced():
+                return -1, tensor
+            values = tensor._values()
+            layout = self._layouts.find(values)
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+            return -1, tensor
+        return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, values)

@@ -1,0 +1,210 @@
+"""A session that keeps what it is told in Python lists: reads memory by ctypes, knows nothing of files.
+
+The step machine is tested against it; the real session has tests of its own and the end-to-end tests use it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from luff._codes import DType, Role
+
+ALL_FORMS = 3
+_NUMPY = {
+    DType.BOOL: np.dtype(np.bool_),
+    DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    DType.FLOAT8_E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    DType.FLOAT8_E5M2: np.dtype(ml_dtypes.float8_e5m2),
+}
+DEFAULT_ROLES = frozenset({Role.WEIGHT, Role.BIAS, Role.GRADIENT, Role.LOSS, Role.SCALAR, Role.CUSTOM})
+
+
+class FakeStep:
+    """What one published step holds."""
+
+    def __init__(self, mode: int, mode_step: int) -> None:
+        self.mode = mode
+        self.mode_step = mode_step
+        self.global_step = -1
+        self.update = -1
+        self.values: dict[str, np.ndarray[Any, Any]] = {}
+        self.times: dict[str, int] = {}
+        self.scalars: dict[str, float] = {}
+        self.events: list[tuple[int, int, int]] = []
+        self.gaps: list[tuple[str, int]] = []
+        self.aliases: dict[tuple[int, int, int], str] = {}
+
+    @property
+    def kinds(self) -> list[int]:
+        """Kinds of the events in their order, batches and mode changes left out."""
+        return [kind for kind, _, _ in self.events if kind not in (6, 7)]
+
+
+class FakeSession:
+    """Same calls as `luff._core.Session`."""
+
+    def __init__(self, roles: frozenset[Any] = DEFAULT_ROLES) -> None:
+        self.roles = {int(role) for role in roles}
+        self.names: list[str] = []
+        self.tensors: list[tuple[str, int, str, str]] = []
+        self.layouts: list[tuple[int, list[int], list[int] | None]] = []
+        self.documents: dict[str, Any] = {}
+        self.steps: list[FakeStep] = []
+        self.open: FakeStep | None = None
+        self.abandoned = 0
+        self.json_events: list[Any] = []
+        self.closed: int | None = None
+        self.stop_after: int | None = None
+        self.misuse: list[str] = []
+
+    def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int:
+        if name in self.names:
+            return self.names.index(name)
+        self.names.append(name)
+        self.tensors.append((name, role, module_path, module_type))
+        return len(self.names) - 1
+
+    def define_layout(self, dtype: int, shape: Sequence[int], strides: Sequence[int] | None = None) -> int:
+        self.layouts.append((dtype, list(shape), None if strides is None else list(strides)))
+        return len(self.layouts) - 1
+
+    def define_shard_layout(
+        self, dtype: int, shape: Sequence[int], strides: Any, global_shape: Any, global_offset: Any
+    ) -> int:
+        return self.define_layout(dtype, shape, strides)
+
+    def set_document(self, name: str, json_text: str) -> None:
+        self.documents[name] = json.loads(json_text)
+
+    def begin_step(self, mode: int, mode_step: int) -> None:
+        if self.open is not None:
+            self.misuse.append("begin_step in an open step")
+        self.open = FakeStep(mode, mode_step)
+
+    def due_role(self, role: int) -> int:
+        if self.open is None:
+            self.misuse.append("due_role outside of a step")
+        return ALL_FORMS if role in self.roles else 0
+
+    def due_tensor(self, tensor: int) -> int:
+        return ALL_FORMS if self.tensors[tensor][1] in self.roles else 0
+
+    def read(self, layout: int, address: int) -> np.ndarray[Any, Any]:
+        dtype, shape, strides = self.layouts[layout]
+        kind = _NUMPY.get(DType(dtype)) or np.dtype(DType(dtype).name.lower())
+        if 0 in shape:
+            return np.zeros(shape, kind)
+        steps = strides if strides is not None else list(np.zeros(shape, kind).strides)
+        if strides is not None:
+            steps = [step * kind.itemsize for step in strides]
+        extent = sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) + kind.itemsize
+        raw = np.frombuffer(ctypes.string_at(address, extent), dtype=np.uint8)
+        return np.ndarray(shape, kind, raw.tobytes(), 0, steps).copy()
+
+    def capture_one(
+        self, tensor: int, layout: int, address: int, storage_key: int = 0, flags: int = 0
+    ) -> None:
+        if self.open is None:
+            self.misuse.append("capture outside of a step")
+            return
+        if self.tensors[tensor][1] not in self.roles:
+            return
+        value = self.read(layout, address)
+        name = self.names[tensor]
+        if storage_key:
+            first = self.open.aliases.setdefault((storage_key, address, layout), name)
+            if not np.array_equal(
+                self.open.values.get(first, value), value, equal_nan=value.dtype.kind == "f"
+            ):
+                self.misuse.append(f"{name} is no alias of {first}")
+        self.open.values[name] = value
+        self.open.times[name] = self.open.times.get(name, 0) + 1
+
+    def capture(self, table: np.ndarray[Any, Any], count: int | None = None) -> None:
+        for packed, address, key, flags in table[: len(table) if count is None else count].tolist():
+            self.capture_one(packed & 0xFFFFFFFF, packed >> 32, address, key, flags)
+
+    def capture_scaled(self, table: np.ndarray[Any, Any], factor: float, count: int | None = None) -> None:
+        self.capture(table, count)
+        if self.open is None:
+            return
+        for packed in table[: len(table) if count is None else count, 0].tolist():
+            name = self.names[packed & 0xFFFFFFFF]
+            if name in self.open.values:
+                self.open.values[name] = (self.open.values[name] * factor).astype(
+                    self.open.values[name].dtype
+                )
+
+    def scalar(self, tensor: int, value: float) -> None:
+        if self.open is None:
+            self.misuse.append("scalar outside of a step")
+            return
+        self.open.scalars[self.names[tensor]] = value
+
+    def text(self, tensor: int, utf8: str) -> None:
+        return None
+
+    def event(self, kind: int, subject: int = 0xFFFFFFFF, argument: int = 0) -> None:
+        if self.open is None:
+            self.misuse.append("event outside of a step")
+            return
+        self.open.events.append((kind, subject, argument))
+
+    def event_json(self, json_text: str) -> None:
+        self.json_events.append(json.loads(json_text))
+
+    def gap(self, tensor: int, reason: int, forms: int, count: int = 1) -> None:
+        if self.open is not None:
+            self.open.gaps.append((self.names[tensor] if tensor != 0xFFFFFFFF else "", reason))
+
+    def hash(self, address: int, nbytes: int) -> int:
+        return hash(ctypes.string_at(address, nbytes)) & 0xFFFFFFFFFFFFFFFF
+
+    def end_step(self, mode: int, global_step: int, mode_step: int, update: int) -> None:
+        if self.open is None:
+            self.misuse.append("end_step without begin_step")
+            return
+        step, self.open = self.open, None
+        if (step.mode, step.mode_step) != (mode, mode_step):
+            self.misuse.append("another step ends than has begun")
+        step.global_step, step.update = global_step, update
+        self.steps.append(step)
+
+    def abandon_step(self) -> None:
+        self.abandoned += 1
+        self.open = None
+
+    def stop_state(self) -> int:
+        return 0 if self.stop_after is None else 1
+
+    def at_step_boundary(self, train_step: int) -> int:
+        return 2 if self.stop_after is not None and train_step >= self.stop_after else 0
+
+    def stop_reason(self) -> str:
+        return "the test says so"
+
+    def flush(self, timeout_s: float) -> bool:
+        return True
+
+    def close(self, reason: int, timeout_s: float = 2.0) -> None:
+        self.closed = reason
+
+    def after_fork_in_child(self) -> None:
+        return None
+
+    def health(self) -> dict[str, Any]:
+        return {}
+
+    def train(self) -> list[FakeStep]:
+        """Published TRAIN steps."""
+        return [step for step in self.steps if step.mode == 1]
+
+    def eval(self) -> list[FakeStep]:
+        """Published EVAL steps."""
+        return [step for step in self.steps if step.mode == 2]
