@@ -1,0 +1,43 @@
+#pragma once
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "luff/base/result.h"
+
+/// Child processes of the supervisor. Single-threaded programs only (fork without exec in between).
+namespace luff::actions {
+
+struct ProcessOptions {
+  std::vector<std::string> argv;
+  std::vector<std::pair<std::string, std::string>> environment;  // added to, or replacing, the current one
+  bool new_session = false;    // setsid: no terminal, no signals from it
+  bool foreground = false;     // hands the terminal on stdin over, when there is one and it is ours
+  int stdin_fd = -1;           // -1: inherited
+  int stdout_fd = -1;
+  bool dies_with_parent = false;
+};
+
+/// How a process ended.
+struct ExitState {
+  int code = 0;      // exit status, or 128 + signal
+  int signal = 0;    // 0: it exited by itself
+};
+
+/// Starts a process in a process group of its own; its pid is the group's id. All signals are reset to their defaults.
+/// Errors: kNotFound (no such command), kFailedPrecondition (not executable), kIo.
+[[nodiscard]] Result<pid_t> StartProcess(const ProcessOptions& options);
+/// Takes the terminal back after a child that was `foreground`. No-op without a terminal.
+void TakeTerminalBack() noexcept;
+/// Sends to the whole group. False when nobody is left in it.
+bool SignalGroup(pid_t group, int signal) noexcept;
+/// From waitpid's status.
+[[nodiscard]] ExitState DecodeStatus(int status) noexcept;
+/// Orphans of our children become our children, so that nothing can be left running unseen.
+void BecomeReaper() noexcept;
+/// Living children of this process (from /proc), zombies left out.
+[[nodiscard]] std::vector<pid_t> LivingChildren();
+
+}  // namespace luff::actions

@@ -1,0 +1,142 @@
+#include "luff/actions/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+
+extern char** environ;
+
+namespace luff::actions {
+namespace {
+
+std::vector<std::string> Environment(const std::vector<std::pair<std::string, std::string>>& changes) {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    bool replaced = false;
+    for (const auto& [changed, value] : changes) replaced = replaced || changed == name;
+    if (!replaced) all.emplace_back(text);
+  }
+  for (const auto& [name, value] : changes) all.push_back(name + "=" + value);
+  return all;
+}
+
+std::vector<char*> Pointers(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+Result<pid_t> StartProcess(const ProcessOptions& options) {
+  if (options.argv.empty()) return InvalidArgument("no command to run");
+  std::vector<std::string> argv = options.argv;
+  std::vector<std::string> environment = Environment(options.environment);
+  const std::vector<char*> argv_pointers = Pointers(argv);
+  const std::vector<char*> environment_pointers = Pointers(environment);
+  // The child tells through this pipe why exec failed; a successful exec closes it.
+  int report[2];
+  if (pipe2(report, O_CLOEXEC) != 0) return IoError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) {
+    const int error = errno;
+    close(report[0]);
+    close(report[1]);
+    return ResourceExhausted(fmt::format("cannot start a process: {}", std::strerror(error)));
+  }
+  if (pid == 0) {
+    if (options.new_session) {
+      setsid();
+    } else {
+      setpgid(0, 0);
+    }
+    if (options.foreground && isatty(STDIN_FILENO) != 0) {
+      signal(SIGTTOU, SIG_IGN);
+      tcsetpgrp(STDIN_FILENO, getpgrp());
+    }
+    if (options.dies_with_parent) {
+      prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (getppid() != parent) _exit(127);
+    }
+    if (options.stdin_fd >= 0) dup2(options.stdin_fd, STDIN_FILENO);
+    if (options.stdout_fd >= 0) dup2(options.stdout_fd, STDOUT_FILENO);
+    for (int number = 1; number < 32; ++number) {
+      if (number != SIGKILL && number != SIGSTOP) signal(number, SIG_DFL);
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    execvpe(argv_pointers[0], argv_pointers.data(), environment_pointers.data());
+    const int error = errno;
+    const ssize_t written = write(report[1], &error, sizeof(error));
+    _exit(written == sizeof(error) ? 127 : 126);
+  }
+  close(report[1]);
+  if (!options.new_session) setpgid(pid, pid);  // both sides, so that it holds before either goes on
+  int error = 0;
+  ssize_t got = 0;
+  do {
+    got = read(report[0], &error, sizeof(error));
+  } while (got < 0 && errno == EINTR);
+  close(report[0]);
+  if (got == sizeof(error)) {
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (options.foreground) TakeTerminalBack();
+    if (error == ENOENT) return NotFound(fmt::format("there is no command '{}'", options.argv[0]));
+    return FailedPrecondition(fmt::format("cannot run '{}': {}", options.argv[0], std::strerror(error)));
+  }
+  return pid;
+}
+
+void TakeTerminalBack() noexcept {
+  if (isatty(STDIN_FILENO) == 0 || tcgetpgrp(STDIN_FILENO) == getpgrp()) return;
+  struct sigaction ignore {};
+  struct sigaction before {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGTTOU, &ignore, &before);
+  tcsetpgrp(STDIN_FILENO, getpgrp());
+  sigaction(SIGTTOU, &before, nullptr);
+}
+
+bool SignalGroup(pid_t group, int number) noexcept { return kill(-group, number) == 0; }
+
+ExitState DecodeStatus(int status) noexcept {
+  if (WIFSIGNALED(status)) return {128 + WTERMSIG(status), WTERMSIG(status)};
+  return {WEXITSTATUS(status), 0};
+}
+
+void BecomeReaper() noexcept { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+std::vector<pid_t> LivingChildren() {
+  std::vector<pid_t> living;
+  std::ifstream file(fmt::format("/proc/self/task/{}/children", getpid()));
+  pid_t pid = 0;
+  while (file >> pid) {
+    std::ifstream stat(fmt::format("/proc/{}/stat", pid));
+    std::string text;
+    std::getline(stat, text);
+    const std::size_t end = text.rfind(')');
+    if (end == std::string::npos || end + 2 >= text.size() || text[end + 2] == 'Z') continue;
+    living.push_back(pid);
+  }
+  return living;
+}
+
+}  // namespace luff::actions

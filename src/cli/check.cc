@@ -1,0 +1,85 @@
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "cli/report.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+#include "luff/query/trial.h"
+#include "luff/rules/evaluator.h"
+
+namespace luff::cli {
+namespace {
+
+struct CheckOptions {
+  std::string run, rules_text, set_text = "luff";
+  bool json = false, follow = false;
+};
+
+int Check(const CheckOptions& wanted) {
+  const Result<rules::ParameterSet> set = rules::ParseParameterSet(wanted.set_text);
+  if (!set.ok()) return PrintError(set.status()), kExitUsage;
+  Result<std::vector<rules::Choice>> choices = rules::ParseChoices(wanted.rules_text, set.value());
+  if (!choices.ok()) return PrintError(choices.status()), kExitUsage;
+  Result<std::unique_ptr<query::Trial>> opened = query::Trial::Open(wanted.run);
+  if (!opened.ok()) return PrintError(opened.status()), kExitUsage;
+  query::Trial& trial = *opened.value();
+
+  rules::EvaluatorOptions options;  // no folder: a check leaves nothing in the run
+  options.choices = std::move(choices).value();
+  const std::size_t rule_count = options.choices.size();
+  const bool colour = isatty(STDOUT_FILENO) != 0 && StderrHasColour();
+  Result<std::unique_ptr<rules::Evaluator>> made =
+      rules::Evaluator::Open(options, [&](const rules::Finding& finding, const std::string& event) {
+        if (wanted.json) {
+          fmt::print("{}\n", rules::ToJson(finding, event));
+        } else if (event == "new") {
+          fmt::print("{}", FindingText(finding, colour, TerminalWidth()));
+        }
+        if (wanted.follow) std::fflush(stdout);
+      });
+  if (!made.ok()) return PrintError(made.status()), kExitUsage;
+  rules::Evaluator& evaluator = *made.value();
+  while (true) {
+    const Result<bool> news = wanted.follow ? trial.WaitForNews(std::chrono::milliseconds(200)) : trial.Refresh();
+    const Result<std::size_t> done = evaluator.Advance(trial, 100000);
+    if (!done.ok()) return PrintError(done.status()), 1;
+    if (done.value() > 0 || (news.ok() && news.value())) continue;
+    if (!wanted.follow || trial.loaded_all_steps()) break;
+  }
+  const bool over = trial.loaded_all_steps();
+  if (over) {
+    if (const Status status = evaluator.Finish(trial); !status.ok()) return PrintError(status), 1;
+  }
+  bool stop = false;
+  for (const rules::Finding& finding : evaluator.findings()) stop = stop || finding.severity == rules::Severity::kStop;
+  if (!wanted.json) {
+    const std::size_t count = evaluator.findings().size();
+    fmt::print("luff: {}: {}, {}, {}{}\n", count == 0 ? "ok" : stop ? "stop" : "warn",
+               Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), Plural(rule_count, "rule", "rules"),
+               count == 0 ? "no findings" : Plural(count, "finding", "findings"), over ? "" : " (the run is not over)");
+    if (evaluator.unreadable_steps() > 0) {
+      fmt::print("luff: {} could not be read and were passed over\n", Plural(evaluator.unreadable_steps(), "step", "steps"));
+    }
+  }
+  return stop ? kExitStopFindings : evaluator.findings().empty() ? kExitOk : kExitFindings;
+}
+
+}  // namespace
+
+void AddCheck(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("check", "Run rules over a finished or a live run");
+  static CheckOptions wanted;
+  verb->add_option("RUN", wanted.run, "Run directory")->required();
+  verb->add_option("--rules", wanted.rules_text, "NAME[:parameter=value...],... or none; default: all");
+  verb->add_option("--parameters", wanted.set_text, "Parameter set: luff or original");
+  verb->add_flag("--json", wanted.json, "Findings as JSON lines");
+  verb->add_flag("--follow", wanted.follow, "Until the run ends");
+  verb->footer("Exit code: 0 no findings, 1 findings, 3 a finding of severity stop, 2 wrong usage or no run there.");
+  verb->callback([] { ExitWith(Check(wanted)); });
+}
+
+}  // namespace luff::cli

@@ -1,0 +1,178 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "cli/config_file.h"
+#include "cli/supervise.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+#include "luff/base/env.h"
+
+namespace luff::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RunOptions {
+  std::string run, rules_text, set_text, on_finding, findings, config;
+  bool resume = false;
+  std::vector<std::string> command;
+};
+
+// What a person would call the job: the name of its script.
+std::string JobName(const std::vector<std::string>& command) {
+  std::string name = fs::path(command.front()).filename().string();
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    if (command[i - 1] == "-m") {
+      name = command[i];
+      break;
+    }
+    const std::string extension = fs::path(command[i]).extension().string();
+    if (extension == ".py" || extension == ".sh") {
+      name = fs::path(command[i]).stem().string();
+      break;
+    }
+  }
+  std::string clean;
+  for (const char c : name) clean += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' ? c : '-';
+  return clean.substr(0, 40);
+}
+
+// Reserves the run directory: a new one is made here (empty), so that two jobs can never share it.
+Result<std::string> ReserveRun(const RunOptions& wanted) {
+  Env& env = Env::Real();
+  if (!wanted.run.empty()) {
+    const std::string path = fs::absolute(wanted.run).lexically_normal().string();
+    if (env.Exists(path)) {
+      const Result<std::vector<std::string>> names = env.List(path);
+      if (!names.ok()) return names.status().WithContext("--run names something that is no directory");
+      const bool is_run = env.Exists(path + "/run.json");
+      if (wanted.resume && is_run) return path;
+      if (is_run) {
+        return AlreadyExists("--run names a run that exists already; give --resume to go on with it, or another directory: " + path);
+      }
+      if (!names.value().empty()) {
+        return FailedPrecondition("--run names a directory that is not empty and no run; give another one: " + path);
+      }
+      if (wanted.resume) return FailedPrecondition("--resume was given, but there is no run yet: " + path);
+      return path;
+    }
+    if (wanted.resume) return NotFound("--resume was given, but there is no such run: " + path);
+    const fs::path parent = fs::path(path).parent_path();
+    if (!env.Exists(parent.string())) LUFF_RETURN_IF_ERROR(env.MakeDirectories(parent.string()));
+    LUFF_RETURN_IF_ERROR(env.MakeDirectory(path));
+    return path;
+  }
+  if (wanted.resume) return InvalidArgument("--resume needs --run DIR");
+  const char* home = std::getenv("LUFF_HOME");
+  const char* user = std::getenv("HOME");
+  if ((home == nullptr || *home == 0) && (user == nullptr || *user == 0)) {
+    return InvalidArgument("neither LUFF_HOME nor HOME is set, so there is no place for the run; give --run DIR");
+  }
+  const fs::path base = home != nullptr && *home != 0 ? fs::absolute(home) : fs::path(user) / ".luff";
+  const std::string folder = (base / "runs").string();
+  LUFF_RETURN_IF_ERROR(env.MakeDirectories(folder));
+  const std::string stem = fmt::format("{}/{:%Y%m%d-%H%M%S}-{}", folder, fmt::localtime(std::time(nullptr)), JobName(wanted.command));
+  for (int number = 1; number < 10000; ++number) {
+    const std::string path = number == 1 ? stem : fmt::format("{}-{}", stem, number);
+    const Status made = env.MakeDirectory(path);
+    if (made.ok()) return path;
+    if (made.code() != StatusCode::kAlreadyExists) return made;
+  }
+  return ResourceExhausted("ten thousand runs began in this second: " + folder);
+}
+
+// The folder that Python's start-up finds first: beside the interpreter that luff was installed for.
+Result<std::string> FindBootstrap() {
+  Env& env = Env::Real();
+  if (const char* given = std::getenv("LUFF_BOOTSTRAP"); given != nullptr && *given != 0) {
+    const std::string path = fs::absolute(given).string();
+    if (env.Exists(path + "/sitecustomize.py")) return path;
+    return NotFound("LUFF_BOOTSTRAP names a folder without sitecustomize.py: " + path);
+  }
+  const fs::path prefix = fs::read_symlink("/proc/self/exe").parent_path().parent_path();
+  for (const char* lib : {"lib", "lib64", "local/lib"}) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(prefix / lib, error)) {
+      for (const char* packages : {"site-packages", "dist-packages"}) {
+        const fs::path path = entry.path() / packages / "luff" / "_bootstrap";
+        if (env.Exists((path / "sitecustomize.py").string())) return path.string();
+      }
+    }
+  }
+  return NotFound(fmt::format("Luff's Python package is not beside this program, so it cannot attach to a training; install it "
+                              "with `pip install luff`, or set LUFF_BOOTSTRAP to luff/_bootstrap of an installed package; "
+                              "looked under {}/lib",
+                              prefix.string()));
+}
+
+Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
+  FileConfig file;
+  if (!wanted.config.empty()) {
+    LUFF_ASSIGN_OR_RETURN(file, ReadConfigFile(wanted.config));
+  }
+  SuperviseOptions options;
+  const std::string set = !wanted.set_text.empty() ? wanted.set_text : file.parameters.value_or("luff");
+  LUFF_ASSIGN_OR_RETURN(options.set, rules::ParseParameterSet(set));
+  const std::string rules_text = !wanted.rules_text.empty() ? wanted.rules_text : file.rules.value_or("");
+  LUFF_ASSIGN_OR_RETURN(options.choices, rules::ParseChoices(rules_text, options.set));
+  const std::string on_finding = !wanted.on_finding.empty() ? wanted.on_finding : file.on_finding.value_or("warn");
+  if (on_finding != "warn" && on_finding != "stop") {
+    return InvalidArgument(fmt::format("'{}' is no answer to a finding; there are warn and stop", on_finding));
+  }
+  options.stop_on_finding = on_finding == "stop";
+  options.stop = file.stop;
+  options.capture_json = file.capture_json;
+  options.command = wanted.command;
+  options.resume = wanted.resume;
+  LUFF_ASSIGN_OR_RETURN(const std::string config, rules::CaptureConfigFor(options.choices, options.capture_json));
+  options.capture_json = config;
+  LUFF_ASSIGN_OR_RETURN(options.bootstrap, FindBootstrap());
+  if (!wanted.findings.empty()) {
+    options.findings_file = fs::absolute(wanted.findings).string();
+    LUFF_RETURN_IF_ERROR(WriteWholeFile(Env::Real(), options.findings_file, ""));
+  }
+  LUFF_ASSIGN_OR_RETURN(options.run, ReserveRun(wanted));  // last: an error before leaves nothing behind
+  return options;
+}
+
+}  // namespace
+
+void AddRun(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("run", "Run a training command, watch it, say what is wrong");
+  static RunOptions wanted;
+  verb->add_option("--run", wanted.run, "Run directory; default: $LUFF_HOME/runs/..., or ~/.luff/runs/...");
+  verb->add_flag("--resume", wanted.resume, "Go on with an existing run");
+  verb->add_option("--rules", wanted.rules_text, "NAME[:parameter=value...],... or none; default: all (`luff rules`)");
+  verb->add_option("--parameters", wanted.set_text, "Parameter set: luff (default) or original");
+  verb->add_option("--on-finding", wanted.on_finding, "warn (default), or stop: a finding of severity stop ends the job");
+  verb->add_option("--findings", wanted.findings, "Also write findings to this file, as JSON lines");
+  verb->add_option("--config", wanted.config, "Configuration file (TOML)");
+  verb->add_option("COMMAND", wanted.command, "After --: the command and its arguments")->required();
+  verb->positionals_at_end();
+  verb->footer("Exit code: the command's own (128 + N when signal N ended it), 76 when a finding stopped it,\n"
+               "2 wrong usage, 126 the command cannot be run, 127 there is no such command.");
+  verb->callback([] {
+    try {
+      const Result<SuperviseOptions> options = Prepare(wanted);
+      if (!options.ok()) {
+        PrintError(options.status());
+        ExitWith(kExitUsage);
+      }
+      ExitWith(Supervise(options.value()));
+    } catch (const fs::filesystem_error& error) {
+      PrintError(IoError(error.what()));
+      ExitWith(kExitUsage);
+    }
+  });
+}
+
+}  // namespace luff::cli

@@ -1,0 +1,459 @@
+#include "cli/supervise.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/report.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+#include "luff/actions/process.h"
+#include "luff/base/env.h"
+#include "luff/query/trial.h"
+#include "luff/store/control.h"
+
+namespace luff::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr const char* kEvaluator = "luff";
+constexpr int kRuleWorkerStarts = 4;              // the first and three more
+constexpr std::int64_t kNsPerMs = 1'000'000;
+constexpr std::int64_t kFinishIdleNs = 60'000 * kNsPerMs;  // the rule worker may be silent for so long at the end
+constexpr std::int64_t kGroupGraceNs = 500 * kNsPerMs, kGroupTermNs = 3'000 * kNsPerMs;
+
+class Supervisor {
+ public:
+  explicit Supervisor(const SuperviseOptions& options)
+      : options_(options), env_(Env::Real()), findings_path_(options.run + "/rules/" + kEvaluator + "/findings.jsonl"),
+        coordinator_(options.stop, [this](const store::ControlRecord& record) { return store::WriteControl(options_.run, record); }),
+        terminal_(StderrIsTerminal()), colour_(StderrHasColour()) {}
+
+  int Run() {
+    BlockSignals();
+    actions::BecomeReaper();
+    // Findings of an earlier part of a resumed run are not said again.
+    if (const auto text = ReadWholeFile(env_, findings_path_, 256ULL << 20); text.ok()) findings_read_ = text.value().size();
+    const Result<pid_t> started = StartTraining();
+    if (!started.ok()) {
+      PrintError(started.status());
+      RemoveUnusedRun();
+      return started.status().code() == StatusCode::kNotFound ? 127 : 126;
+    }
+    training_ = started.value();
+    
+    StartRuleWorker();
+    while (!exit_) Turn();
+    actions::TakeTerminalBack();
+    EndGroup();
+    FinishRules();
+    return Conclude();
+  }
+
+ private:
+  // ---- starting ------------------------------------------------------------------------------------------------------
+
+  void BlockSignals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&set, number);
+    sigprocmask(SIG_BLOCK, &set, nullptr);
+    signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    signal(SIGPIPE, SIG_IGN);
+  }
+
+  Result<pid_t> StartTraining() {
+    Json session;
+    session["run"] = options_.run;
+    session["resume"] = options_.resume;
+    session["config"] = Json::parse(options_.capture_json, nullptr, false);
+    session["supervisor_pid"] = getpid();
+    std::string python_path = options_.bootstrap;
+    if (const char* before = std::getenv("PYTHONPATH"); before != nullptr && *before != 0) python_path += ":" + std::string(before);
+    actions::ProcessOptions process;
+    process.argv = options_.command;
+    process.environment = {{"LUFF_SESSION", session.dump()}, {"PYTHONPATH", python_path}};
+    process.foreground = true;
+    return actions::StartProcess(process);
+  }
+
+  void StartRuleWorker() {
+    if (options_.choices.empty() || rule_worker_starts_ >= kRuleWorkerStarts) return;
+    ++rule_worker_starts_;
+    int to[2];
+    int from[2];
+    if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) return;
+    actions::ProcessOptions process;
+    const char* imitate = std::getenv("LUFF_RULE_WORKER");  // tests put a process in its place that dies
+    process.argv = {imitate != nullptr ? imitate : "/proc/self/exe", "_evaluate", options_.run, "--name", kEvaluator, "--rules",
+                    rules::ChoicesToText(options_.choices), "--parameters", std::string(rules::ParameterSetName(options_.set))};
+    process.new_session = true;
+    process.dies_with_parent = true;
+    process.stdin_fd = to[0];
+    process.stdout_fd = from[1];
+    const Result<pid_t> started = actions::StartProcess(process);
+    close(to[0]);
+    close(from[1]);
+    if (!started.ok()) {
+      close(to[1]);
+      close(from[0]);
+      Say(fmt::format("luff: the rule worker cannot be started: {}\n", started.status().message()));
+      rule_worker_starts_ = kRuleWorkerStarts;
+      return;
+    }
+    rule_worker_ = started.value();
+    rule_in_ = to[1];
+    rule_out_ = from[0];
+    fcntl(rule_out_, F_SETFL, O_NONBLOCK);
+    if (finishing_) TellFinish();
+  }
+
+  // ---- the loop --------------------------------------------------------------------------------------------------------
+
+  void Turn() {
+    pollfd fds[2] = {{signals_, POLLIN, 0}, {rule_out_, POLLIN, 0}};
+    const int wait_ms = coordinator_.wanted() ? 20 : terminal_ ? 500 : 2000;
+    poll(fds, rule_out_ >= 0 ? 2 : 1, wait_ms);
+    if ((fds[0].revents & POLLIN) != 0) TakeSignals();
+    if (rule_out_ >= 0 && (fds[1].revents & (POLLIN | POLLHUP)) != 0) HearRuleWorker();
+    ReadFindings();
+    if (!exit_) Stopping();
+    ShowStatus();
+  }
+
+  void TakeSignals() {
+    signalfd_siginfo info{};
+    while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
+      const int number = static_cast<int>(info.ssi_signo);
+      if (number == SIGCHLD) continue;
+      if (!exit_) actions::SignalGroup(training_, number);
+    }
+    int status = 0;
+    pid_t pid = 0;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+      if (pid == training_) exit_ = actions::DecodeStatus(status);
+      if (pid == rule_worker_) RuleWorkerEnded(actions::DecodeStatus(status));
+    }
+  }
+
+  void HearRuleWorker() {
+    char buffer[4096];
+    ssize_t got = 0;
+    while ((got = read(rule_out_, buffer, sizeof(buffer))) > 0) {
+      heard_.append(buffer, static_cast<std::size_t>(got));
+      heard_ns_ = env_.NowMonotonicNs();
+    }
+    std::size_t end = 0;
+    while ((end = heard_.find('\n')) != std::string::npos) {
+      const std::string line = heard_.substr(0, end);
+      heard_.erase(0, end + 1);
+      long long steps = 0;
+      long long train_step = 0;
+      if (std::sscanf(line.c_str(), "progress %lld %lld", &steps, &train_step) == 2) train_step_ = train_step;
+      if (line == "done") rules_done_ = true;
+    }
+    if (heard_.size() > sizeof(buffer)) heard_.clear();
+  }
+
+  void RuleWorkerEnded(const actions::ExitState& state) {
+    if (rule_out_ >= 0) HearRuleWorker();
+    close(rule_in_);
+    close(rule_out_);
+    rule_in_ = rule_out_ = -1;
+    rule_worker_ = -1;
+    if (rules_done_ || (finishing_ && state.code == 0)) return;
+    if (state.code == kExitUsage || rule_worker_starts_ >= kRuleWorkerStarts) {
+      rules_failed_ = true;
+      Say(fmt::format("luff: the rule worker ended ({}) and is not started again: rules are off, the training goes on. "
+                      "`luff check {}` runs them later\n",
+                      state.signal != 0 ? fmt::format("signal {}", state.signal) : fmt::format("exit code {}", state.code),
+                      Escaped(options_.run)));
+      return;
+    }
+    StartRuleWorker();
+  }
+
+  void ReadFindings() {
+    const Result<std::unique_ptr<File>> file = env_.Open(findings_path_, Env::OpenMode::kRead);
+    if (!file.ok()) return;
+    const Result<std::uint64_t> size = file.value()->Size();
+    if (!size.ok() || size.value() <= findings_read_) return;
+    std::string text(static_cast<std::size_t>(std::min<std::uint64_t>(size.value() - findings_read_, 16U << 20)), '\0');
+    const auto got = file.value()->ReadAt({reinterpret_cast<std::byte*>(text.data()), text.size()}, findings_read_);
+    if (!got.ok()) return;
+    text.resize(got.value());
+    std::size_t from = 0;
+    for (std::size_t end = 0; (end = text.find('\n', from)) != std::string::npos; from = end + 1) {
+      OnFinding(text.substr(from, end - from));
+    }
+    findings_read_ += from;
+  }
+
+  void OnFinding(const std::string& line) {
+    const auto parsed = rules::ParseFindingUntrusted(line);
+    if (!parsed.ok()) return;
+    const auto& [finding, event] = parsed.value();
+    const auto known = std::find_if(findings_.begin(), findings_.end(), [&](const auto& f) { return f.id == finding.id; });
+    const bool is_new = known == findings_.end();
+    const bool worse = !is_new && finding.severity > known->severity;
+    if (is_new) {
+      findings_.push_back(finding);
+    } else {
+      *known = finding;
+    }
+    if (event == "healed") Say(fmt::format("luff: {} has healed at step {}\n", Escaped(finding.rule), finding.last_step));
+    if (!is_new && !worse) return;
+    Say(FindingText(finding, colour_, terminal_ ? TerminalWidth() : 100));
+    AppendFinding(line);
+    if (options_.stop_on_finding && finding.severity == rules::Severity::kStop && !coordinator_.wanted()) {
+      stop_finding_ = finding;
+      coordinator_.Request(fmt::format("{}: {}", finding.rule, finding.what), finding.id);
+    }
+  }
+
+  void AppendFinding(const std::string& line) {
+    if (options_.findings_file.empty()) return;
+    std::FILE* file = std::fopen(options_.findings_file.c_str(), "a");
+    const bool written = file != nullptr && std::fprintf(file, "%s\n", line.c_str()) >= 0;
+    if ((file != nullptr && std::fclose(file) != 0) || !written) {
+      if (!findings_file_failed_) Say(fmt::format("luff: findings cannot be written to {}\n", Escaped(options_.findings_file)));
+      findings_file_failed_ = true;
+    }
+  }
+
+  void Stopping() {
+    if (!coordinator_.wanted()) return;
+    if (!trial_) {
+      auto opened = query::Trial::Open(options_.run);
+      if (opened.ok()) trial_ = std::move(opened).value();
+    }
+    std::vector<query::WorkerInfo> workers;
+    std::vector<std::pair<std::uint32_t, format::AckRow>> acks;
+    if (trial_) {
+      const Result<bool> news = trial_->Refresh();
+      static_cast<void>(news);  // what could not be read now is read later; deadlines go on
+      workers = trial_->workers();
+      acks = trial_->Acks();
+    }
+    switch (coordinator_.Poll(env_.NowMonotonicNs(), workers, acks)) {
+      case actions::StopCoordinator::Signal::kNone:
+        break;
+      case actions::StopCoordinator::Signal::kTerminate:
+        Say(fmt::format("luff: {}\n", coordinator_.remark()));
+        signalled_ = true;
+        SignalAll(SIGTERM);
+        break;
+      case actions::StopCoordinator::Signal::kKill:
+        Say(fmt::format("luff: {}\n", coordinator_.remark()));
+        SignalAll(SIGKILL);
+        break;
+    }
+  }
+
+  // The group, and orphans of the job that left it.
+  void SignalAll(int number) {
+    actions::SignalGroup(training_, number);
+    for (const pid_t pid : actions::LivingChildren()) {
+      if (pid != rule_worker_ && pid != training_) kill(pid, number);
+    }
+  }
+
+  // ---- the end ---------------------------------------------------------------------------------------------------------
+
+  bool Leftovers() const {
+    if (actions::SignalGroup(training_, 0)) return true;
+    if (!coordinator_.wanted()) return false;  // a daemon that left the group of a job that was not stopped is its own master
+    const std::vector<pid_t> living = actions::LivingChildren();
+    return std::any_of(living.begin(), living.end(), [&](pid_t pid) { return pid != rule_worker_; });
+  }
+
+  void EndGroup() {
+    const std::int64_t begin = env_.NowMonotonicNs();
+    int sent = 0;
+    while (Leftovers()) {
+      const std::int64_t passed = env_.NowMonotonicNs() - begin;
+      if (sent == 0 && passed > kGroupGraceNs) SignalAll(sent = SIGTERM);
+      if (sent == SIGTERM && passed > kGroupGraceNs + kGroupTermNs) SignalAll(sent = SIGKILL);
+      if (passed > kGroupGraceNs + 2 * kGroupTermNs) break;  // e.g. a process that waits for a dead disk
+      Wait(20);
+    }
+  }
+
+  // Takes signals and ends of children, nothing else.
+  void Wait(int wait_ms) {
+    pollfd fds[2] = {{signals_, POLLIN, 0}, {rule_out_, POLLIN, 0}};
+    poll(fds, rule_out_ >= 0 ? 2 : 1, wait_ms);
+    if (rule_out_ >= 0 && (fds[1].revents & (POLLIN | POLLHUP)) != 0) HearRuleWorker();
+    TakeSignals();
+  }
+
+  void TellFinish() {
+    const ssize_t written = write(rule_in_, "finish\n", 7);
+    static_cast<void>(written);  // a worker that is dead is noticed by its end
+  }
+
+  void FinishRules() {
+    finishing_ = true;
+    if (rule_worker_ > 0) TellFinish();
+    heard_ns_ = env_.NowMonotonicNs();
+    while (rule_worker_ > 0) {
+      Wait(200);
+      ReadFindings();
+      if (env_.NowMonotonicNs() - heard_ns_ > kFinishIdleNs) {
+        Say("luff: the rule worker does not come to an end and was killed\n");
+        rules_failed_ = true;
+        rule_worker_starts_ = kRuleWorkerStarts;
+        kill(rule_worker_, SIGKILL);
+        heard_ns_ = env_.NowMonotonicNs();
+      }
+    }
+    ReadFindings();
+  }
+
+  void RemoveUnusedRun() const {
+    if (options_.resume) return;
+    std::error_code error;
+    std::filesystem::remove(options_.run, error);  // only when it is empty
+  }
+
+  int Conclude() {
+    ClearStatus();
+    const std::string run = Escaped(options_.run);
+    const std::string command = Escaped(options_.command.front());
+    auto opened = query::Trial::Open(options_.run);
+    const std::string how = exit_->signal != 0 ? fmt::format("was ended by signal {} ({})", exit_->signal, strsignal(exit_->signal))
+                                               : fmt::format("failed with exit code {}", exit_->code);
+    if (!opened.ok()) {
+      const bool nothing = !env_.Exists(options_.run + "/run.json");
+      if (nothing) RemoveUnusedRun();
+      const std::string why =
+          nothing ? "nothing was recorded: Luff saw no training step. It attaches to Python with PyTorch at the first backward "
+                    "pass; `python -I`, `-E` or `-S`, an emptied environment, or a Python that cannot import luff hide it"
+                  : fmt::format("the run cannot be read: {}", opened.status().message());
+      if (exit_->code != 0) fmt::print(stderr, "luff: {} {}\n", command, how);
+      fmt::print(stderr, "luff: {}\n", Wrapped(why, 6, terminal_ ? TerminalWidth() : 100));
+      return exit_->code;
+    }
+    query::Trial& trial = *opened.value();
+    const Result<bool> news = trial.Refresh();
+    static_cast<void>(news);
+    bool left_by_stop = signalled_;
+    for (const query::WorkerInfo& worker : trial.workers()) {
+      left_by_stop = left_by_stop || (worker.ended && worker.reason == format::EndReason::kStopped);
+    }
+    const bool stopped = coordinator_.state() >= actions::StopCoordinator::State::kCommitted && left_by_stop;
+    const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
+    WriteOutcome(stopped, how);
+    const std::string seen =
+        fmt::format("{}, {}, {}", Plural(steps, "step", "steps"), Plural(options_.choices.size(), "rule", "rules"),
+                    findings_.empty() ? "no findings" : Plural(findings_.size(), "finding", "findings"));
+    const char* partly = rules_failed_ ? " (rules did not see all of it)" : "";
+    if (stopped) {
+      fmt::print(stderr, "luff: stopped by {} after {}{} — run: {}\n", Escaped(stop_finding_.rule), seen, partly, run);
+      return kExitStopped;
+    }
+    if (exit_->code != 0) {
+      fmt::print(stderr, "luff: {} {} after {}{} — run: {}\n", command, how, seen, partly, run);
+    } else {
+      fmt::print(stderr, "luff: {}: {}{} — run: {}\n", findings_.empty() ? "ok" : "done", seen, partly, run);
+    }
+    return exit_->code;
+  }
+
+  void WriteOutcome(bool stopped, const std::string& how) {
+    Json body;
+    body["state"] = stopped ? "stopped" : exit_->code == 0 ? "completed" : "failed";
+    body["exit_code"] = exit_->code;
+    body["signal"] = exit_->signal;
+    body["why"] = stopped ? fmt::format("{}: {}", stop_finding_.rule, stop_finding_.what) : exit_->code == 0 ? "" : "the command " + how;
+    body["findings"] = findings_.size();
+    if (stopped) {
+      body["train_step"] = coordinator_.committed_step();
+      body["remark"] = coordinator_.remark();
+    }
+    store::ControlRecord record;
+    record.kind = "outcome";
+    record.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+    record.finding = stopped ? stop_finding_.id : "";
+    record.author = "luff run";
+    const Result<std::uint64_t> written = store::WriteControl(options_.run, record);
+    if (!written.ok()) fmt::print(stderr, "luff: the outcome cannot be written into the run: {}\n", written.status().message());
+  }
+
+  // ---- the terminal ----------------------------------------------------------------------------------------------------
+
+  void Say(const std::string& text) {
+    ClearStatus();
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  }
+
+  void ClearStatus() {
+    if (!status_.empty()) std::fputs("\r\033[2K", stderr);
+    status_.clear();
+  }
+
+  // The cursor goes back to the first column, so that what the training prints next takes the line's place.
+  void ShowStatus() {
+    if (!terminal_ || exit_) return;
+    const std::int64_t now = env_.NowMonotonicNs();
+    if (now - status_ns_ < 500 * kNsPerMs) return;
+    status_ns_ = now;
+    std::string text;
+    if (train_step_ < 0) {
+      text = "luff: waiting for the first training step";
+    } else {
+      text = fmt::format("luff: step {}, {}, {}", train_step_, Plural(options_.choices.size(), "rule", "rules"),
+                         findings_.empty() ? "no findings" : Plural(findings_.size(), "finding", "findings"));
+      if (coordinator_.wanted()) text += ", stopping";
+    }
+    if (text == status_) return;
+    ClearStatus();
+    status_ = text;
+    fmt::print(stderr, "{}{}{}\r", colour_ ? "\033[2m" : "", text, colour_ ? "\033[0m" : "");
+    std::fflush(stderr);
+  }
+
+  const SuperviseOptions& options_;
+  Env& env_;
+  const std::string findings_path_;
+  actions::StopCoordinator coordinator_;
+  const bool terminal_, colour_;
+  int signals_ = -1, rule_in_ = -1, rule_out_ = -1;
+  pid_t training_ = -1, rule_worker_ = -1;
+  int rule_worker_starts_ = 0;
+  bool finishing_ = false, rules_done_ = false, rules_failed_ = false, signalled_ = false, findings_file_failed_ = false;
+  std::optional<actions::ExitState> exit_;
+  std::string heard_, status_;
+  std::int64_t heard_ns_ = 0, status_ns_ = 0;
+  long long train_step_ = -1;
+  std::uint64_t findings_read_ = 0;
+  std::vector<rules::Finding> findings_;
+  rules::Finding stop_finding_;
+  std::unique_ptr<query::Trial> trial_;
+};
+
+}  // namespace
+
+int Supervise(const SuperviseOptions& options) {
+  Supervisor supervisor(options);
+  return supervisor.Run();
+}
+
+}  // namespace luff::cli

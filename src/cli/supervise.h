@@ -1,0 +1,27 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "luff/actions/stop.h"
+#include "luff/rules/choice.h"
+
+/// The supervisor behind `luff run`.
+namespace luff::cli {
+
+struct SuperviseOptions {
+  std::vector<std::string> command;
+  std::string run;                  // absolute; an empty directory, or a run when resume is set
+  bool resume = false;
+  std::vector<rules::Choice> choices;
+  rules::ParameterSet set = rules::ParameterSet::kLuff;
+  bool stop_on_finding = false;
+  std::string findings_file;        // "" if none
+  std::string capture_json;         // from the configuration file, "" if none
+  std::string bootstrap;            // folder with sitecustomize.py
+  actions::StopSettings stop;
+};
+
+/// Runs the command to its end. Returns luff's exit code. Prints to stderr only.
+[[nodiscard]] int Supervise(const SuperviseOptions& options);
+
+}  // namespace luff::cli

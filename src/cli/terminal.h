@@ -1,0 +1,22 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "luff/base/status.h"
+
+/// Text on a terminal.
+namespace luff::cli {
+
+/// Text from a run made harmless: control characters, escape sequences and invalid UTF-8 become \xNN.
+[[nodiscard]] std::string Escaped(std::string_view text);
+/// "luff: " and the message on stderr.
+void PrintError(const Status& status);
+/// True when stderr is a terminal that shows colours (NO_COLOR and TERM=dumb count).
+[[nodiscard]] bool StderrHasColour();
+[[nodiscard]] bool StderrIsTerminal();
+/// Breaks at blanks so that no line is longer than `width`; lines after the first begin with `indent` blanks.
+[[nodiscard]] std::string Wrapped(std::string_view text, std::size_t indent, std::size_t width);
+/// Columns of the terminal on stderr, 100 when there is none.
+[[nodiscard]] std::size_t TerminalWidth();
+
+}  // namespace luff::cli

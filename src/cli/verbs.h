@@ -1,0 +1,25 @@
+#pragma once
+#include <CLI/CLI.hpp>
+
+/// One function per verb file. Each adds its subcommand and a callback that ends with ExitWith.
+namespace luff::cli {
+
+/// Thrown by a verb's callback to end the program; main turns it into the exit code.
+struct Exit {
+  int code;
+};
+[[noreturn]] inline void ExitWith(int code) { throw Exit{code}; }
+
+// Exit codes of luff itself. `luff run` otherwise gives the training's own.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFindings = 1;    // luff check: findings, none of severity stop
+inline constexpr int kExitUsage = 2;       // wrong usage, or what was named is no run
+inline constexpr int kExitStopFindings = 3;  // luff check: a finding of severity stop
+inline constexpr int kExitStopped = 76;    // luff run: stopped by a finding
+
+void AddRun(CLI::App& app);
+void AddEvaluate(CLI::App& app);
+void AddCheck(CLI::App& app);
+void AddRules(CLI::App& app);
+
+}  // namespace luff::cli
