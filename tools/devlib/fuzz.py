@@ -50,7 +50,9 @@ def fuzz_main(args):
 
 def targets():
     """Builds all fuzz targets and lists them."""
-    folder = build.build("fuzz")
+    folder = build.configure("fuzz")
+    if (folder / "fuzzers.txt").read_text().strip():
+        build.build("fuzz", "luff_fuzzers")
     rows = [line.split("|") for line in (folder / "fuzzers.txt").read_text().splitlines() if line]
     return [
         Target(
