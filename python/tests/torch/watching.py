@@ -1,0 +1,39 @@
+"""Watches all trainings of a process, as ``luff run`` would: with a fake session or with the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from fake_session import DEFAULT_ROLES, FakeSession
+
+from luff._codes import Role
+
+
+def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
+    """Starts watching; the result ends it and tells what happened."""
+    config: dict[str, Any] = {"save_all": True, "save": {"save_interval": 1}} if roles == "all" else {}
+    os.environ["LUFF_SESSION"] = json.dumps({"run": run or "/nowhere", "config": config})
+    import luff.torch
+    from luff.torch import _hooks
+
+    fake = FakeSession(frozenset(Role) if roles == "all" else DEFAULT_ROLES)
+    if run is None:
+        _hooks.open_session = lambda options, rank: fake  # type: ignore[assignment]
+    hook = luff.torch.attach_to_all()
+    assert hook is not None
+
+    def finish() -> dict[str, Any]:
+        hook.close()
+        return {
+            "errors": hook.guard.count,
+            "places": hook.guard.first,
+            "misuse": fake.misuse,
+            "steps": len(fake.steps),
+            "train": len(fake.train()),
+            "health": hook.health(),
+        }
+
+    return finish
