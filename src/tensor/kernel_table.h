@@ -21,6 +21,13 @@ using ToDoubleKernel = void (*)(const std::byte* from, std::size_t count, double
 using ToFloatKernel = void (*)(const std::byte* from, std::size_t count, float* to) noexcept;
 /// XXH3-64, seed 0.
 using HashKernel = std::uint64_t (*)(const void* from, std::size_t bytes) noexcept;
+/// Adds the difference of `count` contiguous elements; elements with a non-finite distance are left out of the sums.
+using DifferenceKernel = void (*)(const std::byte* current, const std::byte* previous, std::size_t count,
+                                  Difference* into) noexcept;
+/// One value each of `count` units that lie side by side: positive[i], zero[i], sum[i] belong to values[i].
+/// As UnitsWithin: `count` values of one unit, whose counters these are.
+using UnitsKernel = void (*)(const double* values, std::size_t count, std::uint64_t* positive, std::uint64_t* zero,
+                             double* sum) noexcept;
 
 struct KernelTable {
   const char* name = "";     // as SimdTarget() shows it
@@ -28,6 +35,9 @@ struct KernelTable {
   std::array<SummarizeKernel, kDTypeCount> summarize{};
   std::array<ToDoubleKernel, kDTypeCount> to_double{};
   std::array<ToFloatKernel, kDTypeCount> to_float{};
+  std::array<DifferenceKernel, kDTypeCount> difference{};
+  UnitsKernel units_across = nullptr;
+  UnitsKernel units_within = nullptr;
   HashKernel hash = nullptr;
 };
 

@@ -87,6 +87,78 @@ void ToFloat(const std::byte* from, std::size_t count, float* to) noexcept {
   }
 }
 
+/// Real and imaginary part of a complex element; the value and 0 of any other.
+template <DType kType>
+std::pair<double, double> ReadParts(const std::byte* from) noexcept {
+  if constexpr (kType == DType::kComplex32) {
+    return {ReadElement<DType::kFloat16>(from), ReadElement<DType::kFloat16>(from + 2)};
+  } else if constexpr (kType == DType::kComplex64) {
+    return {ReadElement<DType::kFloat32>(from), ReadElement<DType::kFloat32>(from + 4)};
+  } else if constexpr (kType == DType::kComplex128) {
+    return {ReadElement<DType::kFloat64>(from), ReadElement<DType::kFloat64>(from + 8)};
+  } else {
+    return {ReadElement<kType>(from), 0.0};
+  }
+}
+
+template <DType kType>
+void Differ(const std::byte* current, const std::byte* previous, std::size_t count, Difference* into) noexcept {
+  const std::size_t size = DTypeSize(kType);
+  Difference part;  // of its own, so that a long run of small additions is not added to a large sum one by one
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::byte* now = current + i * size;
+    const std::byte* before = previous + i * size;
+    part.changed_count += std::memcmp(now, before, size) != 0;
+    const auto [re, im] = ReadParts<kType>(now);
+    const auto [previous_re, previous_im] = ReadParts<kType>(before);
+    double d, y;
+    if constexpr (kType == DType::kComplex32 || kType == DType::kComplex64 || kType == DType::kComplex128) {
+      d = Magnitude(re - previous_re, im - previous_im);
+      y = Magnitude(previous_re, previous_im);
+    } else {
+      d = std::fabs(re - previous_re);
+      y = std::fabs(previous_re);
+    }
+    if (std::isfinite(d)) {
+      part.l1 += d;
+      part.sum_sq += d * d;
+      part.max = std::max(part.max, d);
+    }
+    if (std::isfinite(y)) {
+      part.previous_l1 += y;
+      part.previous_sum_sq += y * y;
+    }
+  }
+  into->l1 += part.l1;
+  into->sum_sq += part.sum_sq;
+  into->max = std::max(into->max, part.max);
+  into->changed_count += part.changed_count;
+  into->previous_l1 += part.previous_l1;
+  into->previous_sum_sq += part.previous_sum_sq;
+}
+
+void UnitsAcross(const double* values, std::size_t count, std::uint64_t* positive, std::uint64_t* zero,
+                 double* sum) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool finite = std::isfinite(values[i]);
+    positive[i] += finite && values[i] > 0;
+    zero[i] += values[i] == 0;
+    sum[i] += finite ? values[i] : 0.0;
+  }
+}
+
+void UnitsWithin(const double* values, std::size_t count, std::uint64_t* positive, std::uint64_t* zero,
+                 double* sum) noexcept {
+  double total = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool finite = std::isfinite(values[i]);
+    *positive += finite && values[i] > 0;
+    *zero += values[i] == 0;
+    total += finite ? values[i] : 0.0;
+  }
+  *sum += total;
+}
+
 template <std::size_t... kIndex>
 constexpr KernelTable MakeTable(std::index_sequence<kIndex...>) {
   KernelTable table;
@@ -95,6 +167,9 @@ constexpr KernelTable MakeTable(std::index_sequence<kIndex...>) {
   ((table.summarize[kIndex] = &Summarize<static_cast<DType>(kIndex)>), ...);
   ((table.to_double[kIndex] = &ToDouble<static_cast<DType>(kIndex)>), ...);
   ((table.to_float[kIndex] = &ToFloat<static_cast<DType>(kIndex)>), ...);
+  ((table.difference[kIndex] = &Differ<static_cast<DType>(kIndex)>), ...);
+  table.units_across = &UnitsAcross;
+  table.units_within = &UnitsWithin;
   table.hash = &HashBaseline;
   return table;
 }

@@ -27,7 +27,7 @@ TEST_P(SummarizeTest, AgreesWithReference_OnEveryTargetSizeAndContent) {
   const DType dtype = GetParam();
   for (const Content content : {Content::kOrdinary, Content::kWithNonFinite, Content::kAnyBits, Content::kOffset,
                                 Content::kZeros}) {
-    for (const std::size_t count : {1, 2, 3, 7, 15, 16, 17, 31, 63, 64, 65, 127, 129, 1000, 4096, 4097, 10007}) {
+    for (const std::size_t count : {1u, 2u, 3u, 7u, 15u, 16u, 17u, 31u, 63u, 64u, 65u, 127u, 129u, 1000u, 4096u, 4097u, 10007u}) {
       const auto data = MakeElements(dtype, count, content, count);
       const Reference want = ReferenceSummary(dtype, data.data(), count);
       ForEachTarget([&](const KernelTable& table) {
@@ -71,7 +71,7 @@ TEST_P(SummarizeTest, LargeCopy_IsStreamedToAnyAlignment) {
   const std::size_t count = (std::size_t{4} << 20) / DTypeSize(dtype) + 13;
   const auto data = MakeElements(dtype, count, Content::kAnyBits, 5);
   const Reference want = ReferenceSummary(dtype, data.data(), count);
-  for (const std::size_t shift : {0, 1, 4, 16, 48}) {
+  for (const std::size_t shift : {0u, 1u, 4u, 16u, 48u}) {
     std::vector<std::byte> room(data.size() + shift + 1, std::byte{0x5a});
     ForEachTarget([&](const KernelTable& table) {
       Summary got;
@@ -98,7 +98,7 @@ TEST_P(SummarizeTest, EmptyTensor_HasNoElementsAndNoBounds) {
 TEST_P(SummarizeTest, Conversions_AgreeAcrossTargets) {
   const DType dtype = GetParam();
   const auto index = static_cast<std::size_t>(dtype);
-  for (const std::size_t count : {1, 5, 16, 33, 1000}) {
+  for (const std::size_t count : {1u, 5u, 16u, 33u, 1000u}) {
     const auto data = MakeElements(dtype, count, Content::kAnyBits, count);
     std::vector<double> want(count), got(count);
     std::vector<float> want_float(count), got_float(count);

@@ -1,6 +1,5 @@
 // Counts and sums per unit along an axis (dead ReLU, saturation).
 #include <algorithm>
-#include <cmath>
 
 #include "luff/tensor/summary.h"
 #include "tensor/float_environment.h"
@@ -50,11 +49,11 @@ class Counter {
       std::uint64_t part;
       if (shape_.inner == 1) {
         part = std::min(count, shape_.units - unit_);
-        AddAcross(values, part);
+        kernels_.units_across(values, part, &out_->positive[unit_], &out_->zero[unit_], &out_->sum[unit_]);
         unit_ = unit_ + part == shape_.units ? 0 : unit_ + part;
       } else {
         part = std::min(count, shape_.inner - position_);
-        AddWithin(values, part);
+        kernels_.units_within(values, part, &out_->positive[unit_], &out_->zero[unit_], &out_->sum[unit_]);
         position_ += part;
         if (position_ == shape_.inner) {
           position_ = 0;
@@ -67,39 +66,9 @@ class Counter {
   }
 
  private:
-  /// One value for each of `count` neighbouring units.
-  void AddAcross(const double* values, std::uint64_t count) noexcept {
-    std::uint64_t* positive = out_->positive.data() + unit_;
-    std::uint64_t* zero = out_->zero.data() + unit_;
-    double* sum = out_->sum.data() + unit_;
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const double value = values[i];
-      const bool finite = std::fabs(value) <= std::numeric_limits<double>::max();
-      positive[i] += finite && value > 0;
-      zero[i] += value == 0;
-      sum[i] += finite ? value : 0.0;
-    }
-  }
-
-  /// `count` values of one unit.
-  void AddWithin(const double* values, std::uint64_t count) noexcept {
-    std::uint64_t positive = 0;
-    std::uint64_t zero = 0;
-    double sum[4] = {};
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const double value = values[i];
-      const bool finite = std::fabs(value) <= std::numeric_limits<double>::max();
-      positive += finite && value > 0;
-      zero += value == 0;
-      sum[i & 3] += finite ? value : 0.0;
-    }
-    out_->positive[unit_] += positive;
-    out_->zero[unit_] += zero;
-    out_->sum[unit_] += (sum[0] + sum[1]) + (sum[2] + sum[3]);
-  }
-
   UnitShape shape_;
   UnitCounts* out_;
+  const tensor::KernelTable& kernels_ = tensor::Kernels();
   std::uint64_t unit_ = 0;
   std::uint64_t position_ = 0;  // within `inner`
 };
