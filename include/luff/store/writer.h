@@ -11,6 +11,10 @@
 #include "luff/format/layout.h"
 #include "luff/tensor/summary.h"
 
+namespace luff {
+class Env;
+}
+
 /// Writing one worker's folder of a run directory.
 namespace luff::store {
 
@@ -27,10 +31,16 @@ struct RunInfo {
 /// non-empty directory that is no run; kUnsupportedVersion; kIo.
 [[nodiscard]] Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool join, bool resume);
 
-/// What is kept of raw payload.
+/// What is kept of raw payload. Steps are counted per retention: those in which at least one row of it was written.
 struct Retention {
-  enum class Kind : std::uint8_t { kAll, kLast, kThin } kind = Kind::kAll;
-  std::int64_t last_steps = 0;  // kLast: number of steps kept
+  enum class Kind : std::uint8_t {
+    kAll,   // everything, until max_bytes
+    kLast,  // the last `last_steps` steps
+    kThin,  // the last `last_steps` steps, every 10th of ten times as many, every 100th for ever; 0: thinned only when
+            // max_bytes asks for it
+  } kind = Kind::kAll;
+  std::int64_t last_steps = 0;
+  friend bool operator==(const Retention&, const Retention&) = default;
 };
 
 struct WriterOptions {
@@ -43,6 +53,7 @@ struct WriterOptions {
   enum class Direct : std::uint8_t { kAuto, kOn, kOff } direct_io = Direct::kAuto;
   enum class Sync : std::uint8_t { kNone, kInterval, kStep } sync = Sync::kNone;
   bool live_page = true;
+  Env* env = nullptr;  // files and clocks; null: the real ones
 };
 
 /// Where a chunk was put.
@@ -80,6 +91,9 @@ struct StepBatch {
   std::vector<std::pair<std::string, std::string>> documents;  // name, JSON
   std::vector<format::SummaryRow> summaries;
   std::vector<format::IndexRow> index;  // data_file/offset already resolved by AppendChunks
+  /// Retention of each index row, or empty: that of the file its chunk lies in. A row that is kept longer than the file
+  /// it points to gets a copy of the chunk.
+  std::vector<Retention> index_retention;
   std::vector<std::pair<std::uint32_t, SparseHistogram>> histograms;
   std::vector<std::pair<std::uint32_t, UnitCounts>> units;
   std::vector<format::FormRow> forms;
@@ -124,6 +138,8 @@ class WorkerWriter {
   /// Follows relocations: where the chunk is now.
   [[nodiscard]] virtual Place Resolve(Place place) const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t epoch() const noexcept = 0;
+  /// Number that the next published step gets. ChunkHeader.ordinal is a hint of it for walking payload without metadata.
+  [[nodiscard]] virtual std::uint64_t next_ordinal() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t bytes_written() const noexcept = 0;
 };
 

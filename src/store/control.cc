@@ -1,0 +1,167 @@
+#include "luff/store/control.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <nlohmann/json.hpp>
+
+#include "luff/base/env.h"
+
+namespace luff::store {
+namespace {
+
+using Json = nlohmann::json;
+constexpr std::uint64_t kMaxRecordBytes = 1 << 20;
+constexpr int kMaxDepth = 16;
+constexpr int kMaxAttempts = 1000;
+
+std::string ControlFileName(std::uint64_t number) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "%06llu.json", static_cast<unsigned long long>(number));
+  return name;
+}
+
+/// 0 for a name that is no control record.
+std::uint64_t ControlNumber(const std::string& name) {
+  if (name.size() < 11 || name.size() > 20 || !name.ends_with(".json")) return 0;
+  std::uint64_t number = 0;
+  for (std::size_t i = 0; i + 5 < name.size(); ++i) {
+    if (name[i] < '0' || name[i] > '9') return 0;
+    number = number * 10 + static_cast<std::uint64_t>(name[i] - '0');
+  }
+  return number;
+}
+
+Json ParseBounded(std::string_view text) {
+  bool too_deep = false;
+  Json json = Json::parse(
+      text,
+      [&](int depth, Json::parse_event_t, Json&) {
+        too_deep = too_deep || depth > kMaxDepth;
+        return !too_deep;
+      },
+      false);
+  return too_deep ? Json(Json::value_t::discarded) : json;
+}
+
+std::string Text(const Json& json, const char* key) {
+  const auto at = json.find(key);
+  return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+
+}  // namespace
+
+Result<ControlRecord> ParseControlUntrusted(std::string_view text) {
+  if (text.size() > kMaxRecordBytes) return Corruption("control record is larger than 1 MiB");
+  try {
+    const Json json = ParseBounded(text);
+    if (json.is_discarded() || !json.is_object()) return Corruption("control record is no JSON object");
+    ControlRecord record;
+    const auto number = json.find("number");
+    if (number == json.end() || !number->is_number_unsigned()) return Corruption("control record without a number");
+    record.number = number->get<std::uint64_t>();
+    record.kind = Text(json, "kind");
+    if (record.kind.empty()) return Corruption("control record without a kind");
+    record.phase = Text(json, "phase");
+    const auto whole = [&](const char* key, auto* to) {
+      const auto at = json.find(key);
+      if (at == json.end()) return true;
+      if (!at->is_number_integer()) return false;
+      *to = at->get<std::remove_pointer_t<decltype(to)>>();
+      return true;
+    };
+    if (!whole("proposal", &record.proposal) || !whole("train_step", &record.train_step) ||
+        !whole("created_unix_ns", &record.created_unix_ns)) {
+      return Corruption("control record with a number that is none");
+    }
+    if (const auto at = json.find("deadline_s"); at != json.end()) {
+      if (!at->is_number()) return Corruption("control record with a number that is none");
+      record.deadline_s = at->get<double>();
+      if (!(record.deadline_s >= 0.0 && record.deadline_s <= 3600.0)) {
+        return Corruption("control record with a deadline outside of 0 to 3600 s");
+      }
+    }
+    record.reason = Text(json, "reason");
+    record.finding = Text(json, "finding");
+    record.author = Text(json, "author");
+    if (const auto at = json.find("body"); at != json.end() && !at->is_null()) record.body = at->dump();
+    return record;
+  } catch (const std::exception& error) {
+    return Corruption(std::string("control record: ") + error.what());
+  }
+}
+
+Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRecord& wanted) {
+  Env& env = Env::Real();
+  const std::string directory = run_path + "/control";
+  if (!env.Exists(run_path + "/run.json")) {
+    return NotFound("found no run.json, expected a run directory: " + run_path);
+  }
+  const std::string temporary =
+      directory + "/.tmp" + std::to_string(getpid()) + "-" + std::to_string(env.NowMonotonicNs());
+  try {
+    LUFF_ASSIGN_OR_RETURN(const auto names, env.List(directory));
+    std::uint64_t number = 1;
+    for (const std::string& name : names) number = std::max(number, ControlNumber(name) + 1);
+    Json json;
+    json["kind"] = wanted.kind;
+    json["phase"] = wanted.phase;
+    json["proposal"] = wanted.proposal;
+    json["train_step"] = wanted.train_step;
+    json["deadline_s"] = wanted.deadline_s;
+    json["reason"] = wanted.reason;
+    json["finding"] = wanted.finding;
+    Json body = wanted.body.empty() ? Json(nullptr) : ParseBounded(wanted.body);
+    if (body.is_discarded()) return InvalidArgument("body of a control record is no JSON");
+    json["body"] = std::move(body);
+    json["author"] = wanted.author;
+    json["key_id"] = "";
+    json["signature"] = "";
+    json["created_unix_ns"] = wanted.created_unix_ns != 0 ? wanted.created_unix_ns : env.NowUnixNs();
+    // link(2) refuses an existing name, so a number is taken by one process only.
+    for (int attempt = 0; attempt < kMaxAttempts; ++attempt, ++number) {
+      json["number"] = number;
+      const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+      if (text.size() > kMaxRecordBytes) return InvalidArgument("control record is larger than 1 MiB");
+      LUFF_RETURN_IF_ERROR(WriteWholeFile(env, temporary, text));
+      const Status linked = env.Link(temporary, directory + "/" + ControlFileName(number));
+      (void)env.Remove(temporary);
+      if (linked.ok()) return number;
+      if (linked.code() != StatusCode::kAlreadyExists) return linked;
+    }
+    return Unavailable("other processes took every number tried: " + directory);
+  } catch (const std::exception& error) {
+    (void)env.Remove(temporary);
+    return Internal(std::string("writing a control record: ") + error.what());
+  }
+}
+
+Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std::uint64_t after,
+                                               std::vector<std::string>* problems) {
+  Env& env = Env::Real();
+  const std::string directory = run_path + "/control";
+  LUFF_ASSIGN_OR_RETURN(const auto names, env.List(directory));
+  std::vector<ControlRecord> records;
+  for (const std::string& name : names) {
+    const std::uint64_t number = ControlNumber(name);
+    if (number == 0 || number <= after) continue;
+    const std::string path = directory + "/" + name;
+    auto text = ReadWholeFile(env, path, kMaxRecordBytes);
+    auto record = text.ok() ? ParseControlUntrusted(*text) : Result<ControlRecord>(text.status());
+    if (record.ok() && record->number != number) {
+      record = Corruption("found number " + std::to_string(record->number) + " inside");
+    }
+    if (record.ok()) {
+      records.push_back(std::move(record).value());
+    } else if (problems != nullptr) {
+      problems->push_back(record.status().ToString() + ": " + path);
+    }
+  }
+  std::sort(records.begin(), records.end(),
+            [](const ControlRecord& a, const ControlRecord& b) { return a.number < b.number; });
+  return records;
+}
+
+}  // namespace luff::store

@@ -1,0 +1,63 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "luff/base/env.h"
+#include "luff/format/layout.h"
+
+namespace luff::store {
+
+/// How blocks reach the disk; shared by all payload files of a writer.
+struct DirectIo {
+  bool enabled = true;
+  /// Shorter runs of bytes go through the page cache: below this a direct write costs more than it saves.
+  static constexpr std::uint64_t kMinBytes = 128 << 10;
+};
+
+/// One payload file that is being appended to. **Owned by the writer thread.**
+///
+/// Big runs of bytes are written as whole pages by O_DIRECT, beginning at a page; what is left over goes through the
+/// page cache. No page is ever written both ways: before a direct write the file is padded with zeros to the next
+/// page. After an error the file takes no more bytes; what was appended before stays valid.
+class PayloadFile {
+ public:
+  /// Creates the file with its header. Errors: as Env and File.
+  [[nodiscard]] static Result<std::unique_ptr<PayloadFile>> Create(Env& env, const std::string& path,
+                                                                   const format::FileHeader& header, DirectIo* direct);
+  ~PayloadFile();
+
+  /// Appends and returns the offset of the first byte.
+  [[nodiscard]] Result<std::uint64_t> Append(std::span<const std::byte> bytes);
+  /// Reads back what was appended.
+  [[nodiscard]] Status Read(std::span<std::byte> to, std::uint64_t offset);
+  [[nodiscard]] Status Sync();
+  /// Gives reserved space back. Idempotent.
+  void Finish() noexcept;
+
+  [[nodiscard]] std::uint64_t end() const noexcept { return end_; }
+  [[nodiscard]] bool failed() const noexcept { return failed_; }
+
+ private:
+  PayloadFile(Env& env, std::string path, std::unique_ptr<File> file, DirectIo* direct);
+  Status WriteBuffered(std::span<const std::byte> bytes, std::uint64_t offset);
+  /// False when the file system refuses direct writes: the caller goes through the page cache.
+  Result<bool> WriteDirect(std::span<const std::byte> bytes, std::uint64_t offset);
+  void ReserveUpTo(std::uint64_t end) noexcept;
+
+  Env& env_;
+  const std::string path_;
+  std::unique_ptr<File> file_;
+  std::unique_ptr<File> direct_file_;
+  DirectIo* direct_;
+  std::uint64_t end_ = 0;
+  std::uint64_t reserved_ = 0;
+  std::uint64_t dirty_begin_ = 0;    // of the window of buffered bytes that is being filled
+  std::uint64_t writing_begin_ = 0;  // of the window before it, whose write-back was started
+  bool failed_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace luff::store

@@ -1,0 +1,135 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "luff/base/env.h"
+#include "luff/store/writer.h"
+#include "store/payload_file.h"
+
+namespace luff::store {
+
+/// All payload files of one worker: which chunk goes to which file, which files may go. **Owned by the writer thread.**
+///
+/// A *policy* is one Retention. It has up to three *classes* of steps with a file stream each: recent (1), tenth (2),
+/// hundredth (3); keep-all has class 0. A policy counts its own steps; `floor` of a class is the last step whose rows are
+/// dropped. A file goes when its last step is at or below its class's floor. A chunk in it to which a row above its floor
+/// still refers is written again before, to the stream of the class that lives longest.
+class PayloadStore {
+ public:
+  struct Start {
+    std::array<std::uint8_t, 16> run_id{};
+    std::uint32_t worker = 0, epoch = 0;
+    std::uint64_t next_sequence = 1;
+    std::uint64_t segment_bytes = 0;
+    std::uint64_t max_bytes = 0;  // of payload; 0: no limit
+    bool direct = true;
+  };
+  PayloadStore(Env& env, std::string directory, const Start& start);
+
+  /// A file of an earlier epoch: counts, and goes by its own policy.
+  void Adopt(std::uint32_t sequence, std::uint64_t bytes, std::uint32_t retention_class);
+
+  /// Errors: kResourceExhausted when max_bytes would be exceeded (then exhausted() is set) or the disk is full; as File.
+  [[nodiscard]] Status Append(std::span<const ChunkRef> chunks, Retention retention, std::int64_t global_step,
+                              std::uint64_t ordinal, std::vector<Place>* places);
+
+  /// Before rows are written: follows relocations, copies chunks that a row would outlive, removes rows whose chunk is gone.
+  /// The rows removed are counted in `lost`.
+  [[nodiscard]] Status PrepareRows(std::vector<format::IndexRow>* rows, std::vector<Retention>* retentions,
+                                   std::uint64_t ordinal, format::GapRow* lost);
+  /// The step's rows are published: its references count, the next step begins.
+  void StepPublished();
+
+  /// What has to go. The caller publishes the rows, then calls RemoveRetired().
+  struct Expiry {
+    std::vector<format::RelocateRow> relocated;
+    std::vector<format::RetireRow> retired;
+    std::vector<format::GapRow> gaps;
+    void clear() {
+      relocated.clear();
+      retired.clear();
+      gaps.clear();
+    }
+  };
+  [[nodiscard]] Status Expire(std::uint64_t ordinal, Expiry* expiry);
+  /// Lowers classes of thin policies, recent first, until `need` more bytes would fit. False when nothing is left to thin.
+  bool ThinFor(std::uint64_t need);
+  void RemoveRetired(const Expiry& expiry);
+
+  [[nodiscard]] Place Resolve(Place place) const noexcept;
+  [[nodiscard]] bool IsKept(Place place) const noexcept;
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }
+  [[nodiscard]] bool exhausted() const noexcept { return exhausted_; }
+  [[nodiscard]] Place newest() const noexcept { return newest_; }
+  [[nodiscard]] Status Sync();
+  /// Closes every open file; reserved space goes back. Idempotent.
+  void Finish();
+
+ private:
+  static constexpr std::size_t kClasses = 4;
+  struct Policy {
+    Retention retention;
+    std::uint64_t steps = 0;  // begun, the current one included
+    bool touched = false;     // in the current step
+    std::array<std::uint64_t, kClasses> floor{};
+    std::array<std::uint32_t, kClasses> open_file{};  // 0: none
+  };
+  struct DataFile {
+    std::uint32_t sequence = 0;
+    std::uint32_t policy = 0;
+    std::uint32_t klass = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t first_step = 0, last_step = 0;  // of the policy
+    std::int64_t first_global = 0, last_global = 0;
+    std::uint64_t chunks = 0;
+    std::uint64_t step_begin = 0;  // length when the current step began: chunks before it are older
+    std::unique_ptr<PayloadFile> open;
+    std::unordered_map<std::uint64_t, std::array<std::uint64_t, kClasses>> references;  // offset: last step per class
+  };
+
+  std::uint32_t PolicyOf(Retention retention);
+  void Touch(Policy& policy);
+  [[nodiscard]] static std::uint32_t ClassOf(const Policy& policy) noexcept;
+  [[nodiscard]] std::uint64_t SegmentLimit(const Policy& policy) const noexcept;
+  [[nodiscard]] Result<DataFile*> Writable(std::uint32_t policy, std::uint32_t klass, std::uint64_t bytes,
+                                           std::uint64_t ordinal, std::int64_t global_step);
+  void Close(DataFile& file);
+  [[nodiscard]] Result<Place> Copy(Place from, std::uint32_t policy, std::uint32_t klass, std::uint64_t ordinal);
+  void Move(Place from, Place to);
+  void UpdateFloors(Policy& policy) noexcept;
+  [[nodiscard]] static bool StillReferred(const Policy& policy,
+                                          const std::array<std::uint64_t, kClasses>& reference) noexcept;
+
+  Env& env_;
+  const std::string directory_;
+  const Start start_;
+  DirectIo direct_;
+  std::uint64_t next_sequence_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t bytes_written_ = 0;
+  bool exhausted_ = false;
+  Place newest_;
+  std::int64_t global_step_ = 0;
+  std::vector<Policy> policies_;
+  std::map<std::uint32_t, DataFile> files_;  // kept ones
+  std::unordered_map<std::uint64_t, Place> moved_;                      // where a relocated chunk is now
+  std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> from_;  // the other way, bounded
+  std::unordered_map<std::uint64_t, std::vector<std::pair<std::uint32_t, Place>>> copies_;  // per policy
+  struct Reference {
+    std::uint32_t file;
+    std::uint64_t offset;
+    std::uint32_t klass;
+    std::uint64_t step;
+  };
+  std::vector<Reference> pending_references_;
+  std::vector<std::byte> copy_buffer_;
+};
+
+}  // namespace luff::store

@@ -1,0 +1,78 @@
+#include <unistd.h>
+
+#include <string>
+
+#include "luff/base/env.h"
+#include "luff/store/writer.h"
+#include "store/run_file.h"
+
+namespace luff::store {
+namespace {
+
+bool BelongsToARun(const std::string& name) {
+  if (name == "control" || name == "rules" || name.starts_with("run.json")) return true;
+  return name.size() == 5 && name[0] == 'w' && name.find_first_not_of("0123456789", 1) == std::string::npos;
+}
+
+Status MakeSubdirectory(Env& env, const std::string& path) {
+  Status status = env.MakeDirectory(path);
+  return status.code() == StatusCode::kAlreadyExists ? Status::Ok() : status;
+}
+
+}  // namespace
+
+Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool join, bool resume) {
+  Env& env = Env::Real();
+  if (path.empty()) return InvalidArgument("found an empty path, expected that of a run directory");
+  auto existing = ReadRunFile(env, path);
+  if (existing.ok() && !join && !resume) {
+    return AlreadyExists("found a run, expected a new or empty directory; resume it or name another: " + path);
+  }
+  if (!existing.ok() && existing.status().code() != StatusCode::kNotFound &&
+      existing.status().code() != StatusCode::kFailedPrecondition) {
+    return existing.status();
+  }
+  if (!existing.ok()) {
+    LUFF_RETURN_IF_ERROR(env.MakeDirectories(path));
+    LUFF_ASSIGN_OR_RETURN(const auto names, env.List(path));
+    for (const std::string& name : names) {
+      if (!BelongsToARun(name)) {
+        return FailedPrecondition("found a directory that holds \"" + name +
+                                  "\" and is no run, expected a new or empty one: " + path);
+      }
+    }
+    RunInfo info = wanted;
+    if (info.created_unix_ns == 0) info.created_unix_ns = env.NowUnixNs();
+    // A second name for a finished file: of several workers that create the run at once exactly one wins.
+    const std::string target = path + "/" + std::string(kRunFileName);
+    const std::string temporary =
+        target + ".tmp" + std::to_string(getpid()) + "-" + std::to_string(env.NowMonotonicNs());
+    const std::string text = FormatRunFile(info);
+    Status status;
+    {
+      LUFF_ASSIGN_OR_RETURN(auto file, env.Open(temporary, Env::OpenMode::kCreateNew));
+      status = file->WriteAt(std::as_bytes(std::span(text.data(), text.size())), 0);
+    }
+    if (status.ok()) {
+      status = env.Link(temporary, target);
+      if (!status.ok() && status.code() != StatusCode::kAlreadyExists) {
+        status = env.Exists(target) ? AlreadyExists("run.json: " + path) : env.Rename(temporary, target);
+      }
+    }
+    (void)env.Remove(temporary);
+    if (status.code() == StatusCode::kAlreadyExists) {
+      if (!join && !resume) {
+        return AlreadyExists("found a run that another process has just created; name another directory: " + path);
+      }
+    } else if (!status.ok()) {
+      return status;
+    }
+    existing = ReadRunFile(env, path);
+    if (!existing.ok()) return existing.status();
+  }
+  LUFF_RETURN_IF_ERROR(MakeSubdirectory(env, path + "/control"));
+  LUFF_RETURN_IF_ERROR(MakeSubdirectory(env, path + "/rules"));
+  return existing;
+}
+
+}  // namespace luff::store

@@ -1,0 +1,217 @@
+#include "luff/store/writer.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "luff/store/control.h"
+#include "store/paths.h"
+#include "store/test_run.h"
+
+namespace luff::store {
+namespace {
+
+constexpr std::size_t kElements = 100;
+
+class WriterTest : public testing::Test {
+ protected:
+  void Open(bool resume = false) {
+    auto info = CreateRun(run(), TestRun(), false, resume);
+    ASSERT_TRUE(info.ok()) << info.status().ToString();
+    options_.run_path = run();
+    auto writer = WorkerWriter::Open(options_, *info);
+    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+    writer_ = std::move(writer).value();
+    StepBatch batch;
+    batch.tensors = {Def(0, "a"), Def(1, "b")};
+    batch.layouts = {VectorLayout(0, kElements)};
+    batch.documents = {{"model", "{\"x\":1}"}};
+    ASSERT_TRUE(writer_->PublishLoose(batch).ok());
+  }
+  Status Step(std::int64_t step, std::size_t elements = kElements) {
+    ChunkBlock block;
+    for (const std::uint32_t tensor : {0U, 1U}) block.Add(tensor, ValueOf(tensor, step, elements));
+    StepBatch batch;
+    batch.index = block.rows();
+    std::vector<Place> places;
+    LUFF_RETURN_IF_ERROR(writer_->AppendChunks(block.refs(), {}, step, &places));
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      batch.index[i].data_file = places[i].data_file;
+      batch.index[i].offset = places[i].offset;
+    }
+    batch.summaries = {SummaryOf(0, step), SummaryOf(1, step)};
+    batch.scalars = {{1, 0, static_cast<double>(step)}};
+    batch.mark = MarkOf(step);
+    return writer_->PublishStep(batch);
+  }
+  std::unique_ptr<RunReader> Read() {
+    auto reader = RunReader::Open(run());
+    EXPECT_TRUE(reader.ok()) << reader.status().ToString();
+    (void)(*reader)->Refresh();
+    return std::move(reader).value();
+  }
+  /// Steps whose two values are right.
+  std::vector<std::int64_t> GoodSteps(const RunReader& reader, std::size_t elements = kElements) {
+    std::vector<std::int64_t> steps;
+    for (const auto& worker : reader.workers()) {
+      for (const auto& segment : worker->segments()) {
+        for (std::size_t i = 0; i < segment->steps().size(); ++i) {
+          bool good = true;
+          const std::int64_t step = segment->steps().global_step[i];
+          for (const std::uint32_t tensor : {0U, 1U}) {
+            const auto slot = segment->FindSlot(tensor);
+            if (!slot) {
+              good = false;
+              continue;
+            }
+            const auto index = segment->Index(*slot);
+            const auto summaries = segment->Summaries(*slot);
+            good = good && index.ok() && summaries.ok() && index->rows.size() == segment->steps().size();
+            if (!good) continue;
+            const auto payload = worker->ReadPayload(index->rows.subspan(i, 1), elements * 4);
+            const auto expected = ValueOf(tensor, step, elements);
+            good = payload.ok() && std::ranges::equal(payload->bytes, expected) &&
+                   summaries->sum[i] == tensor * 1000.0 + static_cast<double>(step);
+          }
+          if (good) steps.push_back(step);
+        }
+      }
+    }
+    return steps;
+  }
+  [[nodiscard]] std::string run() const { return directory_.path() + "/run"; }
+  [[nodiscard]] std::string folder() const { return run() + "/w0000"; }
+
+  TemporaryDirectory directory_;
+  WriterOptions options_;
+  std::unique_ptr<WorkerWriter> writer_;
+};
+
+std::vector<std::int64_t> UpTo(std::int64_t n) {
+  std::vector<std::int64_t> steps(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) steps[static_cast<std::size_t>(i)] = i;
+  return steps;
+}
+
+TEST_F(WriterTest, AStepIsReadableAsSoonAsItIsPublished) {
+  Open();
+  for (std::int64_t step = 0; step < 5; ++step) {
+    ASSERT_TRUE(Step(step).ok());
+    EXPECT_EQ(GoodSteps(*Read()), UpTo(step + 1));
+  }
+}
+
+TEST_F(WriterTest, SegmentsAreSealedAndReadTheSame) {
+  options_.segment_bytes_meta = 4096;
+  options_.segment_bytes_payload = 1 << 14;
+  Open();
+  for (std::int64_t step = 0; step < 60; ++step) ASSERT_TRUE(Step(step).ok());
+  ASSERT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+  const auto reader = Read();
+  EXPECT_EQ(GoodSteps(*reader), UpTo(60));
+  ASSERT_EQ(reader->workers().size(), 1U);
+  const auto& worker = *reader->workers()[0];
+  EXPECT_GT(worker.segments().size(), 3U);
+  for (const auto& segment : worker.segments()) EXPECT_TRUE(segment->sealed()) << segment->path();
+  ASSERT_TRUE(worker.end().has_value());
+  EXPECT_EQ(worker.end()->last_global_step, 59);
+  EXPECT_EQ(worker.definitions().size(), 2U);
+  EXPECT_EQ(worker.documents().at("model"), "{\"x\":1}");
+  EXPECT_TRUE(worker.problems().empty());
+}
+
+TEST_F(WriterTest, BigBlocksGoRoundThePageCacheAndReadTheSame) {
+  Open();
+  constexpr std::size_t kBig = 300'000;  // 1.2 MB each: direct, with a rest of less than a page
+  for (std::int64_t step = 0; step < 4; ++step) ASSERT_TRUE(Step(step, step % 2 == 0 ? kBig : kElements).ok());
+  ASSERT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+  EXPECT_EQ(GoodSteps(*Read(), kBig), (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(GoodSteps(*Read(), kElements), (std::vector<std::int64_t>{1, 3}));
+}
+
+TEST_F(WriterTest, AFolderOfALiveWriterIsRefused) {
+  Open();
+  auto second = WorkerWriter::Open(options_, TestRun());
+  EXPECT_EQ(second.status().code(), StatusCode::kAlreadyExists) << second.status().ToString();
+}
+
+TEST_F(WriterTest, ResumingOpensANewEpochAndCountsOn) {
+  Open();
+  for (std::int64_t step = 0; step < 3; ++step) ASSERT_TRUE(Step(step).ok());
+  EXPECT_EQ(writer_->epoch(), 1U);
+  writer_.reset();  // no Close: as if it had died
+  Open(true);
+  EXPECT_EQ(writer_->epoch(), 2U);
+  EXPECT_EQ(writer_->next_ordinal(), 3U);
+  for (std::int64_t step = 3; step < 6; ++step) ASSERT_TRUE(Step(step).ok());
+  ASSERT_TRUE(writer_->Close(format::EndReason::kStopped).ok());
+  EXPECT_EQ(GoodSteps(*Read()), UpTo(6));
+}
+
+TEST_F(WriterTest, ARunIsNotOverwritten) {
+  Open();
+  EXPECT_EQ(CreateRun(run(), TestRun(), false, false).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_TRUE(CreateRun(run(), TestRun(), true, false).ok());
+  std::filesystem::create_directory(directory_.path() + "/other");
+  std::ofstream(directory_.path() + "/other/notes.txt") << "mine";
+  const Status status = CreateRun(directory_.path() + "/other", TestRun(), false, false).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("notes.txt"), std::string_view::npos);
+}
+
+TEST_F(WriterTest, TheRunDirectoryIsPrivate) {
+  Open();
+  const auto mode = std::filesystem::status(run()).permissions();
+  EXPECT_EQ(mode & std::filesystem::perms::all, std::filesystem::perms::owner_all);
+}
+
+TEST_F(WriterTest, ClosingTwiceIsFineAndWritingAfterwardsIsRefused) {
+  Open();
+  ASSERT_TRUE(Step(0).ok());
+  EXPECT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+  EXPECT_TRUE(writer_->Close(format::EndReason::kFailed).ok());
+  EXPECT_EQ(Step(1).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Read()->workers()[0]->end()->reason, static_cast<std::uint32_t>(format::EndReason::kCompleted));
+}
+
+TEST(ControlTest, NumbersGrowAndRecordsReadBack) {
+  TemporaryDirectory directory;
+  const std::string run = directory.path() + "/run";
+  ASSERT_TRUE(CreateRun(run, TestRun(), false, false).ok());
+  ControlRecord record;
+  record.kind = "stop";
+  record.phase = "propose";
+  record.train_step = 41;
+  record.reason = "loss is \"NaN\"";
+  record.body = "{\"a\":[1,2]}";
+  EXPECT_EQ(WriteControl(run, record).value(), 1U);
+  EXPECT_EQ(WriteControl(run, record).value(), 2U);
+  std::ofstream(run + "/control/000003.json") << "{\"number\": 3, \"kind\"";
+  std::ofstream(run + "/control/notes.txt") << "x";
+  std::vector<std::string> problems;
+  const auto records = ReadControl(run, 1, &problems);
+  ASSERT_TRUE(records.ok());
+  ASSERT_EQ(records->size(), 1U);
+  EXPECT_EQ((*records)[0].number, 2U);
+  EXPECT_EQ((*records)[0].train_step, 41);
+  EXPECT_EQ((*records)[0].reason, record.reason);
+  EXPECT_EQ((*records)[0].body, record.body);
+  ASSERT_EQ(problems.size(), 1U);
+  EXPECT_NE(problems[0].find("000003.json"), std::string::npos);
+  EXPECT_EQ(WriteControl(directory.path(), record).status().code(), StatusCode::kNotFound);
+}
+
+TEST(ControlTest, HostileTextIsRefused) {
+  const std::string deep(100'000, '[');
+  EXPECT_EQ(ParseControlUntrusted(deep).status().code(), StatusCode::kCorruption);
+  EXPECT_EQ(ParseControlUntrusted("{\"number\":-1,\"kind\":\"stop\"}").status().code(), StatusCode::kCorruption);
+  EXPECT_EQ(ParseControlUntrusted("{\"number\":1}").status().code(), StatusCode::kCorruption);
+  EXPECT_EQ(ParseControlUntrusted("{\"number\":1,\"kind\":\"stop\",\"deadline_s\":1e300}").status().code(),
+            StatusCode::kCorruption);
+  EXPECT_EQ(ParseControlUntrusted(std::string(2 << 20, ' ')).status().code(), StatusCode::kCorruption);
+}
+
+}  // namespace
+}  // namespace luff::store
