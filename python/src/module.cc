@@ -11,6 +11,9 @@ namespace luff::python {
 
 // One line per area, here and in the body below; the files stand in CMakeLists.txt beside this one.
 void InitErrors(nanobind::module_& m);
+#ifdef LUFF_CORE_CAPTURE
+void InitSession(nanobind::module_& m);
+#endif
 
 }  // namespace luff::python
 
@@ -18,4 +21,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The C++ core of Luff. Private: use the modules of `luff`.";
   m.def("version", [] { return std::string(luff::Version()); }, "The version of this build.");
   luff::python::InitErrors(m);
+#ifdef LUFF_CORE_CAPTURE
+  luff::python::InitSession(m);
+#endif
 }

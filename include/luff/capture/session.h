@@ -89,6 +89,9 @@ class Session {
   /// Form bits due in this step for one tensor.
   [[nodiscard]] virtual std::uint32_t DueForms(TensorId id) const noexcept = 0;
 
+  /// True if capturing these reads more than 32 KiB: then a caller with a global lock lets go of it.
+  [[nodiscard]] virtual bool WorthReleasing(std::span<const TensorRef> refs) const noexcept = 0;
+
   // Capture (hot) -----------------------------------------------------------------------------------------------------
   /// Copies and summarises what is due. Memory may be changed or freed as soon as it returns.
   virtual void Capture(std::span<const TensorRef> refs) noexcept = 0;

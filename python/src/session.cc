@@ -1,0 +1,253 @@
+// luff._core.Session: what a hook calls while a model trains. Capture lets go of the GIL only when it reads more than
+// 32 KiB; the calls made for every module and event are plain ones.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "luff/capture/config.h"
+#include "luff/capture/session.h"
+
+namespace luff::python {
+namespace nb = nanobind;
+namespace {
+
+using Table = nb::ndarray<const std::uint64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Numbers = std::vector<std::int64_t>;
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  constexpr double kLongestS = 86'400;
+  if (!(seconds > 0)) return std::chrono::milliseconds(0);
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, kLongestS) * 1000));
+}
+
+Layout MakeLayout(int dtype, const Numbers& shape, const std::optional<Numbers>& strides) {
+  if (dtype < 0 || dtype > 255 || !IsKnownDType(static_cast<std::uint8_t>(dtype))) {
+    ThrowIfError(InvalidArgument("dtype code " + std::to_string(dtype) + " found, a member of DType expected"));
+  }
+  const auto type = static_cast<DType>(dtype);
+  return Unwrap(strides ? Layout::Strided(type, shape, *strides) : Layout::Contiguous(type, shape));
+}
+
+class PySession {
+ public:
+  PySession(std::unique_ptr<capture::Session> session, std::string run_path)
+      : session_(std::move(session)), run_path_(std::move(run_path)) {}
+
+  static std::unique_ptr<PySession> Open(const std::string& run_path, bool resume, bool join,
+                                         std::optional<std::uint32_t> worker, std::uint32_t world_size,
+                                         const std::string& config_json, const std::string& command_json) {
+    capture::SessionOptions options;
+    options.run_path = run_path;
+    options.resume = resume;
+    options.join = join;
+    options.worker = worker.value_or(format::kNoId);
+    options.world_size = world_size;
+    options.config_json = config_json;
+    options.command_json = command_json;
+    return std::make_unique<PySession>(Unwrap(capture::Session::Open(options)), run_path);
+  }
+
+  [[nodiscard]] capture::Session& get() const noexcept { return *session_; }
+  [[nodiscard]] const std::string& run_path() const noexcept { return run_path_; }
+
+  void Capture(const Table& table, std::optional<std::size_t> count, double factor) const {
+    static_assert(sizeof(capture::TensorRef) == 4 * sizeof(std::uint64_t));
+    const std::size_t rows = std::min(count.value_or(table.shape(0)), table.shape(0));
+    const std::span<const capture::TensorRef> refs(reinterpret_cast<const capture::TensorRef*>(table.data()), rows);
+    CaptureRefs(refs, factor);
+  }
+
+  void CaptureRefs(std::span<const capture::TensorRef> refs, double factor) const {
+    if (!session_->WorthReleasing(refs)) {
+      session_->CaptureScaled(refs, factor);
+      return;
+    }
+    const nb::gil_scoped_release release;
+    session_->CaptureScaled(refs, factor);
+  }
+
+ private:
+  std::unique_ptr<capture::Session> session_;
+  std::string run_path_;
+};
+
+nb::dict HealthDict(const PySession& session) {
+  const capture::Health health = session.get().health();
+  nb::dict counters;
+  for (const capture::Counter& counter : health.counters) {
+    counters[nb::str(counter.name.data(), counter.name.size())] = counter.value;
+  }
+  nb::dict out;
+  out["accepting"] = health.accepting;
+  out["first_error"] = health.first_error;
+  out["overhead_ratio"] = health.overhead_ratio;
+  out["counters"] = counters;
+  return out;
+}
+
+}  // namespace
+
+void InitSession(nb::module_& m);
+void InitSession(nb::module_& m) {
+  m.def(
+      "check_config",
+      [](const std::string& config_json) {
+        return capture::DescribeCollections(Unwrap(capture::ParseConfigUntrusted(config_json)));
+      },
+      nb::arg("config_json"), "The collections that a capture configuration means, as JSON; raises what is wrong with it.");
+
+  nb::class_<PySession>(m, "Session", "One worker's recording of a run. All methods after `open` never raise for "
+                                      "reasons of the run, the disk or the network.")
+      .def_static("open", &PySession::Open, nb::arg("run_path"), nb::kw_only(), nb::arg("resume") = false,
+                  nb::arg("join") = false, nb::arg("worker") = nb::none(), nb::arg("world_size") = 1,
+                  nb::arg("config_json") = "", nb::arg("command_json") = "",
+                  "Create or join the run. `worker` None takes the lowest free number.")
+      .def(
+          "define_tensor",
+          [](const PySession& s, std::string_view name, std::uint8_t role, std::string_view module_path,
+             std::string_view module_type) {
+            return s.get().DefineTensor(name, static_cast<format::Role>(role), module_path, module_type);
+          },
+          nb::arg("name"), nb::arg("role"), nb::arg("module_path") = "", nb::arg("module_type") = "",
+          "Number of the tensor of this name.")
+      .def(
+          "define_layout",
+          [](const PySession& s, int dtype, const Numbers& shape, const std::optional<Numbers>& strides) {
+            return s.get().DefineLayout(MakeLayout(dtype, shape, strides));
+          },
+          nb::arg("dtype"), nb::arg("shape"), nb::arg("strides") = nb::none(),
+          "Number of a dtype, shape and strides (in elements; None: row-major).")
+      .def(
+          "define_shard_layout",
+          [](const PySession& s, int dtype, const Numbers& shape, const std::optional<Numbers>& strides,
+             const Numbers& global_shape, const Numbers& global_offset) {
+            return s.get().DefineShardLayout(MakeLayout(dtype, shape, strides), global_shape, global_offset);
+          },
+          nb::arg("dtype"), nb::arg("shape"), nb::arg("strides").none(), nb::arg("global_shape"),
+          nb::arg("global_offset"), "The same for a part of a larger tensor.")
+      .def(
+          "set_document",
+          [](const PySession& s, std::string_view name, std::string_view json) { s.get().SetDocument(name, json); },
+          nb::arg("name"), nb::arg("json_text"), "A JSON document of the run, at most 16 MiB.")
+      .def(
+          "begin_step",
+          [](const PySession& s, std::uint8_t mode, std::int64_t mode_step) {
+            s.get().BeginStep(static_cast<format::Mode>(mode), mode_step);
+          },
+          nb::arg("mode"), nb::arg("mode_step"), "Decide what is due in the step that begins.")
+      .def(
+          "due_role",
+          [](const PySession& s, std::uint8_t role) { return s.get().DueForms(static_cast<format::Role>(role)); },
+          nb::arg("role"), "Form bits due in this step for any tensor of the role; 0: nothing.")
+      .def(
+          "due_tensor", [](const PySession& s, std::uint32_t id) { return s.get().DueForms(id); }, nb::arg("tensor"),
+          "Form bits due in this step for one tensor.")
+      .def(
+          "capture",
+          [](const PySession& s, const Table& table, std::optional<std::size_t> count) { s.Capture(table, count, 1.0); },
+          nb::arg("table"), nb::arg("count") = nb::none(),
+          "Copy and summarise what is due. Rows of uint64: id | layout << 32, address, storage key, flags.")
+      .def(
+          "capture_one",
+          [](const PySession& s, std::uint32_t id, std::uint32_t layout, std::uint64_t address,
+             std::uint64_t storage_key, std::uint64_t flags) {
+            const capture::TensorRef ref{id, layout, reinterpret_cast<const std::byte*>(address), storage_key, flags};
+            s.CaptureRefs({&ref, 1}, 1.0);
+          },
+          nb::arg("tensor"), nb::arg("layout"), nb::arg("address"), nb::arg("storage_key") = 0, nb::arg("flags") = 0,
+          "The same for one tensor.")
+      .def(
+          "capture_scaled",
+          [](const PySession& s, const Table& table, double factor, std::optional<std::size_t> count) {
+            s.Capture(table, count, factor);
+          },
+          nb::arg("table"), nb::arg("factor"), nb::arg("count") = nb::none(), "The same for values to be multiplied.")
+      .def(
+          "scalar", [](const PySession& s, std::uint32_t id, double value) { s.get().Scalar(id, value); },
+          nb::arg("tensor"), nb::arg("value"), "Record a number.")
+      .def(
+          "text", [](const PySession& s, std::uint32_t id, std::string_view text) { s.get().Text(id, text); },
+          nb::arg("tensor"), nb::arg("utf8"), "Record a text.")
+      .def(
+          "event",
+          [](const PySession& s, std::uint16_t kind, std::uint32_t subject, std::uint64_t argument) {
+            s.get().Event(static_cast<format::EventKind>(kind), subject, argument);
+          },
+          nb::arg("kind"), nb::arg("subject") = format::kNoId, nb::arg("argument") = 0,
+          "Record an event of the training loop.")
+      .def(
+          "event_json", [](const PySession& s, std::string_view json) { s.get().EventJson(json); },
+          nb::arg("json_text"), "Record an event with an object of its own, which has \"kind\".")
+      .def(
+          "gap",
+          [](const PySession& s, std::uint32_t id, std::uint16_t reason, std::uint32_t forms, std::uint64_t count) {
+            s.get().Gap(id, static_cast<format::GapReason>(reason), forms, count);
+          },
+          nb::arg("tensor"), nb::arg("reason"), nb::arg("forms"), nb::arg("count") = 1,
+          "Say that something was not recorded, and why.")
+      .def(
+          "hash",
+          [](const PySession& s, std::uint64_t address, std::size_t bytes) {
+            return s.get().Hash(reinterpret_cast<const std::byte*>(address), bytes);
+          },
+          nb::arg("address"), nb::arg("nbytes"), "XXH3-64 of memory; 0 for none.")
+      .def(
+          "end_step",
+          [](const PySession& s, std::uint8_t mode, std::int64_t global_step, std::int64_t mode_step,
+             std::int64_t update) {
+            s.get().EndStep({static_cast<format::Mode>(mode), global_step, mode_step, update});
+          },
+          nb::arg("mode"), nb::arg("global_step"), nb::arg("mode_step"), nb::arg("update"),
+          "Hand the step to the writer thread.")
+      .def(
+          "abandon_step", [](const PySession& s) { s.get().AbandonStep(); }, "Drop the step in progress.")
+      .def(
+          "stop_state", [](const PySession& s) { return static_cast<int>(s.get().stop_state()); },
+          "0: go on; 1: a stop is proposed; 2: stop now.")
+      .def(
+          "at_step_boundary",
+          [](const PySession& s, std::int64_t train_step) {
+            const nb::gil_scoped_release release;
+            return static_cast<int>(s.get().AtStepBoundary(train_step));
+          },
+          nb::arg("train_step"), "After that many TRAIN steps: wait, bounded, if a proposal names this one.")
+      .def(
+          "stop_reason", [](const PySession& s) { return s.get().stop_reason(); }, "Why the run is stopped, for people.")
+      .def(
+          "flush",
+          [](const PySession& s, double timeout_s) {
+            const nb::gil_scoped_release release;
+            return s.get().Flush(Milliseconds(timeout_s));
+          },
+          nb::arg("timeout_s"), "Wait until everything so far is published; False after the time-out.")
+      .def(
+          "close",
+          [](const PySession& s, std::uint32_t reason, double timeout_s) {
+            const nb::gil_scoped_release release;
+            s.get().Close(static_cast<format::EndReason>(reason), Milliseconds(timeout_s));
+          },
+          nb::arg("reason"), nb::arg("timeout_s") = 2.0, "End the recording. Idempotent.")
+      .def(
+          "after_fork_in_child", [](const PySession& s) { s.get().AfterForkInChild(); },
+          "In a forked child: take nothing more.")
+      .def("health", &HealthDict, "Counters, the first error, and whether anything is still taken.")
+      .def_prop_ro("worker", [](const PySession& s) { return s.get().worker(); }, "Number of this worker.")
+      .def_prop_ro("run_path", &PySession::run_path, "The run directory.");
+}
+
+}  // namespace luff::python

@@ -1,0 +1,523 @@
+#include "luff/capture/config.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "luff/base/regex.h"
+
+namespace luff::capture {
+namespace {
+
+using Json = nlohmann::json;
+using format::Form;
+using format::Role;
+
+constexpr std::size_t kMaxConfigBytes = 4U << 20;
+constexpr std::size_t kMaxNames = 100'000;
+
+struct Named {
+  std::string_view name;
+  std::uint32_t value;
+};
+
+constexpr std::array<Named, kRoleCount> kRoles{{
+    {"other", 0}, {"weight", 1}, {"bias", 2}, {"gradient", 3}, {"buffer", 4}, {"input", 5}, {"output", 6},
+    {"loss", 7}, {"loss_input", 8}, {"optimizer_state", 9}, {"optimizer_setting", 10}, {"scalar", 11},
+    {"custom", 12}, {"label", 13},
+}};
+constexpr std::array<Named, 8> kForms{{
+    {"summary", 1}, {"raw", 2}, {"histogram", 4}, {"hash", 8}, {"units", 16}, {"difference", 32}, {"extra", 64},
+    {"shape", 128},
+}};
+constexpr std::array<Named, kModeCount> kModes{{{"TRAIN", 1}, {"EVAL", 2}, {"PREDICT", 3}, {"GLOBAL", 4}}};
+constexpr std::array<Named, 3> kAxes{{{"channel", 0}, {"last", 1}, {"all_but_first", 2}}};
+constexpr std::array<Named, 3> kPolicies{{{"degrade", 0}, {"block", 1}, {"drop", 2}}};
+constexpr std::array<Named, 3> kDirect{{{"auto", 0}, {"on", 1}, {"off", 2}}};
+constexpr std::array<Named, 3> kSync{{{"none", 0}, {"interval", 1}, {"step", 2}}};
+
+constexpr std::uint32_t RoleBit(Role role) { return 1U << static_cast<unsigned>(role); }
+constexpr std::uint32_t FormBit(Form form) { return static_cast<std::uint32_t>(form); }
+constexpr std::uint32_t kSummaryForm = FormBit(Form::kSummary);
+constexpr std::uint32_t kFullForms = FormBit(Form::kSummary) | FormBit(Form::kRaw);
+
+// Collections that need no regex of the user's. The expressions are the published ones; they are asked only for
+// tensors that can be meant, so that an output of a module called "weight_norm" does not become a weight.
+struct BuiltIn {
+  std::string_view name;
+  std::string_view include;
+  std::uint32_t roles;
+  std::uint32_t base_forms;  // when nobody lists the collection
+};
+constexpr std::uint32_t kFreeRoles = RoleBit(Role::kOther) | RoleBit(Role::kCustom);
+constexpr std::array<BuiltIn, 11> kBuiltIns{{
+    {"weights", "^(?!gradient).*weight", RoleBit(Role::kWeight), kSummaryForm},
+    {"biases", "^(?!gradient).*bias", RoleBit(Role::kBias), kSummaryForm},
+    {"gradients", "^gradient", RoleBit(Role::kGradient), kSummaryForm},
+    {"losses", "[Ll]oss_(?!input).*output", RoleBit(Role::kLoss), kFullForms},
+    {"all", ".*", 0, 0},
+    {"default", "", 0, 0},
+    {"buffers", "", RoleBit(Role::kBuffer), 0},
+    {"inputs", "", RoleBit(Role::kInput), 0},
+    {"outputs", "", RoleBit(Role::kOutput), 0},
+    {"optimizer_state", "", RoleBit(Role::kOptimizerState), 0},
+    {"labels", "", RoleBit(Role::kLabel), 0},
+}};
+
+std::size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t up = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      diagonal = up;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string Quoted(std::string_view text) {
+  std::string out = "\"";
+  out.append(text.substr(0, 80));
+  return out + "\"";
+}
+
+Status Unknown(std::string_view what, std::string_view found, std::span<const std::string_view> known,
+               const std::string& where) {
+  const std::string_view word = found.substr(0, 80);
+  std::string_view nearest = known.front();
+  for (std::string_view k : known) {
+    if (EditDistance(word, k) < EditDistance(word, nearest)) nearest = k;
+  }
+  std::string all;
+  for (std::string_view k : known) all += (all.empty() ? "" : ", ") + std::string(k);
+  return InvalidArgument("unknown " + std::string(what) + " " + Quoted(found) + " in " + where + "; did you mean " +
+                         Quoted(nearest) + "? Known: " + all);
+}
+
+Status Wrong(const std::string& where, std::string_view key, const Json& found, std::string_view expected) {
+  std::string text = found.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > 80) text = text.substr(0, 80) + "...";
+  return InvalidArgument(where + ": " + Quoted(key) + " is " + text + ", expected " + std::string(expected));
+}
+
+template <std::size_t N>
+Status ParseNamed(const Json& value, const std::array<Named, N>& table, std::string_view what,
+                  const std::string& where, std::uint32_t* out) {
+  if (!value.is_string()) return Wrong(where, what, value, "a word");
+  const auto& text = value.get_ref<const std::string&>();
+  std::array<std::string_view, N> known{};
+  for (std::size_t i = 0; i < N; ++i) {
+    if (table[i].name == text) {
+      *out = table[i].value;
+      return Status::Ok();
+    }
+    known[i] = table[i].name;
+  }
+  return Unknown(what, text, known, where);
+}
+
+Status ParseInteger(const Json& value, std::string_view key, const std::string& where, std::int64_t low,
+                    std::int64_t* out) {
+  if (value.is_number_integer() && !(value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX)) {
+    const auto number = value.get<std::int64_t>();
+    if (number >= low) {
+      *out = number;
+      return Status::Ok();
+    }
+  }
+  return Wrong(where, key, value, "a whole number from " + std::to_string(low));
+}
+
+Status ParseBytes(const Json& value, std::string_view key, const std::string& where, std::uint64_t* out) {
+  std::int64_t number = 0;
+  LUFF_RETURN_IF_ERROR(ParseInteger(value, key, where, 0, &number));
+  *out = static_cast<std::uint64_t>(number);
+  return Status::Ok();
+}
+
+Status ParseStrings(const Json& value, std::string_view key, const std::string& where,
+                    std::vector<std::string>* out) {
+  if (value.is_string()) {
+    out->assign(1, value.get<std::string>());
+    return Status::Ok();
+  }
+  if (!value.is_array() || value.size() > kMaxNames) return Wrong(where, key, value, "a list of strings");
+  out->clear();
+  for (const Json& item : value) {
+    if (!item.is_string()) return Wrong(where, key, item, "a string");
+    out->push_back(item.get<std::string>());
+  }
+  return Status::Ok();
+}
+
+Status ParseRegexes(const Json& value, std::string_view key, const std::string& where,
+                    std::vector<std::string>* out) {
+  LUFF_RETURN_IF_ERROR(ParseStrings(value, key, where, out));
+  for (const std::string& pattern : *out) {
+    Result<Regex> regex = Regex::Compile(pattern);
+    if (!regex.ok()) return regex.status().WithContext(where + ", " + Quoted(key));
+  }
+  return Status::Ok();
+}
+
+constexpr std::array<std::string_view, 4> kSaveKeys{"save_interval", "start_step", "end_step", "save_steps"};
+
+Status ParseSaveMode(const Json& json, const std::string& where, SaveMode* out) {
+  if (!json.is_object()) return Wrong(where, "save", json, "an object with save_interval, start_step, end_step, save_steps");
+  for (const auto& [key, value] : json.items()) {
+    if (key == "save_interval") {
+      LUFF_RETURN_IF_ERROR(ParseInteger(value, key, where, 1, &out->save_interval));
+    } else if (key == "start_step") {
+      LUFF_RETURN_IF_ERROR(ParseInteger(value, key, where, 0, &out->start_step));
+    } else if (key == "end_step") {
+      out->end_step.reset();
+      if (value.is_null()) continue;
+      std::int64_t end = 0;
+      LUFF_RETURN_IF_ERROR(ParseInteger(value, key, where, 0, &end));
+      out->end_step = end;
+    } else if (key == "save_steps") {
+      if (!value.is_array() || value.size() > 1'000'000) return Wrong(where, key, value, "a list of steps");
+      out->save_steps.clear();
+      for (const Json& step : value) {
+        std::int64_t number = 0;
+        LUFF_RETURN_IF_ERROR(ParseInteger(step, key, where, 0, &number));
+        out->save_steps.push_back(number);
+      }
+      std::sort(out->save_steps.begin(), out->save_steps.end());
+    } else {
+      return Unknown("key", key, kSaveKeys, where);
+    }
+  }
+  return Status::Ok();
+}
+
+// `save` holds the defaults on entry: modes that are not named (or null) keep them.
+Status ParseSave(const Json& json, const std::string& where, std::array<SaveMode, kModeCount>* save) {
+  if (!json.is_object()) return Wrong(where, "save", json, "an object");
+  bool by_mode = false;
+  for (const Named& mode : kModes) by_mode = by_mode || json.contains(mode.name);
+  if (!by_mode) {
+    SaveMode one;
+    LUFF_RETURN_IF_ERROR(ParseSaveMode(json, where, &one));
+    save->fill(one);
+    return Status::Ok();
+  }
+  for (const auto& [key, value] : json.items()) {
+    std::uint32_t mode = 0;
+    LUFF_RETURN_IF_ERROR(ParseNamed(Json(key), kModes, "mode", where, &mode));
+    if (value.is_null()) continue;
+    SaveMode one;
+    LUFF_RETURN_IF_ERROR(ParseSaveMode(value, where + "." + key, &one));
+    (*save)[mode - 1] = one;
+  }
+  return Status::Ok();
+}
+
+Status ParseKeep(const Json& value, const std::string& where, store::Retention* out) {
+  if (value == "all") {
+    out->kind = store::Retention::Kind::kAll;
+    return Status::Ok();
+  }
+  if (value == "thin") {
+    out->kind = store::Retention::Kind::kThin;
+    return Status::Ok();
+  }
+  if (value.is_object() && value.size() == 1 && value.contains("last")) {
+    out->kind = store::Retention::Kind::kLast;
+    return ParseInteger(value["last"], "last", where + ".keep", 1, &out->last_steps);
+  }
+  return Wrong(where, "keep", value, R"("all", "thin" or {"last": K})");
+}
+
+constexpr std::array<std::string_view, 12> kCollectionKeys{
+    "name", "include", "exclude", "tensor_names", "roles", "module_types", "forms", "unit_axis", "save", "keep",
+    "max_bytes", "policy"};
+
+void ApplyBuiltIn(const BuiltIn& built_in, CollectionConfig* out) {
+  out->name = built_in.name;
+  if (!built_in.include.empty()) out->include.assign(1, std::string(built_in.include));
+  out->roles = built_in.roles;
+  if (built_in.roles != 0) out->include_roles = built_in.roles | kFreeRoles;
+}
+
+Status ParseCollection(const Json& json, const std::string& position, CollectionConfig* out) {
+  if (!json.is_object()) return Wrong("the configuration", position, json, "an object");
+  if (!json.contains("name") || !json["name"].is_string() || json["name"].get_ref<const std::string&>().empty()) {
+    return InvalidArgument(position + ": no name found, expected \"name\": a word that tells collections apart");
+  }
+  const std::string name = json["name"].get<std::string>();
+  const std::string where = "collection " + Quoted(name);
+  out->name = name;
+  out->forms = kFullForms;
+  bool selects = false;
+  for (const BuiltIn& b : kBuiltIns) {
+    if (b.name != name) continue;
+    ApplyBuiltIn(b, out);
+    selects = true;
+  }
+  if (json.contains("include") || json.contains("roles") || json.contains("tensor_names") ||
+      json.contains("module_types")) {  // an own choice replaces the built-in one
+    selects = selects || !json.value("include", Json::array()).empty() || !json.value("roles", Json::array()).empty() ||
+              !json.value("tensor_names", Json::array()).empty() || !json.value("module_types", Json::array()).empty();
+    if (!json.value("include", Json::array()).empty() || !json.value("roles", Json::array()).empty()) {
+      out->include.clear();
+      out->include_roles = ~0U;
+      out->roles = 0;
+    }
+  }
+  if (!selects) {
+    return InvalidArgument(where + " selects nothing: expected \"include\" (regexes), \"tensor_names\", \"roles\" or "
+                           "\"module_types\"");
+  }
+  for (const auto& [key, value] : json.items()) {
+    std::uint32_t word = 0;
+    if (key == "name") continue;
+    if (key == "include") {
+      if (!value.empty()) LUFF_RETURN_IF_ERROR(ParseRegexes(value, key, where, &out->include));
+    } else if (key == "exclude") {
+      LUFF_RETURN_IF_ERROR(ParseRegexes(value, key, where, &out->exclude));
+    } else if (key == "tensor_names") {
+      LUFF_RETURN_IF_ERROR(ParseStrings(value, key, where, &out->tensor_names));
+      std::sort(out->tensor_names.begin(), out->tensor_names.end());
+    } else if (key == "module_types") {
+      LUFF_RETURN_IF_ERROR(ParseStrings(value, key, where, &out->module_types));
+    } else if (key == "roles") {
+      if (!value.is_array()) return Wrong(where, key, value, "a list of roles");
+      if (!value.empty()) out->roles = 0;
+      for (const Json& role : value) {
+        LUFF_RETURN_IF_ERROR(ParseNamed(role, kRoles, "role", where, &word));
+        out->roles |= 1U << word;
+      }
+    } else if (key == "forms") {
+      if (!value.is_array()) return Wrong(where, key, value, "a list of forms");
+      out->forms = 0;
+      for (const Json& form : value) {
+        LUFF_RETURN_IF_ERROR(ParseNamed(form, kForms, "form", where, &word));
+        out->forms |= word;
+      }
+    } else if (key == "unit_axis") {
+      LUFF_RETURN_IF_ERROR(ParseNamed(value, kAxes, "unit_axis", where, &word));
+      out->unit_axis = static_cast<UnitAxis>(word);
+    } else if (key == "save") {
+      if (!value.is_null()) LUFF_RETURN_IF_ERROR(ParseSave(value, where + ", save", &out->save));
+    } else if (key == "keep") {
+      LUFF_RETURN_IF_ERROR(ParseKeep(value, where, &out->keep));
+    } else if (key == "max_bytes") {
+      LUFF_RETURN_IF_ERROR(ParseBytes(value, key, where, &out->max_bytes));
+    } else if (key == "policy") {
+      LUFF_RETURN_IF_ERROR(ParseNamed(value, kPolicies, "policy", where, &word));
+      out->policy = static_cast<Policy>(word);
+    } else {
+      return Unknown("key", key, kCollectionKeys, where);
+    }
+  }
+  return Status::Ok();
+}
+
+constexpr std::array<std::string_view, 13> kTopKeys{
+    "collections", "defaults", "save", "save_interval", "include_regex", "save_all", "max_overhead", "max_bytes",
+    "summary_max_bytes", "pool_max_bytes", "direct_io", "sync", "events"};
+
+Status ParseBool(const Json& value, std::string_view key, bool* out) {
+  if (!value.is_boolean()) return Wrong("the configuration", key, value, "true or false");
+  *out = value.get<bool>();
+  return Status::Ok();
+}
+
+Status ParseSettings(const Json& json, Config* out) {
+  const std::string where = "the configuration";
+  std::uint32_t word = 0;
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(kTopKeys.begin(), kTopKeys.end(), key) == kTopKeys.end()) {
+      return Unknown("key", key, kTopKeys, where);
+    }
+    if (key == "max_overhead") {
+      if (!value.is_number() || !(value.get<double>() >= 0) || value.get<double>() > 100) {
+        return Wrong(where, key, value, "a share of the step time, e.g. 0.05 (0: no limit)");
+      }
+      out->max_overhead = value.get<double>();
+    } else if (key == "max_bytes") {
+      LUFF_RETURN_IF_ERROR(ParseBytes(value, key, where, &out->max_bytes));
+    } else if (key == "summary_max_bytes") {
+      LUFF_RETURN_IF_ERROR(ParseBytes(value, key, where, &out->summary_max_bytes));
+    } else if (key == "pool_max_bytes") {
+      LUFF_RETURN_IF_ERROR(ParseBytes(value, key, where, &out->pool_max_bytes));
+    } else if (key == "direct_io") {
+      LUFF_RETURN_IF_ERROR(ParseNamed(value, kDirect, key, where, &word));
+      out->direct_io = static_cast<store::WriterOptions::Direct>(word);
+    } else if (key == "sync") {
+      LUFF_RETURN_IF_ERROR(ParseNamed(value, kSync, key, where, &word));
+      out->sync = static_cast<store::WriterOptions::Sync>(word);
+    } else if (key == "events") {
+      LUFF_RETURN_IF_ERROR(ParseBool(value, key, &out->events));
+    }
+  }
+  return Status::Ok();
+}
+
+Status Add(CollectionConfig collection, Config* out) {
+  for (const CollectionConfig& other : out->collections) {
+    if (other.name == collection.name) {
+      return InvalidArgument("two collections are called " + Quoted(collection.name) + ", expected one of each name");
+    }
+  }
+  if (out->collections.size() == kMaxCollections) {
+    return InvalidArgument("more than " + std::to_string(kMaxCollections) +
+                           " collections found; join some of them, each may hold many expressions");
+  }
+  out->collections.push_back(std::move(collection));
+  return Status::Ok();
+}
+
+bool Has(const Config& config, std::string_view name) {
+  return std::any_of(config.collections.begin(), config.collections.end(),
+                     [&](const CollectionConfig& c) { return c.name == name; });
+}
+
+Status Build(const Json& json, Config* out) {
+  LUFF_RETURN_IF_ERROR(ParseSettings(json, out));
+  std::array<SaveMode, kModeCount> listed_save{};  // the published default, every 500 steps
+  std::array<SaveMode, kModeCount> base_save{};    // what is taken without options: every step
+  for (SaveMode& mode : base_save) mode.save_interval = 1;
+  if (json.contains("save_interval")) {
+    std::int64_t interval = 0;
+    LUFF_RETURN_IF_ERROR(ParseInteger(json["save_interval"], "save_interval", "the configuration", 1, &interval));
+    for (SaveMode& mode : listed_save) mode.save_interval = interval;
+    base_save = listed_save;
+  }
+  if (json.contains("save") && !json["save"].is_null()) {
+    LUFF_RETURN_IF_ERROR(ParseSave(json["save"], "the configuration, save", &listed_save));
+    LUFF_RETURN_IF_ERROR(ParseSave(json["save"], "the configuration, save", &base_save));
+  }
+  if (json.contains("collections")) {
+    if (!json["collections"].is_array()) {
+      return Wrong("the configuration", "collections", json["collections"], "a list of objects");
+    }
+    std::size_t position = 0;
+    for (const Json& item : json["collections"]) {
+      CollectionConfig collection;
+      collection.save = listed_save;
+      LUFF_RETURN_IF_ERROR(ParseCollection(item, "collections[" + std::to_string(position++) + "]", &collection));
+      LUFF_RETURN_IF_ERROR(Add(std::move(collection), out));
+    }
+  }
+  std::vector<std::string> include;
+  if (json.contains("include_regex")) {
+    LUFF_RETURN_IF_ERROR(ParseRegexes(json["include_regex"], "include_regex", "the configuration", &include));
+  }
+  if (!include.empty()) {
+    CollectionConfig collection;
+    collection.name = "default";
+    collection.include = std::move(include);
+    collection.forms = kFullForms;
+    collection.save = listed_save;
+    LUFF_RETURN_IF_ERROR(Add(std::move(collection), out));
+  }
+  bool save_all = false;
+  bool defaults = true;
+  if (json.contains("save_all")) LUFF_RETURN_IF_ERROR(ParseBool(json["save_all"], "save_all", &save_all));
+  if (json.contains("defaults")) LUFF_RETURN_IF_ERROR(ParseBool(json["defaults"], "defaults", &defaults));
+  for (const BuiltIn& b : kBuiltIns) {
+    const bool all = b.name == "all" && save_all;
+    if (Has(*out, b.name) || !(all || (defaults && b.base_forms != 0))) continue;
+    CollectionConfig collection;
+    ApplyBuiltIn(b, &collection);
+    collection.forms = all ? kFullForms : b.base_forms;
+    collection.save = all ? listed_save : base_save;
+    LUFF_RETURN_IF_ERROR(Add(std::move(collection), out));
+  }
+  return Status::Ok();
+}
+
+Json DescribeSave(const SaveMode& save) {
+  Json end = nullptr;
+  if (save.end_step) end = *save.end_step;
+  return {{"save_interval", save.save_interval},
+          {"start_step", save.start_step},
+          {"end_step", std::move(end)},
+          {"save_steps", save.save_steps}};
+}
+
+template <std::size_t N>
+Json DescribeBits(std::uint32_t bits, const std::array<Named, N>& table, bool shifted) {
+  Json out = Json::array();
+  for (const Named& n : table) {
+    if ((bits & (shifted ? 1U << n.value : n.value)) != 0) out.push_back(n.name);
+  }
+  return out;
+}
+
+}  // namespace
+
+bool SaveMode::ShouldSave(std::int64_t mode_step) const noexcept {
+  if (mode_step < 0) return false;
+  if (!save_steps.empty() && std::binary_search(save_steps.begin(), save_steps.end(), mode_step)) return true;
+  return mode_step >= start_step && (!end_step || mode_step < *end_step) && mode_step % save_interval == 0;
+}
+
+Result<Config> ParseConfigUntrusted(std::string_view json) {
+  if (json.size() > kMaxConfigBytes) {
+    return InvalidArgument("a configuration of " + std::to_string(json.size()) + " bytes found, at most " +
+                           std::to_string(kMaxConfigBytes) + " expected");
+  }
+  try {
+    Json parsed = Json::object();
+    if (!json.empty()) parsed = Json::parse(json);
+    if (!parsed.is_object()) return InvalidArgument("the configuration is no JSON object, expected { ... }");
+    Config config;
+    LUFF_RETURN_IF_ERROR(Build(parsed, &config));
+    return config;
+  } catch (const Json::parse_error& e) {
+    return InvalidArgument("the configuration is no JSON, mistake at byte " + std::to_string(e.byte));
+  } catch (const std::exception& e) {
+    return InvalidArgument(std::string("the configuration cannot be read: ") + e.what());
+  }
+}
+
+std::string DescribeCollections(const Config& config) {
+  try {
+    Json out = Json::array();
+    for (const CollectionConfig& c : config.collections) {
+      Json save = Json::object();
+      for (const Named& mode : kModes) save[std::string(mode.name)] = DescribeSave(c.save[mode.value - 1]);
+      Json keep = "all";
+      if (c.keep.kind == store::Retention::Kind::kThin) keep = "thin";
+      if (c.keep.kind == store::Retention::Kind::kLast) keep = {{"last", c.keep.last_steps}};
+      Json item = {{"name", c.name},
+                   {"include", c.include},
+                   {"exclude", c.exclude},
+                   {"tensor_names", c.tensor_names},
+                   {"module_types", c.module_types},
+                   {"roles", DescribeBits(c.roles, kRoles, true)},
+                   {"forms", DescribeBits(c.forms, kForms, false)},
+                   {"unit_axis", kAxes[static_cast<std::size_t>(c.unit_axis)].name},
+                   {"save", std::move(save)},
+                   {"keep", std::move(keep)},
+                   {"max_bytes", c.max_bytes},
+                   {"policy", kPolicies[static_cast<std::size_t>(c.policy)].name}};
+      out.push_back(std::move(item));
+    }
+    return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+  } catch (const std::exception&) {
+    return "[]";
+  }
+}
+
+std::string_view RoleName(Role role) noexcept {
+  const auto i = static_cast<std::size_t>(role);
+  return i < kRoles.size() ? kRoles[i].name : "other";
+}
+
+std::string_view ModeName(format::Mode mode) noexcept {
+  const auto i = static_cast<std::size_t>(mode) - 1;
+  return i < kModes.size() ? kModes[i].name : "GLOBAL";
+}
+
+}  // namespace luff::capture

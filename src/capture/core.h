@@ -1,0 +1,66 @@
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "capture/block_pool.h"
+#include "capture/control_poll.h"
+#include "capture/governor.h"
+#include "capture/plan.h"
+#include "capture/producer.h"
+#include "capture/publisher.h"
+#include "capture/registry.h"
+#include "capture/stop_gate.h"
+#include "capture/work.h"
+#include "luff/base/mutex.h"
+#include "luff/capture/session.h"
+
+namespace luff::capture {
+
+/// Everything that the training threads and the writer thread share. Lives until both have let go of it, so that a
+/// writer thread that hangs on a dead file system outlives the session without harm.
+struct Core {
+  Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory, std::uint64_t control_after,
+       ControlPoll::Read read);
+
+  /// Body of the writer thread: until close was asked for and the queue is empty.
+  void RunWriter();
+  /// The same work in the calling thread, for sessions without a writer thread.
+  void Pump() LUFF_EXCLUDES(pump_mutex);
+  void Finish();
+
+  const Plan plan;
+  Registry registry;
+  BlockPool pool;
+  WorkQueue queue;
+  Counters counters;
+  StepPlan step;
+  std::atomic<std::uint64_t> next_serial{0};
+  StopGate gate;
+  Governor governor;
+  Publisher publisher;
+  ControlPoll control;
+  Mutex pump_mutex;
+
+  std::atomic<std::uint64_t> processed{0};   // items done by the writer thread
+  std::atomic<bool> close_asked{false};
+  std::atomic<format::EndReason> close_reason{format::EndReason::kFailed};
+  std::atomic<bool> give_up{false};          // the deadline has passed: do not publish more
+  std::atomic<std::size_t> wanted_spare{0};  // free blocks to keep touched
+  Mutex done_mutex;
+  std::condition_variable done;              // an item was processed, or the writer thread has ended
+  bool finished LUFF_GUARDED_BY(done_mutex) = false;
+  std::atomic<int> waiters{0};
+
+ private:
+  void Tick(std::int64_t now_ns);
+  std::int64_t next_poll_ns_ = 0, next_heartbeat_ns_ = 0;
+  store::StepBatch loose_;
+};
+
+}  // namespace luff::capture

@@ -1,0 +1,117 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "capture/block_pool.h"
+#include "capture/registry.h"
+#include "capture/work.h"
+#include "luff/base/mutex.h"
+
+namespace luff::capture {
+
+/// Counters of a session; relaxed, for people.
+struct Counters {
+  std::atomic<std::uint64_t> captured{0}, raw_values{0}, raw_bytes{0}, aliases{0}, unchanged{0}, degraded{0}, waits{0};
+  std::atomic<std::uint64_t> steps{0}, abandoned_steps{0}, dropped_steps{0}, written_chunks{0}, store_errors{0};
+  std::atomic<std::uint64_t> gaps{0};
+};
+
+/// What producers share, fixed for one step. Written by BeginStep, read by captures.
+struct StepPlan {
+  std::atomic<std::uint64_t> due{0};             // collections
+  std::atomic<std::uint64_t> raw_denied{0};      // collections whose raw values are left out in this step
+  std::atomic<std::uint16_t> deny_reason{0};
+  std::atomic<format::Mode> mode{format::Mode::kGlobal};
+  std::atomic<std::int64_t> expected_step{0};    // global step
+};
+
+struct ProducerContext {
+  const Plan* plan = nullptr;
+  Registry* registry = nullptr;
+  BlockPool* pool = nullptr;
+  WorkQueue* queue = nullptr;
+  Counters* counters = nullptr;
+  StepPlan* step = nullptr;
+  std::atomic<std::uint64_t>* next_serial = nullptr;
+  std::uint64_t difference_max_bytes = 256ULL << 20;
+};
+
+/// One producing thread's part of a step: its current block and its rows. Captures of one thread never wait for those of
+/// another.
+class Producer {
+ public:
+  explicit Producer(const ProducerContext& context) : context_(context) {}
+  ~Producer();
+  Producer(const Producer&) = delete;
+  Producer& operator=(const Producer&) = delete;
+
+  /// `factor` != 1: values are multiplied first.
+  void Capture(std::span<const TensorRef> refs, double factor) LUFF_EXCLUDES(mutex_);
+  /// Moves rows to `batch` and hands the open part of the block to the writer thread.
+  void EndStep(store::StepBatch* batch) LUFF_EXCLUDES(mutex_);
+  void Abandon() LUFF_EXCLUDES(mutex_);
+  /// Rows without memory: scalars, events, gaps.
+  template <typename F>
+  void AddRows(F&& add) LUFF_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    add(&rows_);
+  }
+
+  std::atomic<bool> abandoned{false};  // its thread has ended: another may take it over
+
+ private:
+  struct Seen {  // a raw value of this step that a later one may be an alias of
+    std::uint64_t key = 0;
+    const std::byte* address = nullptr;
+    LayoutId layout = 0;
+    std::uint32_t step_tag = 0;
+    TensorId tensor = 0;
+    std::uint64_t serial = 0;
+    Block* block = nullptr;
+    std::uint64_t generation = 0;
+    const std::byte* copy = nullptr;
+    bool has_summary = false;
+    bool try_codecs = false;
+    Summary summary;
+  };
+
+  void CaptureOne(const TensorRef& ref, double factor) LUFF_REQUIRES(mutex_);
+  void CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view, std::uint64_t bytes,
+                   std::uint64_t key, std::uint64_t due, std::uint32_t forms) LUFF_REQUIRES(mutex_);
+  /// Returns false when the value is no alias of one in memory with the same bytes.
+  bool CaptureAlias(TensorId id, const TensorView& view, std::uint64_t bytes, std::uint32_t forms,
+                    const Seen& seen, const ChunkRecord& own) LUFF_REQUIRES(mutex_);
+  void CaptureLarge(const ChunkRecord& base, const TensorView& view, bool summarize, Summary* summary)
+      LUFF_REQUIRES(mutex_);
+  void OtherForms(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view, std::uint64_t bytes,
+                  std::uint64_t due, std::uint32_t forms) LUFF_REQUIRES(mutex_);
+  void TakeDifference(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
+                      std::uint64_t bytes) LUFF_REQUIRES(mutex_);
+  /// Space for a header and `bytes` in the current block or a new one; null when there is no memory under the policy.
+  std::byte* Reserve(std::uint64_t bytes, Policy policy) LUFF_REQUIRES(mutex_);
+  void HandOver() LUFF_REQUIRES(mutex_);  // the open part of the block
+  void DropBlock() LUFF_REQUIRES(mutex_);
+  void AddSummary(TensorId id, DType dtype, const Summary& summary) LUFF_REQUIRES(mutex_);
+  void AddGap(TensorId id, std::uint32_t collection, format::GapReason reason, std::uint32_t forms,
+              std::uint64_t bytes) LUFF_REQUIRES(mutex_);
+  [[nodiscard]] Seen* SlotFor(std::uint64_t key, const std::byte* address, LayoutId layout) LUFF_REQUIRES(mutex_);
+
+  const ProducerContext context_;
+  Mutex mutex_;
+  store::StepBatch rows_ LUFF_GUARDED_BY(mutex_);
+  std::vector<ChunkRecord> chunks_ LUFF_GUARDED_BY(mutex_);
+  Block* block_ LUFF_GUARDED_BY(mutex_) = nullptr;
+  std::size_t begin_ LUFF_GUARDED_BY(mutex_) = 0;  // of the open part
+  std::size_t used_ LUFF_GUARDED_BY(mutex_) = 0;
+  std::uint64_t generation_ LUFF_GUARDED_BY(mutex_) = 0;
+  std::int64_t waited_ns_ LUFF_GUARDED_BY(mutex_) = 0;  // in this step, policy `block`
+  std::uint32_t step_tag_ LUFF_GUARDED_BY(mutex_) = 1;
+  std::vector<Seen> seen_ LUFF_GUARDED_BY(mutex_);
+  std::size_t seen_count_ LUFF_GUARDED_BY(mutex_) = 0;
+  std::vector<std::uint64_t> dense_ LUFF_GUARDED_BY(mutex_);      // histogram counters
+  std::vector<std::byte> scratch_ LUFF_GUARDED_BY(mutex_);        // scaled or degraded values
+};
+
+}  // namespace luff::capture

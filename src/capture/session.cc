@@ -1,0 +1,579 @@
+#include <pthread.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "capture/session_impl.h"
+#include "luff/tensor/hash.h"
+
+namespace luff::capture {
+namespace {
+
+using format::Form;
+using format::GapReason;
+
+constexpr std::size_t kMaxDocument = 16U << 20;
+constexpr std::size_t kMaxText = 1U << 20;
+constexpr std::uint64_t kWorthReleasing = 32U << 10;
+constexpr std::size_t kSpareBlocks = 4;
+
+std::int64_t SteadyNs() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+std::int64_t UnixNs() {
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::atomic<std::uint64_t> g_fork_count{0};
+std::atomic<std::uint64_t> g_next_session{1};
+
+// A thread's producers, one for each live session. When the thread ends others may take them over.
+struct ThreadProducers {
+  struct Entry {
+    std::uint64_t session;
+    std::shared_ptr<Producer> producer;
+  };
+  std::vector<Entry> entries;
+  ~ThreadProducers() {
+    for (Entry& e : entries) e.producer->abandoned.store(true, std::memory_order_release);
+  }
+};
+thread_local ThreadProducers t_producers;
+
+// JSON text of a string.
+std::string JsonQuoted(std::string_view text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto u = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (u < 0x20 || u == 0x7F) {
+      out += "\\u00";
+      out += kHex[u >> 4U];
+      out += kHex[u & 15U];
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+std::uint64_t ForkCount() noexcept {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { g_fork_count.fetch_add(1); });
+  static_cast<void>(registered);
+  return g_fork_count.load(std::memory_order_relaxed);
+}
+
+SessionImpl::SessionImpl(std::shared_ptr<Core> core, std::uint32_t worker)
+    : core_(std::move(core)), worker_(worker), serial_(g_next_session.fetch_add(1)), fork_count_(ForkCount()) {}
+
+Result<std::unique_ptr<Session>> SessionImpl::Start(Config config, std::unique_ptr<store::WorkerWriter> writer,
+                                                    std::uint32_t worker, bool writer_thread,
+                                                    std::string control_directory, std::uint64_t control_after,
+                                                    ControlPoll::Read read) {
+  try {
+    std::string collections = DescribeCollections(config);
+    LUFF_ASSIGN_OR_RETURN(Plan plan, Plan::Make(std::move(config)));
+    auto core = std::make_shared<Core>(std::move(plan), std::move(writer), std::move(control_directory), control_after,
+                                       std::move(read));
+    std::unique_ptr<SessionImpl> session(new SessionImpl(core, worker));
+    session->SetDocument("collections", collections);
+    if (writer_thread) {
+      session->thread_ = std::thread([core] {
+        try {
+          core->RunWriter();
+        } catch (...) {  // out of memory: nothing more is taken, training goes on
+          MutexLock lock(core->done_mutex);
+          core->finished = true;
+        }
+      });
+      session->has_thread_ = true;
+    }
+    return std::unique_ptr<Session>(std::move(session));
+  } catch (const std::exception& e) {
+    return ResourceExhausted(std::string("the capture session cannot start: ") + e.what());
+  }
+}
+
+SessionImpl::~SessionImpl() {
+  if (ForkCount() != fork_count_) {
+    // A child has neither the thread nor the right to the files: forget both, touch nothing.
+    new (&thread_) std::thread();
+    for (ThreadProducers::Entry& e : t_producers.entries) static_cast<void>(new std::shared_ptr<Producer>(e.producer));
+    static_cast<void>(new std::shared_ptr<Core>(std::move(core_)));
+    static_cast<void>(new std::vector<std::shared_ptr<Producer>>(std::move(producers_)));
+    return;
+  }
+  Close(format::EndReason::kFailed, std::chrono::seconds(2));
+  std::erase_if(t_producers.entries, [&](const auto& e) { return e.session == serial_; });
+}
+
+bool SessionImpl::accepting() const noexcept {
+  return accepting_.load(std::memory_order_relaxed) && g_fork_count.load(std::memory_order_relaxed) == fork_count_;
+}
+
+void SessionImpl::Fail(const char* where) noexcept {
+  accepting_.store(false, std::memory_order_relaxed);
+  core_->step.due.store(0, std::memory_order_relaxed);
+  for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+  try {
+    std::string what = std::string(where) + ": ";
+    try {
+      throw;
+    } catch (const std::exception& e) {
+      what += e.what();
+    } catch (...) {
+      what += "unknown exception";
+    }
+    MutexLock lock(mutex_);
+    if (first_error_.empty()) first_error_ = what;
+  } catch (...) {  // NOLINT(bugprone-empty-catch): out of memory while telling so
+  }
+}
+
+ProducerContext SessionImpl::MakeContext() const {
+  Core* core = core_.get();
+  ProducerContext context;
+  context.plan = &core->plan;
+  context.registry = &core->registry;
+  context.pool = &core->pool;
+  context.queue = &core->queue;
+  context.counters = &core->counters;
+  context.step = &core->step;
+  context.next_serial = &core->next_serial;
+  return context;
+}
+
+Producer* SessionImpl::ThisThread() {
+  for (const ThreadProducers::Entry& e : t_producers.entries) {
+    if (e.session == serial_) return e.producer.get();
+  }
+  std::shared_ptr<Producer> mine;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& p : producers_) {
+      if (p->abandoned.exchange(false, std::memory_order_acq_rel)) {
+        mine = p;
+        break;
+      }
+    }
+    if (mine == nullptr) {
+      // The producer's shared pointer keeps the core, whose pool holds its block.
+      auto* made = new Producer(MakeContext());
+      mine = std::shared_ptr<Producer>(made, [core = core_](Producer* p) { delete p; });
+      producers_.push_back(mine);
+    }
+  }
+  t_producers.entries.push_back({serial_, mine});
+  return mine.get();
+}
+
+TensorId SessionImpl::DefineTensor(std::string_view name, format::Role role, std::string_view module_path,
+                                   std::string_view module_type) noexcept {
+  if (!accepting()) return format::kNoId;
+  try {
+    const TensorId id = core_->registry.DefineTensor(name, role, module_path, module_type);
+    if (id == format::kNoId) Gap(id, GapReason::kTooMany, 0, 1);
+    return id;
+  } catch (...) {
+    Fail("DefineTensor");
+    return format::kNoId;
+  }
+}
+
+LayoutId SessionImpl::DefineLayout(const Layout& layout) noexcept { return DefineShardLayout(layout, {}, {}); }
+
+LayoutId SessionImpl::DefineShardLayout(const Layout& layout, std::span<const std::int64_t> global_shape,
+                                        std::span<const std::int64_t> global_offset) noexcept {
+  if (!accepting()) return format::kNoId;
+  try {
+    const LayoutId id = core_->registry.DefineLayout(layout, {global_shape.begin(), global_shape.end()},
+                                                     {global_offset.begin(), global_offset.end()});
+    if (id == format::kNoId) Gap(id, GapReason::kTooMany, 0, 1);
+    return id;
+  } catch (...) {
+    Fail("DefineLayout");
+    return format::kNoId;
+  }
+}
+
+void SessionImpl::SetDocument(std::string_view name, std::string_view json) noexcept {
+  if (!accepting()) return;
+  if (json.size() > kMaxDocument || name.size() > 255) {
+    Gap(format::kNoId, GapReason::kTooMany, 0, 1);
+    return;
+  }
+  try {
+    MutexLock lock(mutex_);
+    for (auto& [key, value] : documents_) {
+      if (key == name) {
+        value = json;
+        return;
+      }
+    }
+    if (documents_.size() < 64) documents_.emplace_back(name, json);
+  } catch (...) {
+    Fail("SetDocument");
+  }
+}
+
+void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept {
+  if (!accepting()) return;
+  in_step_ = true;
+  step_begin_ns_.store(SteadyNs(), std::memory_order_relaxed);
+  capture_ns_.store(0, std::memory_order_relaxed);
+  const Plan& plan = core_->plan;
+  StepPlan& step = core_->step;
+  const std::uint64_t due = plan.DueCollections(mode, mode_step);
+  const std::uint64_t raw_due = due & plan.raw_collections();
+  std::uint64_t denied = 0;
+  if (raw_due != 0) {
+    core_->wanted_spare.store(kSpareBlocks, std::memory_order_relaxed);
+    denied = core_->publisher.over_budget.load(std::memory_order_relaxed) & raw_due;
+    GapReason reason = GapReason::kByteBudget;
+    if (denied != raw_due && !core_->governor.AllowRaw()) {
+      denied = raw_due;
+      reason = GapReason::kOverheadBudget;
+    }
+    step.deny_reason.store(static_cast<std::uint16_t>(reason), std::memory_order_relaxed);
+  }
+  step.raw_denied.store(denied, std::memory_order_relaxed);
+  step.mode.store(mode, std::memory_order_relaxed);
+  step.due.store(due, std::memory_order_relaxed);
+  if (due == planned_due_ && mode == planned_mode_) return;
+  planned_due_ = due;
+  planned_mode_ = mode;
+  for (std::size_t r = 0; r < kRoleCount; ++r) {
+    const auto role = static_cast<format::Role>(r);
+    const std::uint64_t possible = Plan::RoleSavedIn(role, mode) ? due & plan.PossibleFor(role) : 0;
+    role_forms_[r].store(plan.FormsOf(possible), std::memory_order_relaxed);
+  }
+}
+
+std::uint32_t SessionImpl::DueForms(format::Role role) const noexcept {
+  const auto r = static_cast<std::size_t>(role);
+  return r < kRoleCount ? role_forms_[r].load(std::memory_order_relaxed) : 0;
+}
+
+std::uint32_t SessionImpl::DueForms(TensorId id) const noexcept {
+  if (!accepting()) return 0;
+  const TensorState* tensor = core_->registry.tensor(id);
+  if (tensor == nullptr || !Plan::RoleSavedIn(tensor->role, core_->step.mode.load(std::memory_order_relaxed))) return 0;
+  return core_->plan.FormsOf(core_->step.due.load(std::memory_order_relaxed) &
+                             tensor->collections.load(std::memory_order_relaxed));
+}
+
+bool SessionImpl::WorthReleasing(std::span<const TensorRef> refs) const noexcept {
+  const std::uint64_t due = core_->step.due.load(std::memory_order_relaxed);
+  if (due == 0 || !accepting()) return false;
+  std::uint64_t bytes = 0;
+  for (const TensorRef& ref : refs) {
+    const TensorState* tensor = core_->registry.tensor(ref.id);
+    const LayoutState* layout = core_->registry.layout(ref.layout);
+    if (tensor == nullptr || layout == nullptr) continue;
+    if ((tensor->collections.load(std::memory_order_relaxed) & due) == 0) continue;
+    bytes += layout->bytes;
+    if (bytes > kWorthReleasing) return true;
+  }
+  return false;
+}
+
+void SessionImpl::CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept {
+  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !accepting()) return;
+  const std::int64_t begin = SteadyNs();
+  try {
+    ThisThread()->Capture(refs, factor);
+  } catch (...) {
+    Fail("Capture");
+  }
+  capture_ns_.fetch_add(SteadyNs() - begin, std::memory_order_relaxed);
+}
+
+void SessionImpl::Capture(std::span<const TensorRef> refs) noexcept { CaptureRefs(refs, 1.0); }
+void SessionImpl::CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept { CaptureRefs(refs, factor); }
+
+void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
+  if (!accepting()) return;
+  if (bytes_of_text > kMaxText) {
+    Gap(format::kNoId, GapReason::kTooMany, 0, 1);
+    return;
+  }
+  try {
+    // A step that never ends must not collect rows without bound.
+    ThisThread()->AddRows([&](store::StepBatch* rows) {
+      constexpr std::size_t kMaxRows = 1U << 20;
+      if (rows->scalars.size() + rows->events.size() + rows->event_json.size() * 64 + rows->gaps.size() < kMaxRows) {
+        add(rows);
+      } else {
+        core_->counters.gaps.fetch_add(1, std::memory_order_relaxed);
+      }
+    });
+  } catch (...) {
+    Fail("a row");
+  }
+}
+
+void SessionImpl::Scalar(TensorId id, double value) noexcept {
+  if (id == format::kNoId) return;
+  Add(0, [&](store::StepBatch* rows) { rows->scalars.push_back({id, 0, value}); });
+}
+
+void SessionImpl::Text(TensorId id, std::string_view utf8) noexcept {
+  Add(utf8.size(), [&](store::StepBatch* rows) {
+    rows->event_json.push_back("{\"kind\":\"text\",\"tensor\":" + std::to_string(id) + ",\"text\":" + JsonQuoted(utf8) +
+                               "}");
+  });
+}
+
+void SessionImpl::Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept {
+  if (!core_->plan.config().events) return;
+  const std::int64_t begin = step_begin_ns_.load(std::memory_order_relaxed);
+  Add(0, [&](store::StepBatch* rows) {
+    rows->events.push_back(
+        {static_cast<std::uint16_t>(kind), 0, subject, argument, begin == 0 ? 0 : SteadyNs() - begin});
+  });
+}
+
+void SessionImpl::EventJson(std::string_view json) noexcept {
+  if (!core_->plan.config().events) return;
+  Add(json.size(), [&](store::StepBatch* rows) { rows->event_json.emplace_back(json); });
+}
+
+void SessionImpl::Gap(TensorId id, GapReason reason, std::uint32_t forms, std::uint64_t count) noexcept {
+  core_->counters.gaps.fetch_add(count, std::memory_order_relaxed);
+  Add(0, [&](store::StepBatch* rows) {
+    format::GapRow row{};
+    row.tensor = id;
+    row.collection = format::kNoId;
+    row.reason = static_cast<std::uint16_t>(reason);
+    row.forms = static_cast<std::uint16_t>(forms);
+    row.count = count;
+    row.first_step = row.last_step = -1;
+    rows->gaps.push_back(row);
+  });
+}
+
+std::uint64_t SessionImpl::Hash(const std::byte* data, std::size_t bytes) const noexcept {
+  return bytes == 0 || data == nullptr ? 0 : HashBytes(data, bytes);
+}
+
+void SessionImpl::EndStep(const StepEnd& end) noexcept {
+  if (!accepting()) return;
+  try {
+    std::unique_ptr<Work> work = core_->queue.Blank();
+    work->kind = Work::Kind::kStep;
+    work->global_step = end.global_step;
+    core_->registry.TakeDefinitions(&work->batch);
+    {
+      MutexLock lock(mutex_);
+      for (const auto& producer : producers_) producer->EndStep(&work->batch);
+      for (auto& document : documents_) work->batch.documents.push_back(std::move(document));
+      documents_.clear();
+    }
+    const std::int64_t now = SteadyNs();
+    const std::int64_t begin = step_begin_ns_.load(std::memory_order_relaxed);
+    format::StepMark& mark = work->batch.mark;
+    mark.global_step = end.global_step;
+    mark.mode_step = end.mode_step;
+    mark.update = end.update;
+    mark.wall_unix_ns = UnixNs();
+    mark.duration_ns = in_step_ ? now - begin : 0;
+    mark.mode = static_cast<std::uint8_t>(end.mode);
+    // The training's share of the time lies between two ends of steps, not only inside of the step.
+    const std::int64_t since = last_end_ns_ != 0 ? now - last_end_ns_ : now - begin;
+    core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), std::max<std::int64_t>(since, 1));
+    last_end_ns_ = now;
+    core_->step.due.store(0, std::memory_order_relaxed);
+    core_->step.expected_step.store(end.global_step + 1, std::memory_order_relaxed);
+    for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+    planned_due_ = 0;
+    in_step_ = false;
+    core_->counters.steps.fetch_add(1, std::memory_order_relaxed);
+    if (!core_->queue.Push(work)) {  // the writer thread hangs: this step is lost, and says so when it comes back
+      core_->counters.dropped_steps.fetch_add(1, std::memory_order_relaxed);
+      Gap(format::kNoId, GapReason::kPoolFull, 0, 1);
+      MutexLock lock(mutex_);
+      for (auto& document : work->batch.documents) documents_.push_back(std::move(document));
+    }
+    if (end.mode == format::Mode::kTrain) core_->gate.StepFinished(end.mode_step + 1);
+    if (!has_thread_) core_->Pump();
+  } catch (...) {
+    Fail("EndStep");
+  }
+}
+
+void SessionImpl::AbandonStep() noexcept {
+  if (!accepting()) return;
+  try {
+    {
+      MutexLock lock(mutex_);
+      for (const auto& producer : producers_) producer->Abandon();
+    }
+    std::unique_ptr<Work> work = core_->queue.Blank();
+    work->kind = Work::Kind::kAbandon;
+    static_cast<void>(core_->queue.Push(work));
+    core_->step.due.store(0, std::memory_order_relaxed);
+    for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+    planned_due_ = 0;
+    in_step_ = false;
+    core_->counters.abandoned_steps.fetch_add(1, std::memory_order_relaxed);
+    if (!has_thread_) core_->Pump();
+  } catch (...) {
+    Fail("AbandonStep");
+  }
+}
+
+StopState SessionImpl::AtStepBoundary(std::int64_t train_step) noexcept {
+  if (!accepting()) return StopState::kNone;
+  try {
+    return core_->gate.AtBoundary(train_step);
+  } catch (...) {
+    Fail("AtStepBoundary");
+    return StopState::kNone;
+  }
+}
+
+std::string SessionImpl::stop_reason() const { return core_->gate.reason(); }
+
+bool SessionImpl::Flush(std::chrono::milliseconds deadline) noexcept {
+  if (!accepting()) return false;
+  try {
+    if (!has_thread_) {
+      core_->Pump();
+      return true;
+    }
+    const std::uint64_t goal = core_->queue.pushed();
+    const auto until = std::chrono::steady_clock::now() + deadline;
+    core_->waiters.fetch_add(1, std::memory_order_acq_rel);
+    bool reached = false;
+    {
+      MutexLock lock(core_->done_mutex);
+      std::unique_lock<std::mutex> native(core_->done_mutex.native(), std::adopt_lock);
+      while (!(reached = core_->processed.load(std::memory_order_acquire) >= goal) && !core_->finished) {
+        if (core_->done.wait_until(native, until) == std::cv_status::timeout) {
+          reached = core_->processed.load(std::memory_order_acquire) >= goal;
+          break;
+        }
+      }
+      native.release();
+    }
+    core_->waiters.fetch_sub(1, std::memory_order_acq_rel);
+    return reached;
+  } catch (...) {
+    Fail("Flush");
+    return false;
+  }
+}
+
+void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds deadline) noexcept {
+  if (g_fork_count.load() != fork_count_) return;
+  try {
+    {
+      MutexLock lock(mutex_);
+      if (!core_->close_asked.load()) {
+        // What a broken step left behind, and definitions that no step took along.
+        std::unique_ptr<Work> work = core_->queue.Blank();
+        work->kind = Work::Kind::kLoose;
+        store::StepBatch rest;
+        if (in_step_) {
+          for (const auto& producer : producers_) producer->Abandon();
+        }
+        for (const auto& producer : producers_) producer->EndStep(&rest);
+        core_->registry.TakeDefinitions(&work->batch);
+        work->batch.events.swap(rest.events);
+        work->batch.event_json.swap(rest.event_json);
+        work->batch.gaps.swap(rest.gaps);
+        for (auto& document : documents_) work->batch.documents.push_back(std::move(document));
+        documents_.clear();
+        if (in_step_) {
+          format::GapRow row{};
+          row.tensor = row.collection = format::kNoId;
+          row.reason = static_cast<std::uint16_t>(GapReason::kClosing);
+          row.count = 1;
+          row.first_step = row.last_step = core_->step.expected_step.load();
+          work->batch.gaps.push_back(row);
+        }
+        static_cast<void>(core_->queue.Push(work));
+      }
+    }
+    accepting_.store(false, std::memory_order_relaxed);
+    core_->step.due.store(0, std::memory_order_relaxed);
+    for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+    core_->gate.Close();
+    if (!core_->close_asked.load()) core_->close_reason.store(reason);
+    const bool first = !core_->close_asked.exchange(true, std::memory_order_acq_rel);
+    if (!has_thread_) {
+      if (first) {
+        core_->Pump();
+        core_->Finish();
+      }
+      return;
+    }
+    if (!thread_.joinable()) return;
+    core_->queue.Wake();
+    const auto until = std::chrono::steady_clock::now() + deadline;
+    bool done = false;
+    {
+      MutexLock lock(core_->done_mutex);
+      std::unique_lock<std::mutex> native(core_->done_mutex.native(), std::adopt_lock);
+      while (!core_->finished && core_->done.wait_until(native, until) != std::cv_status::timeout) {
+      }
+      done = core_->finished;
+      native.release();
+    }
+    if (done) {
+      thread_.join();
+    } else {
+      core_->give_up.store(true, std::memory_order_relaxed);
+      thread_.detach();  // it holds the core; what it still has is lost with the process
+    }
+  } catch (...) {
+    Fail("Close");
+  }
+}
+
+void SessionImpl::AfterForkInChild() noexcept {
+  accepting_.store(false, std::memory_order_relaxed);
+  core_->step.due.store(0, std::memory_order_relaxed);
+  for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+}
+
+Health SessionImpl::health() const {
+  Health out;
+  out.accepting = accepting();
+  if (g_fork_count.load() != fork_count_) return out;
+  {
+    MutexLock lock(mutex_);
+    out.first_error = first_error_;
+  }
+  if (out.first_error.empty()) out.first_error = core_->publisher.first_error();
+  const Counters& c = core_->counters;
+  const auto add = [&](const char* name, std::uint64_t value) { out.counters.push_back({name, value}); };
+  add("captured", c.captured.load());
+  add("raw_values", c.raw_values.load());
+  add("raw_bytes", c.raw_bytes.load());
+  add("aliases", c.aliases.load());
+  add("unchanged", c.unchanged.load());
+  add("degraded", c.degraded.load());
+  add("waits", c.waits.load());
+  add("steps", c.steps.load());
+  add("abandoned_steps", c.abandoned_steps.load());
+  add("dropped_steps", c.dropped_steps.load());
+  add("written_chunks", c.written_chunks.load());
+  add("store_errors", c.store_errors.load());
+  add("gaps", c.gaps.load());
+  add("pool_blocks", core_->pool.block_count());
+  add("raw_stride", core_->governor.stride());
+  add("tensors", core_->registry.tensor_count());
+  out.overhead_ratio = core_->governor.overhead_ratio();
+  return out;
+}
+
+}  // namespace luff::capture

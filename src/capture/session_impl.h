@@ -1,0 +1,89 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "capture/core.h"
+
+namespace luff::capture {
+
+/// The one implementation of Session. Forwards to producers, and turns every exception into a latched error.
+class SessionImpl final : public Session {
+ public:
+  /// `writer` and `read` are the store's, or a test's own.
+  [[nodiscard]] static Result<std::unique_ptr<Session>> Start(Config config, std::unique_ptr<store::WorkerWriter> writer,
+                                                              std::uint32_t worker, bool writer_thread,
+                                                              std::string control_directory,
+                                                              std::uint64_t control_after, ControlPoll::Read read);
+  ~SessionImpl() override;
+
+  TensorId DefineTensor(std::string_view name, format::Role role, std::string_view module_path,
+                        std::string_view module_type) noexcept override;
+  LayoutId DefineLayout(const Layout& layout) noexcept override;
+  LayoutId DefineShardLayout(const Layout& layout, std::span<const std::int64_t> global_shape,
+                             std::span<const std::int64_t> global_offset) noexcept override;
+  void SetDocument(std::string_view name, std::string_view json) noexcept override;
+  void BeginStep(format::Mode mode, std::int64_t mode_step) noexcept override;
+  [[nodiscard]] std::uint32_t DueForms(format::Role role) const noexcept override;
+  [[nodiscard]] std::uint32_t DueForms(TensorId id) const noexcept override;
+  [[nodiscard]] bool WorthReleasing(std::span<const TensorRef> refs) const noexcept override;
+  void Capture(std::span<const TensorRef> refs) noexcept override;
+  void CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept override;
+  void Scalar(TensorId id, double value) noexcept override;
+  void Text(TensorId id, std::string_view utf8) noexcept override;
+  void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept override;
+  void EventJson(std::string_view json) noexcept override;
+  void Gap(TensorId id, format::GapReason reason, std::uint32_t forms, std::uint64_t count) noexcept override;
+  [[nodiscard]] std::uint64_t Hash(const std::byte* data, std::size_t bytes) const noexcept override;
+  void EndStep(const StepEnd& step) noexcept override;
+  void AbandonStep() noexcept override;
+  [[nodiscard]] StopState stop_state() const noexcept override { return core_->gate.state(); }
+  StopState AtStepBoundary(std::int64_t train_step) noexcept override;
+  [[nodiscard]] std::string stop_reason() const override;
+  bool Flush(std::chrono::milliseconds deadline) noexcept override;
+  void Close(format::EndReason reason, std::chrono::milliseconds deadline) noexcept override;
+  void AfterForkInChild() noexcept override;
+  [[nodiscard]] Health health() const override;
+  [[nodiscard]] std::uint32_t worker() const noexcept override { return worker_; }
+
+ private:
+  SessionImpl(std::shared_ptr<Core> core, std::uint32_t worker);
+  [[nodiscard]] bool accepting() const noexcept;
+  [[nodiscard]] Producer* ThisThread();
+  [[nodiscard]] ProducerContext MakeContext() const;
+  void Fail(const char* where) noexcept;
+  void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;
+  void Add(std::uint64_t bytes_of_text, auto&& add) noexcept;
+
+  std::shared_ptr<Core> core_;
+  const std::uint32_t worker_;
+  const std::uint64_t serial_;                 // tells sessions of one process apart
+  const std::uint64_t fork_count_;
+  std::atomic<bool> accepting_{true};
+  std::thread thread_;
+  bool has_thread_ = false;
+
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<Producer>> producers_ LUFF_GUARDED_BY(mutex_);
+  std::vector<std::pair<std::string, std::string>> documents_ LUFF_GUARDED_BY(mutex_);
+  std::string first_error_ LUFF_GUARDED_BY(mutex_);
+
+  // Of the step in progress; the step calls come from one thread at a time.
+  std::array<std::atomic<std::uint32_t>, kRoleCount> role_forms_{};
+  std::atomic<std::int64_t> step_begin_ns_{0};
+  std::atomic<std::int64_t> capture_ns_{0};
+  std::int64_t last_end_ns_ = 0;
+  std::uint64_t planned_due_ = 0;
+  format::Mode planned_mode_ = format::Mode::kGlobal;
+  bool in_step_ = false;
+};
+
+/// Number of forks this process has behind it: a session of an earlier count belongs to the parent.
+[[nodiscard]] std::uint64_t ForkCount() noexcept;
+
+}  // namespace luff::capture
