@@ -22,8 +22,10 @@ class [[nodiscard]] Result {
   [[nodiscard]] Status status() && noexcept { return std::move(status_); }
   [[nodiscard]] T& value() & { return *value_; }
   [[nodiscard]] const T& value() const& { return *value_; }
-  [[nodiscard]] T&& value() && { return std::move(*value_); }
+  /// From a temporary by value, so that no reference outlives it.
+  [[nodiscard]] T value() && { return std::move(*value_); }
   [[nodiscard]] T& operator*() & { return *value_; }
+  [[nodiscard]] T operator*() && { return std::move(*value_); }
   [[nodiscard]] const T& operator*() const& { return *value_; }
   [[nodiscard]] T* operator->() { return &*value_; }
   [[nodiscard]] const T* operator->() const { return &*value_; }
