@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from luff import _codes as codes
-from luff._codes import EventKind, GapReason, Mode, Role
+from luff._codes import DType, EventKind, GapReason, Mode, Role
 from luff._hook import Guard, Session, StepClock
 from luff.torch import _loss
 from luff.torch._memory import DTYPE_CODES, is_readable, read_scalar
@@ -37,9 +37,12 @@ _OUTPUT, _GRADIENT = int(Role.OUTPUT), int(Role.GRADIENT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 _OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
+_OF_THE_NEXT = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP)})  # after an update
 _MAX_EVENTS = 256  # of one step, while it is undecided
 _MAX_WAITING = 1024  # scalars and evaluation steps that wait for a step to be published
 _MAX_WAITING_BYTES = 64 << 20
+_MAX_LOSSES = 64  # of one kind in one step
+_FLOAT32, _FLOAT64 = int(DType.FLOAT32), int(DType.FLOAT64)
 _HASH_BYTES = 4096
 _HASH_PARTS = 8
 
@@ -49,7 +52,7 @@ class Step:
 
     __slots__ = (
         "begun", "captured", "compiled", "decided", "events", "forwards", "graph_losses", "loss_outputs", "losses",
-        "may_train", "mode", "module_losses", "root", "saved_hooks", "scalars", "settings_done", "update", "updated",
+        "may_train", "mode", "module_losses", "root", "saved_hooks", "pending", "settings_done", "update", "updated",
         "weights_done",
     )  # fmt: skip
 
@@ -59,7 +62,7 @@ class Step:
         self.decided = mode != _TRAIN  # a backward pass was seen
         self.captured = False  # the session holds values that cannot be taken again
         self.events: list[tuple[int, int, int]] = []
-        self.scalars: list[tuple[int, float]] = []
+        self.pending: list[tuple[str, int, float | None, int]] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
         self.module_losses: dict[str, int] = {}
@@ -105,7 +108,9 @@ class Machine:
         self._trains_in_eval: dict[int, Any] = {}
         self._parameterless: dict[int, tuple[Any, bool]] = {}
         self._loss_kinds: set[str] = set()
-        self._scratch = np.zeros(8, dtype=np.float64)
+        self._scratch = np.zeros(1, dtype=np.float64)
+        self._scratch_float32 = self._scratch.view(np.float32)
+        self._scratch_address = int(self._scratch.__array_interface__["data"][0])
         self._last_mode = 0
 
     def optimizer_made(self, optimizer: Any) -> None:
@@ -178,6 +183,8 @@ class Machine:
         step = self.step
         if step is not None and step.mode != _TRAIN and kind in _OF_TRAINING:
             step = self.suspended
+        if step is not None and step.updated and kind in _OF_THE_NEXT:
+            step = None
         if step is not None and step.begun and step.decided and self.session is not None:
             self.session.event(kind, subject, argument)
             return
@@ -192,9 +199,9 @@ class Machine:
         for kind, subject, argument in step.events:
             session.event(kind, subject, argument)
         step.events.clear()
-        for number, value in step.scalars:
-            session.scalar(number, value)
-        step.scalars.clear()
+        for kind_name, index, loss, code in step.pending:
+            self._emit_loss(step, kind_name, index, loss, code)
+        step.pending.clear()
 
     # Forward ---------------------------------------------------------------------------------------------------
 
@@ -412,30 +419,32 @@ class Machine:
     def _record_loss(self, step: Step, kind: str, value: float | None, tensor: Any) -> None:
         index = step.losses.get(kind, 0)
         step.losses[kind] = index + 1
+        if index >= _MAX_LOSSES:
+            return
+        code = DTYPE_CODES.get(tensor.dtype, 0)
+        if step.begun and (step.decided or self.session is not None):
+            self._emit_loss(step, kind, index, value, code)
+        else:
+            step.pending.append((kind, index, value, code))
+
+    def _emit_loss(self, step: Step, kind: str, index: int, value: float | None, code: int) -> None:
         session, recorder = self.session, self.recorder
-        if session is None or recorder is None or index >= 64:
+        if session is None or recorder is None:
             return
         number = recorder.number(f"{kind}_output_{index}", _LOSS, "", kind if kind != "loss" else "")
         if value is None:
             session.gap(number, int(GapReason.UNSUPPORTED), 0, 1)
             return
-        if not step.begun or not step.decided:
-            if len(step.scalars) < _MAX_WAITING:
-                step.scalars.append((number, value))
+        session.scalar(number, value)
+        step.captured = True
+        if not session.due_tensor(number):
+            return
+        if code == _FLOAT64:
+            self._scratch[0] = value
         else:
-            session.scalar(number, value)
-        if step.begun and session.due_tensor(number):
-            code = DTYPE_CODES.get(tensor.dtype, 0)
-            if code == DTYPE_CODES[torch.float32]:
-                self._scratch.view(np.float32)[0] = value
-            elif code == DTYPE_CODES[torch.float64]:
-                self._scratch[0] = value
-            else:
-                code = DTYPE_CODES[torch.float32]
-                self._scratch.view(np.float32)[0] = value
-            address = int(self._scratch.__array_interface__["data"][0])
-            session.capture_one(number, recorder.layouts.scalar(code), address)
-            step.captured = True
+            code = _FLOAT32
+            self._scratch_float32[0] = value
+        session.capture_one(number, recorder.layouts.scalar(code), self._scratch_address)
 
     def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
         """A gradient scaler has multiplied a loss."""

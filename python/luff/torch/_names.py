@@ -112,6 +112,7 @@ class Names:
         self._parameters: dict[int, tuple[Any, str]] = {}
         self._modules: dict[int, tuple[Any, str, int]] = {}
         self._scanned = False
+        self._next = 0
 
     def add_root(self, model: Any) -> None:
         """Names a model and everything in it. Nothing happens for a known one."""
@@ -125,12 +126,16 @@ class Names:
         self.refresh(model, name)
 
     def refresh(self, model: Any, name: str) -> None:
-        """Names what was added to a model since."""
+        """Names what was added to a model since.
+
+        Parts of the first model have their dotted path for a name, those of further models the model's name before it.
+        """
+        prefix = "" if not self.roots or self.roots[0][1] == name else f"{name}."
         for path, module in model.named_modules():
-            path = _clean(path)
             if self._find(self._modules, module) is None:
-                number = len(self._modules)
-                self._modules[id(module)] = (weakref.ref(module), path or name, number)
+                path = _clean(path)
+                self._modules[id(module)] = (weakref.ref(module), prefix + path if path else name, self._next)
+                self._next += 1
         for path, parameter in model.named_parameters():
             if self._find(self._parameters, parameter) is None:
                 self._parameters[id(parameter)] = (weakref.ref(parameter), f"{name}_{_clean(path)}")

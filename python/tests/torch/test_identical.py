@@ -1,0 +1,44 @@
+"""Every way of training computes bit by bit what it computes without Luff."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cases import CASES
+
+HERE = Path(__file__).parent
+
+
+def _train(*arguments):
+    done = subprocess.run(
+        [sys.executable, str(HERE / "cases.py"), *arguments], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def bare():
+    return _train()
+
+
+@pytest.fixture(scope="module", params=["default", "all"])
+def watched(request):
+    return _train("--fake", "--roles", request.param)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_losses_weights_and_randomness(bare, watched, name):
+    assert watched[name] == bare[name]
+
+
+def test_no_error_was_counted(watched):
+    report = watched["_luff"]
+    assert report["places"] == {}
+    assert report["errors"] == 0
+    assert report["misuse"] == []
+    assert report["train"] > 5 * len(CASES)

@@ -1,0 +1,270 @@
+"""Which steps, updates, modes and events the machine makes of a training loop."""
+
+from __future__ import annotations
+
+import cases
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import luff
+from luff._codes import EventKind, Mode
+from luff.torch import _hooks
+
+FORWARD, BACKWARD, ZERO, STEP = 1, 2, 3, 4
+SCHEDULER, SKIPPED, CLIP, SCALE = 5, 8, 9, 12
+
+
+def test_plain_loop(watched):
+    _, session = watched()
+    losses, _ = cases.plain()
+    assert [step.mode for step in session.steps] == [1] * 6
+    assert [step.global_step for step in session.steps] == list(range(6))
+    assert [step.update for step in session.steps] == list(range(6))
+    assert [step.scalars["CrossEntropyLoss_output_0"] for step in session.steps] == losses
+    assert session.steps[0].kinds == [ZERO, BACKWARD, STEP] or session.steps[0].kinds == [ZERO, FORWARD, BACKWARD, STEP]
+    assert all(step.kinds == [ZERO, FORWARD, BACKWARD, STEP] for step in session.steps[1:])
+
+
+def test_evaluation_between(watched):
+    _, session = watched()
+    cases.evaluation_and_scheduler()
+    assert [step.mode for step in session.steps[:6]] == [1, 2, 2, 1, 2, 2]
+    assert [step.mode_step for step in session.train()] == list(range(6))
+    assert [step.mode_step for step in session.eval()] == list(range(11))
+    assert SCHEDULER in session.train()[1].kinds
+    assert "CrossEntropyLoss_output_0" in session.eval()[0].scalars
+    lr = [step.scalars["optimizer/AdamW.group0.lr"] for step in session.train()]
+    assert lr == [0.01, 0.01, 0.005, 0.005, 0.0025, 0.0025]
+
+
+def test_the_last_evaluation_is_published_at_the_end(watched):
+    hook, session = watched()
+    cases.evaluation_and_scheduler()
+    hook.close()
+    assert len(session.eval()) == 12
+
+
+def test_accumulation_counts_micro_batches_as_steps(watched):
+    _, session = watched()
+    losses, _ = cases.accumulation()
+    train = session.train()
+    assert len(train) == 8
+    assert [step.update for step in train] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [step.scalars["CrossEntropyLoss_output_0"] for step in train] == losses
+    with_gradients = [any(name.startswith("gradient/") for name in step.values) for step in train]
+    assert with_gradients == [False, False, False, True] * 2
+    assert all("Sequential_0.weight" in step.values for step in train)
+
+
+def test_gan_counts_updates_of_each_optimizer(watched):
+    hook, session = watched()
+    losses, _ = cases.two_optimizers_gan()
+    hook.close()
+    train = session.train()
+    assert len(train) == 12
+    assert [step.update for step in train] == [n // 2 for n in range(12)]
+    critic = [n for n in session.names if n.startswith("gradient/Sequential_") and "2.weight" in n]
+    assert critic and all((critic[0] in step.values) == (n % 2 == 0) for n, step in enumerate(train))
+    assert [step.scalars["loss_output_0"] for step in train[::2]] == losses[::2]
+    assert [step.scalars["BCEWithLogitsLoss_output_0"] for step in train[1::2]] == losses[1::2]
+
+
+def test_two_optimizers_after_one_backward_are_one_step(watched):
+    hook, session = watched()
+    cases.two_optimizers_one_backward()
+    hook.close()
+    assert len(session.train()) == 6
+    assert session.train()[1].kinds == [ZERO, ZERO, FORWARD, BACKWARD, STEP, STEP]
+
+
+def test_two_losses_are_one_step(watched):
+    _, session = watched()
+    losses, _ = cases.two_losses()
+    assert len(session.train()) == 6
+    step = session.train()[1]
+    assert step.kinds == [ZERO, FORWARD, BACKWARD, BACKWARD, STEP]
+    assert step.scalars["CrossEntropyLoss_output_0"] == losses[2]
+    assert step.scalars["loss_output_0"] == losses[3]
+
+
+def test_closure_evaluations_are_steps_of_one_update(watched):
+    _, session = watched()
+    losses, _ = cases.lbfgs()
+    train = session.train()
+    updates = [step.update for step in train]
+    assert sorted(set(updates)) == [0, 1, 2]
+    assert len(train) > 6
+    firsts = [train[updates.index(update)] for update in (0, 1, 2)]
+    assert [step.scalars["CrossEntropyLoss_output_0"] for step in firsts] == losses
+    assert all("gradient/Sequential_0.weight" in step.values for step in train)
+    assert [STEP in step.kinds for step in train].count(True) == 3
+
+
+def test_a_skipped_update_is_an_event(watched):
+    _, session = watched()
+    losses, _ = cases.grad_scaler_with_skip()
+    train = session.train()
+    assert [step.update for step in train] == [0, 1, 2, 2, 3, 4]
+    assert SKIPPED in train[2].kinds
+    assert STEP not in train[2].kinds
+    assert train[0].scalars["CrossEntropyLoss_output_0"] == losses[0]
+    assert SCALE in train[1].kinds
+
+
+def test_a_fused_optimizer_skips_too(watched):
+    _, session = watched()
+    cases.grad_scaler_fused()
+    assert [step.update for step in session.train()] == [0, 1, 2, 2, 3, 4]
+    assert SKIPPED in session.train()[2].kinds
+
+
+def test_clipping_is_an_event_before_the_update(watched):
+    _, session = watched()
+    cases.clipping()
+    assert session.train()[1].kinds == [ZERO, FORWARD, BACKWARD, CLIP, STEP]
+
+
+def test_optimizer_steps_inside_backward_are_one_step(watched):
+    hook, session = watched()
+    cases.optimizer_in_backward()
+    hook.close()
+    assert len(session.train()) == 6
+    assert all(step.kinds.count(STEP) == 8 for step in session.train())
+    assert [step.update for step in session.train()] == list(range(6))
+
+
+def test_checkpointing_recomputes_without_a_step(watched):
+    _, session = watched()
+    cases.checkpointing()
+    assert len(session.train()) == 6
+    assert session.eval() == []
+
+
+def test_training_in_eval_mode_is_training(watched):
+    _, session = watched()
+    losses, _ = cases.eval_mode_training()
+    assert len(session.train()) == 6
+    assert session.eval() == []
+    assert [step.scalars["CrossEntropyLoss_output_0"] for step in session.train()] == losses
+
+
+def test_a_target_network_is_evaluated_within_a_step(watched):
+    hook, session = watched()
+    losses, _ = cases.target_network()
+    hook.close()
+    assert len(session.train()) == 6
+    assert len(session.eval()) == 6
+    assert [step.scalars["MSELoss_output_0"] for step in session.train()] == losses
+
+
+def test_forward_passes_of_a_recurrent_cell_belong_to_one_step(watched):
+    _, session = watched()
+    cases.recurrent_cell()
+    assert len(session.train()) == 6
+    assert session.train()[2].kinds.count(FORWARD) == 6
+
+
+def test_nothing_is_opened_by_evaluation_alone(watched, monkeypatch):
+    watched()
+    monkeypatch.setattr(_hooks, "open_session", lambda *_: pytest.fail("a session was opened"))
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model(torch.zeros(1, 3))
+    model(torch.zeros(1, 3))
+
+
+def test_modes_by_hand(watched):
+    model = nn.Linear(6, 3)
+    hook, session = watched(model=model)
+    hook.set_mode("PREDICT")
+    model(torch.zeros(1, 6))
+    hook.set_mode("EVAL")
+    model(torch.zeros(1, 6))
+    hook.set_mode(None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    F.mse_loss(model(torch.ones(1, 6)), torch.zeros(1, 3)).backward()
+    optimizer.step()
+    assert [step.mode for step in session.steps] == [3, 2, 1]
+    with pytest.raises(luff.LuffError, match="TRAIN, EVAL, PREDICT, GLOBAL"):
+        hook.set_mode("TEST")
+
+
+def test_steps_by_hand(watched):
+    model = nn.Linear(6, 3)
+    hook, session = watched(model=model)
+    hook.step("TRAIN")
+    for n in range(3):
+        for x, y in cases.batches(2):
+            F.cross_entropy(model(x), y).backward()
+        hook.save_scalar("lap", n)
+        hook.step("TRAIN", update=10 * n)
+    assert [step.update for step in session.train()] == [0, 10, 20]
+    assert [step.scalars["scalar/lap"] for step in session.train()] == [0, 1, 2]
+
+
+def test_a_stop_leaves_after_the_update(watched):
+    model = nn.Linear(6, 3)
+    saved = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook, session = watched(model=model, optimizer=optimizer, on_stop=lambda: saved.append(model.weight.clone()))
+    session.stop_after = 3
+    with pytest.raises(luff.StopTraining) as stopped:
+        cases.loop(model, optimizer)
+    assert stopped.value.code == 76
+    assert isinstance(stopped.value, SystemExit)
+    assert len(session.train()) == 3
+    assert torch.equal(saved[0], model.weight)
+    assert session.closed == 2
+    cases.loop(model, optimizer)  # the process may go on; nobody watches
+    assert len(session.train()) == 3
+
+
+def test_a_stop_with_two_optimizers_leaves_at_the_next_forward_pass(watched):
+    hook, session = watched()
+    session.stop_after = 2
+    with pytest.raises(luff.StopTraining):
+        cases.two_optimizers_one_backward()
+    assert len(session.train()) == 2
+    assert session.train()[1].kinds.count(STEP) == 2
+
+
+def test_two_runs_in_one_process(watched):
+    one, two = nn.Linear(6, 3), nn.Linear(6, 3)
+    hook_one, session_one = watched(model=one)
+    hook_two, session_two = watched(model=two)
+    first = cases.loop(one, torch.optim.SGD(one.parameters(), lr=0.1))
+    second = cases.loop(two, torch.optim.SGD(two.parameters(), lr=0.1))
+    hook_one.close()
+    third = cases.loop(one, torch.optim.SGD(one.parameters(), lr=0.1))
+    assert len(third) == 6
+    assert [step.scalars["CrossEntropyLoss_output_0"] for step in session_one.train()] == first
+    assert [step.scalars["CrossEntropyLoss_output_0"] for step in session_two.train()] == second
+
+
+def test_errors_inside_luff_are_counted(watched):
+    model = nn.Linear(6, 3)
+    hook, session = watched(model=model)
+
+    def fail(*_):
+        raise OSError("disk on fire")
+
+    session.scalar = fail
+    losses = cases.loop(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert len(losses) == 6
+    assert hook.health()["hook_errors"] >= 6
+    assert any("disk on fire" in text for text in hook.guard.first.values())
+    hook.guard.first.clear()
+    session.misuse.clear()
+
+
+def test_batches_are_hashed(watched):
+    _, session = watched()
+    model = nn.Linear(6, 3)
+    x, y = next(iter(cases.batches()))
+    cases.loop(model, torch.optim.SGD(model.parameters(), lr=0.1), data=[(x, y), (x, y), (x + 1, y), (x, y)])
+    hashes = [[a for k, _, a in step.events if k == int(EventKind.BATCH)] for step in session.train()]
+    assert hashes[1] == hashes[3]
+    assert hashes[1] != hashes[2]
+    assert Mode.TRAIN == 1
