@@ -82,6 +82,10 @@ void Kernel(benchmark::State& state, DType dtype, What what) {
     const std::int64_t strides[] = {1, dims[0]};
     view.layout = Layout::Strided(dtype, dims, strides).value();
   }
+  if (what == What::kUnits) {
+    const std::int64_t dims[] = {static_cast<std::int64_t>(bytes / DTypeSize(dtype)) / 64, 64};
+    view.layout = Layout::Contiguous(dtype, dims).value();
+  }
   std::vector<std::uint64_t> dense(kHistogramBins);
   Summary summary;
   Difference difference;

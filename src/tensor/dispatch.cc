@@ -87,10 +87,6 @@ Summary Begin(DType dtype) noexcept {
   return summary;
 }
 
-void Finish(Summary* summary) noexcept {
-  if (summary->finite_count() == 0) summary->min_bits = summary->max_bits = 0;
-}
-
 }  // namespace luff::tensor
 
 namespace luff {

@@ -64,6 +64,8 @@ void SetKernels(const KernelTable* table) noexcept;
 /// A Summary of nothing, with min and max such that any value replaces them.
 [[nodiscard]] Summary Begin(DType dtype) noexcept;
 /// min and max of a summary without finite values become 0.
-void Finish(Summary* summary) noexcept;
+inline void Finish(Summary* summary) noexcept {
+  if (summary->finite_count() == 0) summary->min_bits = summary->max_bits = 0;
+}
 
 }  // namespace luff::tensor

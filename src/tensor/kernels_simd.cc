@@ -44,7 +44,7 @@ void Enter(KernelTable* table, DType dtype) {
 }
 
 KernelTable MakeTable(const char* name, std::string_view setting, HashKernel hash) {
-  KernelTable table = *ScalarKernels();  // uint64 stays scalar
+  KernelTable table = *ScalarKernels();
   table.name = name;
   table.setting = setting;
   table.hash = hash;
@@ -58,6 +58,7 @@ KernelTable MakeTable(const char* name, std::string_view setting, HashKernel has
   Enter<Integer<std::int16_t>>(&table, DType::kInt16);
   Enter<Integer<std::uint32_t>>(&table, DType::kUInt32);
   Enter<Integer<std::int32_t>>(&table, DType::kInt32);
+  Enter<Integer<std::uint64_t>>(&table, DType::kUInt64);
   Enter<Integer<std::int64_t>>(&table, DType::kInt64);
   Enter<Float16>(&table, DType::kFloat16);
   Enter<BFloat16>(&table, DType::kBFloat16);

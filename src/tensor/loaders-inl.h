@@ -192,6 +192,12 @@ HWY_INLINE VD ToDoubles(V v, T /*lane*/) {
     return v;
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
     return hn::ConvertTo(DD(), v);
+  } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+    // The upper half as 2^84 + high * 2^32 and the lower as 2^52 + low are exact; only the last sum rounds.
+    const hn::Rebind<std::uint64_t, DD> d64;
+    const auto high = hn::Or(hn::ShiftRight<32>(v), hn::Set(d64, 0x4530000000000000u));
+    const auto low = hn::Or(hn::And(v, hn::Set(d64, 0xffffffffu)), hn::Set(d64, 0x4330000000000000u));
+    return hn::Add(hn::Sub(hn::BitCast(DD(), high), hn::Set(DD(), 0x1p84 + 0x1p52)), hn::BitCast(DD(), low));
   } else {
     const hn::Rebind<T, DD> half;
     const auto part = [&]() HWY_ATTR {

@@ -25,6 +25,21 @@ struct Loops {
   }
 };
 
+/// What almost every call needs, in one look at the dimensions.
+struct Extent {
+  std::uint64_t count = 1;
+  bool contiguous = true;
+};
+[[nodiscard]] inline Extent ExtentOf(const Layout& layout) noexcept {
+  Extent extent;
+  for (std::size_t i = layout.rank; i-- > 0;) {
+    const std::int64_t dim = layout.dims[i];
+    extent.contiguous = extent.contiguous && (dim == 1 || layout.strides[i] == static_cast<std::int64_t>(extent.count));
+    extent.count *= static_cast<std::uint64_t>(dim);
+  }
+  return extent;
+}
+
 /// `any_order`: the caller does not care about the order of elements, so loops are sorted by stride and run
 /// forwards; a transposed or flipped tensor then becomes one dense loop. Precondition: no dimension is 0.
 [[nodiscard]] Loops MakeLoops(const TensorView& view, bool any_order) noexcept;
@@ -33,19 +48,11 @@ struct Loops {
 void PackRange(const Loops& loops, std::size_t element_size, std::uint64_t first, std::uint64_t count,
                std::byte* to) noexcept;
 
-/// Calls `fn(data, count, to)` for contiguous pieces that together are the view.
-///
-/// When `copy_to` is null, `to` is null. Otherwise `to` is where `fn` has to copy the piece, or null if it is
-/// already there. With neither `any_order` nor holes, pieces come in row-major order. Never allocates.
+/// ForEachPiece for views that are not contiguous; `total` is their number of elements, not 0.
 template <typename Fn>
-void ForEachPiece(const TensorView& view, bool any_order, std::byte* copy_to, Fn&& fn) noexcept {
-  const std::uint64_t total = view.layout.element_count();
+[[gnu::noinline]] void ForEachStridedPiece(const TensorView& view, std::uint64_t total, bool any_order,
+                                           std::byte* copy_to, Fn&& fn) noexcept {
   const std::size_t size = DTypeSize(view.layout.dtype);
-  if (total == 0 || size == 0) return;
-  if (view.layout.is_contiguous()) {
-    fn(view.data, total, copy_to);
-    return;
-  }
   const Loops loops = MakeLoops(view, any_order && copy_to == nullptr);
   if (loops.is_dense(size)) {
     fn(loops.base, total, copy_to);
@@ -76,6 +83,21 @@ void ForEachPiece(const TensorView& view, bool any_order, std::byte* copy_to, Fn
     PackRange(loops, size, done, count, to);
     fn(static_cast<const std::byte*>(to), count, static_cast<std::byte*>(nullptr));
   }
+}
+
+/// Calls `fn(data, count, to)` for contiguous pieces that together are the view.
+///
+/// When `copy_to` is null, `to` is null. Otherwise `to` is where `fn` has to copy the piece, or null if it is
+/// already there. With neither `any_order` nor holes, pieces come in row-major order. Never allocates.
+template <typename Fn>
+inline void ForEachPiece(const TensorView& view, bool any_order, std::byte* copy_to, Fn&& fn) noexcept {
+  const Extent extent = ExtentOf(view.layout);
+  if (extent.count == 0) return;
+  if (extent.contiguous) {
+    fn(view.data, extent.count, copy_to);
+    return;
+  }
+  ForEachStridedPiece(view, extent.count, any_order, copy_to, fn);
 }
 
 }  // namespace luff::tensor

@@ -36,13 +36,12 @@ void Summarize(const TensorView& view, Summary* out, std::byte* copy_to) noexcep
   const DType dtype = view.layout.dtype;
   const auto kernel = Kernels().summarize[static_cast<std::size_t>(dtype)];
   const bool stream = copy_to != nullptr && view.layout.byte_count() >= kStreamBytes;
-  Summary summary = tensor::Begin(dtype);
+  *out = tensor::Begin(dtype);
   tensor::ForEachPiece(view, /*any_order=*/true, copy_to,
                        [&](const std::byte* data, std::uint64_t count, std::byte* to) noexcept {
-                         kernel(data, count, to, stream, &summary);
+                         kernel(data, count, to, stream, out);
                        });
-  tensor::Finish(&summary);
-  *out = summary;
+  tensor::Finish(out);
 }
 
 void CopyContiguous(const TensorView& view, std::byte* to) noexcept {
