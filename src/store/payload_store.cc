@@ -44,6 +44,7 @@ void PayloadStore::Adopt(std::uint32_t sequence, std::uint64_t bytes, std::uint3
   file.policy = PolicyOf(retention);
   file.klass = klass < kClasses ? klass : 0;
   file.bytes = bytes;
+  file.first_step = file.last_step = 1;  // goes with the first step of this epoch: then the policy has enough new ones
   bytes_ += bytes;
   files_.emplace(sequence, std::move(file));
 }
