@@ -12,7 +12,8 @@ function(luff_flags target)
     target_compile_options(${target} PRIVATE ${LUFF_WARNINGS} -Werror)
     if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
       # Clang counts signs among conversions; GCC does not in C++, and both see the same code.
-      target_compile_options(${target} PRIVATE -Wthread-safety -Wno-sign-conversion)
+      # libstdc++ 12 itself uses what it deprecates (std::stable_sort).
+      target_compile_options(${target} PRIVATE -Wthread-safety -Wno-sign-conversion -Wno-deprecated-declarations)
     endif()
   endif()
 endfunction()

@@ -25,7 +25,7 @@ def bench_main(args):
         return 0
     if args.name not in names():
         raise Failed(f"no benchmark {args.name!r}; there are: {', '.join(names()) or 'none'}")
-    setup.ensure_packages()
+    setup.ensure_packages(optional=False)
     setup.ensure_venv()
     build.ensure_product()
     python, reason = VENV / "bin" / "python", "--no-peers given"

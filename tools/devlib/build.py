@@ -28,7 +28,7 @@ def build_arguments(parser):
 
 
 def build_main(args):
-    setup.ensure_packages()
+    setup.ensure_packages(optional=any(p in CLANG_PRESETS for p in args.presets))
     setup.ensure_venv()
     if not args.product_only:
         for preset in args.presets or ["dev"]:
@@ -93,7 +93,7 @@ def ensure_product():
             "--disable-pip-version-check",
             "--no-build-isolation",
         ]
-        options = ["--no-deps", "--force-reinstall", "-Cbuild-dir=build/product"]
+        options = ["--no-deps", "--force-reinstall", "--config-settings=build-dir=build/product"]
         env = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs())}
         run("install Luff into .venv", [*pip, *options, "."], log="build/product", env=env)
         stamp.write(mark, value)

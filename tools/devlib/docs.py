@@ -22,7 +22,7 @@ def docs_arguments(parser):
 
 
 def docs_main(args):
-    setup.ensure_packages()
+    setup.ensure_packages(optional=False)
     setup.ensure_venv()
     verbs = None
     if not args.no_commands:

@@ -57,9 +57,14 @@ def missing_packages():
     return [p for p in packages() if p not in installed]
 
 
-def ensure_packages(verbose=False):
-    """Installs what is missing, as root or by sudo; Failed, with the exact command, when a required one stays out."""
+def ensure_packages(verbose=False, optional=True):
+    """Installs what is missing, as root or by sudo; Failed, with the exact command, when a required one stays out.
+
+    Without `optional` only what the product itself needs: the first demo should not wait for compilers of tests.
+    """
     missing = missing_packages()
+    if missing and not optional:
+        missing = [p for p in missing if packages()[p] == "required"]
     if missing is None:
         if verbose:
             say("no dpkg here: system-packages.txt names what must be there by other means")
@@ -84,7 +89,7 @@ def ensure_packages(verbose=False):
         available = [p for p in missing if _candidate(p)]
         run("Debian packages", [*prefix, *command, *available], log="setup/apt-install", env=env, check=False)
         missing_packages.cache_clear()
-        missing = missing_packages()
+        missing = [p for p in missing_packages() if p in missing]
         required = [p for p in missing if packages()[p] == "required"]
         if required:
             raise Failed(

@@ -16,7 +16,7 @@ def wheel_arguments(parser):
 
 
 def wheel_main(args):
-    setup.ensure_packages()
+    setup.ensure_packages(optional=False)
     setup.ensure_venv()
     say(f"  {build_wheel(args.python).relative_to(ROOT)}")
 
@@ -43,7 +43,7 @@ def _build(python, *, isolated):
     shutil.rmtree(raw, ignore_errors=True)
     command = [python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "-w", raw, "."]
     if not isolated:
-        command[-1:] = ["--no-build-isolation", "-Cbuild-dir=build/product", "."]
+        command[-1:] = ["--no-build-isolation", "--config-settings=build-dir=build/product", "."]
     env = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs())}
     with stamp.lock("product"):
         run("wheel", command, log="wheel/build", env=env)
