@@ -42,7 +42,11 @@ void LossSeries::Add(std::int64_t step, double value) {
   ++count_;
   if (value > 0) ++positive_;
   if (value < 0) ++negative_;
-  if (head_.size() < kWindow) head_.push_back(value);
+  if (head_.size() < kWindow) {
+    head_.push_back(value);
+  } else if (second_.size() < kWindow) {
+    second_.push_back(value);
+  }
   tail_.push_back(value);
   if (tail_.size() > kWindow) tail_.pop_front();
   if (tail_.size() == kWindow) {
@@ -73,6 +77,17 @@ double LossSeries::start() const noexcept {
   double sum = 0;
   for (const double value : head_) sum += value;
   return head_.empty() ? std::nan("") : sum / static_cast<double>(head_.size());
+}
+
+double LossSeries::settled() const noexcept {
+  double sum = 0;
+  for (const double value : second_) sum += value;
+  return second_.empty() ? std::nan("") : sum / static_cast<double>(second_.size());
+}
+
+bool LossSeries::ImprovedSinceSettled(double share) const noexcept {
+  if (best_step_ < 0 || second_.size() < kWindow) return false;
+  return best_ < settled() - std::max(3 * noise(), share * std::abs(settled()));
 }
 
 double LossSeries::recent() const noexcept {
@@ -146,7 +161,7 @@ void LossSeries::Save(Json* to) const {
   Json blocks = Json::array();
   for (const Block& block : blocks_) blocks.push_back({block.first_step, block.values, block.sum});
   *to = {{"count", count_}, {"nonfinite", nonfinite_}, {"positive", positive_}, {"negative", negative_},
-         {"last_step", last_step_}, {"head", head_}, {"tail", std::vector<double>(tail_.begin(), tail_.end())},
+         {"last_step", last_step_}, {"head", head_}, {"second", second_}, {"tail", std::vector<double>(tail_.begin(), tail_.end())},
          {"best", best_}, {"best_step", best_step_}, {"difference_sq", difference_sq_}, {"last_value", last_value_},
          {"differences", differences_}, {"block_values", block_values_}, {"blocks", std::move(blocks)}};
 }
@@ -158,6 +173,7 @@ void LossSeries::Load(const Json& from) {
   negative_ = from.at("negative");
   last_step_ = from.at("last_step");
   head_ = from.at("head").get<std::vector<double>>();
+  second_ = from.at("second").get<std::vector<double>>();
   const auto tail = from.at("tail").get<std::vector<double>>();
   tail_.assign(tail.begin(), tail.end());
   best_ = from.at("best");
@@ -194,6 +210,10 @@ std::vector<LossValue> LossTracker::OnStep(const query::Trial& trial, const quer
 
 bool LossTracker::AnyImproved(double share) const noexcept {
   return std::any_of(series_.begin(), series_.end(), [&](const auto& entry) { return entry.second.Improved(share); });
+}
+
+bool LossTracker::AnyImprovedSinceSettled(double share) const noexcept {
+  return std::any_of(series_.begin(), series_.end(), [&](const auto& entry) { return entry.second.ImprovedSinceSettled(share); });
 }
 
 bool LossTracker::EnoughEvidence(std::int64_t values) const noexcept {

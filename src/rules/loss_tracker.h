@@ -46,6 +46,10 @@ class LossSeries {
   /// The best level lies below the start by more than chance: three standard errors and `share` of the start.
   [[nodiscard]] bool Improved(double share = 0.01) const noexcept;
 
+  /// The same against the level after the first window: what the output layer learns in its first steps is no progress.
+  [[nodiscard]] bool ImprovedSinceSettled(double share) const noexcept;
+  [[nodiscard]] double settled() const noexcept;
+
   struct Trend {
     double z = 0;       // Mann-Kendall; below -1.64: falls, at the 5 % level
     double slope = 0;   // Theil-Sen, per step
@@ -66,7 +70,7 @@ class LossSeries {
     double sum = 0;
   };
   std::int64_t count_ = 0, nonfinite_ = 0, positive_ = 0, negative_ = 0, last_step_ = -1;
-  std::vector<double> head_;
+  std::vector<double> head_, second_;  // the first and the second kWindow values
   std::deque<double> tail_;
   double best_ = 0;
   std::int64_t best_step_ = -1;
@@ -86,6 +90,7 @@ class LossTracker {
   [[nodiscard]] const std::vector<std::pair<std::string, LossSeries>>& series() const noexcept { return series_; }
   /// Some loss has improved.
   [[nodiscard]] bool AnyImproved(double share = 0.01) const noexcept;
+  [[nodiscard]] bool AnyImprovedSinceSettled(double share) const noexcept;
   /// Enough values to say that no loss has improved: every loss has at least `values` values.
   [[nodiscard]] bool EnoughEvidence(std::int64_t values) const noexcept;
   void Save(nlohmann::json* to) const;

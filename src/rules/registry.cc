@@ -17,8 +17,8 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& known
 
 std::span<const RuleSpec> BuiltinRules() {
   static const std::array kRules = {
-      ExplodingTensorSpec(),
-      LossNotDecreasingSpec(),
+      DeadReluSpec(),        ExplodingTensorSpec(),   LossNotDecreasingSpec(),
+      UnchangedTensorSpec(), VanishingGradientSpec(), WeightUpdateRatioSpec(),
   };
   return kRules;
 }

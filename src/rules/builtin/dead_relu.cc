@@ -1,0 +1,233 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/select.h"
+
+/// DeadRelu: docs/rules/dead_relu.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::Form;
+using format::Role;
+constexpr const char* kName = "DeadRelu";
+constexpr const char* kPage = "docs/rules/dead_relu.md";
+constexpr std::size_t kMaxUnits = 1 << 20;
+
+// ---- original --------------------------------------------------------------------------------------------------------
+// A node is dead when less than threshold_inactivity percent of its outputs are > 0; fires when more than threshold_layer
+// percent of a tensor's nodes are dead.
+
+class Original final : public Rule {
+ public:
+  Original(TensorSelector selector, double inactivity, double layer)
+      : selector_(std::move(selector)), inactivity_(inactivity), layer_(layer) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    for (const auto& entry : view.rows.units) {
+      if (!selector_.Selects(view.trial, entry.tensor) || entry.counts.positive.empty() || entry.counts.values_per_unit == 0) continue;
+      std::size_t dead = 0;
+      for (const std::uint64_t positive : entry.counts.positive) {
+        dead += 100.0 * static_cast<double>(positive) / static_cast<double>(entry.counts.values_per_unit) < inactivity_ ? 1 : 0;
+      }
+      const double percent = 100.0 * static_cast<double>(dead) / static_cast<double>(entry.counts.positive.size());
+      if (!(percent > layer_)) continue;
+      Finding finding = FindingAt(kName, kPage, "dead", view.trial, entry.tensor, entry.worker, view.rows.info);
+      finding.what = fmt::format("{:.3g} % of the nodes of {} are dead", percent, finding.tensor);
+      finding.why = fmt::format("less than {:g} % of their outputs in this batch are positive", inactivity_);
+      finding.remedy = "lower the learning rate, check biases and inputs, or use LeakyReLU";
+      finding.evidence = {{"dead_percent", percent}};
+      finding.threshold = fmt::format("more than {:g} % of the nodes (original)", layer_);
+      sink.Report(std::move(finding));
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override { return "{}"; }
+  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
+
+ private:
+  TensorSelector selector_;
+  double inactivity_, layer_;
+};
+
+// ---- Luff's own ------------------------------------------------------------------------------------------------------
+// A unit is dead when it gave no positive output in the last `window` captures. Born dead: it never gave one. Most units born
+// dead are a mistake of initialisation or of inputs; units that die later are a mistake only when hardly any is left
+// (a penalty on activations lets units die on purpose).
+
+struct Limits {
+  std::int64_t window = 4;
+  std::int64_t values = 64;
+  double born_share = 0.5;
+  double died_share = 0.95;
+};
+
+class Luff final : public Rule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const auto& entry : view.rows.units) {
+      const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+      if (tensor.role != Role::kOutput || (tensor.module_type != "ReLU" && tensor.module_type != "ReLU6")) continue;
+      const std::size_t units = entry.counts.positive.size();
+      if (units < 2 || units > kMaxUnits) continue;
+      Layer& layer = layers_[fmt::format("{}\n{}", entry.worker, tensor.name)];
+      if (layer.idle.size() != units) {
+        layer = {};
+        layer.idle.assign(units, 0);
+        layer.ever.assign(units, 0);
+        layer.first_step = view.rows.info.mode_step;
+      }
+      ++layer.captures;
+      layer.values = std::min<std::uint64_t>(layer.values + entry.counts.values_per_unit, 1ULL << 60);
+      std::int64_t dead = 0;
+      std::int64_t born = 0;
+      for (std::size_t i = 0; i < units; ++i) {
+        if (entry.counts.positive[i] > 0) {
+          layer.idle[i] = 0;
+          layer.ever[i] = 1;
+        } else {
+          layer.idle[i] = std::min<std::uint32_t>(layer.idle[i] + 1, 1U << 30);
+        }
+        if (layer.idle[i] < limits_.window) continue;
+        ++dead;
+        born += layer.ever[i] == 0 ? 1 : 0;
+      }
+      if (layer.captures < limits_.window || layer.values < static_cast<std::uint64_t>(limits_.values)) continue;
+      Judge(view, entry, layer, dead, born, sink);
+    }
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json json = Json::object();
+    for (const auto& [name, layer] : layers_) {
+      json[name] = {layer.captures, layer.values, layer.first_step, layer.since, layer.open, layer.idle, layer.ever};
+    }
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      for (const auto& [name, saved] : json.items()) {
+        Layer& layer = layers_[name];
+        layer.captures = saved.at(0);
+        layer.values = saved.at(1);
+        layer.first_step = saved.at(2);
+        layer.since = saved.at(3);
+        layer.open = saved.at(4);
+        layer.idle = saved.at(5).get<std::vector<std::uint32_t>>();
+        layer.ever = saved.at(6).get<std::vector<unsigned char>>();
+      }
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Layer {
+    std::int64_t captures = 0;
+    std::uint64_t values = 0;       // per unit, all captures together
+    std::int64_t first_step = 0, since = -1;
+    bool open = false;
+    std::vector<std::uint32_t> idle;  // captures in a row without a positive output
+    std::vector<unsigned char> ever;  // has given one
+  };
+
+  void Judge(const StepView& view, const query::Trial::UnitEntry& entry, Layer& layer, std::int64_t dead, std::int64_t born, Sink& sink) {
+    const double units = static_cast<double>(layer.idle.size());
+    const double dead_share = static_cast<double>(dead) / units;
+    const double born_share = static_cast<double>(born) / units;
+    const bool all = dead_share >= limits_.died_share;
+    const std::string& name = view.trial.tensor(entry.tensor).name;
+    if (!all && born_share < limits_.born_share) {
+      if (layer.open) sink.Heal("dead", name, view.rows.info.mode_step);
+      layer.open = false;
+      layer.since = -1;
+      return;
+    }
+    if (layer.since < 0) layer.since = born_share >= limits_.born_share ? layer.first_step : view.rows.info.mode_step;
+    layer.open = true;
+    Finding finding = FindingAt(kName, kPage, "dead", view.trial, entry.tensor, entry.worker, view.rows.info);
+    finding.severity = all ? Severity::kStop : Severity::kWarn;
+    finding.since_step = layer.since;
+    finding.what = fmt::format("{} of {} ReLU units of {} are dead", dead, layer.idle.size(),
+                               view.trial.tensor(entry.tensor).module_path.empty() ? name : view.trial.tensor(entry.tensor).module_path);
+    finding.why = fmt::format("they gave no positive output in the last {} captured batches{}; a dead unit has no gradient, so it can "
+                              "hardly come back",
+                              limits_.window, born > 0 ? fmt::format(" ({} of them never did)", born) : "");
+    finding.remedy = "check the biases' initialisation and the scale of the inputs, lower the learning rate, or use LeakyReLU";
+    finding.causes = born_share >= limits_.born_share
+                         ? std::vector<std::string>{"biases far below zero", "inputs that are not normalised", "a first update that was far too large"}
+                         : std::vector<std::string>{"learning rate too high", "a batch with wild values", "a penalty on activations that is too strong"};
+    finding.evidence = {{"dead_share", dead_share}, {"born_dead_share", born_share}, {"units", units}};
+    finding.threshold = fmt::format("{:g} % born dead, or {:g} % dead (Luff)", 100 * limits_.born_share, 100 * limits_.died_share);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  std::map<std::string, Layer> layers_;
+};
+
+}  // namespace
+
+RuleSpec DeadReluSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "units of a ReLU layer that never give a positive output";
+  spec.parameters = {
+      {"tensor_regex", ".*relu_output", ".*relu_output", "outputs to inspect (original; Luff's set takes modules of type ReLU and ReLU6)"},
+      {"collection_names", "None", "None", "collections to inspect (original)"},
+      {"threshold_inactivity", "1.0", "1.0", "percent of positive outputs below which a node is dead (original)"},
+      {"threshold_layer", "50.0", "50.0", "percent of dead nodes (original)"},
+      {"interval", "8", "1", "TRAIN steps between two captures"},
+      {"window", "4", "4", "captures in a row without a positive output (Luff)"},
+      {"values", "64", "64", "outputs of a unit before it is judged (Luff)"},
+      {"born_share", "0.5", "0.5", "share of units that never gave a positive output (Luff)"},
+      {"died_share", "0.95", "0.95", "share of units that give none any more (Luff)"},
+  };
+  spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
+    const Result<std::int64_t> interval = ParseInt(TextOf(parameters, "interval"));
+    std::vector<Need> needs;
+    if (IsOriginal(parameters)) {
+      Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
+      if (selector.ok()) needs = selector.value().NeedsOf("relu_output", Bit(Form::kUnits));
+      for (Need& need : needs) need.unit_axis = UnitAxis::kAllButFirst;
+    } else {
+      Need need;
+      need.collection = "relu_outputs";
+      need.roles = {Role::kOutput};
+      need.module_types = {"ReLU", "ReLU6"};
+      need.forms = Bit(Form::kUnits);
+      needs.push_back(need);
+    }
+    for (Need& need : needs) need.save_interval = interval.ok() ? interval.value() : 1;
+    return needs;
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, false));
+    LUFF_ASSIGN_OR_RETURN(const double inactivity, ParseDouble(TextOf(parameters, "threshold_inactivity")));
+    LUFF_ASSIGN_OR_RETURN(const double layer, ParseDouble(TextOf(parameters, "threshold_layer")));
+    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.window, ParseInt(TextOf(parameters, "window")));
+    LUFF_ASSIGN_OR_RETURN(limits.values, ParseInt(TextOf(parameters, "values")));
+    LUFF_ASSIGN_OR_RETURN(limits.born_share, ParseDouble(TextOf(parameters, "born_share")));
+    LUFF_ASSIGN_OR_RETURN(limits.died_share, ParseDouble(TextOf(parameters, "died_share")));
+    if (interval < 1 || limits.window < 1) return InvalidArgument("'interval' and 'window' must be at least 1");
+    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(selector), inactivity, layer));
+    return std::unique_ptr<Rule>(new Luff(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

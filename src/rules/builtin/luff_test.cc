@@ -1,0 +1,219 @@
+#include <cmath>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+// Luff's own parameter set: what each rule must find, and what it must leave alone.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Role;
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial, const std::string& rule) {
+  return testing::FindingsOf(trial, rule, ParameterSet::kLuff);
+}
+
+constexpr const char* kModel = R"({"models": [{"name": "Net", "parameters": [
+  {"name": "Net_a.weight", "requires_grad": true, "optimizer": "Adam", "group": 0},
+  {"name": "Net_b.weight", "requires_grad": true, "optimizer": "Adam", "group": 0}]}],
+  "optimizers": [{"number": 0, "name": "Adam"}]})";
+
+TEST(ExplodingTensor, NanLossThatReachesTheWeights_StopsAtTheLoss) {
+  FakeTrial trial;
+  for (int step = 0; step < 5; ++step) trial.Step().Loss(1).Tensor("w", Role::kWeight, {1, 2});
+  trial.Step().Loss(std::nan("")).Tensor("w", Role::kWeight, {1, 2});
+  trial.Step().Loss(std::nan("")).Tensor("w", Role::kWeight, {std::nan(""), 2});
+  const auto findings = FindingsOf(trial, "ExplodingTensor");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
+  EXPECT_EQ(findings[0].since_step, 5);
+  EXPECT_EQ(findings[0].step, 6);
+  EXPECT_EQ(findings[0].other_tensors, std::vector<std::string>{"w"});
+}
+
+TEST(ExplodingTensor, GradientsThatALossScalerSkips_AreSilent) {
+  FakeTrial trial;
+  for (int step = 0; step < 100; ++step) {
+    const bool overflow = step < 16 || step % 40 == 0;
+    trial.Step().Loss(1).Tensor("w", Role::kWeight, {1, 2}).Tensor("gradient/w", Role::kGradient, {overflow ? HUGE_VAL : 1.0, 1});
+  }
+  EXPECT_TRUE(FindingsOf(trial, "ExplodingTensor").empty());
+}
+
+TEST(ExplodingTensor, OneBadLossWhoseUpdateWasSkipped_IsSilent) {
+  FakeTrial trial;
+  for (int step = 0; step < 50; ++step) trial.Step().Loss(step == 20 ? HUGE_VAL : 1).Tensor("w", Role::kWeight, {1});
+  EXPECT_TRUE(FindingsOf(trial, "ExplodingTensor").empty());
+}
+
+TEST(ExplodingTensor, LossTenThousandTimesItsStart_Stops) {
+  FakeTrial trial;
+  for (int step = 0; step < 20; ++step) trial.Step().Loss(1 + step * 0.1);
+  for (int step = 0; step < 5; ++step) trial.Step().Loss(1e6);
+  EXPECT_EQ(FindingsOf(trial, "ExplodingTensor").at(0).cause, "growth");
+}
+
+TEST(LossNotDecreasing, PlateauThenLearning_IsSilent) {
+  FakeTrial trial;
+  std::mt19937 noise(1);
+  std::normal_distribution<double> normal(0, 0.01);
+  for (int step = 0; step < 2600; ++step) trial.Step().Loss((step < 1800 ? 0.693 : 0.3) + normal(noise));
+  EXPECT_TRUE(FindingsOf(trial, "LossNotDecreasing").empty());
+}
+
+TEST(LossNotDecreasing, NoDecreaseInThreeThousandSteps_Warns) {
+  FakeTrial trial;
+  std::mt19937 noise(1);
+  std::normal_distribution<double> normal(0, 0.05);
+  for (int step = 0; step < 3200; ++step) trial.Step().Loss(2.3 + normal(noise));
+  const auto findings = FindingsOf(trial, "LossNotDecreasing");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "flat");
+}
+
+TEST(LossNotDecreasing, LossThatDoublesAndStays_Stops) {
+  FakeTrial trial;
+  for (int step = 0; step < 300; ++step) trial.Step().Loss(step < 60 ? 1.0 - 0.005 * step : 3.0);
+  const auto findings = FindingsOf(trial, "LossNotDecreasing");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "rising");
+}
+
+TEST(LossNotDecreasing, PolicyLossAroundZeroAndAdversaries_AreSilent) {
+  FakeTrial policy;
+  FakeTrial adversaries;
+  std::mt19937 noise(1);
+  std::normal_distribution<double> normal(0, 1);
+  for (int step = 0; step < 4000; ++step) {
+    policy.Step().Loss(normal(noise) * (step < 1000 ? 1 : 5));
+    adversaries.Step().Loss(step < 500 ? 0.7 : 2.5).Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step % 2));
+  }
+  EXPECT_TRUE(FindingsOf(policy, "LossNotDecreasing").empty());
+  EXPECT_TRUE(FindingsOf(adversaries, "LossNotDecreasing").empty());
+}
+
+FakeTrial TwoLayers(double first, double last, double loss_slope) {
+  FakeTrial trial;
+  for (int step = 0; step < 120; ++step) {
+    trial.Step().Loss(2.3 - loss_slope * step + 0.001 * (step % 3));
+    trial.Tensor("gradient/Net_a.weight", Role::kGradient, {first, -first}).Tensor("gradient/Net_b.weight", Role::kGradient, {last, last});
+  }
+  return trial;
+}
+
+TEST(VanishingGradient, TinyRatioAndFlatLoss_Stops) {
+  const auto findings = FindingsOf(TwoLayers(1e-9, 1e-2, 0), "VanishingGradient");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].tensor, "gradient/Net_a.weight");
+}
+
+TEST(VanishingGradient, TinyGradientsEverywhereOrAFallingLoss_AreSilent) {
+  EXPECT_TRUE(FindingsOf(TwoLayers(1e-9, 1e-9, 0), "VanishingGradient").empty());
+  EXPECT_TRUE(FindingsOf(TwoLayers(1e-9, 1e-2, 0.01), "VanishingGradient").empty());
+}
+
+TEST(VanishingGradient, GradientThatWasNotRecorded_IsNotZero) {
+  FakeTrial trial;
+  for (int step = 0; step < 120; ++step) {
+    trial.Step().Loss(2.3).Tensor("gradient/Net_b.weight", Role::kGradient, {1}).Tensor("gradient/Net_c.weight", Role::kGradient, {1});
+    if (step < 2) trial.Tensor("gradient/Net_a.weight", Role::kGradient, {0});
+  }
+  EXPECT_TRUE(FindingsOf(trial, "VanishingGradient").empty());
+}
+
+TEST(DeadRelu, MostUnitsBornDead_Warns_AllDead_Stops) {
+  FakeTrial trial;
+  for (int capture = 0; capture < 4; ++capture) trial.Step().Units("Net_relu_output_0", {0, 0, 9, 0}, 64);
+  EXPECT_EQ(FindingsOf(trial, "DeadRelu").at(0).severity, Severity::kWarn);
+  FakeTrial all;
+  for (int capture = 0; capture < 4; ++capture) all.Step().Units("Net_relu_output_0", {0, 0, 0, 0}, 64);
+  EXPECT_EQ(FindingsOf(all, "DeadRelu").at(0).severity, Severity::kStop);
+}
+
+TEST(DeadRelu, UnitsThatDieOfAPenalty_AreSilent) {
+  FakeTrial trial;
+  trial.Step().Units("Net_relu_output_0", {1, 1, 1, 1, 1}, 64);
+  for (int capture = 0; capture < 20; ++capture) trial.Step().Units("Net_relu_output_0", {0, 0, 9, 0, 0}, 64);
+  EXPECT_TRUE(FindingsOf(trial, "DeadRelu").empty());
+}
+
+enum class Gradient { kNormal, kZero, kNone };
+
+FakeTrial Unchanged(Gradient gradient_of_a, bool clear_without_update = false) {
+  FakeTrial trial;
+  trial.SetDocument("model", kModel);
+  for (int step = 0; step < 64; ++step) {
+    trial.Step(query::Mode::kTrain, -1, clear_without_update ? 0 : step).Loss(2.3);
+    trial.Event(EventKind::kBackward);
+    if (clear_without_update) {
+      trial.Event(EventKind::kZeroGrad);
+    } else {
+      trial.Event(EventKind::kOptimizerStep);
+      if (gradient_of_a != Gradient::kNone) {
+        trial.Tensor("gradient/Net_a.weight", Role::kGradient, {gradient_of_a == Gradient::kZero ? 0.0 : 1.0});
+      }
+      trial.Tensor("gradient/Net_b.weight", Role::kGradient, {1});
+    }
+    trial.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, 0.01);
+    if (step % 8 == 0 && step > 0) {
+      trial.Difference("Net_a.weight", 0, 0, 1, 0);
+      trial.Difference("Net_b.weight", clear_without_update ? 0 : 1, 0.1, 1, clear_without_update ? 0 : 1);
+    }
+  }
+  return trial;
+}
+
+TEST(UnchangedTensor, TellsTheCause) {
+  EXPECT_EQ(FindingsOf(Unchanged(Gradient::kNormal), "UnchangedTensor").at(0).cause, "unchanged");
+  EXPECT_EQ(FindingsOf(Unchanged(Gradient::kZero), "UnchangedTensor").at(0).cause, "zero_gradient");
+  EXPECT_EQ(FindingsOf(Unchanged(Gradient::kNone), "UnchangedTensor").at(0).cause, "no_gradient");
+  const auto skipped = FindingsOf(Unchanged(Gradient::kNormal, true), "UnchangedTensor");
+  ASSERT_EQ(skipped.size(), 1U);
+  EXPECT_EQ(skipped[0].cause, "update_skipped");
+  EXPECT_EQ(skipped[0].severity, Severity::kStop);
+}
+
+TEST(UnchangedTensor, FrozenWeightsAndALearningRateOfZero_AreSilent) {
+  FakeTrial frozen = Unchanged(Gradient::kNone);
+  std::string model = kModel;
+  model.replace(model.find("true"), 4, "false");
+  frozen.SetDocument("model", model);
+  EXPECT_TRUE(FindingsOf(frozen, "UnchangedTensor").empty());
+  FakeTrial at_zero;
+  at_zero.SetDocument("model", kModel);
+  for (int step = 0; step < 64; ++step) {
+    at_zero.Step().Loss(1).Event(EventKind::kOptimizerStep).Tensor("gradient/Net_a.weight", Role::kGradient, {1});
+    at_zero.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, 0);
+    if (step % 8 == 0 && step > 0) at_zero.Difference("Net_a.weight", 0, 0, 1, 0);
+  }
+  EXPECT_TRUE(FindingsOf(at_zero, "UnchangedTensor").empty());
+}
+
+FakeTrial Moving(double ratio, double loss_slope) {
+  FakeTrial trial;
+  for (int step = 0; step < 96; ++step) {
+    trial.Step().Loss(2.3 - loss_slope * step).Tensor("gradient/Net_a.weight", Role::kGradient, {1});
+    if (step % 8 == 0 && step > 0) trial.Difference("Net_a.weight", ratio * 10, ratio * 8, 1, 1);
+  }
+  return trial;
+}
+
+TEST(WeightUpdateRatio, HugeUpdatesWithoutProgress_Stop_WithProgressAreSilent) {
+  const auto findings = FindingsOf(Moving(1, 0), "WeightUpdateRatio");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "large");
+  EXPECT_TRUE(FindingsOf(Moving(1, 0.01), "WeightUpdateRatio").empty());
+}
+
+TEST(WeightUpdateRatio, NoWeightMoves_Warns_OrdinaryUpdatesAreSilent) {
+  EXPECT_EQ(FindingsOf(Moving(1e-8, 0), "WeightUpdateRatio").at(0).cause, "small");
+  EXPECT_TRUE(FindingsOf(Moving(1e-3, 0), "WeightUpdateRatio").empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/loss_tracker.h"
+#include "rules/model_facts.h"
+#include "rules/select.h"
+
+/// VanishingGradient: docs/rules/vanishing_gradient.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::Role;
+constexpr const char* kName = "VanishingGradient";
+constexpr const char* kPage = "docs/rules/vanishing_gradient.md";
+
+// ---- original: mean |g| of any gradient below the threshold ------------------------------------------------------------
+
+class Original final : public Rule {
+ public:
+  explicit Original(double threshold) : threshold_(threshold) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    for (const auto& entry : view.rows.summaries) {
+      if (view.trial.tensor(entry.tensor).role != Role::kGradient) continue;
+      const double mean = entry.summary.abs_mean();
+      if (!(mean < threshold_)) continue;
+      Finding finding = FindingAt(kName, kPage, "small", view.trial, entry.tensor, entry.worker, view.rows.info);
+      finding.what = fmt::format("the mean absolute value of {} is {:.3g}", finding.tensor, mean);
+      finding.why = "what the optimizer gets from it is next to nothing";
+      finding.remedy = "use ReLU-like activations, normalisation, residual connections or another initialisation";
+      finding.evidence = {{"abs_mean", mean}};
+      finding.threshold = fmt::format("below {:g} (original)", threshold_);
+      sink.Report(std::move(finding));
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override { return "{}"; }
+  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
+
+ private:
+  double threshold_;
+};
+
+// ---- Luff's own ------------------------------------------------------------------------------------------------------
+// The gradient of a layer's weights is smaller than ratio times the largest of the step, in nearly all of the last 32
+// updates, and the loss has not fallen since its first values. A gradient that was not recorded is not small.
+
+struct Limits {
+  double ratio = 1e-4;
+  std::int64_t updates = 56;
+};
+
+class Luff final : public Rule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    tracker_.OnStep(view.trial, view.rows);
+    struct Seen {
+      query::TensorId tensor;
+      double size;
+    };
+    std::vector<Seen> seen;
+    double largest = 0;
+    std::uint32_t worker = 0;
+    for (const auto& entry : view.rows.summaries) {
+      const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+      if (tensor.role != Role::kGradient || IsBiasName(tensor.name) || entry.summary.finite_count() == 0) continue;
+      if (entry.summary.finite_count() != entry.summary.count) return;  // ExplodingTensor's business
+      if (seen.empty()) worker = entry.worker;
+      if (entry.worker != worker) continue;
+      const double size = entry.summary.abs_mean();
+      seen.push_back({entry.tensor, size});
+      largest = std::max(largest, size);
+    }
+    if (seen.size() < 2 || !(largest > 0)) return;
+    ++updates_;
+    const Seen* smallest = nullptr;
+    std::vector<std::string> others;
+    for (const Seen& one : seen) {
+      History& history = histories_[view.trial.tensor(one.tensor).name];
+      const bool small = one.size < limits_.ratio * largest;
+      history.bits = (history.bits << 1U) | (small ? 1U : 0U);
+      ++history.count;
+      if (small && history.since < 0) history.since = info.mode_step;
+      if (!small && history.bits == 0) history.since = -1;
+      if (history.count >= limits_.updates && std::popcount(history.bits) >= 30 && small) {
+        if (smallest == nullptr || one.size < smallest->size) smallest = &one;
+        others.push_back(view.trial.tensor(one.tensor).name);
+      }
+    }
+    if (smallest == nullptr || !tracker_.EnoughEvidence(limits_.updates) || tracker_.AnyImprovedSinceSettled(0.03)) {
+      if (!open_.empty() && smallest == nullptr) {
+        sink.Heal("ratio", open_, info.mode_step);
+        open_.clear();
+      }
+      return;
+    }
+    if (open_.empty()) open_ = view.trial.tensor(smallest->tensor).name;
+    Finding finding = FindingAt(kName, kPage, "ratio", view.trial, smallest->tensor, worker, info);
+    finding.tensor = open_;
+    for (std::string& name : others) {
+      if (name != open_) finding.other_tensors.push_back(std::move(name));
+    }
+    finding.severity = Severity::kStop;
+    finding.since_step = std::max<std::int64_t>(0, histories_[open_].since);
+    finding.what = fmt::format("the gradient vanishes: mean |g| is {:.2g} here and {:.2g} in the layer with the largest", smallest->size, largest);
+    finding.why = fmt::format("it was below {:g} of the largest in 30 of the last 32 updates, and the loss does not fall: these layers learn nothing",
+                              limits_.ratio);
+    finding.remedy = "replace sigmoid or tanh by ReLU-like activations, add normalisation or residual connections, or initialise for the "
+                     "activation in use";
+    finding.causes = {"saturating activations in a deep net", "initialisation too small or too large", "dead ReLUs behind these layers"};
+    finding.evidence = {{"abs_mean", smallest->size}, {"largest_abs_mean", largest}, {"ratio", smallest->size / largest}};
+    finding.threshold = fmt::format("ratio below {:g} in 30 of 32 updates, after {} updates, and no fall of the loss by 3 % (Luff)",
+                                    limits_.ratio, limits_.updates);
+    sink.Report(std::move(finding));
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json json;
+    tracker_.Save(&json["losses"]);
+    Json histories = Json::object();
+    for (const auto& [name, h] : histories_) histories[name] = {h.bits, h.count, h.since};
+    json["histories"] = std::move(histories);
+    json["updates"] = updates_;
+    json["open"] = open_;
+    return json.dump();
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      tracker_.Load(json.at("losses"));
+      for (const auto& [name, h] : json.at("histories").items()) {
+        histories_[name] = {h.at(0).get<std::uint32_t>(), h.at(1).get<std::int64_t>(), h.at(2).get<std::int64_t>()};
+      }
+      updates_ = json.at("updates").get<std::int64_t>();
+      open_ = json.at("open").get<std::string>();
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct History {
+    std::uint32_t bits = 0;  // the last 32 updates, newest lowest: 1 = small
+    std::int64_t count = 0;
+    std::int64_t since = -1;
+  };
+  const Limits limits_;
+  LossTracker tracker_;
+  std::map<std::string, History> histories_;
+  std::int64_t updates_ = 0;
+  std::string open_;
+};
+
+}  // namespace
+
+RuleSpec VanishingGradientSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
+  spec.parameters = {
+      {"threshold", "1e-7", "0.0000001", "mean absolute value (original)"},
+      {"ratio", "1e-4", "1e-4", "mean |g| of a layer over the largest of the step (Luff)"},
+      {"updates", "56", "56", "recorded updates before anything is said (Luff)"},
+  };
+  spec.needs = [](const Parameters&) -> std::vector<Need> { return {}; };  // summaries of gradients and losses are always taken
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const double threshold, ParseDouble(TextOf(parameters, "threshold")));
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.ratio, ParseDouble(TextOf(parameters, "ratio")));
+    LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
+    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(threshold));
+    return std::unique_ptr<Rule>(new Luff(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

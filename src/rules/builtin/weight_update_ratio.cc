@@ -1,0 +1,275 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/loss_tracker.h"
+#include "rules/model_facts.h"
+#include "rules/select.h"
+
+/// WeightUpdateRatio: docs/rules/weight_update_ratio.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::Form;
+using format::Role;
+constexpr const char* kName = "WeightUpdateRatio";
+constexpr const char* kPage = "docs/rules/weight_update_ratio.md";
+
+bool IsDifference(const format::FormRow& row) { return row.form == Bit(Form::kDifference); }
+
+// ---- original: mean |W_s - W_p| / (mean |W_s| + epsilon) ------------------------------------------------------------
+
+struct OriginalSettings {
+  double large = 10, small = 1e-8, epsilon = 1e-9;
+};
+
+class Original final : public Rule {
+ public:
+  explicit Original(const OriginalSettings& settings) : settings_(settings) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const auto& entry : view.rows.forms) {
+      if (!IsDifference(entry.row) || view.trial.tensor(entry.tensor).role != Role::kWeight) continue;
+      const auto summary = std::find_if(view.rows.summaries.begin(), view.rows.summaries.end(), [&](const auto& s) {
+        return s.tensor == entry.tensor && s.worker == entry.worker;
+      });
+      if (summary == view.rows.summaries.end() || summary->summary.count == 0) continue;
+      const double count = static_cast<double>(summary->summary.count);
+      const double ratio = entry.row.values[0] / count / (summary->summary.abs_sum / count + settings_.epsilon);
+      const bool large = ratio > settings_.large;
+      if (!large && !(ratio < settings_.small)) continue;
+      Finding finding = FindingAt(kName, kPage, large ? "large" : "small", view.trial, entry.tensor, entry.worker, view.rows.info);
+      finding.what = fmt::format("the update of {} is {:.3g} times its size", finding.tensor, ratio);
+      finding.why = large ? "the weights are overwritten rather than adjusted" : "the weights hardly move";
+      finding.remedy = large ? "lower the learning rate" : "raise the learning rate, or check that the tensor gets a gradient";
+      finding.evidence = {{"ratio", ratio}};
+      finding.threshold = fmt::format("above {:g} or below {:g} (original)", settings_.large, settings_.small);
+      sink.Report(std::move(finding));
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override { return "{}"; }
+  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
+
+ private:
+  OriginalSettings settings_;
+};
+
+// ---- Luff's own ------------------------------------------------------------------------------------------------------
+// r = |W_s - W_p| / |W_p| (norms) over one capture interval, u updates. Too large: r > large in `rows` intervals in a row
+// while the loss does not improve or has become worse than its best. Too small: r / u of every trainable weight below
+// small for at least 48 updates and 2 % of all so far, while the loss is no longer falling.
+
+struct Limits {
+  double large = 1.0;
+  std::int64_t rows = 3;
+  double small = 1e-6;
+  std::int64_t updates = 48;
+};
+
+class Luff final : public Rule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    tracker_.OnStep(view.trial, view.rows);
+    for (const auto& entry : view.rows.summaries) {
+      if (view.trial.tensor(entry.tensor).role == Role::kGradient && entry.summary.abs_sum > 0) {
+        with_gradient_[ParameterOfGradient(view.trial.tensor(entry.tensor).name)] = info.update;
+      }
+    }
+    bool any = false;
+    bool all_small = true;
+    double largest = 0;
+    std::string lead;
+    std::vector<std::string> others;
+    for (const auto& entry : view.rows.forms) {
+      if (!IsDifference(entry.row) || view.trial.tensor(entry.tensor).role != Role::kWeight) continue;
+      const std::string& name = view.trial.tensor(entry.tensor).name;
+      const auto gradient = with_gradient_.find(name);
+      Weight& weight = weights_[fmt::format("{}\n{}", entry.worker, name)];
+      const std::int64_t updates = info.update - weight.last_update;
+      const bool measured = weight.last_update >= 0 && updates > 0;
+      const std::int64_t before = weight.last_update;
+      weight.last_update = info.update;
+      // Weights without a gradient in this interval rest on purpose or by mistake: UnchangedTensor tells which.
+      if (!measured || gradient == with_gradient_.end() || gradient->second < before) continue;
+      const double previous = std::sqrt(entry.row.values[5]);
+      const double moved = std::sqrt(entry.row.values[1]);
+      if (!(previous > 0) || !std::isfinite(previous) || !std::isfinite(moved)) continue;
+      const double ratio = moved / previous;
+      weight.large_rows = ratio > limits_.large ? weight.large_rows + 1 : 0;
+      if (weight.large_rows == 1) weight.since = info.mode_step;
+      if (weight.large_rows >= limits_.rows) Large(view, entry, weight, ratio, sink);
+      any = true;
+      const double per_update = ratio / static_cast<double>(updates);
+      all_small = all_small && per_update < limits_.small;
+      if (per_update > largest) largest = per_update;
+      if (lead.empty()) {
+        lead = name;
+      } else {
+        others.push_back(name);
+      }
+    }
+    if (any) Small(view, all_small, largest, lead, std::move(others), sink);
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json json;
+    tracker_.Save(&json["losses"]);
+    Json weights = Json::object();
+    for (const auto& [name, w] : weights_) weights[name] = {w.last_update, w.large_rows, w.since};
+    json["weights"] = std::move(weights);
+    json["gradients"] = with_gradient_;
+    json["small"] = {small_since_step_, small_since_update_};
+    json["open"] = open_small_;
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      tracker_.Load(json.at("losses"));
+      for (const auto& [name, w] : json.at("weights").items()) {
+        weights_[name] = {w.at(0).get<std::int64_t>(), w.at(1).get<std::int64_t>(), w.at(2).get<std::int64_t>()};
+      }
+      with_gradient_ = json.at("gradients").get<std::map<std::string, std::int64_t>>();
+      small_since_step_ = json.at("small").at(0);
+      small_since_update_ = json.at("small").at(1);
+      open_small_ = json.at("open").get<std::string>();
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Weight {
+    std::int64_t last_update = -1;
+    std::int64_t large_rows = 0;
+    std::int64_t since = -1;
+  };
+
+  void Large(const StepView& view, const query::Trial::FormEntry& entry, const Weight& weight, double ratio, Sink& sink) {
+    bool worse = false;
+    for (const auto& [name, series] : tracker_.series()) {
+      if (series.has_levels()) worse = worse || series.recent() > series.best() + std::max(6 * series.noise(), 0.2 * std::abs(series.best()));
+    }
+    if (tracker_.AnyImproved(0.02) && !worse) return;
+    if (!tracker_.EnoughEvidence(24)) return;
+    Finding finding = FindingAt(kName, kPage, "large", view.trial, entry.tensor, entry.worker, view.rows.info);
+    finding.severity = tracker_.AnyImproved(0.02) ? Severity::kWarn : Severity::kStop;
+    finding.since_step = weight.since;
+    finding.what = fmt::format("the weights of {} changed by {:.2g} times their own size within a few updates, again and again", finding.tensor, ratio);
+    finding.why = "updates overwrite what was learnt instead of adjusting it, and the loss gets no better";
+    finding.remedy = "lower the learning rate (by ten), cap the warm-up, or clip gradients";
+    finding.causes = {"learning rate too high", "learning rate schedule without a cap", "gradients that are not cleared"};
+    finding.evidence = {{"ratio", ratio}, {"intervals", static_cast<double>(weight.large_rows)}};
+    finding.threshold = fmt::format("above {:g} in {} intervals in a row, and no better loss (Luff)", limits_.large, limits_.rows);
+    sink.Report(std::move(finding));
+  }
+
+  void Small(const StepView& view, bool all_small, double largest, const std::string& lead, std::vector<std::string> others, Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    if (!all_small) {
+      small_since_update_ = -1;
+      if (!open_small_.empty()) sink.Heal("small", open_small_, info.mode_step);
+      open_small_.clear();
+      return;
+    }
+    if (small_since_update_ < 0) {
+      small_since_update_ = info.update;
+      small_since_step_ = info.mode_step;
+    }
+    const std::int64_t patience = std::max(limits_.updates, info.update / 50);
+    if (info.update - small_since_update_ < patience) return;
+    if (open_small_.empty()) open_small_ = lead;
+    Finding finding;
+    finding.page = kPage;
+    finding.cause = "small";
+    finding.tensor = open_small_;
+    for (std::string& name : others) {
+      if (name != open_small_) finding.other_tensors.push_back(std::move(name));
+    }
+    finding.step = finding.last_step = info.mode_step;
+    finding.global_step = info.global_step;
+    finding.update = info.update;
+    finding.since_step = small_since_step_;
+    finding.what = fmt::format("no weight moves by more than {:.1g} of its size in an update", largest);
+    finding.why = fmt::format("at this speed a weight needs {:.0g} updates to double, and it has been so for {} updates: nothing more is learnt",
+                              1 / std::max(largest, 1e-300), info.update - small_since_update_);
+    finding.remedy = "raise the learning rate; check that the scheduler is stepped once per epoch if it counts epochs";
+    finding.causes = {"learning rate far too low", "schedule that has run out", "scheduler stepped per batch instead of per epoch"};
+    finding.evidence = {{"largest_relative_update", largest}, {"updates", static_cast<double>(info.update - small_since_update_)}};
+    finding.threshold = fmt::format("every weight below {:g} per update for {} updates (Luff)", limits_.small, patience);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossTracker tracker_;
+  std::map<std::string, Weight> weights_;                // worker and name
+  std::map<std::string, std::int64_t> with_gradient_;    // name -> update of its last gradient that was not zero
+  std::int64_t small_since_step_ = -1, small_since_update_ = -1;
+  std::string open_small_;
+};
+
+}  // namespace
+
+RuleSpec WeightUpdateRatioSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "updates that are far too large or far too small beside the weights";
+  spec.parameters = {
+      {"num_steps", "None", "None", "steps between the two values; None: every step (original)"},
+      {"large_threshold", "10.0", "10.0", "mean |change| over mean |weight| (original)"},
+      {"small_threshold", "1e-8", "0.00000001", "mean |change| over mean |weight| (original)"},
+      {"epsilon", "1e-9", "0.000000001", "added to the denominator (original)"},
+      {"interval", "8", "1", "TRAIN steps between two captures (Luff)"},
+      {"large", "1.0", "1.0", "norm of the change over one interval beside the norm of the weights (Luff)"},
+      {"rows", "3", "3", "intervals in a row (Luff)"},
+      {"small", "1e-6", "1e-6", "norm of the change per update beside the norm of the weights, of every weight (Luff)"},
+      {"updates", "48", "48", "updates for which all are small; at least 2 % of all so far, for schedules that end at zero (Luff)"},
+  };
+  spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
+    const bool original = IsOriginal(parameters);
+    const Result<std::int64_t> interval = ParseInt(TextOf(parameters, original ? "num_steps" : "interval"));
+    Need need;
+    need.collection = "weight_changes";
+    need.roles = {Role::kWeight};
+    need.forms = Bit(Form::kDifference);
+    need.save_interval = interval.ok() ? std::max<std::int64_t>(1, interval.value()) : 1;
+    return {need};
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    OriginalSettings settings;
+    LUFF_ASSIGN_OR_RETURN(settings.large, ParseDouble(TextOf(parameters, "large_threshold")));
+    LUFF_ASSIGN_OR_RETURN(settings.small, ParseDouble(TextOf(parameters, "small_threshold")));
+    LUFF_ASSIGN_OR_RETURN(settings.epsilon, ParseDouble(TextOf(parameters, "epsilon")));
+    if (HasParameter(parameters, "num_steps")) {
+      LUFF_ASSIGN_OR_RETURN(const std::int64_t steps, ParseInt(TextOf(parameters, "num_steps")));
+      if (steps < 1) return InvalidArgument("'num_steps' must be at least 1");
+    }
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
+    LUFF_ASSIGN_OR_RETURN(limits.large, ParseDouble(TextOf(parameters, "large")));
+    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
+    LUFF_ASSIGN_OR_RETURN(limits.small, ParseDouble(TextOf(parameters, "small")));
+    LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
+    if (interval < 1) return InvalidArgument("'interval' must be at least 1");
+    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(settings));
+    return std::unique_ptr<Rule>(new Luff(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

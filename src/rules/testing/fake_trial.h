@@ -1,0 +1,221 @@
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "luff/query/trial.h"
+
+/// A trial in memory, for tests of rules: steps are written down as a story.
+namespace luff::rules::testing {
+
+class FakeTrial final : public query::Trial {
+ public:
+  // ---- telling the story ----------------------------------------------------------------------------------------------
+
+  query::TensorId Define(const std::string& name, format::Role role, const std::string& module_type = "",
+                         std::vector<std::string> collections = {}) {
+    for (const query::TensorInfo& tensor : tensors_) {
+      if (tensor.name == name) return tensor.id;
+    }
+    query::TensorInfo info;
+    info.id = static_cast<query::TensorId>(tensors_.size());
+    info.name = name;
+    info.role = role;
+    info.module_type = module_type;
+    info.collections = std::move(collections);
+    tensors_.push_back(std::move(info));
+    return tensors_.back().id;
+  }
+  /// Begins the next step (global steps count by `global_stride`; -1: one more than the last).
+  FakeTrial& Step(query::Mode mode = query::Mode::kTrain, std::int64_t global_step = -1, std::int64_t update = -1) {
+    StepRows rows;
+    rows.info.mode = mode;
+    rows.info.global_step = global_step >= 0 ? global_step : steps_.empty() ? 0 : steps_.back().info.global_step + 1;
+    rows.info.mode_step = mode_steps_[mode]++;
+    rows.info.update = update >= 0 ? update : rows.info.mode_step;
+    steps_.push_back(std::move(rows));
+    return *this;
+  }
+  FakeTrial& Loss(double value, const std::string& name = "CrossEntropyLoss_output_0") {
+    steps_.back().scalars.push_back({Define(name, format::Role::kLoss, "", {"losses"}), 0, value});
+    return *this;
+  }
+  FakeTrial& Scalar(const std::string& name, format::Role role, double value) {
+    steps_.back().scalars.push_back({Define(name, role), 0, value});
+    return *this;
+  }
+  /// Summary and raw value of the given numbers.
+  FakeTrial& Tensor(const std::string& name, format::Role role, const std::vector<double>& values,
+                    std::vector<std::string> collections = {}) {
+    const query::TensorId id = Define(name, role, "", std::move(collections));
+    Summary summary;
+    summary.count = values.size();
+    double low = HUGE_VAL;
+    double high = -HUGE_VAL;
+    for (const double value : values) {
+      if (std::isnan(value)) {
+        ++summary.nan_count;
+      } else if (std::isinf(value)) {
+        ++summary.inf_count;
+      } else {
+        summary.sum += value;
+        summary.sum_sq += value * value;
+        summary.abs_sum += std::abs(value);
+        summary.zero_count += value == 0 ? 1 : 0;
+        low = std::min(low, value);
+        high = std::max(high, value);
+      }
+    }
+    summary.min_bits = std::bit_cast<std::uint64_t>(low);
+    summary.max_bits = std::bit_cast<std::uint64_t>(high);
+    steps_.back().summaries.push_back({id, 0, DType::kFloat64, summary});
+    values_[{id, steps_.back().info.global_step}] = values;
+    return *this;
+  }
+  FakeTrial& Difference(const std::string& name, double l1, double norm, double previous_norm, std::uint64_t changed) {
+    FormEntry entry{};
+    entry.tensor = Define(name, format::Role::kWeight);
+    entry.row.form = static_cast<std::uint16_t>(format::Form::kDifference);
+    entry.row.values[0] = l1;
+    entry.row.values[1] = norm * norm;
+    entry.row.values[2] = norm;
+    entry.row.values[3] = static_cast<double>(changed);
+    entry.row.values[4] = previous_norm;
+    entry.row.values[5] = previous_norm * previous_norm;
+    steps_.back().forms.push_back(entry);
+    return *this;
+  }
+  FakeTrial& Units(const std::string& name, std::vector<std::uint64_t> positive, std::uint64_t values_per_unit) {
+    UnitEntry entry{Define(name, format::Role::kOutput, "ReLU"), 0, {}};
+    entry.counts.values_per_unit = values_per_unit;
+    entry.counts.zero.resize(positive.size());
+    entry.counts.sum.resize(positive.size());
+    entry.counts.positive = std::move(positive);
+    steps_.back().units.push_back(std::move(entry));
+    return *this;
+  }
+  FakeTrial& Event(format::EventKind kind, std::uint32_t subject = 0) {
+    query::EventAt event;
+    event.global_step = steps_.back().info.global_step;
+    event.row.kind = static_cast<std::uint16_t>(kind);
+    event.row.subject = subject;
+    steps_.back().events.push_back(event);
+    return *this;
+  }
+  void SetDocument(const std::string& name, const std::string& json) { documents_[name] = json; }
+  /// Only the first `count` steps are complete so far (a live run).
+  void ShowOnly(std::size_t count) { shown_ = count; }
+
+  // ---- the interface ----------------------------------------------------------------------------------------------------
+
+  Result<bool> Refresh() override { return false; }
+  Result<bool> WaitForNews(std::chrono::milliseconds) override { return false; }
+  Status WaitForStep(std::int64_t, query::Mode, std::chrono::milliseconds) override { return Status::Ok(); }
+  [[nodiscard]] bool loaded_all_steps() const noexcept override { return step_count() == steps_.size(); }
+  [[nodiscard]] const std::string& path() const noexcept override { return path_; }
+  [[nodiscard]] std::vector<query::WorkerInfo> workers() const override { return {}; }
+  [[nodiscard]] std::uint32_t world_size() const noexcept override { return 1; }
+  [[nodiscard]] std::size_t tensor_count() const noexcept override { return tensors_.size(); }
+  [[nodiscard]] const query::TensorInfo& tensor(query::TensorId id) const override { return tensors_.at(id); }
+  [[nodiscard]] Result<query::TensorId> FindTensor(std::string_view name) const override {
+    for (const query::TensorInfo& tensor : tensors_) {
+      if (tensor.name == name) return tensor.id;
+    }
+    return NotFound("no tensor " + std::string(name));
+  }
+  [[nodiscard]] Result<std::vector<std::string>> TensorNames(const NameFilter&) const override { return std::vector<std::string>{}; }
+  [[nodiscard]] std::vector<std::string> CollectionNames() const override { return {}; }
+  [[nodiscard]] std::string Document(std::string_view name) const override {
+    const auto it = documents_.find(std::string(name));
+    return it == documents_.end() ? std::string() : it->second;
+  }
+  [[nodiscard]] std::vector<std::int64_t> Steps(query::Mode) const override { return {}; }
+  [[nodiscard]] Result<std::vector<std::int64_t>> TensorSteps(query::TensorId, query::Mode) const override {
+    return std::vector<std::int64_t>{};
+  }
+  [[nodiscard]] std::size_t step_count() const noexcept override { return std::min(shown_, steps_.size()); }
+  [[nodiscard]] query::StepInfo step_at(std::size_t n) const override { return steps_.at(n).info; }
+  [[nodiscard]] Result<query::StepInfo> FindStep(std::int64_t, query::Mode) const override { return OutOfRange("not here"); }
+  [[nodiscard]] query::StepState StateOfStep(std::int64_t, query::Mode) const override { return query::StepState::kAvailable; }
+  [[nodiscard]] Result<query::Value> ReadValue(query::TensorId id, std::int64_t step, query::Mode,
+                                               std::optional<std::uint32_t>) const override {
+    const auto it = values_.find({id, step});
+    if (it == values_.end()) return OutOfRange("not saved");
+    auto owner = std::make_shared<std::vector<double>>(it->second);
+    query::Value value;
+    value.dtype = DType::kFloat64;
+    value.shape = {static_cast<std::int64_t>(owner->size())};
+    value.bytes = {reinterpret_cast<const std::byte*>(owner->data()), owner->size() * sizeof(double)};
+    value.owner = owner;
+    return value;
+  }
+  [[nodiscard]] Result<Summary> ReadSummary(query::TensorId, std::int64_t, query::Mode, std::optional<std::uint32_t>) const override {
+    return OutOfRange("not here");
+  }
+  [[nodiscard]] Result<query::SummaryAt> ReadSummaryAt(query::TensorId, std::int64_t, query::Mode,
+                                                       std::optional<std::uint32_t>) const override {
+    return OutOfRange("not here");
+  }
+  [[nodiscard]] Result<std::shared_ptr<const query::SummaryColumns>> SharedSummaries(query::TensorId, query::Mode,
+                                                                                     std::optional<std::uint32_t>) const override {
+    return std::make_shared<const query::SummaryColumns>();
+  }
+  [[nodiscard]] Result<format::FormRow> ReadForm(query::TensorId, format::Form, std::int64_t, query::Mode,
+                                                 std::optional<std::uint32_t>) const override {
+    return OutOfRange("not here");
+  }
+  [[nodiscard]] Result<UnitCounts> Units(query::TensorId, std::int64_t, query::Mode, std::optional<std::uint32_t>) const override {
+    return OutOfRange("not here");
+  }
+  [[nodiscard]] Result<ValueShape> Shape(query::TensorId, std::int64_t, query::Mode, std::optional<std::uint32_t>) const override {
+    return OutOfRange("not here");
+  }
+  [[nodiscard]] Result<Stack> ReadStack(query::TensorId, query::Mode, std::optional<std::uint32_t>, std::uint64_t) const override {
+    return OutOfRange("not here");
+  }
+  [[nodiscard]] Result<std::vector<std::int64_t>> ValueSteps(query::TensorId, query::Mode,
+                                                             std::optional<std::uint32_t>) const override {
+    return std::vector<std::int64_t>{};
+  }
+  [[nodiscard]] Result<std::vector<std::uint32_t>> TensorWorkers(query::TensorId, std::int64_t, query::Mode) const override {
+    return std::vector<std::uint32_t>{};
+  }
+  [[nodiscard]] std::vector<std::string> Problems() const override { return {}; }
+  [[nodiscard]] std::vector<JsonEvent> JsonEvents() const override { return {}; }
+  [[nodiscard]] std::int64_t created_unix_ns() const noexcept override { return 0; }
+  [[nodiscard]] Result<query::SummaryColumns> Summaries(query::TensorId, query::Mode, std::optional<std::uint32_t>) const override {
+    return query::SummaryColumns{};
+  }
+  [[nodiscard]] Result<std::vector<query::ScalarAt>> Scalars(query::TensorId, query::Mode,
+                                                             std::optional<std::uint32_t>) const override {
+    return std::vector<query::ScalarAt>{};
+  }
+  [[nodiscard]] Result<SparseHistogram> Histogram(query::TensorId, std::int64_t, query::Mode,
+                                                  std::optional<std::uint32_t>) const override {
+    return OutOfRange("not here");
+  }
+  [[nodiscard]] Status ReadStepRows(std::size_t n, StepRows* out) const override {
+    *out = steps_.at(n);
+    return Status::Ok();
+  }
+  [[nodiscard]] std::vector<query::GapInfo> Gaps() const override { return {}; }
+  [[nodiscard]] std::vector<query::EventAt> Events(query::Mode) const override { return {}; }
+  [[nodiscard]] std::vector<std::pair<std::uint32_t, format::AckRow>> Acks() const override { return {}; }
+  [[nodiscard]] Outcome outcome() const override { return {"completed", ""}; }
+
+ private:
+  std::vector<query::TensorInfo> tensors_;
+  std::vector<StepRows> steps_;
+  std::map<query::Mode, std::int64_t> mode_steps_;
+  std::map<std::pair<query::TensorId, std::int64_t>, std::vector<double>> values_;
+  std::map<std::string, std::string> documents_;
+  std::size_t shown_ = SIZE_MAX;
+  std::string path_ = "memory";
+};
+
+}  // namespace luff::rules::testing
