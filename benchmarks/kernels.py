@@ -1,8 +1,8 @@
 """
 Instruction counts of the tensor kernels, by callgrind.
 
-Counts do not depend on what else the machine does, so a change of a few per cent shows even on a busy one. Valgrind knows
-no AVX-512; the kernels are counted for AVX2.
+Counts do not depend on what else the machine does, so a change of a few per cent shows even on a busy one.
+Valgrind knows no AVX-512; the kernels are counted for AVX2.
 
     python benchmarks/kernels.py --program build/dev/benchmarks/cpp/luff_kernel_count
     python benchmarks/kernels.py --program … --update          # write the baseline anew
