@@ -72,7 +72,8 @@ def cpp_violations():
 
 def _includes(file, relative, allowed, *, room, public):
     text = file.read_text(errors="replace")
-    test = file.stem.endswith(("_test", "_fuzz", "_benchmark", "_testutil")) or "test_" in file.name
+    test = file.stem.endswith(("_test", "_fuzz", "_benchmark", "testing")) or "test_" in file.name
+    test = test or file.parent.name == "testing"
     for match in INCLUDE.finditer(text):
         bracket, name = match.groups()
         where = f"{relative}:{text.count(chr(10), 0, match.start(2)) + 1}"
