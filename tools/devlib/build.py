@@ -76,6 +76,15 @@ def build(preset, *targets):
     return folder
 
 
+def product_environment():
+    """For pip's builds; paths relative to the checkout let every copy of the sources share ccache's results."""
+    return {
+        "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs()),
+        "CCACHE_BASEDIR": str(ROOT),
+    }
+
+
 def ensure_product():
     """Installs Luff into .venv as `pip install .` does; nothing is done when no input changed."""
     value = stamp.digest(PRODUCT, setup.python_version(VENV / "bin" / "python"))
@@ -94,7 +103,7 @@ def ensure_product():
             "--no-build-isolation",
         ]
         options = ["--no-deps", "--force-reinstall", "--config-settings=build-dir=build/product"]
-        env = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs())}
+        env = product_environment()
         run("install Luff into .venv", [*pip, *options, "."], log="build/product", env=env)
         stamp.write(mark, value)
     say("  installed: .venv/bin/luff, import luff")

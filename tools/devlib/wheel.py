@@ -3,7 +3,7 @@
 import shutil
 
 from devlib import setup, stamp
-from devlib.build import PRODUCT, jobs
+from devlib.build import PRODUCT, product_environment
 from devlib.term import ROOT, VENV, Failed, run, say
 
 DIST = ROOT / "dist"
@@ -44,9 +44,8 @@ def _build(python, *, isolated):
     command = [python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "-w", raw, "."]
     if not isolated:
         command[-1:] = ["--no-build-isolation", "--config-settings=build-dir=build/product", "."]
-    env = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs())}
     with stamp.lock("product"):
-        run("wheel", command, log="wheel/build", env=env)
+        run("wheel", command, log="wheel/build", env=product_environment())
     made = next(raw.glob("luff-*.whl"))
     repaired = ROOT / "build" / "wheel-repaired"
     shutil.rmtree(repaired, ignore_errors=True)
