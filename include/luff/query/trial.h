@@ -41,6 +41,7 @@ struct StepInfo {
   Mode mode = Mode::kTrain;
   std::int64_t wall_unix_ns = 0;   // of the first worker that passed it
   std::int64_t duration_ns = 0;
+  bool superseded = false;         // a resumed run has recorded this global step again: lookups find the later one
 };
 
 /// One tensor at one step. `dtype` tells how to read summary.min_bits.
@@ -152,12 +153,12 @@ class Trial {
   [[nodiscard]] virtual std::string Document(std::string_view name) const = 0;
 
   // Steps ---------------------------------------------------------------------------------------------------------
-  /// Complete steps in the order of publishing. kGlobal: global steps; else mode steps of that mode.
+  /// Complete steps, ascending; superseded ones only once. kGlobal: global steps; else mode steps of that mode.
   [[nodiscard]] virtual std::vector<std::int64_t> Steps(Mode mode) const = 0;
   /// Steps of one tensor (any form).
   [[nodiscard]] virtual Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const = 0;
   [[nodiscard]] virtual std::size_t step_count() const noexcept = 0;
-  /// The n-th complete step (0 .. step_count()-1).
+  /// The n-th step that became complete (0 .. step_count()-1); superseded ones keep their place. Stable while open.
   [[nodiscard]] virtual StepInfo step_at(std::size_t n) const = 0;
   [[nodiscard]] virtual Result<StepInfo> FindStep(std::int64_t step, Mode mode) const = 0;
   [[nodiscard]] virtual StepState StateOfStep(std::int64_t step, Mode mode) const = 0;
@@ -168,8 +169,46 @@ class Trial {
                                                 std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
                                                     std::optional<std::uint32_t> worker = {}) const = 0;
+  /// With the step's numbers, dtype and worker.
+  [[nodiscard]] virtual Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
+                                                        std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<SummaryColumns> Summaries(TensorId id, Mode mode,
                                                          std::optional<std::uint32_t> worker = {}) const = 0;
+  /// The same, shared with a small cache: nothing is copied when it was asked for before and nothing is new.
+  [[nodiscard]] virtual Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
+      TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
+  /// Difference, extra reductions or hash of one tensor at one step. kOutOfRange when that form was not recorded.
+  [[nodiscard]] virtual Result<format::FormRow> ReadForm(TensorId id, format::Form form, std::int64_t step, Mode mode,
+                                                         std::optional<std::uint32_t> worker = {}) const = 0;
+  [[nodiscard]] virtual Result<UnitCounts> Units(TensorId id, std::int64_t step, Mode mode,
+                                                 std::optional<std::uint32_t> worker = {}) const = 0;
+  /// dtype and shape of the value, without reading it.
+  struct ValueShape {
+    DType dtype = DType::kInvalid;
+    std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> global_shape, global_offset;  // of shards
+    std::uint32_t worker = 0;
+  };
+  [[nodiscard]] virtual Result<ValueShape> Shape(TensorId id, std::int64_t step, Mode mode,
+                                                 std::optional<std::uint32_t> worker = {}) const = 0;
+  /// Values of many steps, one behind the other, when all have one dtype and shape. `steps` ascending.
+  struct Stack {
+    DType dtype = DType::kInvalid;
+    std::vector<std::int64_t> shape;  // of one value
+    std::vector<std::int64_t> steps;
+    std::shared_ptr<std::byte> bytes;
+    std::uint64_t byte_count = 0;
+  };
+  /// All steps of the mode at which the raw value is there. Errors also: kFailedPrecondition when shapes differ,
+  /// kResourceExhausted beyond `max_bytes`.
+  [[nodiscard]] virtual Result<Stack> ReadStack(TensorId id, Mode mode, std::optional<std::uint32_t> worker,
+                                                std::uint64_t max_bytes) const = 0;
+  /// Steps of one tensor at which the raw value was recorded.
+  [[nodiscard]] virtual Result<std::vector<std::int64_t>> ValueSteps(TensorId id, Mode mode,
+                                                                     std::optional<std::uint32_t> worker = {}) const = 0;
+  /// Workers that have rows of the tensor at the step.
+  [[nodiscard]] virtual Result<std::vector<std::uint32_t>> TensorWorkers(TensorId id, std::int64_t step,
+                                                                         Mode mode) const = 0;
   [[nodiscard]] virtual Result<std::vector<ScalarAt>> Scalars(TensorId id, Mode mode,
                                                               std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<SparseHistogram> Histogram(TensorId id, std::int64_t step, Mode mode,
@@ -199,6 +238,16 @@ class Trial {
   /// "running", "completed", "stopped" or "failed" and why (for `luff show`).
   struct Outcome { std::string state; std::string why; };
   [[nodiscard]] virtual Outcome outcome() const = 0;
+  /// Damage met so far: file, place, what is lost. Bounded.
+  [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
+  /// Events as JSON, of all complete steps: (global step, worker, text).
+  struct JsonEvent {
+    std::int64_t global_step = 0;
+    std::uint32_t worker = 0;
+    std::string json;
+  };
+  [[nodiscard]] virtual std::vector<JsonEvent> JsonEvents() const = 0;
+  [[nodiscard]] virtual std::int64_t created_unix_ns() const noexcept = 0;
 };
 
 /// The three names nearest to `name` (edit distance), for error messages.

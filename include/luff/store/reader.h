@@ -1,0 +1,265 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "luff/base/result.h"
+#include "luff/format/chunk.h"
+#include "luff/format/footer.h"
+#include "luff/format/frames.h"
+#include "luff/format/layout.h"
+#include "luff/store/writer.h"
+
+/// Reading one run directory, worker by worker, as it lies on disk. What a step of the whole run is, names over
+/// workers and waiting are the business of query::Trial.
+///
+/// All classes: **thread-compatible**; every byte of the run may be hostile; memory is bounded by what is published
+/// and not yet sealed (about the size of one segment for each worker), plus 60 bytes for each step.
+namespace luff::store {
+
+/// Read-only mapping of a whole file, as long as it was when it was mapped. **Immutable.**
+class MappedFile {
+ public:
+  /// Errors: kNotFound, kIo. An empty file is fine.
+  [[nodiscard]] static Result<std::shared_ptr<const MappedFile>> Open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  MappedFile() = default;
+  std::span<const std::byte> bytes_;
+};
+
+/// run.json. Errors: kNotFound (no such directory), kFailedPrecondition (no run.json in it), kUnsupportedVersion,
+/// kCorruption.
+[[nodiscard]] Result<RunInfo> ReadRunInfo(const std::string& run_path);
+
+/// One metadata segment. Sealed: a mapped file and its footer, verified piece by piece when it is first used. Not sealed
+/// (or with a damaged footer): its frames, in the same columns, in memory.
+class SegmentReader {
+ public:
+  /// Errors: kNotFound, kIo, kCorruption (file header), kUnsupportedVersion.
+  [[nodiscard]] static Result<std::unique_ptr<SegmentReader>> Open(std::string path, std::uint64_t sequence,
+                                                                   std::uint32_t generation);
+  ~SegmentReader();
+
+  /// Takes in frames that were published since, up to `limit` bytes of the file. True if there were any. Becomes
+  /// sealed when it meets its footer. A torn tail is "not yet". `reopen` asks a network file system for its newest state.
+  [[nodiscard]] Result<bool> Poll(std::uint64_t limit = ~std::uint64_t{0}, bool reopen = false);
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] std::uint64_t sequence() const noexcept { return header_.sequence; }
+  [[nodiscard]] std::uint32_t generation() const noexcept { return generation_; }
+  [[nodiscard]] const format::FileHeader& header() const noexcept { return header_; }
+  [[nodiscard]] bool sealed() const noexcept { return footer_.has_value(); }
+  /// Why the footer is not used although there is one; OK otherwise.
+  [[nodiscard]] const Status& damage() const noexcept { return damage_; }
+  /// Unsealed: frames up to here are taken in.
+  [[nodiscard]] std::uint64_t position() const noexcept { return position_; }
+
+  [[nodiscard]] const format::StepColumns& steps() const noexcept;
+  /// Index of the step with this ordinal in steps().
+  [[nodiscard]] std::optional<std::uint32_t> FindOrdinal(std::uint64_t ordinal) const noexcept;
+
+  /// Slots: tensors that have rows here.
+  [[nodiscard]] std::size_t slot_count() const noexcept;
+  [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept;
+  [[nodiscard]] std::optional<std::size_t> FindSlot(std::uint32_t tensor) const noexcept;
+  /// Rows of a slot, ascending by step. Spans live until the next Poll() or as long as the reader when sealed.
+  /// Errors: kCorruption naming the file.
+  [[nodiscard]] Result<format::SummaryBlock> Summaries(std::size_t slot) const;
+  [[nodiscard]] Result<format::ScalarBlock> Scalars(std::size_t slot) const;
+  [[nodiscard]] Result<format::IndexBlock> Index(std::size_t slot) const;
+  [[nodiscard]] Result<format::FormBlock> Forms(std::size_t slot) const;
+
+  /// Frames that are not columns, ascending by offset, and the bits of their kinds.
+  [[nodiscard]] Result<std::span<const format::FrameEntry>> Frames() const;
+  [[nodiscard]] std::uint32_t frame_kinds() const noexcept;
+  /// Frames of one step.
+  [[nodiscard]] Result<std::vector<format::FrameEntry>> FramesOf(std::uint64_t ordinal) const;
+  /// Body of a frame, verified. `scratch` holds it when it isn't mapped.
+  [[nodiscard]] Result<std::span<const std::byte>> ReadFrame(const format::FrameEntry& entry,
+                                                             std::vector<std::byte>* scratch) const;
+  [[nodiscard]] Result<std::vector<TensorDef>> TensorDefs() const;
+  [[nodiscard]] Result<std::vector<LayoutDef>> LayoutDefs() const;
+
+ private:
+  struct Tail;
+  SegmentReader() = default;
+  [[nodiscard]] Status TrySeal();
+  [[nodiscard]] Status Located(const Status& status) const;
+
+  std::string path_;
+  std::uint32_t generation_ = 0;
+  format::FileHeader header_{};
+  std::uint64_t position_ = format::kFileHeaderBytes;
+  std::shared_ptr<const MappedFile> file_;  // sealed
+  std::optional<format::FooterView> footer_;
+  mutable std::vector<std::uint8_t> verified_;  // sealed: bits by slot, of blocks whose checksum was right
+  mutable std::vector<format::FrameEntry> by_ordinal_;  // sealed: frames sorted by ordinal, on first use
+  mutable bool sorted_ = false;
+  std::unique_ptr<Tail> tail_;              // not sealed
+  Status damage_;
+};
+
+/// Definition together with the epoch that scopes its id.
+struct EpochTensorDef {
+  std::uint32_t epoch = 0;
+  TensorDef def;
+};
+
+struct ReaderOptions {
+  bool use_live_page = true;
+};
+
+/// What is known about the process that writes.
+struct Liveness {
+  std::int64_t heartbeat_unix_ns = 0;     // the latest sign of life found
+  std::optional<bool> process_exists;     // only on the same host and boot
+};
+
+/// One worker's folder.
+class WorkerReader {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<WorkerReader>> Open(const std::string& folder, std::uint32_t worker,
+                                                                  const RunInfo& run, const ReaderOptions& options);
+  ~WorkerReader();
+
+  /// Takes in what was published since. True if anything new was found. With a live page and nothing new: no system call,
+  /// except every half second. Damage is no error here: see problems().
+  /// `thorough`: looks at the directory although the live page says that nothing is new.
+  [[nodiscard]] Result<bool> Refresh(bool thorough = false);
+
+  [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
+  [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
+  /// Ascending by sequence.
+  [[nodiscard]] std::span<const std::unique_ptr<SegmentReader>> segments() const noexcept { return segments_; }
+  /// Grows when segments were replaced by merged ones: spans and indices into them are void.
+  [[nodiscard]] std::uint64_t rebuilds() const noexcept { return rebuilds_; }
+  /// Ordinal of the first step after those published.
+  [[nodiscard]] std::uint64_t next_ordinal() const noexcept { return next_ordinal_; }
+  /// Segment and index of a step.
+  struct StepPlace {
+    const SegmentReader* segment = nullptr;
+    std::uint32_t index = 0;
+  };
+  [[nodiscard]] std::optional<StepPlace> FindStep(std::uint64_t ordinal) const noexcept;
+  /// The first step with this ordinal or a later one.
+  [[nodiscard]] std::optional<StepPlace> FirstStepFrom(std::uint64_t ordinal) const noexcept;
+
+  /// Grows only.
+  [[nodiscard]] std::span<const EpochTensorDef> definitions() const noexcept { return definitions_; }
+  [[nodiscard]] const LayoutDef* FindLayout(std::uint32_t epoch, std::uint32_t id) const;
+  /// Latest document of each name.
+  [[nodiscard]] const std::map<std::string, std::string>& documents() const noexcept { return documents_; }
+  struct Gap {
+    std::uint32_t epoch = 0;
+    format::GapRow row{};
+  };
+  /// Gaps with the same tensor, collection, reason and forms are added up.
+  [[nodiscard]] std::vector<Gap> gaps() const;
+  [[nodiscard]] const std::vector<format::AckRow>& acks() const noexcept { return acks_; }
+  /// Of the newest epoch.
+  [[nodiscard]] const std::optional<format::EndMark>& end() const noexcept { return end_; }
+  [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_; }
+  [[nodiscard]] Liveness liveness() const;
+  [[nodiscard]] bool uses_live_page() const noexcept { return live_ != nullptr; }
+  /// Damage met so far: file, offset, what is lost. At most 100 entries.
+  [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
+
+  /// Raw value: the rows of one tensor at one step (its parts). A single raw chunk is a view of the mapped file.
+  struct Payload {
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+  };
+  /// Errors: kCorruption (checksum, sizes; names file and offset), kOutOfRange (deleted by retention), kNotFound
+  /// (payload file vanished), kResourceExhausted (no memory for a value that has to be assembled).
+  [[nodiscard]] Result<Payload> ReadPayload(std::span<const format::IndexRow> parts, std::uint64_t expected_bytes) const;
+  /// The same into memory of the caller, of exactly the size of the value.
+  [[nodiscard]] Status ReadPayloadInto(std::span<const format::IndexRow> parts, std::span<std::byte> to) const;
+  /// Where the chunk of a row is now. kOutOfRange when it was retired.
+  [[nodiscard]] Result<Place> Locate(const format::IndexRow& row) const;
+  [[nodiscard]] bool IsRetired(std::uint32_t data_file) const noexcept { return retired_.contains(data_file); }
+  [[nodiscard]] std::string DataPath(std::uint32_t data_file) const;
+
+ private:
+  struct Live;
+  WorkerReader() = default;
+  [[nodiscard]] Result<bool> ScanFolder();
+  [[nodiscard]] bool PollTail(std::uint64_t limit);
+  void TakeIn(SegmentReader& segment, bool all);
+  void TakeFrames(SegmentReader& segment);
+  void TakeDefs(SegmentReader& segment);
+  void OpenLive();
+  void Problem(std::string text);
+  struct Piece {
+    format::ChunkView chunk;
+    std::shared_ptr<const void> owner;
+  };
+  [[nodiscard]] Result<Piece> ReadChunk(const format::IndexRow& row) const;
+  [[nodiscard]] Result<std::shared_ptr<const MappedFile>> DataFile(std::uint32_t number, std::uint64_t at_least) const;
+
+  std::string folder_;
+  std::uint32_t worker_ = 0;
+  RunInfo run_;
+  ReaderOptions options_;
+  std::vector<std::unique_ptr<SegmentReader>> segments_;
+  std::map<std::uint64_t, std::size_t> frames_taken_;  // by sequence: frames of the directory that are taken in
+  std::unordered_set<std::uint64_t> unreadable_;       // sequences whose problem is reported
+  std::uint64_t rebuilds_ = 0;
+  std::uint64_t next_ordinal_ = 0;
+  std::vector<EpochTensorDef> definitions_;
+  std::unordered_set<std::uint64_t> defined_;          // epoch << 32 | id
+  std::unordered_map<std::uint64_t, LayoutDef> layouts_;
+  std::map<std::string, std::string> documents_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Gap> gaps_;
+  std::vector<format::AckRow> acks_;
+  std::optional<format::EndMark> end_;
+  std::uint32_t epoch_ = 0;
+  std::int64_t heartbeat_ = 0;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Place> relocated_;
+  std::unordered_map<std::uint32_t, std::uint32_t> retired_;  // file, reason
+  std::vector<std::string> problems_;
+  std::unique_ptr<Live> live_;
+  std::uint64_t live_position_ = 0;
+  std::uint32_t live_changes_ = 0;
+  std::int64_t folder_mtime_ns_ = -1;
+  std::int64_t checked_monotonic_ns_ = 0;
+  mutable std::unordered_map<std::uint32_t, std::shared_ptr<const MappedFile>> data_files_;
+  mutable std::unordered_set<std::uint64_t> verified_chunks_;  // large ones: file << 40 | offset
+};
+
+/// A run: its workers. New ones are found by Refresh().
+class RunReader {
+ public:
+  /// Errors: as ReadRunInfo.
+  [[nodiscard]] static Result<std::unique_ptr<RunReader>> Open(const std::string& run_path,
+                                                               const ReaderOptions& options = {});
+  /// True if anything new was found in any worker.
+  [[nodiscard]] Result<bool> Refresh();
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] const RunInfo& info() const noexcept { return info_; }
+  /// Ascending by worker.
+  [[nodiscard]] std::span<const std::unique_ptr<WorkerReader>> workers() const noexcept { return workers_; }
+
+ private:
+  RunReader() = default;
+  [[nodiscard]] Result<bool> FindWorkers();
+  std::string path_;
+  RunInfo info_;
+  ReaderOptions options_;
+  std::vector<std::unique_ptr<WorkerReader>> workers_;
+  std::int64_t mtime_ns_ = -1;
+  std::int64_t checked_monotonic_ns_ = 0;
+};
+
+}  // namespace luff::store

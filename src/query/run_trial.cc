@@ -1,0 +1,344 @@
+#include "query/run_trial.h"
+
+#include <algorithm>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "luff/base/env.h"
+#include "luff/store/control.h"
+
+namespace luff::query {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::int64_t kLookEveryNs = 50'000'000;  // at the processes of the workers
+constexpr auto kFirstPause = std::chrono::microseconds(200);
+constexpr auto kLongestPause = std::chrono::milliseconds(4);       // with live pages: a load of one word
+constexpr auto kLongestPauseAfar = std::chrono::milliseconds(50);  // without: system calls, perhaps over a network
+
+/// Place of a step in the order of the run.
+struct StepKey {
+  std::uint32_t epoch = 0;
+  std::int64_t global_step = 0;
+  friend auto operator<=>(const StepKey&, const StepKey&) = default;
+};
+
+StepKey KeyAt(const store::WorkerReader::StepPlace& place) noexcept {
+  const auto& steps = place.segment->steps();
+  return {steps.epoch[place.index], steps.global_step[place.index]};
+}
+
+}  // namespace
+
+void WorkerState::Place(std::uint32_t n, std::uint64_t ordinal) {
+  if (ordinal_of.size() <= n) ordinal_of.resize(n + std::size_t{1}, kNoOrdinal);
+  ordinal_of[n] = ordinal;
+  if (first_ordinal == kNoOrdinal) first_ordinal = ordinal;
+  const auto at = static_cast<std::size_t>(ordinal - first_ordinal);
+  if (step_of.size() <= at) step_of.resize(at + 1, kNoStep);
+  step_of[at] = n;
+}
+
+Result<std::unique_ptr<Trial>> Trial::Open(const std::string& path, const OpenOptions& options) {
+  store::ReaderOptions reader_options;
+  reader_options.use_live_page = options.use_live_page;
+  LUFF_ASSIGN_OR_RETURN(auto run, store::RunReader::Open(path, reader_options));
+  auto trial = std::make_unique<RunTrial>(std::move(run), options);
+  LUFF_RETURN_IF_ERROR(trial->Refresh().status());
+  const auto deadline = std::chrono::steady_clock::now() + options.wait_for_first_step;
+  while (trial->step_count() == 0 && !trial->loaded_all_steps()) {
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) break;
+    LUFF_RETURN_IF_ERROR(trial->WaitForNews(left).status());
+  }
+  return std::unique_ptr<Trial>(std::move(trial));
+}
+
+RunTrial::RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& options)
+    : run_(std::move(run)), options_(options) {
+  (void)TakeIn();
+}
+
+Result<bool> RunTrial::Refresh() {
+  // Who has died is found out first: what it published before is then surely seen by the reading that follows.
+  const bool changed = CheckWorkers();
+  LUFF_ASSIGN_OR_RETURN(const bool news, run_->Refresh());
+  if (!news && !changed && version_ > 0) return false;
+  return TakeIn();
+}
+
+bool RunTrial::TakeIn() {
+  for (const auto& reader : run_->workers()) {
+    const auto at = std::lower_bound(workers_.begin(), workers_.end(), reader->worker(),
+                                     [](const auto& known, std::uint32_t key) { return known->reader->worker() < key; });
+    if (at != workers_.end() && (*at)->reader == reader.get()) continue;
+    auto state = std::make_unique<WorkerState>();
+    state->reader = reader.get();
+    workers_.insert(at, std::move(state));
+  }
+  for (const auto& worker : workers_) TakeDefinitions(*worker);
+  ResolveCollections();
+  if (version_ == 0) (void)CheckWorkers();
+  (void)MergeSteps();
+  const bool over = std::all_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->ended() || w->lost; });
+  loaded_all_ = over && !Awaited(Env::Real().NowUnixNs());
+  ++version_;
+  return true;
+}
+
+/// Workers that the run should have and that have not come yet hold back its steps, as long as it is young.
+bool RunTrial::Awaited(std::int64_t now_unix_ns) const noexcept {
+  if (workers_.size() >= std::max<std::uint32_t>(1, world_size())) return false;
+  return static_cast<double>(now_unix_ns - created_unix_ns()) < options_.lost_after_s * 1e9;
+}
+
+bool RunTrial::CheckWorkers() {
+  const std::int64_t now = Env::Real().NowMonotonicNs();
+  bool changed = false;
+  if (!loaded_all_ && version_ > 0 && workers_.size() < std::max<std::uint32_t>(1, world_size())) {
+    changed = !Awaited(Env::Real().NowUnixNs());
+  }
+  for (const auto& worker : workers_) {
+    if (worker->ended()) {
+      worker->lost = false;
+      continue;
+    }
+    if (worker->checked_ns != 0 && now - worker->checked_ns < kLookEveryNs) continue;
+    worker->checked_ns = now;
+    const store::Liveness life = worker->reader->liveness();
+    const double silent_s = static_cast<double>(Env::Real().NowUnixNs() - life.heartbeat_unix_ns) * 1e-9;
+    const bool lost = life.process_exists ? !*life.process_exists : silent_s > options_.lost_after_s;
+    if (lost == worker->lost) continue;
+    if (lost) (void)const_cast<store::WorkerReader*>(worker->reader)->Refresh(true);
+    worker->lost = lost && !worker->ended();
+    changed = true;
+  }
+  return changed;
+}
+
+void RunTrial::TakeDefinitions(WorkerState& worker) {
+  const auto definitions = worker.reader->definitions();
+  for (; worker.definitions_taken < definitions.size(); ++worker.definitions_taken) {
+    const store::EpochTensorDef& definition = definitions[worker.definitions_taken];
+    const store::TensorDef& def = definition.def;
+    auto at = by_name_.find(def.name);
+    if (at == by_name_.end()) {
+      at = by_name_.emplace(def.name, static_cast<TensorId>(tensors_.size())).first;
+      TensorInfo info;
+      info.id = at->second;
+      info.name = def.name;
+      info.role = def.role;
+      info.module_path = def.module_path;
+      info.module_type = def.module_type;
+      tensors_.push_back(std::move(info));
+      collection_ids_.push_back(def.collections);
+      definer_.push_back(&worker);
+      collections_[worker.reader->worker()].first = "\n";  // resolve again
+    }
+    worker.trial_id.try_emplace(ScopedId(definition.epoch, def.id), at->second);
+    worker.local_id.try_emplace(ScopedId(definition.epoch, at->second), def.id);
+  }
+}
+
+/// Names of collections come from the document "collections" of the worker that defined the tensor.
+void RunTrial::ResolveCollections() {
+  for (const auto& worker : workers_) {
+    const auto document = worker->reader->documents().find("collections");
+    const std::string& text = document == worker->reader->documents().end() ? std::string() : document->second;
+    auto& known = collections_[worker->reader->worker()];
+    if (known.first == text) continue;
+    known.first = text;
+    known.second.clear();
+    try {
+      const auto json = nlohmann::json::parse(text, nullptr, false);
+      if (json.is_array()) {
+        for (const auto& item : json) {
+          known.second.push_back(item.is_object() ? item.value("name", "") : item.is_string() ? item.get<std::string>() : "");
+        }
+      }
+    } catch (const std::exception&) {
+      known.second.clear();  // a document that is none names no collections
+    }
+    for (std::size_t id = 0; id < tensors_.size(); ++id) {
+      if (definer_[id] != worker.get()) continue;
+      tensors_[id].collections.clear();
+      for (const std::uint32_t index : collection_ids_[id]) {
+        if (index < known.second.size()) tensors_[id].collections.push_back(known.second[index]);
+      }
+    }
+  }
+}
+
+bool RunTrial::MergeSteps() {
+  // The frontier: the step that every worker who still writes has passed.
+  std::optional<StepKey> frontier;
+  bool held = Awaited(Env::Real().NowUnixNs()) && world_size() > 1;
+  for (const auto& worker : workers_) {
+    if (worker->ended() || worker->lost) continue;
+    const std::uint64_t next = worker->reader->next_ordinal();
+    const auto last = next == 0 ? std::nullopt : worker->reader->FindStep(next - 1);
+    if (!last) {
+      held = true;
+      continue;
+    }
+    const StepKey key = KeyAt(*last);
+    if (!frontier || key < *frontier) frontier = key;
+  }
+  if (held) return false;
+  bool news = false;
+  for (;;) {
+    std::optional<StepKey> lowest;
+    for (const auto& worker : workers_) {
+      if (const auto head = worker->reader->FirstStepFrom(worker->taken)) {
+        const StepKey key = KeyAt(*head);
+        if (!lowest || key < *lowest) lowest = key;
+      }
+    }
+    if (!lowest || (frontier && workers_.size() > 1 && *frontier < *lowest)) return news;
+    news = true;
+    std::uint32_t n = kNoStep;  // a worker that comes late joins the steps of the others
+    if (steps_.size() > 0 && lowest->global_step <= steps_.global_steps().back()) {
+      const auto known = steps_.Find(lowest->global_step, Mode::kGlobal);
+      if (known && steps_.epoch(*known) == lowest->epoch) n = *known;
+    }
+    for (const auto& worker : workers_) {
+      const auto head = worker->reader->FirstStepFrom(worker->taken);
+      if (!head || KeyAt(*head) != *lowest) continue;
+      const auto& columns = head->segment->steps();
+      const std::uint64_t ordinal = columns.ordinal[head->index];
+      if (n == kNoStep || worker->OrdinalOf(n) != kNoOrdinal) {  // new, or the worker records the same step again
+        const format::StepMark mark = columns.mark(head->index);
+        StepInfo info;
+        info.global_step = mark.global_step;
+        info.mode_step = mark.mode_step;
+        info.update = mark.update;
+        info.mode = static_cast<Mode>(mark.mode);
+        info.wall_unix_ns = mark.wall_unix_ns;
+        info.duration_ns = mark.duration_ns;
+        n = steps_.Append(info, lowest->epoch);
+      }
+      worker->Place(n, ordinal);
+      worker->taken = ordinal + 1;
+    }
+  }
+}
+
+Result<bool> RunTrial::WaitForNews(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  auto pause = std::chrono::nanoseconds(kFirstPause);
+  const std::size_t steps = steps_.size();
+  const bool was_over = loaded_all_;
+  for (;;) {
+    LUFF_ASSIGN_OR_RETURN(const bool news, Refresh());
+    if (news && (steps_.size() != steps || loaded_all_ != was_over)) return true;
+    const auto now = std::chrono::steady_clock::now();
+    if (loaded_all_ || now >= deadline) return news;
+    const bool near = !workers_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+      return worker->reader->uses_live_page() || worker->ended();
+    });
+    const auto longest = near ? std::chrono::nanoseconds(kLongestPause) : std::chrono::nanoseconds(kLongestPauseAfar);
+    std::this_thread::sleep_for(std::min({pause, longest, std::chrono::nanoseconds(deadline - now)}));
+    pause = std::min(pause * 3 / 2, longest);
+  }
+}
+
+Status RunTrial::WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  LUFF_RETURN_IF_ERROR(Refresh().status());
+  for (;;) {
+    const StepState state = StateOfStep(step, mode);
+    if (state == StepState::kAvailable) return Status::Ok();
+    if (state == StepState::kUnavailable) return StepOrError(step, mode).status();
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) {
+      return DeadlineExceeded("step " + std::to_string(step) + " of mode " + std::string(ModeName(mode)) +
+                              " is not there after " + std::to_string(timeout.count()) + " ms: " + path());
+    }
+    LUFF_RETURN_IF_ERROR(WaitForNews(left).status());
+  }
+}
+
+std::vector<WorkerInfo> RunTrial::workers() const {
+  std::vector<WorkerInfo> result;
+  for (const auto& worker : workers_) {
+    WorkerInfo info;
+    info.worker = worker->reader->worker();
+    info.ended = worker->ended();
+    if (info.ended) info.reason = static_cast<format::EndReason>(worker->reader->end()->reason);
+    info.alive = !info.ended && !worker->lost;
+    info.heartbeat_unix_ns = worker->reader->liveness().heartbeat_unix_ns;
+    const std::uint64_t next = worker->reader->next_ordinal();
+    const auto segments = worker->reader->segments();
+    if (const auto last = next == 0 ? std::nullopt : worker->reader->FindStep(next - 1)) {
+      info.last_global_step = last->segment->steps().global_step[last->index];
+    }
+    for (std::size_t s = segments.size(); s-- > 0 && info.last_train_step < 0;) {
+      const auto& steps = segments[s]->steps();
+      for (std::size_t i = steps.size(); i-- > 0 && info.last_train_step < 0;) {
+        if (steps.mode[i] == static_cast<std::uint8_t>(Mode::kTrain)) info.last_train_step = steps.mode_step[i];
+      }
+    }
+    result.push_back(info);
+  }
+  return result;
+}
+
+Trial::Outcome RunTrial::outcome() const {
+  std::int64_t begun = created_unix_ns();
+  bool stopped = false;
+  std::string failure;
+  for (const auto& worker : workers_) {
+    const auto segments = worker->reader->segments();
+    for (const auto& segment : segments) {
+      if (segment->header().epoch == worker->reader->epoch()) begun = std::max(begun, segment->header().created_unix_ns);
+    }
+    const std::string name = "worker " + std::to_string(worker->reader->worker());
+    if (!worker->ended()) {
+      if (!worker->lost) continue;
+      failure = name + " ended without a word: killed, or its machine is gone";
+      continue;
+    }
+    switch (static_cast<format::EndReason>(worker->reader->end()->reason)) {
+      case format::EndReason::kCompleted: break;
+      case format::EndReason::kStopped: stopped = true; break;
+      case format::EndReason::kException: failure = name + " ended by an exception"; break;
+      case format::EndReason::kSignal: failure = name + " ended by a signal"; break;
+      default: failure = name + " failed"; break;
+    }
+  }
+  // The supervisor knows more than the workers do, if it wrote after the newest of them began.
+  std::vector<std::string> problems;
+  if (const auto records = store::ReadControl(path(), 0, &problems); records.ok()) {
+    for (auto record = records->rbegin(); record != records->rend(); ++record) {
+      if (record->kind != "outcome") continue;
+      if (record->created_unix_ns != 0 && record->created_unix_ns < begun) break;
+      try {
+        const auto json = nlohmann::json::parse(record->body, nullptr, false);
+        if (json.is_object() && json.contains("state")) return {json.value("state", ""), json.value("why", "")};
+      } catch (const std::exception&) {
+        break;  // no outcome that can be read: the workers' own words count
+      }
+      break;
+    }
+  }
+  if (!loaded_all_) return {"running", ""};
+  if (!failure.empty()) return {"failed", failure};
+  if (stopped) return {"stopped", "a control record asked for it"};
+  if (workers_.empty()) return {"failed", "no worker ever recorded anything"};
+  return {"completed", ""};
+}
+
+std::vector<std::string> RunTrial::Problems() const {
+  std::vector<std::string> result;
+  for (const auto& worker : workers_) {
+    const auto& found = worker->reader->problems();
+    result.insert(result.end(), found.begin(), found.end());
+  }
+  return result;
+}
+
+}  // namespace luff::query

@@ -1,0 +1,184 @@
+#pragma once
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "luff/query/trial.h"
+#include "luff/store/reader.h"
+#include "query/step_table.h"
+
+namespace luff::query {
+
+inline constexpr std::uint64_t kNoOrdinal = ~std::uint64_t{0};
+inline constexpr std::uint32_t kNoStep = 0xFFFFFFFFU;
+
+/// What a trial keeps of one worker beside its reader.
+struct WorkerState {
+  const store::WorkerReader* reader = nullptr;
+  std::uint64_t taken = 0;          // ordinals below are in the step table
+  std::size_t definitions_taken = 0;
+  std::unordered_map<std::uint64_t, TensorId> trial_id;  // epoch << 32 | the worker's id
+  std::unordered_map<std::uint64_t, std::uint32_t> local_id;  // epoch << 32 | trial id
+  std::vector<std::uint64_t> ordinal_of;  // by position in the step table
+  std::uint64_t first_ordinal = kNoOrdinal;
+  std::vector<std::uint32_t> step_of;     // by ordinal - first_ordinal
+  bool lost = false;
+  std::int64_t checked_ns = 0;            // monotonic, of the last look at the process
+
+  [[nodiscard]] bool ended() const noexcept { return reader->end().has_value(); }
+  [[nodiscard]] std::uint64_t OrdinalOf(std::size_t n) const noexcept {
+    return n < ordinal_of.size() ? ordinal_of[n] : kNoOrdinal;
+  }
+  /// Position in the step table of one of its steps; kNoStep when it isn't complete or was superseded in this worker.
+  [[nodiscard]] std::uint32_t StepOf(std::uint64_t ordinal) const noexcept {
+    if (ordinal < first_ordinal || ordinal - first_ordinal >= step_of.size()) return kNoStep;
+    return step_of[static_cast<std::size_t>(ordinal - first_ordinal)];
+  }
+  void Place(std::uint32_t n, std::uint64_t ordinal);
+};
+
+/// A trial over a run directory.
+class RunTrial final : public Trial {
+ public:
+  RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& options);
+
+  Result<bool> Refresh() override;
+  Result<bool> WaitForNews(std::chrono::milliseconds timeout) override;
+  Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) override;
+  bool loaded_all_steps() const noexcept override { return loaded_all_; }
+  const std::string& path() const noexcept override { return run_->path(); }
+  std::vector<WorkerInfo> workers() const override;
+  std::uint32_t world_size() const noexcept override { return run_->info().world_size; }
+  std::int64_t created_unix_ns() const noexcept override { return run_->info().created_unix_ns; }
+
+  std::size_t tensor_count() const noexcept override { return tensors_.size(); }
+  const TensorInfo& tensor(TensorId id) const override { return tensors_[id]; }
+  Result<TensorId> FindTensor(std::string_view name) const override;
+  Result<std::vector<std::string>> TensorNames(const NameFilter& filter) const override;
+  std::vector<std::string> CollectionNames() const override;
+  std::string Document(std::string_view name) const override;
+
+  std::vector<std::int64_t> Steps(Mode mode) const override { return steps_.Steps(mode); }
+  Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const override;
+  Result<std::vector<std::int64_t>> ValueSteps(TensorId id, Mode mode,
+                                               std::optional<std::uint32_t> worker) const override;
+  Result<std::vector<std::uint32_t>> TensorWorkers(TensorId id, std::int64_t step, Mode mode) const override;
+  std::size_t step_count() const noexcept override { return steps_.size(); }
+  StepInfo step_at(std::size_t n) const override { return steps_.at(n); }
+  Result<StepInfo> FindStep(std::int64_t step, Mode mode) const override;
+  StepState StateOfStep(std::int64_t step, Mode mode) const override;
+
+  Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode, std::optional<std::uint32_t> worker) const override;
+  Result<Stack> ReadStack(TensorId id, Mode mode, std::optional<std::uint32_t> worker,
+                          std::uint64_t max_bytes) const override;
+  Result<ValueShape> Shape(TensorId id, std::int64_t step, Mode mode,
+                           std::optional<std::uint32_t> worker) const override;
+  Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
+                              std::optional<std::uint32_t> worker) const override;
+  Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
+                                  std::optional<std::uint32_t> worker) const override;
+  Result<SummaryColumns> Summaries(TensorId id, Mode mode, std::optional<std::uint32_t> worker) const override;
+  Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(TensorId id, Mode mode,
+                                                                std::optional<std::uint32_t> worker) const override;
+  Result<std::vector<ScalarAt>> Scalars(TensorId id, Mode mode, std::optional<std::uint32_t> worker) const override;
+  Result<SparseHistogram> Histogram(TensorId id, std::int64_t step, Mode mode,
+                                    std::optional<std::uint32_t> worker) const override;
+  Result<UnitCounts> Units(TensorId id, std::int64_t step, Mode mode,
+                           std::optional<std::uint32_t> worker) const override;
+  Result<format::FormRow> ReadForm(TensorId id, format::Form form, std::int64_t step, Mode mode,
+                                   std::optional<std::uint32_t> worker) const override;
+
+  Status ReadStepRows(std::size_t n, StepRows* out) const override;
+  std::vector<GapInfo> Gaps() const override;
+  std::vector<EventAt> Events(Mode mode) const override;
+  std::vector<JsonEvent> JsonEvents() const override;
+  std::vector<std::pair<std::uint32_t, format::AckRow>> Acks() const override;
+  Outcome outcome() const override;
+  std::vector<std::string> Problems() const override;
+
+ private:
+  // run_trial.cc
+  [[nodiscard]] bool TakeIn();
+  void TakeDefinitions(WorkerState& worker);
+  void ResolveCollections();
+  [[nodiscard]] bool CheckWorkers();
+  [[nodiscard]] bool MergeSteps();
+  [[nodiscard]] bool Awaited(std::int64_t now_unix_ns) const noexcept;
+
+  // trial_steps.cc
+  /// A worker's rows of one tensor at one step.
+  struct Rows {
+    const WorkerState* worker = nullptr;
+    const store::SegmentReader* segment = nullptr;
+    std::uint32_t index = 0;                // of the step in the segment
+    std::optional<std::size_t> slot;
+    std::uint32_t local_id = 0;
+    std::uint32_t epoch = 0;
+    std::uint32_t n = 0;                    // position in the step table
+  };
+  [[nodiscard]] Result<std::uint32_t> StepOrError(std::int64_t step, Mode mode) const;
+  [[nodiscard]] std::optional<Rows> RowsOf(const WorkerState& worker, TensorId id, std::uint32_t n) const;
+  /// Workers to look at: the one wanted, or all. kNotFound for a worker that is not in the run.
+  [[nodiscard]] Result<std::vector<const WorkerState*>> Candidates(std::optional<std::uint32_t> worker) const;
+  /// Calls `use(rows)` for each candidate until it returns true. `use`: Result<bool>.
+  template <typename Use>
+  [[nodiscard]] Result<bool> FirstWith(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker, Use use) const;
+  [[nodiscard]] Status CheckId(TensorId id) const;
+  enum class What { kValue, kSummary, kHistogram, kUnits, kForm, kShape };
+  [[nodiscard]] Status NotSaved(TensorId id, What what, std::int64_t step, Mode mode) const;
+  /// Marks the positions at which a worker has rows of the tensor. kinds: any of its forms, or raw values only.
+  [[nodiscard]] Status MarkSteps(const WorkerState& worker, TensorId id, bool values_only,
+                                 std::vector<std::uint8_t>* marks) const;
+  [[nodiscard]] std::vector<std::int64_t> MarkedSteps(const std::vector<std::uint8_t>& marks, Mode mode) const;
+
+  // trial_values.cc
+  [[nodiscard]] Status PartsOf(const Rows& rows, std::vector<format::IndexRow>* parts) const;
+  [[nodiscard]] Result<const store::LayoutDef*> LayoutOf(const Rows& rows, const format::IndexRow& row) const;
+
+  // trial_summaries.cc
+  [[nodiscard]] Status AppendSummaries(const WorkerState& worker, TensorId id, Mode mode, SummaryColumns* out) const;
+
+  std::unique_ptr<store::RunReader> run_;
+  OpenOptions options_;
+  std::vector<std::unique_ptr<WorkerState>> workers_;  // ascending by worker
+  StepTable steps_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<std::vector<std::uint32_t>> collection_ids_;  // of each tensor, in its first worker's document
+  std::vector<const WorkerState*> definer_;
+  std::map<std::string, TensorId, std::less<>> by_name_;
+  std::map<std::uint32_t, std::pair<std::string, std::vector<std::string>>> collections_;  // worker: text, names
+  bool loaded_all_ = false;
+  std::uint64_t version_ = 0;  // grows with everything new
+  struct Cached {
+    TensorId id;
+    Mode mode;
+    std::optional<std::uint32_t> worker;
+    std::uint64_t version;
+    std::shared_ptr<const SummaryColumns> columns;
+  };
+  mutable std::list<Cached> cache_;  // newest first
+};
+
+[[nodiscard]] inline std::uint64_t ScopedId(std::uint32_t epoch, std::uint32_t id) noexcept {
+  return std::uint64_t{epoch} << 32 | id;
+}
+
+template <typename Use>
+Result<bool> RunTrial::FirstWith(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker, Use use) const {
+  if (worker) {
+    LUFF_RETURN_IF_ERROR(Candidates(worker).status());
+  }
+  for (const auto& candidate : workers_) {
+    if (worker && candidate->reader->worker() != *worker) continue;
+    const auto rows = RowsOf(*candidate, id, n);
+    if (!rows) continue;
+    LUFF_ASSIGN_OR_RETURN(const bool found, use(*rows));
+    if (found) return true;
+  }
+  return false;
+}
+
+}  // namespace luff::query

@@ -1,0 +1,282 @@
+#include <algorithm>
+#include <iterator>
+
+#include "query/run_trial.h"
+
+namespace luff::query {
+namespace {
+
+using format::Form;
+using format::FrameKind;
+
+constexpr std::pair<Form, const char*> kForms[] = {
+    {Form::kSummary, "summary"}, {Form::kRaw, "raw"},     {Form::kHistogram, "histogram"},
+    {Form::kHash, "hash"},       {Form::kUnits, "units"}, {Form::kDifference, "difference"},
+    {Form::kExtra, "extra"},     {Form::kShape, "shape"}};
+
+std::string FormNames(std::uint16_t bits) {
+  std::string text;
+  for (const auto& [form, name] : kForms) {
+    if ((bits & static_cast<unsigned>(form)) != 0) text += (text.empty() ? "" : ",") + std::string(name);
+  }
+  return text;
+}
+
+std::string ReasonName(std::uint16_t reason) {
+  static constexpr const char* kNames[] = {
+      "none",         "pool full",      "overhead budget", "byte budget", "disk full",   "input/output error",
+      "compiled graph", "unsupported",  "not seen",        "hook error",  "retired",     "merged",
+      "worker lost",  "fork",           "scripted",        "closing",     "too many"};
+  return reason < std::size(kNames) ? kNames[reason] : "reason " + std::to_string(reason);
+}
+
+/// The rows of one step in a column of ascending step indices.
+std::pair<std::size_t, std::size_t> RangeOf(std::span<const std::uint32_t> steps, std::uint32_t index) noexcept {
+  const auto [from, to] = std::equal_range(steps.begin(), steps.end(), index);
+  return {static_cast<std::size_t>(from - steps.begin()), static_cast<std::size_t>(to - steps.begin())};
+}
+
+}  // namespace
+
+Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
+  if (n >= steps_.size()) {
+    return OutOfRange("found step number " + std::to_string(n) + ", expected one below " + std::to_string(steps_.size()));
+  }
+  out->info = steps_.at(n);
+  out->summaries.clear();
+  out->scalars.clear();
+  out->units.clear();
+  out->forms.clear();
+  out->events.clear();
+  out->event_json.clear();
+  std::vector<std::byte> scratch;
+  for (const auto& worker : workers_) {
+    const std::uint64_t ordinal = worker->OrdinalOf(n);
+    if (ordinal == kNoOrdinal) continue;
+    const auto place = worker->reader->FindStep(ordinal);
+    if (!place) continue;
+    const store::SegmentReader& segment = *place->segment;
+    const std::uint32_t epoch = segment.header().epoch;
+    const std::uint32_t number = worker->reader->worker();
+    const auto id_of = [&](std::uint32_t local) -> std::optional<TensorId> {
+      const auto at = worker->trial_id.find(ScopedId(epoch, local));
+      if (at == worker->trial_id.end()) return std::nullopt;
+      return at->second;
+    };
+    for (std::size_t slot = 0; slot < segment.slot_count(); ++slot) {
+      const auto id = id_of(segment.slot_tensor(slot));
+      if (!id) continue;
+      LUFF_ASSIGN_OR_RETURN(const auto summaries, segment.Summaries(slot));
+      auto [from, to] = RangeOf(summaries.step, place->index);
+      if (from != to) {  // of several the last counts
+        const format::SummaryRow row = summaries.row(to - 1, 0);
+        Summary s;
+        s.count = row.count;
+        s.sum = row.sum;
+        s.sum_sq = row.sum_sq;
+        s.abs_sum = row.abs_sum;
+        s.min_bits = row.min_bits;
+        s.max_bits = row.max_bits;
+        s.zero_count = row.zero_count;
+        s.nan_count = row.nan_count;
+        s.inf_count = row.inf_count;
+        out->summaries.push_back({*id, number, static_cast<DType>(row.dtype), s});
+      }
+      LUFF_ASSIGN_OR_RETURN(const auto scalars, segment.Scalars(slot));
+      std::tie(from, to) = RangeOf(scalars.step, place->index);
+      for (; from < to; ++from) out->scalars.push_back({*id, number, scalars.value[from]});
+      LUFF_ASSIGN_OR_RETURN(const auto forms, segment.Forms(slot));
+      std::tie(from, to) = RangeOf(forms.step, place->index);
+      for (; from < to; ++from) out->forms.push_back({*id, number, forms.rows[from]});
+    }
+    constexpr std::uint32_t kWanted = 1U << static_cast<unsigned>(FrameKind::kUnitRows) |
+                                      1U << static_cast<unsigned>(FrameKind::kEventRows) |
+                                      1U << static_cast<unsigned>(FrameKind::kEventJson);
+    if ((segment.frame_kinds() & kWanted) == 0) continue;
+    LUFF_ASSIGN_OR_RETURN(const auto frames, segment.FramesOf(ordinal));
+    for (const format::FrameEntry& entry : frames) {
+      if (entry.kind >= 32 || (kWanted >> entry.kind & 1U) == 0) continue;
+      LUFF_ASSIGN_OR_RETURN(const auto body, segment.ReadFrame(entry, &scratch));
+      if (static_cast<FrameKind>(entry.kind) == FrameKind::kEventRows) {
+        LUFF_ASSIGN_OR_RETURN(const auto rows, format::ParseEventRowsUntrusted(body));
+        for (const format::EventRow& row : rows) out->events.push_back({out->info.global_step, number, row});
+      } else if (static_cast<FrameKind>(entry.kind) == FrameKind::kEventJson) {
+        out->event_json.emplace_back(reinterpret_cast<const char*>(body.data()), body.size());
+      } else {
+        LUFF_ASSIGN_OR_RETURN(const auto rows, format::ParseUnitsUntrusted(body));
+        for (const format::UnitsView& row : rows) {
+          const auto id = id_of(row.tensor);
+          if (!id) continue;
+          UnitEntry unit{*id, number, {}};
+          LUFF_RETURN_IF_ERROR(format::DecodeUnitsUntrusted(row, &unit.counts));
+          out->units.push_back(std::move(unit));
+        }
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+Result<SparseHistogram> RunTrial::Histogram(TensorId id, std::int64_t step, Mode mode,
+                                            std::optional<std::uint32_t> worker) const {
+  LUFF_RETURN_IF_ERROR(CheckId(id));
+  LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
+  SparseHistogram histogram;
+  std::vector<std::byte> scratch;
+  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
+    LUFF_ASSIGN_OR_RETURN(const auto frames, rows.segment->FramesOf(rows.worker->OrdinalOf(n)));
+    bool any = false;
+    for (const format::FrameEntry& entry : frames) {
+      if (static_cast<FrameKind>(entry.kind) != FrameKind::kHistogramRows) continue;
+      LUFF_ASSIGN_OR_RETURN(const auto body, rows.segment->ReadFrame(entry, &scratch));
+      LUFF_ASSIGN_OR_RETURN(const auto entries, format::ParseHistogramsUntrusted(body));
+      for (const format::HistogramView& view : entries) {
+        if (view.tensor != rows.local_id) continue;
+        LUFF_RETURN_IF_ERROR(format::DecodeHistogramUntrusted(view, &histogram));
+        any = true;
+      }
+    }
+    return any;
+  }));
+  if (!found) return NotSaved(id, What::kHistogram, step, mode);
+  return histogram;
+}
+
+Result<UnitCounts> RunTrial::Units(TensorId id, std::int64_t step, Mode mode,
+                                   std::optional<std::uint32_t> worker) const {
+  LUFF_RETURN_IF_ERROR(CheckId(id));
+  LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
+  UnitCounts counts;
+  std::vector<std::byte> scratch;
+  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
+    LUFF_ASSIGN_OR_RETURN(const auto frames, rows.segment->FramesOf(rows.worker->OrdinalOf(n)));
+    bool any = false;
+    for (const format::FrameEntry& entry : frames) {
+      if (static_cast<FrameKind>(entry.kind) != FrameKind::kUnitRows) continue;
+      LUFF_ASSIGN_OR_RETURN(const auto body, rows.segment->ReadFrame(entry, &scratch));
+      LUFF_ASSIGN_OR_RETURN(const auto entries, format::ParseUnitsUntrusted(body));
+      for (const format::UnitsView& view : entries) {
+        if (view.tensor != rows.local_id) continue;
+        LUFF_RETURN_IF_ERROR(format::DecodeUnitsUntrusted(view, &counts));
+        any = true;
+      }
+    }
+    return any;
+  }));
+  if (!found) return NotSaved(id, What::kUnits, step, mode);
+  return counts;
+}
+
+Result<format::FormRow> RunTrial::ReadForm(TensorId id, Form form, std::int64_t step, Mode mode,
+                                           std::optional<std::uint32_t> worker) const {
+  LUFF_RETURN_IF_ERROR(CheckId(id));
+  LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
+  format::FormRow row{};
+  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
+    if (!rows.slot) return false;
+    LUFF_ASSIGN_OR_RETURN(const auto block, rows.segment->Forms(*rows.slot));
+    auto [from, to] = RangeOf(block.step, rows.index);
+    bool any = false;
+    for (; from < to; ++from) {
+      if (block.rows[from].form != static_cast<std::uint16_t>(form)) continue;
+      row = block.rows[from];
+      any = true;
+    }
+    return any;
+  }));
+  if (!found) return NotSaved(id, What::kForm, step, mode);
+  return row;
+}
+
+std::vector<GapInfo> RunTrial::Gaps() const {
+  std::vector<GapInfo> result;
+  for (const auto& worker : workers_) {
+    const auto collections = collections_.find(worker->reader->worker());
+    for (const auto& gap : worker->reader->gaps()) {
+      GapInfo info;
+      info.worker = worker->reader->worker();
+      if (const auto at = worker->trial_id.find(ScopedId(gap.epoch, gap.row.tensor)); at != worker->trial_id.end()) {
+        info.tensor = tensors_[at->second].name;
+      }
+      if (collections != collections_.end() && gap.row.collection < collections->second.second.size()) {
+        info.collection = collections->second.second[gap.row.collection];
+      }
+      info.reason = ReasonName(gap.row.reason);
+      info.forms = FormNames(gap.row.forms);
+      info.count = gap.row.count;
+      info.bytes = gap.row.bytes;
+      info.first_step = gap.row.first_step;
+      info.last_step = gap.row.last_step;
+      result.push_back(std::move(info));
+    }
+    if (worker->lost) {
+      GapInfo info;
+      info.worker = worker->reader->worker();
+      info.reason = ReasonName(static_cast<std::uint16_t>(format::GapReason::kWorkerLost));
+      const std::uint64_t next = worker->reader->next_ordinal();
+      const auto last = next == 0 ? std::nullopt : worker->reader->FindStep(next - 1);
+      info.first_step = last ? last->segment->steps().global_step[last->index] + 1 : 0;
+      info.last_step = steps_.size() == 0 ? info.first_step
+                                          : std::max(info.first_step, steps_.global_steps()[steps_.size() - 1]);
+      result.push_back(std::move(info));
+    }
+  }
+  return result;
+}
+
+std::vector<EventAt> RunTrial::Events(Mode mode) const {
+  std::vector<EventAt> result;
+  std::vector<std::byte> scratch;
+  for (const auto& worker : workers_) {
+    for (const auto& segment : worker->reader->segments()) {
+      if ((segment->frame_kinds() >> static_cast<unsigned>(FrameKind::kEventRows) & 1U) == 0) continue;
+      const auto frames = segment->Frames();
+      if (!frames.ok()) continue;  // problems() of the reader tells of it
+      for (const format::FrameEntry& entry : *frames) {
+        if (static_cast<FrameKind>(entry.kind) != FrameKind::kEventRows) continue;
+        const std::uint32_t n = worker->StepOf(entry.ordinal);
+        if (n == kNoStep || steps_.superseded(n) || (mode != Mode::kGlobal && steps_.mode(n) != mode)) continue;
+        const auto body = segment->ReadFrame(entry, &scratch);
+        if (!body.ok()) continue;
+        const auto rows = format::ParseEventRowsUntrusted(*body);
+        if (!rows.ok()) continue;
+        for (const format::EventRow& row : *rows) {
+          result.push_back({steps_.global_steps()[n], worker->reader->worker(), row});
+        }
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<Trial::JsonEvent> RunTrial::JsonEvents() const {
+  std::vector<JsonEvent> result;
+  std::vector<std::byte> scratch;
+  for (const auto& worker : workers_) {
+    for (const auto& segment : worker->reader->segments()) {
+      if ((segment->frame_kinds() >> static_cast<unsigned>(FrameKind::kEventJson) & 1U) == 0) continue;
+      const auto frames = segment->Frames();
+      if (!frames.ok()) continue;
+      for (const format::FrameEntry& entry : *frames) {
+        if (static_cast<FrameKind>(entry.kind) != FrameKind::kEventJson) continue;
+        const std::uint32_t n = entry.ordinal == format::kLooseOrdinal ? kNoStep : worker->StepOf(entry.ordinal);
+        if (n == kNoStep && entry.ordinal != format::kLooseOrdinal) continue;
+        const auto body = segment->ReadFrame(entry, &scratch);
+        if (!body.ok()) continue;
+        result.push_back({n == kNoStep ? -1 : steps_.global_steps()[n], worker->reader->worker(),
+                          std::string(reinterpret_cast<const char*>(body->data()), body->size())});
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<std::pair<std::uint32_t, format::AckRow>> RunTrial::Acks() const {
+  std::vector<std::pair<std::uint32_t, format::AckRow>> result;
+  for (const auto& worker : workers_) {
+    for (const format::AckRow& row : worker->reader->acks()) result.emplace_back(worker->reader->worker(), row);
+  }
+  return result;
+}
+
+}  // namespace luff::query

@@ -1,0 +1,174 @@
+#include <algorithm>
+
+#include "query/run_trial.h"
+
+namespace luff::query {
+namespace {
+
+std::string StepText(std::int64_t step, Mode mode) {
+  return (mode == Mode::kGlobal ? "global step " : std::string(ModeName(mode)) + " step ") + std::to_string(step);
+}
+
+std::string NearestText(const StepTable::Neighbours& around) {
+  if (!around.before && !around.after) return "none was saved";
+  std::string text = "nearest saved: ";
+  if (around.before) text += std::to_string(*around.before);
+  if (around.before && around.after) text += " and ";
+  if (around.after) text += std::to_string(*around.after);
+  return text;
+}
+
+}  // namespace
+
+StepState RunTrial::StateOfStep(std::int64_t step, Mode mode) const {
+  if (steps_.Find(step, mode)) return StepState::kAvailable;
+  if (loaded_all_ || step < 0) return StepState::kUnavailable;
+  // Steps come in order: once a later one is complete, an earlier one was skipped.
+  return steps_.Around(step, mode).after ? StepState::kUnavailable : StepState::kNotYetAvailable;
+}
+
+Result<std::uint32_t> RunTrial::StepOrError(std::int64_t step, Mode mode) const {
+  if (const auto n = steps_.Find(step, mode)) return *n;
+  const StepTable::Neighbours around = steps_.Around(step, mode);
+  if (StateOfStep(step, mode) == StepState::kNotYetAvailable) {
+    return Unavailable(StepText(step, mode) + " is not there yet, " + NearestText(around) +
+                       "; refresh the trial or wait for the step: " + path());
+  }
+  return OutOfRange(StepText(step, mode) + " was not saved, " + NearestText(around) + ": " + path());
+}
+
+Result<StepInfo> RunTrial::FindStep(std::int64_t step, Mode mode) const {
+  LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
+  return steps_.at(n);
+}
+
+Result<std::vector<const WorkerState*>> RunTrial::Candidates(std::optional<std::uint32_t> worker) const {
+  std::vector<const WorkerState*> found;
+  std::string known;
+  for (const auto& candidate : workers_) {
+    if (!worker || candidate->reader->worker() == *worker) found.push_back(candidate.get());
+    if (known.size() < 100) known += (known.empty() ? "" : ", ") + std::to_string(candidate->reader->worker());
+  }
+  if (worker && found.empty()) {
+    return NotFound("no worker " + std::to_string(*worker) + "; there are: " + known + ": " + path());
+  }
+  return found;
+}
+
+std::optional<RunTrial::Rows> RunTrial::RowsOf(const WorkerState& worker, TensorId id, std::uint32_t n) const {
+  const std::uint64_t ordinal = worker.OrdinalOf(n);
+  if (ordinal == kNoOrdinal) return std::nullopt;
+  const auto place = worker.reader->FindStep(ordinal);
+  if (!place) return std::nullopt;
+  Rows rows;
+  rows.worker = &worker;
+  rows.segment = place->segment;
+  rows.index = place->index;
+  rows.epoch = place->segment->header().epoch;
+  rows.n = n;
+  const auto local = worker.local_id.find(ScopedId(rows.epoch, id));
+  if (local == worker.local_id.end()) return std::nullopt;
+  rows.local_id = local->second;
+  rows.slot = place->segment->FindSlot(rows.local_id);
+  return rows;
+}
+
+Status RunTrial::NotSaved(TensorId id, What what, std::int64_t step, Mode mode) const {
+  static constexpr const char* kNames[] = {"value", "summary", "histogram", "unit counts", "this form", "shape"};
+  const std::string& name = tensors_[id].name;
+  const std::string subject = std::string(kNames[static_cast<int>(what)]) + " of \"" + name + "\" at " + StepText(step, mode);
+  const auto n = steps_.Find(step, mode);
+  bool summary = false;
+  for (const auto& worker : workers_) {
+    const auto rows = n ? RowsOf(*worker, id, *n) : std::nullopt;
+    if (!rows || !rows->slot) continue;
+    const auto block = rows->segment->Summaries(*rows->slot);
+    summary = summary || (block.ok() && std::binary_search(block->step.begin(), block->step.end(), rows->index));
+  }
+  const auto steps = what == What::kValue || what == What::kShape ? ValueSteps(id, mode, std::nullopt) : TensorSteps(id, mode);
+  StepTable::Neighbours around;
+  if (steps.ok()) {
+    const auto at = std::lower_bound(steps->begin(), steps->end(), step);
+    if (at != steps->begin()) around.before = *std::prev(at);
+    if (at != steps->end()) around.after = *at;
+  }
+  std::string hint = NearestText(around);
+  if (what != What::kSummary && summary) hint += "; its summary is there";
+  return OutOfRange(subject + " was not saved, " + hint + ": " + path());
+}
+
+Status RunTrial::MarkSteps(const WorkerState& worker, TensorId id, bool values_only,
+                           std::vector<std::uint8_t>* marks) const {
+  for (const auto& segment : worker.reader->segments()) {
+    const auto local = worker.local_id.find(ScopedId(segment->header().epoch, id));
+    if (local == worker.local_id.end()) continue;
+    const auto slot = segment->FindSlot(local->second);
+    if (!slot) continue;
+    const auto& ordinals = segment->steps().ordinal;
+    const auto mark = [&](std::span<const std::uint32_t> steps) {
+      for (const std::uint32_t step : steps) {
+        const std::uint32_t n = worker.StepOf(ordinals[step]);
+        if (n != kNoStep && !steps_.superseded(n)) (*marks)[n] = 1;
+      }
+    };
+    LUFF_ASSIGN_OR_RETURN(const auto index, segment->Index(*slot));
+    mark(index.step);
+    if (values_only) continue;
+    LUFF_ASSIGN_OR_RETURN(const auto summaries, segment->Summaries(*slot));
+    mark(summaries.step);
+    LUFF_ASSIGN_OR_RETURN(const auto scalars, segment->Scalars(*slot));
+    mark(scalars.step);
+    LUFF_ASSIGN_OR_RETURN(const auto forms, segment->Forms(*slot));
+    mark(forms.step);
+  }
+  return Status::Ok();
+}
+
+std::vector<std::int64_t> RunTrial::MarkedSteps(const std::vector<std::uint8_t>& marks, Mode mode) const {
+  std::vector<std::int64_t> result;
+  for (std::size_t n = 0; n < marks.size(); ++n) {
+    if (marks[n] == 0 || (mode != Mode::kGlobal && steps_.mode(n) != mode)) continue;
+    result.push_back(steps_.key(n, mode));
+  }
+  if (!std::is_sorted(result.begin(), result.end())) std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+Result<std::vector<std::int64_t>> RunTrial::TensorSteps(TensorId id, Mode mode) const {
+  LUFF_RETURN_IF_ERROR(CheckId(id));
+  std::vector<std::uint8_t> marks(steps_.size(), 0);
+  for (const auto& worker : workers_) LUFF_RETURN_IF_ERROR(MarkSteps(*worker, id, false, &marks));
+  return MarkedSteps(marks, mode);
+}
+
+Result<std::vector<std::int64_t>> RunTrial::ValueSteps(TensorId id, Mode mode,
+                                                       std::optional<std::uint32_t> worker) const {
+  LUFF_RETURN_IF_ERROR(CheckId(id));
+  LUFF_ASSIGN_OR_RETURN(const auto candidates, Candidates(worker));
+  std::vector<std::uint8_t> marks(steps_.size(), 0);
+  for (const WorkerState* candidate : candidates) LUFF_RETURN_IF_ERROR(MarkSteps(*candidate, id, true, &marks));
+  return MarkedSteps(marks, mode);
+}
+
+Result<std::vector<std::uint32_t>> RunTrial::TensorWorkers(TensorId id, std::int64_t step, Mode mode) const {
+  LUFF_RETURN_IF_ERROR(CheckId(id));
+  LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
+  std::vector<std::uint32_t> found;
+  for (const auto& worker : workers_) {
+    std::vector<std::uint8_t> marks;
+    const auto rows = RowsOf(*worker, id, n);
+    if (!rows || !rows->slot) continue;
+    const auto has = [&](const auto& block) {
+      return block.ok() && std::binary_search(block->step.begin(), block->step.end(), rows->index);
+    };
+    if (has(rows->segment->Summaries(*rows->slot)) || has(rows->segment->Index(*rows->slot)) ||
+        has(rows->segment->Scalars(*rows->slot)) || has(rows->segment->Forms(*rows->slot))) {
+      found.push_back(worker->reader->worker());
+    }
+  }
+  if (found.empty()) return NotSaved(id, What::kForm, step, mode);
+  return found;
+}
+
+}  // namespace luff::query

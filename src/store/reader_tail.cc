@@ -1,0 +1,203 @@
+#include "store/reader_tail.h"
+
+#include <algorithm>
+
+namespace luff::store {
+
+using format::FrameKind;
+using format::FrameOutcome;
+using format::FrameView;
+
+TensorDef OwnedTensorDef(const format::TensorDefView& view) {
+  TensorDef def;
+  def.id = view.id;
+  def.role = view.role;
+  def.name = view.name;
+  def.module_path = view.module_path;
+  def.module_type = view.module_type;
+  def.collections.assign(view.collections.begin(), view.collections.end());
+  return def;
+}
+
+LayoutDef OwnedLayoutDef(const format::LayoutDefView& view) {
+  LayoutDef def;
+  def.id = view.id;
+  def.layout = view.layout;
+  def.global_shape.assign(view.global_shape.begin(), view.global_shape.end());
+  def.global_offset.assign(view.global_offset.begin(), view.global_offset.end());
+  return def;
+}
+
+TailColumns::Tensor& TailColumns::TensorOf(std::uint32_t tensor) {
+  const auto [at, fresh] = slots_.try_emplace(tensor, static_cast<std::uint32_t>(tensors_.size()));
+  if (fresh) tensors_.emplace_back().tensor = tensor;
+  return tensors_[at->second];
+}
+
+void TailColumns::AddColumns(const FrameView& frame, std::uint32_t step) {
+  switch (frame.kind) {
+    case FrameKind::kSummaryRows: {
+      const auto rows = format::ParseSummaryRowsUntrusted(frame.body);
+      if (!rows.ok()) return;
+      for (const format::SummaryRow& row : *rows) {
+        Tensor& t = TensorOf(row.tensor);
+        t.count.push_back(row.count);
+        t.sum.push_back(row.sum);
+        t.sum_sq.push_back(row.sum_sq);
+        t.abs_sum.push_back(row.abs_sum);
+        t.min_bits.push_back(row.min_bits);
+        t.max_bits.push_back(row.max_bits);
+        t.zero_count.push_back(row.zero_count);
+        t.nan_count.push_back(row.nan_count);
+        t.inf_count.push_back(row.inf_count);
+        t.summary_step.push_back(step);
+        t.merged.push_back(row.steps);
+        t.dtype.push_back(row.dtype);
+        t.flags.push_back(row.flags);
+      }
+      return;
+    }
+    case FrameKind::kScalarRows: {
+      const auto rows = format::ParseScalarRowsUntrusted(frame.body);
+      if (!rows.ok()) return;
+      for (const format::ScalarRow& row : *rows) {
+        Tensor& t = TensorOf(row.tensor);
+        t.scalar.push_back(row.value);
+        t.scalar_step.push_back(step);
+        t.scalar_flags.push_back(row.flags);
+      }
+      return;
+    }
+    case FrameKind::kIndexRows: {
+      const auto rows = format::ParseIndexRowsUntrusted(frame.body);
+      if (!rows.ok()) return;
+      for (const format::IndexRow& row : *rows) {
+        Tensor& t = TensorOf(row.tensor);
+        t.index.push_back(row);
+        t.index_step.push_back(step);
+      }
+      return;
+    }
+    case FrameKind::kFormRows: {
+      const auto rows = format::ParseFormRowsUntrusted(frame.body);
+      if (!rows.ok()) return;
+      for (const format::FormRow& row : *rows) {
+        Tensor& t = TensorOf(row.tensor);
+        t.forms.push_back(row);
+        t.form_step.push_back(step);
+      }
+      return;
+    }
+    default:
+      AddFrame(frame);
+  }
+}
+
+void TailColumns::AddFrame(const FrameView& frame) {
+  frames_.push_back({static_cast<std::uint16_t>(frame.kind), 0,
+                     static_cast<std::uint32_t>(frame.next_offset - frame.offset), frame.ordinal, frame.offset});
+  kinds_ |= 1U << (static_cast<unsigned>(frame.kind) & 31U);
+}
+
+void TailColumns::AddDefs(const FrameView& frame) {
+  if (frame.kind == FrameKind::kTensorDefs) {
+    const auto defs = format::ParseTensorDefsUntrusted(frame.body);
+    if (!defs.ok()) return;
+    for (const auto& def : *defs) tensor_defs_.push_back(OwnedTensorDef(def));
+  } else {
+    const auto defs = format::ParseLayoutDefsUntrusted(frame.body);
+    if (!defs.ok()) return;
+    for (const auto& def : *defs) layout_defs_.push_back(OwnedLayoutDef(def));
+  }
+}
+
+void TailColumns::AddStep(std::uint64_t ordinal, const format::StepMark& mark) {
+  ordinal_.push_back(ordinal);
+  global_step_.push_back(mark.global_step);
+  mode_step_.push_back(mark.mode_step);
+  update_.push_back(mark.update);
+  wall_.push_back(mark.wall_unix_ns);
+  duration_.push_back(mark.duration_ns);
+  step_forms_.push_back(mark.forms);
+  epoch_.push_back(mark.epoch);
+  mode_.push_back(mark.mode);
+  view_ = {ordinal_, global_step_, mode_step_, update_, wall_, duration_, step_forms_, epoch_, mode_};
+}
+
+std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, std::uint64_t offset,
+                                           std::uint64_t sequence, bool* footer) {
+  *footer = false;
+  std::uint64_t done = offset;
+  std::vector<FrameView> open;  // frames of a step that has no mark yet
+  FrameView frame;
+  for (std::uint64_t at = offset;
+       format::ParseFrameInWindowUntrusted(window, offset, at, sequence, &frame) == FrameOutcome::kFrame;
+       at = frame.next_offset) {
+    if (frame.kind == FrameKind::kFooter) {
+      *footer = true;
+      break;
+    }
+    if (frame.kind == FrameKind::kTensorDefs || frame.kind == FrameKind::kLayoutDefs) {
+      if (frame.offset >= defs_until_) {  // definitions count even when their step never gets its mark
+        AddDefs(frame);
+        defs_until_ = frame.next_offset;
+      }
+      if (frame.ordinal == format::kLooseOrdinal && open.empty()) done = frame.next_offset;
+      if (frame.ordinal != format::kLooseOrdinal) open.push_back(frame);
+    } else if (frame.kind == FrameKind::kStep) {
+      const auto mark = format::ParseStepMarkUntrusted(frame.body);
+      const bool ascending = ordinal_.empty() || frame.ordinal > ordinal_.back();
+      if (mark.ok() && ascending) {
+        const auto step = static_cast<std::uint32_t>(ordinal_.size());
+        for (const FrameView& part : open) {
+          const bool defs = part.kind == FrameKind::kTensorDefs || part.kind == FrameKind::kLayoutDefs;
+          if (part.ordinal == frame.ordinal && !defs) AddColumns(part, step);
+        }
+        AddStep(frame.ordinal, *mark);
+      }
+      open.clear();
+      done = frame.next_offset;
+    } else if (frame.ordinal == format::kLooseOrdinal) {
+      if (open.empty()) {
+        AddFrame(frame);
+        done = frame.next_offset;
+      } else {
+        open.push_back(frame);  // cannot be, by the writer's order; taken in with the next mark
+      }
+    } else {
+      open.push_back(frame);
+    }
+  }
+  return done;
+}
+
+format::SummaryBlock TailColumns::Summaries(std::size_t slot) const noexcept {
+  const Tensor& t = tensors_[slot];
+  format::SummaryBlock block;
+  block.count = t.count;
+  block.sum = t.sum;
+  block.sum_sq = t.sum_sq;
+  block.abs_sum = t.abs_sum;
+  block.min_bits = t.min_bits;
+  block.max_bits = t.max_bits;
+  block.zero_count = t.zero_count;
+  block.nan_count = t.nan_count;
+  block.inf_count = t.inf_count;
+  block.step = t.summary_step;
+  block.steps = t.merged;
+  block.dtype = t.dtype;
+  block.flags = t.flags;
+  return block;
+}
+format::ScalarBlock TailColumns::Scalars(std::size_t slot) const noexcept {
+  const Tensor& t = tensors_[slot];
+  return {t.scalar, t.scalar_step, t.scalar_flags};
+}
+format::IndexBlock TailColumns::Index(std::size_t slot) const noexcept {
+  return {tensors_[slot].index, tensors_[slot].index_step};
+}
+format::FormBlock TailColumns::Forms(std::size_t slot) const noexcept {
+  return {tensors_[slot].forms, tensors_[slot].form_step};
+}
+
+}  // namespace luff::store

@@ -1,0 +1,74 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "luff/base/result.h"
+#include "luff/format/footer.h"
+#include "luff/format/frames.h"
+#include "luff/store/writer.h"
+
+namespace luff::store {
+
+/// Rows of a segment that has no footer yet, in the columns that a footer would have. **Thread-compatible.**
+class TailColumns {
+ public:
+  /// Takes in the frames of `window`, which begins at `offset` of file `sequence`, a place between publications. Returns the
+  /// offset up to which all is taken in: the end of the last step mark, or of loose frames. Steps without mark are
+  /// left for the next call. `footer` is set when the segment's footer was met.
+  [[nodiscard]] std::uint64_t TakeInUntrusted(std::span<const std::byte> window, std::uint64_t offset,
+                                              std::uint64_t sequence, bool* footer);
+
+  [[nodiscard]] const format::StepColumns& steps() const noexcept { return view_; }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return tensors_.size(); }
+  [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept { return tensors_[slot].tensor; }
+  [[nodiscard]] const std::unordered_map<std::uint32_t, std::uint32_t>& slots() const noexcept { return slots_; }
+  [[nodiscard]] format::SummaryBlock Summaries(std::size_t slot) const noexcept;
+  [[nodiscard]] format::ScalarBlock Scalars(std::size_t slot) const noexcept;
+  [[nodiscard]] format::IndexBlock Index(std::size_t slot) const noexcept;
+  [[nodiscard]] format::FormBlock Forms(std::size_t slot) const noexcept;
+  [[nodiscard]] std::span<const format::FrameEntry> frames() const noexcept { return frames_; }
+  [[nodiscard]] std::uint32_t kinds() const noexcept { return kinds_; }
+  [[nodiscard]] const std::vector<TensorDef>& tensor_defs() const noexcept { return tensor_defs_; }
+  [[nodiscard]] const std::vector<LayoutDef>& layout_defs() const noexcept { return layout_defs_; }
+
+ private:
+  struct Tensor {
+    std::uint32_t tensor = 0;
+    std::vector<std::uint64_t> count, min_bits, max_bits, zero_count, nan_count, inf_count;
+    std::vector<double> sum, sum_sq, abs_sum;
+    std::vector<std::uint32_t> summary_step;
+    std::vector<std::uint16_t> merged;
+    std::vector<std::uint8_t> dtype, flags;
+    std::vector<double> scalar;
+    std::vector<std::uint32_t> scalar_step, scalar_flags;
+    std::vector<format::IndexRow> index;
+    std::vector<std::uint32_t> index_step;
+    std::vector<format::FormRow> forms;
+    std::vector<std::uint32_t> form_step;
+  };
+  Tensor& TensorOf(std::uint32_t tensor);
+  void AddColumns(const format::FrameView& frame, std::uint32_t step);
+  void AddDefs(const format::FrameView& frame);
+  void AddFrame(const format::FrameView& frame);
+  void AddStep(std::uint64_t ordinal, const format::StepMark& mark);
+
+  std::vector<std::uint64_t> ordinal_;
+  std::vector<std::int64_t> global_step_, mode_step_, update_, wall_, duration_;
+  std::vector<std::uint32_t> step_forms_, epoch_;
+  std::vector<std::uint8_t> mode_;
+  format::StepColumns view_;
+  std::vector<Tensor> tensors_;
+  std::unordered_map<std::uint32_t, std::uint32_t> slots_;
+  std::vector<format::FrameEntry> frames_;
+  std::uint32_t kinds_ = 0;
+  std::vector<TensorDef> tensor_defs_;
+  std::vector<LayoutDef> layout_defs_;
+  std::uint64_t defs_until_ = 0;  // definitions of frames before this offset are taken in
+};
+
+[[nodiscard]] TensorDef OwnedTensorDef(const format::TensorDefView& view);
+[[nodiscard]] LayoutDef OwnedLayoutDef(const format::LayoutDefView& view);
+
+}  // namespace luff::store

@@ -1,0 +1,357 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "luff/base/env.h"
+#include "luff/format/live.h"
+#include "luff/store/reader.h"
+#include "luff/tensor/hash.h"
+#include "store/paths.h"
+#include "store/reader_tail.h"
+
+namespace luff::store {
+namespace {
+
+constexpr std::int64_t kCheckEveryNs = 500'000'000;     // directory, although the live page says nothing is new
+constexpr std::int64_t kFreshNs = 2'000'000'000;        // a directory changed so recently may change again in the same tick
+constexpr std::size_t kMaxProblems = 100;
+constexpr std::uint32_t kLooseKinds =
+    1U << static_cast<unsigned>(format::FrameKind::kDocument) | 1U << static_cast<unsigned>(format::FrameKind::kGapRows) |
+    1U << static_cast<unsigned>(format::FrameKind::kAck) | 1U << static_cast<unsigned>(format::FrameKind::kEnd) |
+    1U << static_cast<unsigned>(format::FrameKind::kRelocate) | 1U << static_cast<unsigned>(format::FrameKind::kRetire) |
+    1U << static_cast<unsigned>(format::FrameKind::kHeartbeat);
+
+std::int64_t ModifiedNs(const std::string& path) noexcept {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return -1;
+  return static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+std::uint64_t DefKey(std::uint32_t epoch, std::uint32_t id) noexcept { return std::uint64_t{epoch} << 32 | id; }
+
+}  // namespace
+
+/// The live page of the writer, mapped read-only.
+struct WorkerReader::Live {
+  const format::LivePage* page = nullptr;
+  std::uint64_t pid = 0, pid_start_ticks = 0;
+  ~Live() {
+    if (page != nullptr) munmap(const_cast<format::LivePage*>(page), format::kPageBytes);
+  }
+};
+
+WorkerReader::~WorkerReader() = default;
+
+Result<std::unique_ptr<WorkerReader>> WorkerReader::Open(const std::string& folder, std::uint32_t worker,
+                                                         const RunInfo& run, const ReaderOptions& options) {
+  std::unique_ptr<WorkerReader> reader(new WorkerReader());
+  reader->folder_ = folder;
+  reader->worker_ = worker;
+  reader->run_ = run;
+  reader->options_ = options;
+  reader->heartbeat_ = run.created_unix_ns;
+  LUFF_RETURN_IF_ERROR(reader->Refresh().status());
+  return reader;
+}
+
+void WorkerReader::Problem(std::string text) {
+  if (problems_.size() < kMaxProblems && std::find(problems_.begin(), problems_.end(), text) == problems_.end()) {
+    problems_.push_back(std::move(text));
+  }
+}
+
+void WorkerReader::OpenLive() {
+  live_.reset();
+  if (!options_.use_live_page) return;
+  const int fd = open((folder_ + "/live").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  struct stat info {};
+  void* at = MAP_FAILED;
+  if (fstat(fd, &info) == 0 && info.st_size >= static_cast<off_t>(format::kPageBytes)) {
+    at = mmap(nullptr, format::kPageBytes, PROT_READ, MAP_SHARED, fd, 0);
+  }
+  close(fd);
+  if (at == MAP_FAILED) return;
+  auto live = std::make_unique<Live>();
+  live->page = static_cast<const format::LivePage*>(at);
+  const format::LivePage& page = *live->page;
+  const HostIdentity here = ThisHost();
+  if (page.magic != format::kLiveMagic || page.layout != format::kLiveLayout || page.worker != worker_) return;
+  const auto head = std::span(static_cast<const std::byte*>(at), offsetof(format::LivePage, checksum));
+  if (HashBytes(head.data(), head.size()) != page.checksum) return;
+  if (std::memcmp(page.run_id, run_.run_id.data(), sizeof(page.run_id)) != 0) return;
+  if (page.host != here.host || std::memcmp(page.boot, here.boot, sizeof(page.boot)) != 0) return;
+  live->pid = page.pid;
+  live->pid_start_ticks = page.pid_start_ticks;
+  live_ = std::move(live);
+}
+
+Liveness WorkerReader::liveness() const {
+  Liveness result{heartbeat_, std::nullopt};
+  if (live_) {
+    result.heartbeat_unix_ns =
+        std::max(heartbeat_, live_->page->heartbeat_unix_ns.load(std::memory_order_relaxed));
+    result.process_exists = live_->pid_start_ticks != 0 && ProcessStartTicks(live_->pid) == live_->pid_start_ticks;
+  }
+  return result;
+}
+
+Result<bool> WorkerReader::Refresh(bool thorough) {
+  Env& env = Env::Real();
+  const std::int64_t now = env.NowMonotonicNs();
+  const bool check = thorough || folder_mtime_ns_ < 0 || now - checked_monotonic_ns_ > kCheckEveryNs;
+  bool news = false;
+  if (live_ && !check) {
+    const std::uint64_t position = live_->page->meta_position.load(std::memory_order_acquire);
+    const std::uint32_t changes = live_->page->changes.load(std::memory_order_relaxed);
+    if (position == live_position_ && changes == live_changes_) return false;
+    const bool same_file = !segments_.empty() && segments_.back()->sequence() == format::PositionSequence(position);
+    if (same_file && changes == live_changes_ && !segments_.back()->sealed()) {
+      live_position_ = position;
+      return PollTail(format::PositionLength(position));
+    }
+    live_position_ = position;
+    live_changes_ = changes;
+    LUFF_ASSIGN_OR_RETURN(news, ScanFolder());
+    return news;
+  }
+  checked_monotonic_ns_ = now;
+  if (live_) {
+    live_position_ = live_->page->meta_position.load(std::memory_order_acquire);
+    live_changes_ = live_->page->changes.load(std::memory_order_relaxed);
+  }
+  const std::int64_t modified = ModifiedNs(folder_);
+  const std::int64_t age = env.NowUnixNs() - modified;
+  if (modified != folder_mtime_ns_ || (age < kFreshNs && age > -kFreshNs)) {
+    folder_mtime_ns_ = modified;
+    LUFF_ASSIGN_OR_RETURN(news, ScanFolder());
+    return news;
+  }
+  return PollTail(~std::uint64_t{0});
+}
+
+bool WorkerReader::PollTail(std::uint64_t limit) {
+  if (segments_.empty() || segments_.back()->sealed()) return false;
+  SegmentReader& tail = *segments_.back();
+  const auto polled = tail.Poll(limit, live_ == nullptr);
+  if (!polled.ok()) {
+    Problem(std::string(polled.status().message()));
+    return false;
+  }
+  if (*polled) TakeIn(tail, false);
+  return *polled;
+}
+
+Result<bool> WorkerReader::ScanFolder() {
+  OpenLive();
+  if (live_) {
+    live_position_ = live_->page->meta_position.load(std::memory_order_acquire);
+    live_changes_ = live_->page->changes.load(std::memory_order_relaxed);
+  }
+  auto names = Env::Real().List(folder_);
+  if (!names.ok()) {
+    if (segments_.empty()) return names.status();
+    Problem(std::string(names.status().message()));  // vanished behind our back: what was mapped stays readable
+    return false;
+  }
+  std::map<std::uint64_t, std::uint32_t> files;  // sequence, highest generation
+  for (const std::string& name : *names) {
+    const auto parsed = ParseStreamFileName(name);
+    if (!parsed || !parsed->meta) continue;
+    std::uint32_t& generation = files[parsed->sequence];
+    generation = std::max(generation, parsed->generation);
+  }
+  // What was the tail may have grown before the next file was begun.
+  bool news = PollTail(~std::uint64_t{0});
+  std::vector<SegmentReader*> fresh;
+  for (const auto& [sequence, generation] : files) {
+    const auto at = std::lower_bound(segments_.begin(), segments_.end(), sequence,
+                                     [](const auto& segment, std::uint64_t key) { return segment->sequence() < key; });
+    const bool known = at != segments_.end() && (*at)->sequence() == sequence;
+    if (known && (*at)->generation() >= generation) continue;
+    auto opened = SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence, generation);
+    if (!opened.ok()) {
+      // The newest file may be seen before its header is written; an old one that is unreadable stays so.
+      if (sequence != files.rbegin()->first && unreadable_.insert(sequence).second) {
+        Problem("segment is unreadable, its steps are lost: " + std::string(opened.status().message()));
+      }
+      continue;
+    }
+    if (!(*opened)->damage().ok()) Problem("footer is not used: " + std::string((*opened)->damage().message()));
+    fresh.push_back(opened->get());
+    if (known) {
+      *at = std::move(opened).value();
+      ++rebuilds_;
+    } else {
+      segments_.insert(at, std::move(opened).value());
+    }
+    news = true;
+  }
+  // Newest first: its footer has all definitions of its epoch.
+  for (auto at = fresh.rbegin(); at != fresh.rend(); ++at) TakeDefs(**at);
+  for (SegmentReader* segment : fresh) TakeIn(*segment, true);
+  return news;
+}
+
+void WorkerReader::TakeIn(SegmentReader& segment, bool fresh) {
+  if (segment.header().epoch > epoch_) {
+    epoch_ = segment.header().epoch;
+    end_.reset();
+  }
+  heartbeat_ = std::max(heartbeat_, segment.header().created_unix_ns);
+  const auto& steps = segment.steps();
+  if (steps.size() > 0) {
+    next_ordinal_ = std::max(next_ordinal_, steps.ordinal.back() + 1);
+    heartbeat_ = std::max(heartbeat_, steps.wall_unix_ns.back());
+  }
+  if (!fresh || !segment.sealed()) TakeDefs(segment);
+  TakeFrames(segment);
+}
+
+void WorkerReader::TakeDefs(SegmentReader& segment) {
+  const std::uint32_t epoch = segment.header().epoch;
+  if (segment.sealed()) {
+    // All definitions of the epoch are in its newest footer; older ones add nothing.
+    const bool newest = std::none_of(segments_.begin(), segments_.end(), [&](const auto& other) {
+      return other->sealed() && other->header().epoch == epoch && other->sequence() > segment.sequence();
+    });
+    if (!newest) return;
+  }
+  auto tensors = segment.TensorDefs();
+  if (!tensors.ok()) Problem("definitions of tensors are lost: " + std::string(tensors.status().message()));
+  if (tensors.ok()) {
+    for (TensorDef& def : *tensors) {
+      if (defined_.insert(DefKey(epoch, def.id)).second) definitions_.push_back({epoch, std::move(def)});
+    }
+  }
+  auto layouts = segment.LayoutDefs();
+  if (!layouts.ok()) Problem("definitions of layouts are lost: " + std::string(layouts.status().message()));
+  if (layouts.ok()) {
+    for (LayoutDef& def : *layouts) layouts_.try_emplace(DefKey(epoch, def.id), std::move(def));
+  }
+}
+
+void WorkerReader::TakeFrames(SegmentReader& segment) {
+  if ((segment.frame_kinds() & kLooseKinds) == 0) return;
+  const auto frames = segment.Frames();
+  if (!frames.ok()) {
+    Problem("gaps, documents and events of a segment are lost: " + std::string(frames.status().message()));
+    return;
+  }
+  // Frames keep their order when a segment is sealed or merged, so a count says what was taken in.
+  std::size_t& taken = frames_taken_[segment.sequence()];
+  std::vector<std::byte> scratch;
+  for (; taken < frames->size(); ++taken) {
+    const format::FrameEntry& entry = (*frames)[taken];
+    if (entry.kind >= 32 || (kLooseKinds >> entry.kind & 1U) == 0) continue;
+    const auto body = segment.ReadFrame(entry, &scratch);
+    if (!body.ok()) {
+      Problem(std::string(body.status().message()));
+      continue;
+    }
+    switch (static_cast<format::FrameKind>(entry.kind)) {
+      case format::FrameKind::kDocument:
+        if (const auto document = format::ParseDocumentUntrusted(*body); document.ok()) {
+          documents_[std::string(document->name)] = document->json;
+        }
+        break;
+      case format::FrameKind::kGapRows:
+        if (const auto rows = format::ParseGapRowsUntrusted(*body); rows.ok()) {
+          for (const format::GapRow& row : *rows) {
+            const std::uint32_t epoch = segment.header().epoch;
+            const auto [at, fresh] = gaps_.try_emplace({DefKey(epoch, row.tensor), std::uint64_t{row.collection} << 32 |
+                                                        static_cast<std::uint32_t>(row.reason << 16) | row.forms},
+                                                       Gap{epoch, row});
+            if (fresh) continue;
+            format::GapRow& sum = at->second.row;
+            sum.count += row.count;
+            sum.bytes += row.bytes;
+            sum.first_step = std::min(sum.first_step, row.first_step);
+            sum.last_step = std::max(sum.last_step, row.last_step);
+          }
+        }
+        break;
+      case format::FrameKind::kAck:
+        if (const auto rows = format::ParseAckRowsUntrusted(*body); rows.ok()) {
+          acks_.insert(acks_.end(), rows->begin(), rows->end());
+        }
+        break;
+      case format::FrameKind::kEnd:
+        if (const auto mark = format::ParseEndMarkUntrusted(*body); mark.ok() && segment.header().epoch == epoch_) {
+          end_ = *mark;
+          heartbeat_ = std::max(heartbeat_, mark->unix_ns);
+        }
+        break;
+      case format::FrameKind::kRelocate:
+        if (const auto rows = format::ParseRelocateRowsUntrusted(*body); rows.ok()) {
+          for (const auto& row : *rows) relocated_[{row.from_file, row.from_offset}] = {row.to_file, row.to_offset};
+        }
+        break;
+      case format::FrameKind::kRetire:
+        if (const auto rows = format::ParseRetireRowsUntrusted(*body); rows.ok()) {
+          for (const auto& row : *rows) {
+            retired_[row.data_file] = row.reason;
+            data_files_.erase(row.data_file);
+          }
+        }
+        break;
+      case format::FrameKind::kHeartbeat:
+        if (const auto beat = format::ParseHeartbeatUntrusted(*body); beat.ok()) heartbeat_ = std::max(heartbeat_, *beat);
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+std::vector<WorkerReader::Gap> WorkerReader::gaps() const {
+  std::vector<Gap> result;
+  for (const auto& [key, gap] : gaps_) result.push_back(gap);
+  return result;
+}
+
+const LayoutDef* WorkerReader::FindLayout(std::uint32_t epoch, std::uint32_t id) const {
+  const auto at = layouts_.find(DefKey(epoch, id));
+  return at == layouts_.end() ? nullptr : &at->second;
+}
+
+std::optional<WorkerReader::StepPlace> WorkerReader::FirstStepFrom(std::uint64_t ordinal) const noexcept {
+  // Ordinals ascend over segments; a segment may be without steps.
+  const auto ends_before = [ordinal](const std::unique_ptr<SegmentReader>& segment) {
+    const auto ordinals = segment->steps().ordinal;
+    return !ordinals.empty() && ordinals.back() < ordinal;
+  };
+  std::size_t low = 0;
+  std::size_t high = segments_.size();
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    std::size_t probe = middle;
+    while (probe < high && segments_[probe]->steps().size() == 0) ++probe;
+    if (probe < high && ends_before(segments_[probe])) {
+      low = probe + 1;
+    } else {
+      high = middle;
+    }
+  }
+  for (; low < segments_.size(); ++low) {
+    const auto ordinals = segments_[low]->steps().ordinal;
+    if (ordinals.empty() || ordinals.back() < ordinal) continue;
+    if (const auto exact = segments_[low]->FindOrdinal(ordinal)) return StepPlace{segments_[low].get(), *exact};
+    const auto at = std::lower_bound(ordinals.begin(), ordinals.end(), ordinal);
+    return StepPlace{segments_[low].get(), static_cast<std::uint32_t>(at - ordinals.begin())};
+  }
+  return std::nullopt;
+}
+
+std::optional<WorkerReader::StepPlace> WorkerReader::FindStep(std::uint64_t ordinal) const noexcept {
+  const auto place = FirstStepFrom(ordinal);
+  if (!place || place->segment->steps().ordinal[place->index] != ordinal) return std::nullopt;
+  return place;
+}
+
+}  // namespace luff::store
