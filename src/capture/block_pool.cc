@@ -57,7 +57,7 @@ std::byte* BlockPool::Map() noexcept {
   const std::size_t before = misplaced == 0 ? 0 : kHugePage - misplaced;
   if (before > 0) munmap(begin, before);
   if (before < kHugePage) munmap(begin + before + kBlockBytes, kHugePage - before);
-  madvise(begin + before, kBlockBytes, MADV_HUGEPAGE);
+  madvise(begin + before, kBlockHugeBytes, MADV_HUGEPAGE);
   madvise(begin + before, kBlockBytes, MADV_DONTFORK);
   return begin + before;
 }

@@ -11,7 +11,9 @@
 
 namespace luff::capture {
 
-inline constexpr std::size_t kBlockBytes = 8U << 20;
+/// 8 MiB in huge pages and a little more, so that headers do not keep two tensors of 4 MiB out of one block.
+inline constexpr std::size_t kBlockHugeBytes = 8U << 20;
+inline constexpr std::size_t kBlockBytes = kBlockHugeBytes + (64U << 10);
 
 /// Memory in file layout. Whoever holds a reference may read; the producer that acquired it may write beyond what it
 /// has handed on.

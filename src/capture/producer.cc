@@ -21,7 +21,7 @@ using format::GapReason;
 constexpr std::uint32_t Bit(Form form) { return static_cast<std::uint32_t>(form); }
 constexpr std::uint32_t kOtherForms = Bit(Form::kHash) | Bit(Form::kUnits) | Bit(Form::kDifference) | Bit(Form::kExtra) |
                                       Bit(Form::kShape);
-constexpr std::uint64_t kLargestPart = kBlockBytes - format::kPageBytes;
+constexpr std::uint64_t kLargestPart = kBlockHugeBytes;
 constexpr std::uint64_t kUngoverned = 64;          // bytes: losses and other scalars are never left out
 constexpr std::uint64_t kMaxScratch = 64ULL << 20;  // larger tensors are not scaled
 constexpr std::int64_t kMaxWaitNs = 200'000'000;    // policy `block`, in one step
@@ -130,6 +130,10 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
     }
   } else {
     std::byte* chunk = nullptr;
+    if (raw && policy == Policy::kDegrade && context_.pool->under_pressure() &&
+        CaptureDegraded(record, view, policy)) {
+      raw = false;
+    }
     if (raw) {
       chunk = Reserve(bytes, policy);
       if (chunk == nullptr) AddGap(id, record.collection, GapReason::kPoolFull, Bit(Form::kRaw), bytes);
@@ -180,6 +184,41 @@ bool Producer::CaptureAlias(TensorId id, const TensorView& view, std::uint64_t b
   chunks_.push_back(record);
   if (summarize) AddSummary(id, view.layout.dtype, seen.summary);
   context_.counters->aliases.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool Producer::CaptureDegraded(const ChunkRecord& base, const TensorView& view, Policy policy) {
+  if (view.layout.dtype != DType::kFloat32 && view.layout.dtype != DType::kFloat64) return false;
+  if (base.raw_bytes <= kUngoverned || base.raw_bytes > kLargestPart) return false;
+  const std::uint64_t count = view.layout.element_count();
+  LayoutState* full = context_.registry->layout(base.layout);
+  LayoutId narrow = full->bfloat16.load(std::memory_order_acquire);
+  if (narrow == format::kNoId) {
+    Result<Layout> layout = Layout::Contiguous(DType::kBFloat16, view.layout.shape());
+    if (!layout.ok()) return false;
+    narrow = context_.registry->DefineLayout(*layout, {}, {});
+    if (narrow == format::kNoId) return false;
+    full->bfloat16.store(narrow, std::memory_order_release);
+  }
+  std::byte* chunk = Reserve(count * 2, policy);
+  if (chunk == nullptr) return false;
+  const std::byte* from = view.data;
+  if (!view.layout.is_contiguous()) {
+    if (scratch_.size() < base.raw_bytes) scratch_.resize(base.raw_bytes);
+    CopyContiguous(view, scratch_.data());
+    from = scratch_.data();
+  }
+  static_cast<void>(ToBFloat16(view.layout.dtype, from, count, chunk + sizeof(format::ChunkHeader)));
+  ChunkRecord record = base;
+  record.layout = narrow;
+  record.dtype = DType::kBFloat16;
+  record.lossy = true;
+  record.raw_bytes = count * 2;
+  record.chunk = chunk;
+  record.serial = context_.next_serial->fetch_add(1, std::memory_order_relaxed) + 1;
+  chunks_.push_back(record);
+  context_.counters->degraded.fetch_add(1, std::memory_order_relaxed);
+  AddGap(base.tensor, base.collection, GapReason::kPoolFull, Bit(Form::kRaw), base.raw_bytes - record.raw_bytes);
   return true;
 }
 

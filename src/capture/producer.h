@@ -83,6 +83,8 @@ class Producer {
   /// Returns false when the value is no alias of one in memory with the same bytes.
   bool CaptureAlias(TensorId id, const TensorView& view, std::uint64_t bytes, std::uint32_t forms,
                     const Seen& seen, const ChunkRecord& own) LUFF_REQUIRES(mutex_);
+  /// Under memory pressure: the value in bfloat16, marked lossy. False when the type or the memory does not allow it.
+  bool CaptureDegraded(const ChunkRecord& base, const TensorView& view, Policy policy) LUFF_REQUIRES(mutex_);
   void CaptureLarge(const ChunkRecord& base, const TensorView& view, bool summarize, Summary* summary)
       LUFF_REQUIRES(mutex_);
   void OtherForms(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view, std::uint64_t bytes,

@@ -1,0 +1,428 @@
+"""What capture costs: `./dev bench capture [--models mlp,gpt] [--rows NAME,...] [--json FILE]`.
+
+Blocks of steps of the bare loop, of Luff and of smdebug alternate in one process with one torch thread. `extra` is the
+CPU time above the bare step, background threads and the flush at the end of each block included. Gates compare Luff's
+extra with smdebug's in the same pair of blocks; the median of at least 8 pairs decides, and a second set of pairs is
+measured when the interval of the median crosses the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from workloads import models
+
+NO_PEERS = os.environ.get("LUFF_BENCH_NO_PEERS", "")
+WG = ("weights", "biases", "gradients")
+EVERY = {"save_interval": 1}
+
+
+def _forms(*forms: str) -> list[dict[str, Any]]:
+    return [{"name": name, "forms": list(forms), "save": EVERY} for name in WG]
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    name: str
+    title: str
+    options: dict[str, Any]  # of luff.torch.attach
+    peer: str | None  # what smdebug saves
+    interval: int = 1
+    goals: dict[str, float] = field(default_factory=dict)  # slowdown by model
+    share_limit: float | None = None  # of smdebug's extra
+    slowdown_limit: float | None = None
+
+
+def _goals(mlp: float, resnet18: float, gpt: float) -> dict[str, float]:
+    return {"mlp": mlp, "resnet18": resnet18, "gpt": gpt}
+
+
+ROWS = [
+    Row(
+        "all_10",
+        "all tensors every 10 steps",
+        {"save_all": True, "save_interval": 10},
+        "all",
+        10,
+        _goals(1.04, 1.04, 1.04),
+        1 / 5,
+    ),
+    Row(
+        "wg_1",
+        "weights + gradients every step",
+        {"collections": _forms("summary", "raw")},
+        "wg",
+        1,
+        _goals(1.12, 1.06, 1.05),
+        1 / 10,
+    ),
+    Row(
+        "all_1",
+        "all tensors every step",
+        {"save_all": True, "save_interval": 1},
+        "all",
+        1,
+        _goals(1.22, 1.15, 1.12),
+        1 / 12,
+    ),
+    Row(
+        "statistics_1",
+        "statistics of weights + gradients every step",
+        {"collections": _forms("summary")},
+        "statistics",
+        1,
+        _goals(1.08, 1.03, 1.03),
+        1 / 15,
+    ),
+    Row(
+        "histogram_1",
+        "the same with a 4,096-bin histogram",
+        {"collections": _forms("summary", "histogram")},
+        None,
+        1,
+        _goals(1.15, 1.06, 1.05),
+    ),
+    Row(
+        "default",
+        "default `luff run`",
+        {},
+        None,
+        1,
+        _goals(1.10, 1.05, 1.05),
+        None,
+        1.15,
+    ),
+]
+
+
+class Bare:
+    """The loop without anything."""
+
+    def drain(self) -> None:
+        """Nothing runs in the background."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Luff:
+    """Luff on one model."""
+
+    def __init__(self, out: str, options: dict[str, Any], workload: models.Workload) -> None:
+        import luff.torch
+
+        settings = dict(options)
+        settings.setdefault("max_overhead", 0)  # the governor would thin what is to be measured
+        self.hook = luff.torch.attach(workload.model, workload.optimizer, workload.loss, run=out, **settings)
+
+    def drain(self) -> None:
+        """Everything on disk."""
+        self.hook.flush(60.0)
+
+    def close(self) -> None:
+        """Ends the run; what was left out would make the figures worthless."""
+        self.hook.close()
+
+
+@dataclass
+class Block:
+    """One block of steps."""
+
+    cpu_s: float
+    wall_s: float
+
+
+class Runner:
+    """One workload with one system."""
+
+    def __init__(self, model: str, system: Callable[[models.Workload], Any]) -> None:
+        self.workload = models.make(model)
+        self.system = system(self.workload)
+
+    def block(self, steps: int) -> Block:
+        """Time per step."""
+        batches = [self.workload.batch() for _ in range(steps)]
+        cpu, wall = time.process_time(), time.perf_counter()
+        for batch in batches:
+            models.step(self.workload, batch)
+        wall = time.perf_counter() - wall
+        self.system.drain()
+        return Block((time.process_time() - cpu) / steps, wall / steps)
+
+
+@dataclass
+class Measured:
+    """A median with the interval that holds it with about 93 % (8 pairs: second to seventh value)."""
+
+    median: float
+    low: float
+    high: float
+
+
+def measured(values: list[float]) -> Measured:
+    """Median and its interval by order statistics."""
+    ordered = sorted(values)
+    cut = max(0, int(len(ordered) / 2 - 0.9 * len(ordered) ** 0.5))
+    return Measured(statistics.median(ordered), ordered[cut], ordered[-1 - cut])
+
+
+def verdict(value: Measured, limit: float) -> bool | str:
+    """True, False, or "undecided" when the interval crosses the limit."""
+    if value.low <= limit < value.high:
+        return "undecided"
+    return value.median <= limit
+
+
+def run_row(row: Row, model: str, pairs: int, steps: int) -> dict[str, Any]:
+    """Measures one row on one workload."""
+    folder = tempfile.mkdtemp(prefix="luff-bench-")
+    try:
+        runners = {
+            "bare": Runner(model, lambda _: Bare()),
+            "luff": Runner(model, lambda w: Luff(os.path.join(folder, "run"), row.options, w)),
+        }
+        if row.peer is not None and not NO_PEERS:
+            from peers.smdebug_peer import SmDebug
+
+            peer, interval = row.peer, row.interval
+            runners["smdebug"] = Runner(
+                model, lambda w: SmDebug(os.path.join(folder, "smd"), peer, interval, w.model, w.loss)
+            )
+        steps = max(steps, row.interval)
+        blocks: dict[str, list[Block]] = {name: [] for name in runners}
+        for runner in runners.values():
+            runner.block(max(3, min(steps, 10)))
+        result: dict[str, Any] = {"row": row.name, "model": model, "steps": steps}
+        for attempt in range(2):
+            for _ in range(pairs):
+                for name, runner in runners.items():
+                    blocks[name].append(runner.block(steps))
+            summarise(row, model, blocks, result)
+            gates = result["gates"]
+            if attempt == 1 or all(g["ok"] != "undecided" for g in gates):
+                break
+        runners["luff"].system.drain()
+        health = runners["luff"].system.hook.health()
+        result["gaps"] = health.get("counters", {}).get("gaps", 0)
+        for runner in runners.values():
+            runner.system.close()
+        return result
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def summarise(row: Row, model: str, blocks: dict[str, list[Block]], result: dict[str, Any]) -> None:
+    """Fills in slowdowns, extras and gates."""
+    bare = blocks["bare"]
+    result["pairs"] = len(bare)
+    result["bare_ms"] = statistics.median(b.cpu_s for b in bare) * 1e3
+    gates: list[dict[str, Any]] = []
+    for name, own in blocks.items():
+        if name == "bare":
+            continue
+        cpu = measured([o.cpu_s / b.cpu_s for o, b in zip(own, bare, strict=True)])
+        wall = measured([o.wall_s / b.wall_s for o, b in zip(own, bare, strict=True)])
+        extra = statistics.median(o.cpu_s - b.cpu_s for o, b in zip(own, bare, strict=True))
+        result[name] = {"slowdown": wall.median, "cpu_ratio": cpu.median, "extra_ms": extra * 1e3}
+        if name == "luff" and row.slowdown_limit is not None:
+            gates.append(gate(f"{row.name}/{model}/slowdown", wall, row.slowdown_limit))
+    if "smdebug" in blocks and row.share_limit is not None:
+        share = measured(
+            [
+                (o.cpu_s - b.cpu_s) / max(s.cpu_s - b.cpu_s, 1e-9)
+                for o, b, s in zip(blocks["luff"], bare, blocks["smdebug"], strict=True)
+            ]
+        )
+        result["share"] = share.median
+        gates.append(gate(f"{row.name}/{model}/extra", share, row.share_limit))
+    result["goal"] = row.goals.get(model)
+    result["gates"] = gates
+
+
+def gate(name: str, value: Measured, limit: float) -> dict[str, Any]:
+    """One entry of `gates`."""
+    return {
+        "name": name,
+        "value": value.median,
+        "interval": [value.low, value.high],
+        "limit": limit,
+        "ok": verdict(value, limit),
+    }
+
+
+class Tiny(nn.Module):
+    """A module whose own work is as good as nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = nn.Identity()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor, calls: int) -> torch.Tensor:
+        """Calls the child often."""
+        for _ in range(calls):
+            self.child(x)
+        return x * self.weight
+
+
+def idle(model: str) -> dict[str, Any]:
+    """Calls per step times ns per call in a tight loop, over the bare step."""
+    import luff.torch
+
+    workload = models.make(model)
+    module_calls = sum(1 for _ in workload.model.modules())
+    batch = workload.batch()
+    for _ in range(3):
+        models.step(workload, batch)
+    bare_s = min(timed(lambda: models.step(workload, batch)) for _ in range(10))
+
+    def tiny_step(tiny: Tiny, optimizer: torch.optim.Optimizer, calls: int) -> None:
+        optimizer.zero_grad()
+        tiny(torch.ones(1), calls).sum().backward()
+        optimizer.step()
+
+    def cost(attach: bool) -> tuple[float, float]:
+        tiny = Tiny()
+        optimizer = torch.optim.SGD(tiny.parameters(), lr=0.0)
+        folder = tempfile.mkdtemp(prefix="luff-bench-")
+        never = [{"name": name, "forms": []} for name in (*WG, "losses")]
+        hook = (
+            luff.torch.attach(tiny, optimizer, run=os.path.join(folder, "run"), collections=never) if attach else None
+        )
+        for calls in (0, 2000):
+            tiny_step(tiny, optimizer, calls)
+        fixed = min(timed(lambda: [tiny_step(tiny, optimizer, 0) for _ in range(200)]) for _ in range(7)) / 200
+        many = min(timed(lambda: tiny_step(tiny, optimizer, 20_000)) for _ in range(7))
+        if hook is not None:
+            hook.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        return fixed, (many - fixed) / 20_000
+
+    bare_fixed, bare_call = cost(False)
+    own_fixed, own_call = cost(True)
+    call_ns = max(0.0, own_call - bare_call) * 1e9
+    fixed_us = max(0.0, own_fixed - bare_fixed) * 1e6
+    ratio = 1 + (module_calls * call_ns * 1e-9 + fixed_us * 1e-6) / bare_s
+    value = Measured(ratio, ratio, ratio)
+    return {
+        "row": "idle",
+        "model": model,
+        "module_calls": module_calls,
+        "ns_per_call": call_ns,
+        "us_per_step": fixed_us,
+        "bare_ms": bare_s * 1e3,
+        "ratio": ratio,
+        "goal": 1.002,
+        "gates": [gate(f"idle/{model}", value, 1.005)],
+    }
+
+
+def timed(function: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def pinned(arguments: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The row `wg_1` once more in a process with one core: its extra against the one above."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = [sys.executable, __file__, "--rows", "wg_1", "--models", arguments.models, "--json", file.name]
+        command += ["--pairs", str(arguments.pairs), "--steps", str(arguments.steps), "--one-core", "--no-idle"]
+        subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+        with open(file.name, encoding="utf-8") as text:
+            content = text.read()
+    if not content:
+        return []
+    out = []
+    for record in json.loads(content)["results"]:
+        free = next((r for r in results if r["row"] == "wg_1" and r["model"] == record["model"]), None)
+        if free is None:
+            continue
+        ratio = record["luff"]["extra_ms"] / max(free["luff"]["extra_ms"], 1e-6)
+        value = Measured(ratio, ratio, ratio)
+        record |= {"row": "pinned_wg_1", "extra_ratio": ratio, "goal": 1.5}
+        record["gates"] = [gate(f"pinned_wg_1/{record['model']}", value, 2.5)]
+        out.append(record)
+    return out
+
+
+def show(record: dict[str, Any]) -> None:
+    """One line for people."""
+    parts = [f"{record['row']:<14} {record['model']:<9} bare {record['bare_ms']:7.2f} ms"]
+    for name in ("luff", "smdebug"):
+        if name in record:
+            own = record[name]
+            parts.append(f"{name} x{own['slowdown']:.3f} (cpu x{own['cpu_ratio']:.3f}, +{own['extra_ms']:.2f} ms)")
+    if "share" in record:
+        parts.append(f"share 1/{1 / max(record['share'], 1e-9):.1f}")
+    if "ratio" in record:
+        parts.append(
+            f"x{record['ratio']:.4f} ({record['ns_per_call']:.0f} ns a call, {record['us_per_step']:.0f} us a step)"
+        )
+    if "extra_ratio" in record:
+        parts.append(f"extra x{record['extra_ratio']:.2f}")
+    parts.append(f"goal {record['goal']}")
+    if record.get("gaps"):
+        parts.append(f"{record['gaps']} gaps")
+    parts += [{True: "ok", False: "FAILED"}.get(g["ok"], str(g["ok"])) for g in record["gates"]]
+    print("  ".join(parts), flush=True)
+
+
+def main() -> int:
+    """Runs the rows that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(models.NAMES))
+    parser.add_argument("--rows", default=",".join(r.name for r in ROWS))
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=6, help="steps of a block")
+    parser.add_argument("--json", help="file for results and gates")
+    parser.add_argument("--no-idle", action="store_true")
+    parser.add_argument("--pinned", action="store_true", help="also without a spare core")
+    parser.add_argument("--one-core", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.one_core:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if NO_PEERS:
+        print(f"smdebug skipped: {NO_PEERS}")
+    wanted, names = arguments.rows.split(","), arguments.models.split(",")
+    results: list[dict[str, Any]] = []
+    for row in ROWS:
+        for model in names if row.name in wanted else ():
+            results.append(run_row(row, model, arguments.pairs, arguments.steps))
+            show(results[-1])
+    if not arguments.no_idle:
+        for model in names:
+            results.append(idle(model))
+            show(results[-1])
+    if arguments.pinned:
+        for record in pinned(arguments, results):
+            results.append(record)
+            show(record)
+    gates = [g for record in results for g in record["gates"]]
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"results": results, "gates": gates}, file, indent=1)
+    failed = [g["name"] for g in gates if g["ok"] is False]
+    print(f"{len(gates)} gates, {len(failed)} failed{': ' + ', '.join(failed) if failed else ''}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

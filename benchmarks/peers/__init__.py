@@ -1,0 +1,1 @@
+"""Other systems behind the interface of the capture benchmark."""
