@@ -17,7 +17,11 @@
 #include "tensor/kernel_table.h"
 
 // Targets: SSE4, AVX2, AVX-512 (AVX3), NEON. Where none fits, kernels_scalar.cc serves.
+#ifdef LUFF_SIMD_AVX2_ONLY
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#else
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/kernels_simd.cc"
 #include <hwy/foreach_target.h>
