@@ -63,6 +63,20 @@ def test_core_works_after_tensorflow(tensorflow: tuple[Path, Path], tmp_path: Pa
         "    assert str(error) == 'torn'\n"
         "else:\n"
         "    raise AssertionError('nothing raised')\n"
+        "import json, numpy as np\n"
+        "from luff._codes import DType, EndReason, Mode, Role\n"
+        f"session = luff._core.Session.open({str(tmp_path / 'run')!r}, worker=0)\n"
+        "values = np.arange(1000, dtype=np.float32)\n"
+        "tensor = session.define_tensor('w', Role.WEIGHT)\n"
+        "layout = session.define_layout(DType.FLOAT32, [1000])\n"
+        "session.begin_step(Mode.TRAIN, 0)\n"
+        "session.capture(np.array([[tensor | layout << 32, values.ctypes.data, 0, 0]], dtype=np.uint64))\n"
+        "session.end_step(Mode.TRAIN, 0, 0, 0)\n"
+        "assert session.flush(20.0), session.health()\n"
+        "health = session.health()\n"
+        "session.close(EndReason.COMPLETED)\n"
+        "assert not health['first_error'], health\n"
+        "assert luff._core.check_config(''), 'the default collections are regular expressions'\n"
         "assert float(tf.reduce_sum(tf.ones([3])).numpy()) == 3.0\n"
         "print('ok')\n"
     )
@@ -70,3 +84,4 @@ def test_core_works_after_tensorflow(tensorflow: tuple[Path, Path], tmp_path: Pa
         [str(python), "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout.endswith("ok\n"), done.stderr[-4000:]
+    assert any(p.stat().st_size >= 4000 for p in (tmp_path / "run" / "w0000").rglob("*") if p.is_file())
