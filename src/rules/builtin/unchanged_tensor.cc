@@ -242,7 +242,7 @@ class Luff final : public Rule {
       if (fact == nullptr || !fact->requires_grad) continue;
       ++trainable;
       if (!Idle(weight, info)) continue;
-      const char* cause = CauseOf(facts, *fact, name, weight, info);
+      const char* cause = CauseOf(facts, *fact, name, weight);
       if (cause == nullptr) continue;
       Group& group = groups[cause];
       group.names.push_back(name);
@@ -263,8 +263,7 @@ class Luff final : public Rule {
     return weight.last_row == info.mode_step && info.mode_step - std::max<std::int64_t>(weight.changed, first_step_) >= limits_.steps;
   }
 
-  const char* CauseOf(const ModelFacts& facts, const ParameterFacts& fact, const std::string& name, const Weight& weight,
-                      const query::StepInfo& info) const {
+  const char* CauseOf(const ModelFacts& facts, const ParameterFacts& fact, const std::string& name, const Weight& weight) const {
     if (wiped_ >= limits_.updates) return "update_skipped";
     const std::int64_t since = std::max<std::int64_t>(weight.changed, first_step_);
     if (fact.optimizer.empty()) {
