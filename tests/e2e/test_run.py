@@ -1,0 +1,172 @@
+"""`luff run`: findings, stop, exit codes, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import Luff
+
+
+def _processes_with(text: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if text in command and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+    return found
+
+
+def test_healthy_run_is_silent_and_has_a_verdict(luff: Luff) -> None:
+    job = luff.run("train.py")
+    assert job.code == 0, job.stderr
+    assert job.findings == []
+    assert job.stdout.startswith("finally\ndone ")
+    assert job.stderr.splitlines() == [f"luff: ok: 120 steps, 6 rules, no findings — run: {job.run}"]
+
+
+def test_stdout_is_the_same_with_and_without(luff: Luff) -> None:
+    import subprocess
+
+    script = Path(__file__).parent / "scripts" / "train.py"
+    alone = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    assert luff.run("train.py").stdout == alone
+
+
+def test_nan_is_found_and_told_and_the_job_goes_on(luff: Luff) -> None:
+    job = luff.run("train.py", arguments=("--nan-at", "40"))
+    assert job.code == 0, job.stderr
+    assert "ExplodingTensor" in job.rules()
+    finding = next(f for f in job.findings if f["rule"] == "ExplodingTensor")
+    assert finding["severity"] == "stop"
+    assert finding["since_step"] == 40
+    assert 40 <= finding["step"] <= 43
+    assert finding["tensor"] == "MSELoss_output_0"
+    assert "STOP ExplodingTensor" in job.stderr
+    assert "done" in job.stdout
+
+
+def test_stop_ends_the_job_with_76(luff: Luff) -> None:
+    job = luff.run("train.py", "--on-finding", "stop", arguments=("--nan-at", "20", "--steps", "100000", "--sleep", "0.005"))
+    assert job.code == 76, job.stderr
+    assert "finally" in job.stdout
+    assert "done" not in job.stdout
+    assert "luff: stopped by ExplodingTensor" in job.stderr
+    records = [json.loads(path.read_text()) for path in sorted((job.run / "control").glob("*.json"))]
+    phases = [record.get("phase") for record in records if record["kind"] == "stop"]
+    assert phases[0] == "propose"
+    assert phases[-1] == "commit"
+    assert phases.count("commit") == 1
+    assert records[-1]["kind"] == "outcome"
+    assert _processes_with(str(job.run)) == []
+
+
+def test_script_that_swallows_the_stop_is_ended(luff: Luff) -> None:
+    config = luff.tmp / "luff.toml"
+    config.write_text("[stop]\nswallow_s = 0.5\nleave_s = 3.0\nkill_s = 1.0\n")
+    arguments = ("--nan-at", "20", "--steps", "100000", "--sleep", "0.005", "--swallow", "--stubborn")
+    job = luff.run("train.py", "--on-finding", "stop", "--config", str(config), arguments=arguments)
+    assert job.code == 76, job.stderr
+    assert "SIGTERM" in job.stderr
+    assert "killed" in job.stderr
+    assert _processes_with(str(job.run)) == []
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_exit_code_is_the_trainings_own(luff: Luff, code: int) -> None:
+    job = luff.run("train.py", arguments=("--steps", "10", "--exit", str(code)))
+    assert job.code == code
+
+
+def test_crashed_job_is_reported_as_such(luff: Luff) -> None:
+    job = luff.run("train.py", arguments=("--fail-at", "30"))
+    assert job.code == 1
+    assert "a mistake of the script" in job.stderr
+    assert "failed with exit code 1" in job.stderr
+    outcome = json.loads(sorted((job.run / "control").glob("*.json"))[-1].read_text())
+    assert outcome["kind"] == "outcome"
+    body = outcome["body"]
+    assert (json.loads(body) if isinstance(body, str) else body)["state"] == "failed"
+
+
+def test_interrupt_is_forwarded(luff: Luff) -> None:
+    run = luff.tmp / "run"
+    script = Path(__file__).parent / "scripts" / "train.py"
+    process = luff.start("run", "--run", str(run), "--", sys.executable, str(script), "--steps", "100000", "--sleep", "0.01")
+    deadline = time.monotonic() + 60
+    while not (run / "run.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert "finally" in out
+    assert process.returncode in (1, 130), err
+    assert _processes_with(str(run)) == []
+
+
+def test_process_that_never_attaches_is_noticed(luff: Luff) -> None:
+    run = luff.tmp / "run"
+    code, _, err = luff("run", "--run", str(run), "--", sys.executable, "-I", "-c", "print(1)")
+    assert code == 0
+    assert "nothing was recorded" in err
+    assert not run.exists()
+
+
+def test_existing_run_is_refused_and_resumed(luff: Luff) -> None:
+    first = luff.run("train.py", arguments=("--steps", "10"))
+    again = luff.run("train.py", arguments=("--steps", "10"))
+    assert again.code == 2
+    assert "--resume" in again.stderr
+    resumed = luff.run("train.py", "--resume", arguments=("--steps", "10"))
+    assert resumed.code == first.code == 0, resumed.stderr
+
+
+def test_home_holds_nothing_but_the_run(luff: Luff) -> None:
+    script = Path(__file__).parent / "scripts" / "train.py"
+    code, _, err = luff("run", "--", sys.executable, str(script), "--steps", "10")
+    assert code == 0, err
+    assert [path.name for path in luff.home.iterdir()] == [".luff"]
+    assert [path.name for path in (luff.home / ".luff").iterdir()] == ["runs"]
+    assert list(luff.cwd.iterdir()) == []
+
+
+def test_check_gives_the_findings_seen_live(luff: Luff) -> None:
+    job = luff.run("train.py", arguments=("--nan-at", "40"))
+    code, out, err = luff("check", str(job.run), "--json")
+    assert code == 3, err
+    checked = [json.loads(line) for line in out.splitlines()]
+    live = [json.loads(line) for line in (job.run / "rules" / "luff" / "findings.jsonl").read_text().splitlines()]
+    assert [f for f in checked if f["event"] == "new"] == [f for f in live if f["event"] == "new"]
+
+
+def test_dead_rule_worker_never_holds_the_job(luff: Luff) -> None:
+    job = luff.run("train.py", LUFF_RULE_WORKER="/bin/false")
+    assert job.code == 0
+    assert "rules are off" in job.stderr
+    assert "done" in job.stdout
+
+
+def test_unknown_rule_and_parameter_name_the_nearest(luff: Luff) -> None:
+    code, _, err = luff("run", "--rules", "ExplodingTensr", "--", "true")
+    assert code == 2
+    assert "ExplodingTensor" in err
+    code, _, err = luff("run", "--rules", "DeadRelu:windw=3", "--", "true")
+    assert code == 2
+    assert "window" in err
+    assert not (luff.home / ".luff").exists()
+
+
+def test_missing_command(luff: Luff) -> None:
+    code, _, err = luff("run", "--run", str(luff.tmp / "run"), "--", "no-such-command-here")
+    assert code == 127
+    assert "no-such-command-here" in err
+    assert not (luff.tmp / "run").exists()
