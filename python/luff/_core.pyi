@@ -1,5 +1,11 @@
 """The C++ core of Luff. Private: use the modules of `luff`."""
 
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
 def version() -> str:
     """The version of this build."""
 
@@ -7,3 +13,135 @@ def raise_status(code: int, message: str) -> None:
     """
     Raise the exception of a status code, so that tests can see each of them.
     """
+
+def check_config(config_json: str) -> str:
+    """
+    The collections that a capture configuration means, as JSON; raises what is wrong with it.
+    """
+
+class Session:
+    """
+    One worker's recording of a run. All methods after `open` never raise for reasons of the run, the disk or the network.
+    """
+
+    @staticmethod
+    def open(
+        run_path: str,
+        *,
+        resume: bool = False,
+        join: bool = False,
+        worker: int | None = None,
+        world_size: int = 1,
+        config_json: str = "",
+        command_json: str = "",
+    ) -> Session:
+        """Create or join the run. `worker` None takes the lowest free number."""
+
+    def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int:
+        """Number of the tensor of this name."""
+
+    def define_layout(self, dtype: int, shape: Sequence[int], strides: Sequence[int] | None = None) -> int:
+        """Number of a dtype, shape and strides (in elements; None: row-major)."""
+
+    def define_shard_layout(
+        self,
+        dtype: int,
+        shape: Sequence[int],
+        strides: Sequence[int] | None,
+        global_shape: Sequence[int],
+        global_offset: Sequence[int],
+    ) -> int:
+        """The same for a part of a larger tensor."""
+
+    def set_document(self, name: str, json_text: str) -> None:
+        """A JSON document of the run, at most 16 MiB."""
+
+    def begin_step(self, mode: int, mode_step: int) -> None:
+        """Decide what is due in the step that begins."""
+
+    def due_role(self, role: int) -> int:
+        """Form bits due in this step for any tensor of the role; 0: nothing."""
+
+    def due_tensor(self, tensor: int) -> int:
+        """Form bits due in this step for one tensor."""
+
+    def capture(
+        self,
+        table: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None, 4), order="C", device="cpu", writable=False)
+        ],
+        count: int | None = None,
+    ) -> None:
+        """
+        Copy and summarise what is due. Rows of uint64: id | layout << 32, address, storage key, flags.
+        """
+
+    def capture_one(
+        self, tensor: int, layout: int, address: int, storage_key: int = 0, flags: int = 0
+    ) -> None:
+        """The same for one tensor."""
+
+    def capture_scaled(
+        self,
+        table: Annotated[
+            NDArray[numpy.uint64], dict(shape=(None, 4), order="C", device="cpu", writable=False)
+        ],
+        factor: float,
+        count: int | None = None,
+    ) -> None:
+        """The same for values to be multiplied."""
+
+    def scalar(self, tensor: int, value: float) -> None:
+        """Record a number."""
+
+    def text(self, tensor: int, utf8: str) -> None:
+        """Record a text."""
+
+    def event(self, kind: int, subject: int = 4294967295, argument: int = 0) -> None:
+        """Record an event of the training loop."""
+
+    def event_json(self, json_text: str) -> None:
+        """Record an event with an object of its own, which has "kind"."""
+
+    def gap(self, tensor: int, reason: int, forms: int, count: int = 1) -> None:
+        """Say that something was not recorded, and why."""
+
+    def hash(self, address: int, nbytes: int) -> int:
+        """XXH3-64 of memory; 0 for none."""
+
+    def end_step(self, mode: int, global_step: int, mode_step: int, update: int) -> None:
+        """Hand the step to the writer thread."""
+
+    def abandon_step(self) -> None:
+        """Drop the step in progress."""
+
+    def stop_state(self) -> int:
+        """0: go on; 1: a stop is proposed; 2: stop now."""
+
+    def at_step_boundary(self, train_step: int) -> int:
+        """
+        After that many TRAIN steps: wait, bounded, if a proposal names this one.
+        """
+
+    def stop_reason(self) -> str:
+        """Why the run is stopped, for people."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything so far is published; False after the time-out."""
+
+    def close(self, reason: int, timeout_s: float = 2.0) -> None:
+        """End the recording. Idempotent."""
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: take nothing more."""
+
+    def health(self) -> dict:
+        """Counters, the first error, and whether anything is still taken."""
+
+    @property
+    def worker(self) -> int:
+        """Number of this worker."""
+
+    @property
+    def run_path(self) -> str:
+        """The run directory."""
