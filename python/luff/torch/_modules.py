@@ -151,7 +151,9 @@ class ModuleCapture:
     def _find(self, module: Any) -> _Calls | None:
         calls = self._known.get(id(module))
         if calls is None or calls.module() is not module:
-            found = self._names.module(module)
+            # A compiled model calls none of its modules that could be seen: its own call stands for the model's.
+            inner = module._orig_mod if type(module).__name__ == "OptimizedModule" else module
+            found = self._names.module(inner)
             if found is None:
                 return None
             calls = self._known[id(module)] = _Calls(module, found[0])

@@ -1,0 +1,163 @@
+"""Scripts that never mention Luff, started as ``luff run`` starts them: the environment says it all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import luff
+
+HERE = Path(__file__).parent
+BOOTSTRAP = Path(luff.__file__).resolve().parent / "_bootstrap"
+PACKAGE = Path(luff.__file__).parent.parent  # where the tested luff lies
+
+_core = pytest.importorskip("luff._core")
+pytestmark = pytest.mark.skipif(not hasattr(_core, "Session"), reason="luff._core has no Session")
+
+SCRIPT = """
+import sys, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 3, (8,)))
+    loss.backward()
+    optimizer.step()
+    {inside}
+print(loss.item().hex())
+"""
+
+
+def environment(run=None, **more):
+    env = {key: value for key, value in os.environ.items() if key not in ("LUFF_SESSION", "PYTHONPATH", "RANK")}
+    path = [str(PACKAGE)]
+    if run is not None:
+        env["LUFF_SESSION"] = json.dumps({"run": str(run), "resume": False, "config": {}})
+        path.insert(0, str(BOOTSTRAP))
+    return {**env, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", **more}
+
+
+def python(*arguments, env, check=True, command=(sys.executable,)):
+    done = subprocess.run(
+        [*command, *arguments], env=env, capture_output=True, text=True, timeout=200, check=False, cwd=env.get("PWD_")
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def workers(run):
+    return sorted(path.name for path in Path(run).glob("w[0-9]*"))
+
+
+def test_an_unchanged_script_is_recorded_and_computes_the_same(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(inside="pass"))
+    bare = python(str(script), env=environment())
+    seen = python(str(script), env=environment(tmp_path / "run"))
+    assert seen.stdout == bare.stdout
+    assert seen.stderr == bare.stderr
+    assert workers(tmp_path / "run") == ["w0000"]
+
+
+def test_a_script_that_does_not_train_leaves_nothing(tmp_path):
+    python("-c", "import torch; torch.nn.Linear(2, 2)(torch.zeros(1, 2))", env=environment(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_as_module_and_through_a_shell(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT.format(inside="pass"))
+    shell = tmp_path / "go.sh"
+    shell.write_text(f"cd {tmp_path}\n{sys.executable} -m train\n")
+    python(str(shell), env=environment(tmp_path / "run"), command=("sh",))
+    assert workers(tmp_path / "run") == ["w0000"]
+
+
+def test_the_hidden_sitecustomize_runs(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('mine')")
+    env = environment(tmp_path / "run")
+    env["PYTHONPATH"] += os.pathsep + str(tmp_path)
+    assert python("-c", "pass", env=env).stdout == "mine\n"
+
+
+def test_a_python_without_luff_says_so_and_trains(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nsys.modules['luff'] = None\n" + SCRIPT.format(inside="pass"))
+    done = python(str(script), env=environment(tmp_path / "run"))
+    assert done.stdout
+    assert done.stderr.count("\n") == 1
+    assert "luff: this Python cannot import luff" in done.stderr
+
+
+def test_loader_children_are_no_workers(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        SCRIPT.format(inside="pass").replace(
+            "for step in range(20):",
+            "data = torch.utils.data.TensorDataset(torch.randn(12, 6))\n"
+            "for epoch in range(2):\n    list(torch.utils.data.DataLoader(data, 4, num_workers=2))\n"
+            "for step in range(20):",
+        )
+    )
+    python(str(script), env=environment(tmp_path / "run"))
+    assert workers(tmp_path / "run") == ["w0000"]
+
+
+def test_a_forked_child_that_trains_is_a_worker_of_its_own(tmp_path):
+    script = tmp_path / "train.py"
+    body = SCRIPT.format(inside="pass")
+    script.write_text(
+        body + "\nimport os\npid = os.fork()\n" + "for step in range(3):\n"
+        "    optimizer.zero_grad()\n    model(torch.ones(2, 6)).sum().backward()\n    optimizer.step()\n"
+        "if pid:\n    os.waitpid(pid, 0)\n"
+    )
+    python(str(script), env=environment(tmp_path / "run"))
+    assert workers(tmp_path / "run") == ["w0000", "w0001"]
+
+
+@pytest.mark.parametrize(
+    ("inside", "code"),
+    [
+        ("if step == 9: raise RuntimeError('no')", 1),
+        ("if step == 9: sys.exit(3)", 3),
+        ("if step == 9: import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("if step == 9: import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+    ],
+)
+def test_the_process_ends_as_it_would_without_luff(tmp_path, inside, code):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(inside=inside))
+    bare = python(str(script), env=environment(), check=False)
+    seen = python(str(script), env=environment(tmp_path / "run"), check=False)
+    assert bare.returncode == seen.returncode == code
+    assert bare.stderr.splitlines()[-1:] == seen.stderr.splitlines()[-1:]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_are_two_workers_of_one_run(tmp_path, kind):
+    def launch(run):
+        script = str(HERE / "distributed_script.py")
+        port = f"--master-port={free_port()}"
+        command = ["-m", "torch.distributed.run", "--nproc-per-node=2", port, script, kind]
+        return python(*command, env=environment(run))
+
+    run = tmp_path / "run"
+    bare, seen = launch(None), launch(run)
+    assert sorted(seen.stdout.splitlines()) == sorted(bare.stdout.splitlines())
+    assert workers(run) == ["w0000", "w0001"]
+    assert json.loads((run / "run.json").read_text())["world_size"] == 2
