@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <unordered_map>
+#include <tuple>
 
 #include "luff/base/bytes.h"
 #include "luff/format/footer.h"
@@ -228,9 +228,10 @@ Status FooterBuilder::Build(std::uint64_t next_ordinal, std::int64_t train_steps
     for (const std::uint32_t i : scalar_rows) to->PutValue(s.scalars.rows[i].flags);
     close(entry.scalar_offset, &entry.scalar_checksum);
 
-    std::stable_sort(index_rows.begin(), index_rows.end(), [&](std::uint32_t a, std::uint32_t b) {
-      return s.index.steps[a] != s.index.steps[b] ? s.index.steps[a] < s.index.steps[b]
-                                                  : s.index.rows[a].part < s.index.rows[b].part;
+    // Positions grow with the steps; only the parts of one step may have come in another order.
+    std::sort(index_rows.begin(), index_rows.end(), [&](std::uint32_t a, std::uint32_t b) {
+      if (s.index.steps[a] != s.index.steps[b]) return a < b;
+      return std::tuple(s.index.rows[a].part, a) < std::tuple(s.index.rows[b].part, b);
     });
     entry.index_rows = static_cast<std::uint32_t>(index_rows.size());
     entry.index_offset = to->body_bytes();
@@ -238,9 +239,9 @@ Status FooterBuilder::Build(std::uint64_t next_ordinal, std::int64_t train_steps
     for (const std::uint32_t i : index_rows) to->PutValue(s.index.steps[i]);
     close(entry.index_offset, &entry.index_checksum);
 
-    std::stable_sort(form_rows.begin(), form_rows.end(), [&](std::uint32_t a, std::uint32_t b) {
-      return s.forms.steps[a] != s.forms.steps[b] ? s.forms.steps[a] < s.forms.steps[b]
-                                                  : s.forms.rows[a].form < s.forms.rows[b].form;
+    std::sort(form_rows.begin(), form_rows.end(), [&](std::uint32_t a, std::uint32_t b) {
+      if (s.forms.steps[a] != s.forms.steps[b]) return a < b;
+      return std::tuple(s.forms.rows[a].form, a) < std::tuple(s.forms.rows[b].form, b);
     });
     entry.form_rows = static_cast<std::uint32_t>(form_rows.size());
     entry.form_offset = to->body_bytes();

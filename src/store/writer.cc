@@ -8,6 +8,7 @@
 #include "luff/base/env.h"
 #include "store/earlier_epochs.h"
 #include "store/live_page.h"
+#include "store/merge.h"
 #include "store/meta_stream.h"
 #include "store/payload_store.h"
 #include "store/paths.h"
@@ -41,16 +42,18 @@ std::uint64_t RowCount(const StepBatch& batch) noexcept {
 class FileWorkerWriter final : public WorkerWriter {
  public:
   FileWorkerWriter(Env& env, const WriterOptions& options, std::unique_ptr<LivePageWriter> live, MetaStream::Start meta,
-                   const PayloadStore::Start& payload)
+                   const PayloadStore::Start& payload, std::uint64_t meta_max_bytes)
       : env_(env),
         options_(options),
         live_(std::move(live)),
         meta_(env, WorkerDirectory(options.run_path, options.worker), meta),
-        payload_(env, WorkerDirectory(options.run_path, options.worker), payload) {}
+        payload_(env, WorkerDirectory(options.run_path, options.worker), payload),
+        budget_(env, WorkerDirectory(options.run_path, options.worker), meta_max_bytes) {}
   ~FileWorkerWriter() override { payload_.Finish(); }
 
   Status Start(const RunInfo& run, const EarlierEpochs& earlier) {
     for (const auto& file : earlier.data) payload_.Adopt(file.sequence, file.bytes, file.retention_class);
+    for (const auto& file : earlier.meta) budget_.Adopt(file);
     LUFF_RETURN_IF_ERROR(meta_.EnsureSegment());
     live_->Begin(run, options_.worker, meta_.epoch(), meta_.next_ordinal(), meta_.train_steps());
     Heartbeat();
@@ -90,6 +93,7 @@ class FileWorkerWriter final : public WorkerWriter {
   std::unique_ptr<LivePageWriter> live_;
   MetaStream meta_;
   PayloadStore payload_;
+  MetaBudget budget_;
   std::int64_t last_heartbeat_frame_ns_ = 0;
   std::int64_t last_sync_ns_ = 0;
   bool closed_ = false;
@@ -217,7 +221,10 @@ Status FileWorkerWriter::AfterPublication() {
   (void)RunExpiry();
   if (meta_.full()) {
     (void)meta_.Seal();
+    for (const auto& sealed : meta_.TakeSealed()) budget_.Add(sealed, meta_.epoch());
     Show();
+    // Two a seal: the oldest segments shrink faster than new ones come.
+    for (int i = 0; i < 2 && budget_.MergeOne(0); ++i) live_->CountChange();
   }
   return Status::Ok();
 }
@@ -404,14 +411,16 @@ Result<std::unique_ptr<WorkerWriter>> WorkerWriter::Open(const WriterOptions& op
     payload.epoch = earlier.next_epoch;
     payload.next_sequence = earlier.next_data_sequence;
     payload.segment_bytes = std::clamp<std::uint64_t>(options.segment_bytes_payload, 1 << 14, 1ULL << 34);
+    std::uint64_t meta_max_bytes = options.summary_max_bytes;
     if (options.max_bytes != 0) {
       const std::uint64_t summaries =
           options.summary_max_bytes != 0 ? std::min(options.summary_max_bytes, options.max_bytes)
                                          : options.max_bytes / 4;
+      meta_max_bytes = summaries;
       payload.max_bytes = std::max<std::uint64_t>(options.max_bytes - summaries, 1);
     }
     payload.direct = options.direct_io != WriterOptions::Direct::kOff;
-    auto writer = std::make_unique<FileWorkerWriter>(env, options, std::move(live), meta, payload);
+    auto writer = std::make_unique<FileWorkerWriter>(env, options, std::move(live), meta, payload, meta_max_bytes);
     LUFF_RETURN_IF_ERROR(writer->Start(run, earlier));
     return std::unique_ptr<WorkerWriter>(std::move(writer));
   } catch (const std::bad_alloc&) {

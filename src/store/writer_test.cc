@@ -176,6 +176,53 @@ TEST_F(WriterTest, ClosingTwiceIsFineAndWritingAfterwardsIsRefused) {
   EXPECT_EQ(Read()->workers()[0]->end()->reason, static_cast<std::uint32_t>(format::EndReason::kCompleted));
 }
 
+TEST_F(WriterTest, OldSummariesAreMergedInTensAndAGapSaysSo) {
+  options_.segment_bytes_meta = 16 << 10;
+  options_.summary_max_bytes = 100 << 10;
+  Open();
+  constexpr std::int64_t kSteps = 2000;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    StepBatch batch;
+    for (std::uint32_t tensor = 0; tensor < 20; ++tensor) batch.summaries.push_back(SummaryOf(tensor, step));
+    batch.scalars = {{0, 0, static_cast<double>(step)}};
+    batch.mark = MarkOf(step);
+    ASSERT_TRUE(writer_->PublishStep(batch).ok());
+  }
+  ASSERT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+  std::uint64_t on_disk = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder())) on_disk += entry.file_size();
+  EXPECT_LT(on_disk, 1500U << 10);  // 7 MB without merging; header pages and step columns stay
+  const auto reader = Read();
+  const auto& worker = *reader->workers()[0];
+  std::uint64_t steps = 0, scalars = 0, covered = 0;
+  double sum = 0;
+  bool merged = false;
+  for (const auto& segment : worker.segments()) {
+    steps += segment->steps().size();
+    const auto slot = segment->FindSlot(7);
+    ASSERT_TRUE(slot.has_value());
+    const auto block = segment->Summaries(*slot);
+    ASSERT_TRUE(block.ok()) << block.status().ToString();
+    for (std::size_t i = 0; i < block->size(); ++i) {
+      covered += block->steps[i];
+      sum += block->sum[i];
+      merged = merged || block->steps[i] > 1;
+    }
+    scalars += segment->Scalars(*segment->FindSlot(0))->size();
+  }
+  EXPECT_TRUE(merged);
+  EXPECT_EQ(steps, static_cast<std::uint64_t>(kSteps));
+  EXPECT_EQ(scalars, static_cast<std::uint64_t>(kSteps));
+  EXPECT_EQ(covered, static_cast<std::uint64_t>(kSteps));
+  EXPECT_DOUBLE_EQ(sum, 7000.0 * kSteps + kSteps * (kSteps - 1) / 2.0);
+  EXPECT_EQ(worker.definitions().size(), 2U);
+  bool said = false;
+  for (const auto& gap : worker.gaps()) {
+    said = said || gap.row.reason == static_cast<std::uint16_t>(format::GapReason::kMerged);
+  }
+  EXPECT_TRUE(said);
+}
+
 TEST(ControlTest, NumbersGrowAndRecordsReadBack) {
   TemporaryDirectory directory;
   const std::string run = directory.path() + "/run";

@@ -1,0 +1,88 @@
+// Frames, and the bodies of every kind: the first byte chooses, the rest is the body.
+#include <cstring>
+#include <vector>
+
+#include "luff/format/frames.h"
+
+namespace {
+
+using namespace luff;          // NOLINT(google-build-using-namespace)
+using namespace luff::format;  // NOLINT(google-build-using-namespace)
+
+/// Touches every byte of what was parsed, so that the sanitizers see it.
+template <typename T>
+std::uint64_t Sum(std::span<const T> rows) {
+  return HashBytes(std::as_bytes(rows));
+}
+
+std::uint64_t ParseBody(unsigned kind, std::span<const std::byte> body) {
+  std::uint64_t sum = 0;
+  const auto rows = [&](const auto& result) {
+    if (result.ok()) sum += Sum(*result);
+  };
+  switch (static_cast<FrameKind>(kind)) {
+    case FrameKind::kTensorDefs:
+      if (const auto defs = ParseTensorDefsUntrusted(body); defs.ok()) {
+        for (const auto& def : *defs) sum += def.name.size() + def.collections.size() + Sum(def.collections);
+      }
+      break;
+    case FrameKind::kLayoutDefs:
+      if (const auto defs = ParseLayoutDefsUntrusted(body); defs.ok()) {
+        for (const auto& def : *defs) sum += def.layout.byte_count() + Sum(def.global_shape) + Sum(def.global_offset);
+      }
+      break;
+    case FrameKind::kDocument:
+      if (const auto document = ParseDocumentUntrusted(body); document.ok()) sum += document->json.size();
+      break;
+    case FrameKind::kHistogramRows:
+      if (const auto views = ParseHistogramsUntrusted(body); views.ok()) {
+        SparseHistogram bins;
+        for (const auto& view : *views) {
+          if (DecodeHistogramUntrusted(view, &bins).ok()) sum += bins.size();
+        }
+      }
+      break;
+    case FrameKind::kUnitRows:
+      if (const auto views = ParseUnitsUntrusted(body); views.ok()) {
+        UnitCounts units;
+        for (const auto& view : *views) {
+          if (DecodeUnitsUntrusted(view, &units).ok()) sum += units.positive.size();
+        }
+      }
+      break;
+    case FrameKind::kSummaryRows: rows(ParseSummaryRowsUntrusted(body)); break;
+    case FrameKind::kIndexRows: rows(ParseIndexRowsUntrusted(body)); break;
+    case FrameKind::kFormRows: rows(ParseFormRowsUntrusted(body)); break;
+    case FrameKind::kScalarRows: rows(ParseScalarRowsUntrusted(body)); break;
+    case FrameKind::kEventRows: rows(ParseEventRowsUntrusted(body)); break;
+    case FrameKind::kGapRows: rows(ParseGapRowsUntrusted(body)); break;
+    case FrameKind::kAck: rows(ParseAckRowsUntrusted(body)); break;
+    case FrameKind::kRelocate: rows(ParseRelocateRowsUntrusted(body)); break;
+    case FrameKind::kRetire: rows(ParseRetireRowsUntrusted(body)); break;
+    case FrameKind::kStep: sum += ParseStepMarkUntrusted(body).ok(); break;
+    case FrameKind::kEnd: sum += ParseEndMarkUntrusted(body).ok(); break;
+    case FrameKind::kHeartbeat: sum += ParseHeartbeatUntrusted(body).ok(); break;
+    default: break;
+  }
+  return sum;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  std::vector<std::uint64_t> words((size + 6) / 8 + 1);
+  std::memcpy(words.data(), data + 1, size - 1);
+  const auto bytes = std::as_bytes(std::span(words)).first(size - 1);
+  volatile std::uint64_t sink = ParseBody(data[0], bytes);
+  // As a file: from its beginning, and from where the frames of a real one begin.
+  for (std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{kFileHeaderBytes}}) {
+    FrameView view;
+    while (ParseFrameUntrusted(bytes, offset, 1, &view) == FrameOutcome::kFrame) {
+      sink = sink + ParseBody(static_cast<unsigned>(view.kind), view.body);
+      offset = view.next_offset;
+    }
+  }
+  (void)ParseFileHeaderUntrusted(bytes, kMetaMagic).ok();
+  return 0;
+}

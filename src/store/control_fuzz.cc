@@ -1,0 +1,14 @@
+// The texts that come from elsewhere: control records and run.json.
+#include <string_view>
+
+#include "luff/store/control.h"
+#include "store/paths.h"
+#include "store/run_file.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  (void)luff::store::ParseControlUntrusted(text).ok();
+  (void)luff::store::ParseRunFileUntrusted(text).ok();
+  (void)luff::store::ParseStreamFileName(text).has_value();
+  return 0;
+}

@@ -1,0 +1,265 @@
+// A disk that refuses: training goes on, what was published stays, what is missing is said.
+#include <filesystem>
+
+#include "luff/store/writer.h"
+#include "store/test_run.h"
+
+namespace luff::store {
+namespace {
+
+constexpr std::size_t kElements = 100;
+
+/// The real files until `fail` says otherwise; a clock that the test turns.
+class FaultyEnv final : public Env {
+ public:
+  enum class Fault { kNone, kFull, kReadOnly, kGone };
+  Fault fault = Fault::kNone;
+  bool only_payload = false;
+  std::int64_t now_ns = 1'000'000'000;
+  std::uint64_t room_bytes = ~std::uint64_t{0};  // kFull: what still fits; the last write is torn
+
+  [[nodiscard]] Status Refusal(const std::string& path) const {
+    if (only_payload && !path.ends_with(".lfd")) return Status::Ok();
+    switch (fault) {
+      case Fault::kNone: return Status::Ok();
+      case Fault::kFull: return ResourceExhausted("write: No space left on device");
+      case Fault::kReadOnly: return IoError("write: Read-only file system");
+      case Fault::kGone: return NotFound("write: No such file or directory");
+    }
+    return Status::Ok();
+  }
+
+  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    if (mode != OpenMode::kRead) LUFF_RETURN_IF_ERROR(Refusal(path));
+    if (mode == OpenMode::kWriteDirect) return InvalidArgument("open: no direct I/O here");
+    auto file = Real().Open(path, mode);
+    if (!file.ok()) return file;
+    return std::unique_ptr<File>(new FaultyFile(*this, path, std::move(file).value()));
+  }
+  Status MakeDirectories(const std::string& path) override { return Real().MakeDirectories(path); }
+  Status MakeDirectory(const std::string& path) override { return Real().MakeDirectory(path); }
+  Result<std::vector<std::string>> List(const std::string& path) override { return Real().List(path); }
+  Status Rename(const std::string& from, const std::string& to) override {
+    LUFF_RETURN_IF_ERROR(Refusal(to));
+    return Real().Rename(from, to);
+  }
+  Status Link(const std::string& from, const std::string& to) override { return Real().Link(from, to); }
+  Status Remove(const std::string& path) override { return Real().Remove(path); }
+  bool Exists(const std::string& path) noexcept override { return Real().Exists(path); }
+  std::int64_t NowUnixNs() noexcept override { return now_ns; }
+  std::int64_t NowMonotonicNs() noexcept override { return now_ns; }
+
+ private:
+  class FaultyFile final : public File {
+   public:
+    FaultyFile(FaultyEnv& env, std::string path, std::unique_ptr<File> file)
+        : env_(env), path_(std::move(path)), file_(std::move(file)) {}
+    Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) override {
+      const Status refusal = env_.Refusal(path_);
+      if (!refusal.ok()) {
+        const auto room = std::min<std::uint64_t>(env_.room_bytes, bytes.size());
+        if (env_.fault == Fault::kFull && env_.room_bytes != ~std::uint64_t{0}) {
+          env_.room_bytes -= room;
+          if (room == bytes.size()) return file_->WriteAt(bytes, offset);
+          (void)file_->WriteAt(bytes.first(static_cast<std::size_t>(room)), offset);
+        }
+        return refusal;
+      }
+      return file_->WriteAt(bytes, offset);
+    }
+    Result<std::size_t> ReadAt(std::span<std::byte> bytes, std::uint64_t offset) override {
+      return file_->ReadAt(bytes, offset);
+    }
+    Result<std::uint64_t> Size() override { return file_->Size(); }
+    Status Truncate(std::uint64_t size) override {
+      // A full or read-only disk: let the torn bytes stay where they are.
+      LUFF_RETURN_IF_ERROR(env_.Refusal(path_));
+      return file_->Truncate(size);
+    }
+    Status Sync() override { return file_->Sync(); }
+    Status Reserve(std::uint64_t offset, std::uint64_t bytes) override {
+      LUFF_RETURN_IF_ERROR(env_.Refusal(path_));
+      return file_->Reserve(offset, bytes);
+    }
+    void WriteBack(std::uint64_t offset, std::uint64_t bytes, bool finish) noexcept override {
+      file_->WriteBack(offset, bytes, finish);
+    }
+    bool TryLock() noexcept override { return file_->TryLock(); }
+    std::byte* MapShared(std::size_t bytes) noexcept override { return file_->MapShared(bytes); }
+
+   private:
+    FaultyEnv& env_;
+    const std::string path_;
+    std::unique_ptr<File> file_;
+  };
+};
+
+class FaultTest : public testing::TestWithParam<FaultyEnv::Fault> {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(CreateRun(run(), TestRun(), false, false).ok());
+    options_.run_path = run();
+    options_.env = &env_;
+    auto writer = WorkerWriter::Open(options_, TestRun());
+    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+    writer_ = std::move(writer).value();
+    StepBatch batch;
+    batch.tensors = {Def(0, "a")};
+    batch.layouts = {VectorLayout(0, kElements)};
+    ASSERT_TRUE(writer_->PublishLoose(batch).ok());
+  }
+  Status Step(std::int64_t step, std::size_t rows = 1) {
+    env_.now_ns += 50'000'000;
+    ChunkBlock block;
+    block.Add(0, ValueOf(0, step, kElements), false);
+    StepBatch batch;
+    std::vector<Place> places;
+    const Status appended = writer_->AppendChunks(block.refs(), {}, step, &places);
+    if (appended.ok()) {
+      batch.index = block.rows();
+      batch.index[0].data_file = places[0].data_file;
+      batch.index[0].offset = places[0].offset;
+    } else {
+      EXPECT_TRUE(places.empty());
+      format::GapRow gap{};
+      gap.tensor = 0;
+      gap.collection = format::kNoId;
+      gap.reason = static_cast<std::uint16_t>(format::GapReason::kIoError);
+      gap.forms = static_cast<std::uint16_t>(format::Form::kRaw);
+      gap.count = 1;
+      gap.first_step = gap.last_step = step;
+      batch.gaps = {gap};
+    }
+    batch.summaries.assign(rows, SummaryOf(0, step));
+    batch.mark = MarkOf(step);
+    return writer_->PublishStep(batch);
+  }
+  struct Seen {
+    std::vector<std::int64_t> steps;
+    std::uint64_t values = 0, gap_count = 0;
+  };
+  Seen Read() {
+    Seen seen;
+    auto reader = RunReader::Open(run());
+    EXPECT_TRUE(reader.ok()) << reader.status().ToString();
+    (void)(*reader)->Refresh();
+    const auto& worker = *(*reader)->workers()[0];
+    for (const auto& segment : worker.segments()) {
+      for (const auto step : segment->steps().global_step) seen.steps.push_back(step);
+      const auto slot = segment->FindSlot(0);
+      if (!slot) continue;
+      const auto index = segment->Index(*slot);
+      if (!index.ok()) continue;
+      for (std::size_t i = 0; i < index->rows.size(); ++i) {
+        const auto payload = worker.ReadPayload(index->rows.subspan(i, 1), kElements * 4);
+        if (!payload.ok()) continue;
+        ++seen.values;
+        EXPECT_TRUE(std::ranges::equal(
+            payload->bytes, ValueOf(0, segment->steps().global_step[index->step[i]], kElements)));
+      }
+    }
+    for (const auto& gap : worker.gaps()) seen.gap_count += gap.row.count;
+    return seen;
+  }
+  [[nodiscard]] std::string run() const { return directory_.path() + "/run"; }
+
+  TemporaryDirectory directory_;
+  FaultyEnv env_;
+  WriterOptions options_;
+  std::unique_ptr<WorkerWriter> writer_;
+};
+
+std::vector<std::int64_t> UpTo(std::int64_t n) {
+  std::vector<std::int64_t> steps;
+  for (std::int64_t i = 0; i < n; ++i) steps.push_back(i);
+  return steps;
+}
+
+TEST_P(FaultTest, PublishedRowsStayAndRowsOfAShortOutageComeLater) {
+  for (std::int64_t step = 0; step < 10; ++step) ASSERT_TRUE(Step(step).ok());
+  env_.fault = GetParam();
+  env_.room_bytes = 100;  // a torn write first
+  for (std::int64_t step = 10; step < 20; ++step) EXPECT_FALSE(Step(step).ok());
+  EXPECT_EQ(Read().steps, UpTo(10));
+  EXPECT_EQ(Read().values, 10U);
+  env_.fault = FaultyEnv::Fault::kNone;
+  env_.now_ns += 60'000'000'000;
+  for (std::int64_t step = 20; step < 30; ++step) EXPECT_TRUE(Step(step).ok()) << step;
+  ASSERT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+  const Seen seen = Read();
+  EXPECT_EQ(seen.steps, UpTo(30));
+  EXPECT_EQ(seen.values, 20U);
+  EXPECT_EQ(seen.gap_count, 10U);  // the raw values of the outage, said by whoever appends
+}
+
+TEST_P(FaultTest, WhatFindsNoRoomInMemoryIsAGap) {
+  ASSERT_TRUE(Step(0).ok());
+  env_.fault = GetParam();
+  constexpr std::size_t kRows = 20'000;  // 1.6 MB a step: five of them fit
+  for (std::int64_t step = 1; step <= 12; ++step) EXPECT_FALSE(Step(step, kRows).ok());
+  env_.fault = FaultyEnv::Fault::kNone;
+  env_.now_ns += 60'000'000'000;
+  EXPECT_TRUE(Step(13).ok());
+  ASSERT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
+  const Seen seen = Read();
+  ASSERT_GE(seen.steps.size(), 3U);
+  EXPECT_LT(seen.steps.size(), 9U);
+  EXPECT_EQ(seen.steps.back(), 13);
+  const std::uint64_t dropped_steps = 14 - seen.steps.size();
+  EXPECT_GE(seen.gap_count, dropped_steps * kRows);
+}
+
+TEST_P(FaultTest, AFullPayloadDiskLeavesTheSummaries) {
+  env_.only_payload = true;
+  env_.fault = GetParam();
+  for (std::int64_t step = 0; step < 10; ++step) EXPECT_TRUE(Step(step).ok());
+  const Seen seen = Read();
+  EXPECT_EQ(seen.steps, UpTo(10));
+  EXPECT_EQ(seen.values, 0U);
+  EXPECT_EQ(seen.gap_count, 10U);
+}
+
+TEST_P(FaultTest, ClosingIntoARefusingDiskEnds) {
+  ASSERT_TRUE(Step(0).ok());
+  env_.fault = GetParam();
+  EXPECT_FALSE(Step(1).ok());
+  EXPECT_FALSE(writer_->Close(format::EndReason::kException).ok());
+  EXPECT_EQ(Read().steps, UpTo(1));
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
+                         testing::Values(FaultyEnv::Fault::kFull, FaultyEnv::Fault::kReadOnly, FaultyEnv::Fault::kGone));
+
+TEST(VanishedDirectoryTest, TheWriterGoesOnWithoutIt) {
+  TemporaryDirectory directory;
+  const std::string run = directory.path() + "/run";
+  ASSERT_TRUE(CreateRun(run, TestRun(), false, false).ok());
+  WriterOptions options;
+  options.run_path = run;
+  options.segment_bytes_meta = 4096;
+  auto writer = WorkerWriter::Open(options, TestRun());
+  ASSERT_TRUE(writer.ok());
+  std::filesystem::remove_all(run);
+  for (std::int64_t step = 0; step < 100; ++step) {
+    StepBatch batch;
+    batch.summaries = {SummaryOf(0, step)};
+    batch.mark = MarkOf(step);
+    (void)(*writer)->PublishStep(batch);  // no crash, no exception
+  }
+  (void)(*writer)->Close(format::EndReason::kCompleted);
+}
+
+TEST(UnwritableTest, OpeningSaysWhatIsWrong) {
+  FaultyEnv env;
+  TemporaryDirectory directory;
+  const std::string run = directory.path() + "/run";
+  ASSERT_TRUE(CreateRun(run, TestRun(), false, false).ok());
+  env.fault = FaultyEnv::Fault::kReadOnly;
+  WriterOptions options;
+  options.run_path = run;
+  options.env = &env;
+  EXPECT_EQ(WorkerWriter::Open(options, TestRun()).status().code(), StatusCode::kIo);
+}
+
+}  // namespace
+}  // namespace luff::store

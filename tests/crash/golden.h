@@ -1,0 +1,14 @@
+#pragma once
+#include <string>
+
+/// The golden run of format version 0: small, with every kind of frame, the same bytes each time.
+namespace luff::store {
+
+/// Writes run directory `path` (must not exist). False with a message on stderr when anything fails.
+bool WriteGoldenRun(const std::string& path);
+/// What must be read from it, as JSON: steps, tensors, values and summaries.
+std::string GoldenTwin();
+
+inline constexpr int kGoldenSteps = 10;
+
+}  // namespace luff::store

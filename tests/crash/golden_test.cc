@@ -1,0 +1,141 @@
+// The golden run of version 0: its bytes stay, its twin says what is in it, and cut off at any byte it shows nothing wrong.
+#include "golden.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "luff/store/reader.h"
+#include "store/test_run.h"
+
+namespace luff::store {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kGolden = fs::path(LUFF_TESTDATA) / "format" / "v0";
+
+std::string Bytes(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string Hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    text += kDigits[static_cast<unsigned>(byte) >> 4];
+    text += kDigits[static_cast<unsigned>(byte) & 15U];
+  }
+  return text;
+}
+
+struct Seen {
+  std::size_t steps = 0, values = 0, summaries = 0, scalars = 0, wrong = 0;
+};
+
+/// Everything that the reader shows, compared with the twin.
+Seen Compare(const std::string& run, const nlohmann::json& twin) {
+  Seen seen;
+  ReaderOptions options;
+  options.use_live_page = false;
+  auto reader = RunReader::Open(run, options);
+  if (!reader.ok()) {
+    ADD_FAILURE() << reader.status().ToString();
+    return seen;
+  }
+  (void)(*reader)->Refresh();
+  for (const auto& worker : (*reader)->workers()) {
+    for (const auto& segment : worker->segments()) {
+      const auto& steps = segment->steps();
+      const auto expected = [&](std::uint32_t index) -> const nlohmann::json& {
+        return twin["steps"][static_cast<std::size_t>(steps.global_step[index])];
+      };
+      for (std::uint32_t i = 0; i < steps.size(); ++i) {
+        ++seen.steps;
+        const int mode = expected(i)["mode"] == "EVAL" ? 2 : 1;
+        seen.wrong += steps.mode[i] != mode || steps.ordinal[i] != static_cast<std::uint64_t>(steps.global_step[i]);
+      }
+      for (std::size_t slot = 0; slot < segment->slot_count(); ++slot) {
+        const std::uint32_t tensor = segment->slot_tensor(slot);
+        if (tensor >= twin["tensors"].size()) {
+          ++seen.wrong;
+          continue;
+        }
+        const std::string name = twin["tensors"][tensor]["name"];
+        if (const auto block = segment->Summaries(slot); block.ok()) {
+          for (std::size_t i = 0; i < block->size(); ++i) {
+            ++seen.summaries;
+            seen.wrong += block->sum[i] != expected(block->step[i])["sums"][name].get<double>();
+          }
+        }
+        if (const auto block = segment->Scalars(slot); block.ok()) {
+          for (std::size_t i = 0; i < block->size(); ++i) {
+            ++seen.scalars;
+            seen.wrong += block->value[i] != expected(block->step[i])["loss"].get<double>();
+          }
+        }
+        if (const auto block = segment->Index(slot); block.ok()) {
+          for (std::size_t i = 0; i < block->rows.size(); ++i) {
+            const auto payload = worker->ReadPayload(block->rows.subspan(i, 1), block->rows[i].raw_bytes);
+            if (!payload.ok()) continue;
+            ++seen.values;
+            seen.wrong += Hex(payload->bytes) != expected(block->step[i])["values"][name].get<std::string>();
+          }
+        }
+      }
+    }
+  }
+  return seen;
+}
+
+class GoldenTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(fs::exists(kGolden / "run" / "run.json")) << "testdata/format/v0 is missing";
+    twin_ = nlohmann::json::parse(Bytes(kGolden / "run.expected.json"));
+  }
+  nlohmann::json twin_;
+};
+
+TEST_F(GoldenTest, ReadsAsItsTwinSays) {
+  const Seen seen = Compare((kGolden / "run").string(), twin_);
+  EXPECT_EQ(seen.wrong, 0U);
+  EXPECT_EQ(seen.steps, static_cast<std::size_t>(kGoldenSteps));
+  EXPECT_EQ(seen.summaries, twin_["tensors"].size() * kGoldenSteps);
+  EXPECT_EQ(seen.scalars, static_cast<std::size_t>(kGoldenSteps));
+  EXPECT_GE(seen.values, twin_["tensors"].size() * kGoldenSteps - 6);  // one tensor keeps its last 4 steps
+}
+
+TEST_F(GoldenTest, TheWriterStillMakesTheSameBytes) {
+  TemporaryDirectory directory;
+  const fs::path run = fs::path(directory.path()) / "run";
+  ASSERT_TRUE(WriteGoldenRun(run.string()));
+  for (const auto& entry : fs::directory_iterator(kGolden / "run" / "w0000")) {
+    EXPECT_EQ(Bytes(entry.path()), Bytes(run / "w0000" / entry.path().filename())) << entry.path().filename();
+  }
+  EXPECT_EQ(GoldenTwin(), Bytes(kGolden / "run.expected.json"));
+}
+
+TEST_F(GoldenTest, CutOffAtAnyByteItShowsNothingWrong) {
+  for (const auto& entry : fs::directory_iterator(kGolden / "run" / "w0000")) {
+    TemporaryDirectory directory;
+    const fs::path run = fs::path(directory.path()) / "run";
+    fs::copy(kGolden / "run", run, fs::copy_options::recursive);
+    const fs::path file = run / "w0000" / entry.path().filename();
+    for (auto size = static_cast<std::int64_t>(entry.file_size()); size >= 0; --size) {
+      fs::resize_file(file, static_cast<std::uint64_t>(size));
+      // Within the header page nothing is left to tell apart after its first bytes.
+      if (size < 4096 && size > 100 && size % 64 != 0) continue;
+      const Seen seen = Compare(run.string(), twin_);
+      ASSERT_EQ(seen.wrong, 0U) << entry.path().filename() << " cut off at byte " << size;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace luff::store
