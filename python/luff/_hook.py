@@ -194,7 +194,7 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         except Exception:
             if not options.join:
                 raise
-            # Another process has this rank already, e.g. a training started by a training. It becomes a worker of its own.
+            # Another process has this rank already (a training started by a training): a worker of its own.
             return opener(options.path, worker=None, world_size=world, join=True, **arguments)  # type: ignore[no-any-return]
     worker = None if options.join else 0
     return opener(options.path, worker=worker, world_size=world, join=join, **arguments)  # type: ignore[no-any-return]

@@ -73,7 +73,7 @@ def _close_all(reason: EndReason) -> None:
     for hook in list(_watched):
         try:
             hook.close(int(reason), _CLOSE_DEADLINE_S)
-        except Exception:  # noqa: S110  (the process ends; there is nobody left to tell)
+        except Exception:
             pass
     _watched.clear()
 
@@ -95,7 +95,7 @@ def _chain_excepthook() -> None:
     sys.excepthook = excepthook
 
 
-def _on_terminate(signum: int, frame: FrameType | None) -> None:
+def _on_terminate(_signum: int, _frame: FrameType | None) -> None:
     _close_all(EndReason.SIGNAL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

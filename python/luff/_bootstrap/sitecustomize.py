@@ -1,7 +1,7 @@
 """Attaches Luff to a training script without a change to it.
 
-`luff run` puts this folder at the front of PYTHONPATH. Python imports it before the script; it waits for the import of torch,
-attaches right after, and runs the sitecustomize that it hides.
+`luff run` puts this folder at the front of PYTHONPATH. Python imports it before the script; it waits for the import
+of torch, attaches right after, and runs the sitecustomize that it hides.
 """
 
 import importlib.abc

@@ -48,7 +48,7 @@ def attach(
     loss_fn
         The loss, for the run's description; a module's calls and every root of a backward pass are seen anyway.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the run is the supervisor's.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
     collections
         What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
     resume
@@ -56,8 +56,8 @@ def attach(
     on_stop
         Called before `StopTraining` is raised, e.g. to write a checkpoint.
     **options
-        Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``, ``include_regex``,
-        ``max_overhead``, ``max_bytes``, … (docs/capture.md).
+        Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
+        ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
 
     Returns
     -------

@@ -381,7 +381,5 @@ def make_config(
     }
     if save:
         config["save"] = save
-    for key, value in options.items():
-        if key not in save:
-            config[key] = value
+    config.update({key: value for key, value in options.items() if key not in save})
     return json.loads(json.dumps(config))  # type: ignore[no-any-return]

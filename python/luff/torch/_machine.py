@@ -1,15 +1,15 @@
 """Steps, updates and modes: what a training loop does, made of the calls that the wraps see.
 
-A TRAIN step is the forward passes since the last backward pass, and the backward passes up to the next forward pass. A forward
-pass is undecided until a backward pass follows. An EVAL or PREDICT step is one forward pass of a model that no other module
-called, without gradients or in eval mode. `Machine` is told of forward, backward, update; it opens and publishes steps.
+A TRAIN step is the forward passes since the last backward pass, and the backward passes up to the next forward
+pass. A forward pass is undecided until a backward pass follows. An EVAL or PREDICT step is one forward pass of a
+model that no other module called, without gradients or in eval mode. `Machine` is told of forward, backward,
+update; it opens and publishes steps.
 
 All methods are called under the hook's lock and inside its guard; none computes with torch.
 """
 
 from __future__ import annotations
 
-import struct
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -19,63 +19,27 @@ import numpy as np
 import torch
 
 from luff import _codes as codes
-from luff._codes import DType, EventKind, GapReason, Mode, Role
+from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Guard, Session, StepClock
-from luff.torch import _loss
-from luff.torch._memory import DTYPE_CODES, is_readable, read_scalar
-from luff.torch._modules import ModuleCapture, tensors_in
+from luff.torch._batch import batch_hash
+from luff.torch._losses import Losses
+from luff.torch._memory import read_scalar
+from luff.torch._modules import ModuleCapture
 from luff.torch._names import Names, topmost
 from luff.torch._recorder import OptimizerRecord, Recorder
+from luff.torch._step import MAX_EVENTS, MAX_WAITING, Step
 
-__all__ = ["Machine", "Step"]
+__all__ = ["Machine"]
 
 _TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
 _MODE_CHANGE, _OPTIMIZER_STEP = int(EventKind.MODE_CHANGE), int(EventKind.OPTIMIZER_STEP)
-_LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABEL)
 _OUTPUT, _GRADIENT = int(Role.OUTPUT), int(Role.GRADIENT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 _OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
 _OF_THE_NEXT = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP)})  # after an update
-_MAX_EVENTS = 256  # of one step, while it is undecided
-_MAX_WAITING = 1024  # scalars and evaluation steps that wait for a step to be published
 _MAX_WAITING_BYTES = 64 << 20
-_MAX_LOSSES = 64  # of one kind in one step
-_FLOAT32, _FLOAT64 = int(DType.FLOAT32), int(DType.FLOAT64)
-_HASH_BYTES = 4096
-_HASH_PARTS = 8
-
-
-class Step:
-    """One step that has begun and is not yet published."""
-
-    __slots__ = (
-        "begun", "captured", "compiled", "decided", "events", "forwards", "graph_losses", "loss_outputs", "losses",
-        "may_train", "mode", "module_losses", "root", "saved_hooks", "pending", "settings_done", "update", "updated",
-        "weights_done",
-    )  # fmt: skip
-
-    def __init__(self, mode: int) -> None:
-        self.mode = mode
-        self.begun = False  # the session knows of it
-        self.decided = mode != _TRAIN  # a backward pass was seen
-        self.captured = False  # the session holds values that cannot be taken again
-        self.events: list[tuple[int, int, int]] = []
-        self.pending: list[tuple[str, int, float | None, int]] = []  # losses before the session was opened
-        self.losses: dict[str, int] = {}  # loss names used, with counts
-        self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
-        self.module_losses: dict[str, int] = {}
-        self.graph_losses: dict[str, int] = {}
-        self.forwards = 0
-        self.weights_done = False
-        self.settings_done = False
-        self.update = -1
-        self.updated = False
-        self.may_train = False  # eval mode, but with gradients: a backward pass would make it a TRAIN step
-        self.root: Any = None
-        self.saved_hooks = False
-        self.compiled = False
 
 
 class Machine:
@@ -94,7 +58,7 @@ class Machine:
         self.by_hand = False  # steps counted by hand
         self.closure_depth = 0
         self.stop = 0  # 2: leave now
-        self.last_scaled: tuple[Any, float | None] | None = None
+        self.losses = Losses(self)
         self.saved_hooks = False  # saved-tensor hooks were in use since the last step
         self._opener = opener
         self._eager = eager
@@ -102,15 +66,11 @@ class Machine:
         self._waiting_scalars: list[tuple[int, float]] = []
         self._waiting_values: list[tuple[int, int, bytes]] = []
         self._waiting_bytes = 0
-        self._waiting_evals: deque[list[tuple[int, float]]] = deque()
+        self.waiting_evals: deque[list[tuple[int, float]]] = deque()
         self._optimizers: list[Any] = []  # made before the session was opened
         self._called: dict[int, Any] = {}
         self._trains_in_eval: dict[int, Any] = {}
         self._parameterless: dict[int, tuple[Any, bool]] = {}
-        self._loss_kinds: set[str] = set()
-        self._scratch = np.zeros(1, dtype=np.float64)
-        self._scratch_float32 = self._scratch.view(np.float32)
-        self._scratch_address = int(self._scratch.__array_interface__["data"][0])
         self._last_mode = 0
 
     def optimizer_made(self, optimizer: Any) -> None:
@@ -171,7 +131,8 @@ class Machine:
             self._waiting_values.clear()
             self._waiting_bytes = 0
 
-    def _new_train(self) -> Step:
+    def new_train(self) -> Step:
+        """Opens a TRAIN step."""
         step = Step(_TRAIN)
         step.events, self._early = self._early, []
         self.step = step
@@ -189,7 +150,7 @@ class Machine:
             self.session.event(kind, subject, argument)
             return
         events = self._early if step is None else step.events
-        if len(events) < _MAX_EVENTS:
+        if len(events) < MAX_EVENTS:
             events.append((kind, subject, argument))
 
     def _flush(self, step: Step) -> None:
@@ -200,7 +161,7 @@ class Machine:
             session.event(kind, subject, argument)
         step.events.clear()
         for kind_name, index, loss, code in step.pending:
-            self._emit_loss(step, kind_name, index, loss, code)
+            self.losses.emit(step, kind_name, index, loss, code)
         step.pending.clear()
 
     # Forward ---------------------------------------------------------------------------------------------------
@@ -233,7 +194,10 @@ class Machine:
         found = self.names.module(module) if self.session is not None else None
         number = codes.NO_ID if found is None else found[1]
         self.event(_FORWARD, number, step.mode)
-        self._batch(args, kwargs)
+        if self.session is not None:
+            value = batch_hash(self.session, args, kwargs)
+            if value is not None:
+                self.event(_BATCH, codes.NO_ID, value)
         if self.session is None or not step.begun:
             return None
         modules = self.modules
@@ -293,30 +257,30 @@ class Machine:
     def _enter_train(self) -> None:
         step = self.step
         if step is not None and step.mode != _TRAIN:
-            self._publish(step)
+            self.publish_step(step)
             step = self.step
         if step is not None and step.decided:
-            self._publish(step)
+            self.publish_step(step)
             step = self.step
         if step is None:
-            self._new_train()
+            self.new_train()
         elif not step.begun:
             self._begin(step)
 
     def _enter_eval(self, mode: int, may_train: bool, root: Any) -> None:
         step = self.step
         if step is not None and step.mode != _TRAIN:
-            self._publish(step)
+            self.publish_step(step)
             step = self.step
         if step is not None and step.updated:
-            self._publish(step)
+            self.publish_step(step)
             step = self.step
         if step is not None:
             if (
                 step.captured
             ):  # cannot be interrupted: the evaluation is counted after it, with its losses only
-                if len(self._waiting_evals) < _MAX_WAITING:
-                    self._waiting_evals.append([])
+                if len(self.waiting_evals) < MAX_WAITING:
+                    self.waiting_evals.append([])
                 return
             if step.begun and self.session is not None:
                 self.session.abandon_step()
@@ -341,117 +305,6 @@ class Machine:
         known = self._trains_in_eval.get(id(root))
         return known is not None and known() is root
 
-    def _batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A content hash of the first dense tensor: repeated and unshuffled batches show."""
-        session = self.session
-        if session is None:
-            return
-        for tensor in tensors_in((args, kwargs)):
-            if is_readable(tensor) and tensor.is_contiguous():
-                address, size = tensor.data_ptr(), tensor.nbytes
-                if not address or not size:
-                    return
-                value = hash(tuple(tensor.shape)) & 0xFFFFFFFFFFFFFFFF
-                if size <= _HASH_BYTES * _HASH_PARTS:
-                    value ^= session.hash(address, size)
-                else:
-                    stride = (size - _HASH_BYTES) // (_HASH_PARTS - 1)
-                    for part in range(_HASH_PARTS):
-                        value = (
-                            value * 31 + session.hash(address + part * stride, _HASH_BYTES)
-                        ) & 0xFFFFFFFFFFFFFFFF
-                self.event(_BATCH, codes.NO_ID, value)
-            return
-
-    # Losses ----------------------------------------------------------------------------------------------------
-
-    def loss_module_returned(
-        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        """An outermost call of a module without parameters has returned; a scalar is a loss (or a metric)."""
-        if not isinstance(output, torch.Tensor) or output.numel() != 1 or not output.dtype.is_floating_point:
-            return
-        kind = type(module).__name__
-        training = output.requires_grad
-        if not training and kind not in self._loss_kinds and not _is_loss(module):
-            return
-        step = self.step
-        if training:
-            self._loss_kinds.add(kind)
-            if step is not None and step.mode != _TRAIN and not step.may_train and self.forced is None:
-                self._publish(step)
-                step = self.step
-            if step is None and not self.by_hand and self.forced in (None, _TRAIN):
-                step = self._new_train()
-        elif self._waiting_evals and step is not None and step.mode == _TRAIN:
-            value = read_scalar(output)
-            if value is not None and self.recorder is not None:
-                self._waiting_evals[-1].append(
-                    (self.recorder.number(f"{kind}_output_0", _LOSS, "", kind), value)
-                )
-            return
-        if step is None:
-            return
-        if self.recorder is not None and kind not in self.recorder.losses and len(self.recorder.losses) < 64:
-            from luff.torch._describe import loss_settings
-
-            self.recorder.losses[kind] = loss_settings(module)
-            if not self.recorder.stale:
-                self.recorder.describe()
-        if training:
-            step.loss_outputs.append(weakref.ref(output))
-            step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
-        self._record_loss(step, kind, read_scalar(output), output)
-        self._loss_inputs(step, kind, [*tensors_in((args, kwargs))])
-
-    def _loss_inputs(self, step: Step, kind: str, tensors: list[Any]) -> None:
-        session, modules, recorder = self.session, self.modules, self.recorder
-        if session is None or modules is None or recorder is None or not step.begun:
-            return
-        if not session.due_role(_LOSS_INPUT) and not session.due_role(_LABEL):
-            return
-        first = 2 * (step.losses.get(kind, 1) - 1)
-        for index, tensor in enumerate(tensors[:8]):
-            role = _LOSS_INPUT if index == 0 else _LABEL
-            modules.capture(recorder.number(f"{kind}_input_{first + index}", role, "", kind), tensor)
-        step.captured = True
-
-    def _record_loss(self, step: Step, kind: str, value: float | None, tensor: Any) -> None:
-        index = step.losses.get(kind, 0)
-        step.losses[kind] = index + 1
-        if index >= _MAX_LOSSES:
-            return
-        code = DTYPE_CODES.get(tensor.dtype, 0)
-        if step.begun and (step.decided or self.session is not None):
-            self._emit_loss(step, kind, index, value, code)
-        else:
-            step.pending.append((kind, index, value, code))
-
-    def _emit_loss(self, step: Step, kind: str, index: int, value: float | None, code: int) -> None:
-        session, recorder = self.session, self.recorder
-        if session is None or recorder is None:
-            return
-        number = recorder.number(f"{kind}_output_{index}", _LOSS, "", kind if kind != "loss" else "")
-        if value is None:
-            session.gap(number, int(GapReason.UNSUPPORTED), 0, 1)
-            return
-        session.scalar(number, value)
-        step.captured = True
-        if not session.due_tensor(number):
-            return
-        if code == _FLOAT64:
-            self._scratch[0] = value
-        else:
-            code = _FLOAT32
-            self._scratch_float32[0] = value
-        session.capture_one(number, recorder.layouts.scalar(code), self._scratch_address)
-
-    def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
-        """A gradient scaler has multiplied a loss."""
-        self.last_scaled = (weakref.ref(result), value)
-        bits = 0 if scale is None else struct.unpack("<Q", struct.pack("<d", scale))[0]
-        self.event(int(EventKind.SCALE_LOSS), codes.NO_ID, bits)
-
     # Backward --------------------------------------------------------------------------------------------------
 
     def backward_begins(self, roots: list[Any]) -> None:
@@ -463,7 +316,7 @@ class Machine:
             self.name_now()
         self._decide(step)
         if len(roots) == 1:
-            self._root(step, roots[0])
+            self.losses.root(step, roots[0])
 
     def _train_step(self) -> Step:
         """The TRAIN step that a backward pass or an update belongs to."""
@@ -478,16 +331,16 @@ class Machine:
                 converted, self.step = step, None
                 if self.suspended is not None:
                     self._resume()
-                step = self.step or self._new_train()
+                step = self.step or self.new_train()
                 step.forwards += 1
-                step.events.extend(converted.events[: _MAX_EVENTS - len(step.events)])
+                step.events.extend(converted.events[: MAX_EVENTS - len(step.events)])
                 if step.begun and self.session is not None and converted.captured:
                     self.session.gap(codes.NO_ID, _NOT_SEEN, 0, 1)
             else:
-                self._publish(step)
+                self.publish_step(step)
                 step = self.step
         if step is None:
-            step = self._new_train()
+            step = self.new_train()
         self._begin(step)
         return step
 
@@ -503,59 +356,6 @@ class Machine:
                 )  # the session was opened after the first forward pass
         step.decided = True
         self._flush(step)
-
-    def _root(self, step: Step, root: Any) -> None:
-        if not isinstance(root, torch.Tensor) or root.numel() != 1:
-            return
-        if any(reference() is root for reference in step.loss_outputs):
-            return
-        saved_ok = not self.saved_hooks
-        node = _loss.analyse(root, saved_ok)
-        if node.node is not None and any(
-            output is not None and output.grad_fn is node.node
-            for output in (reference() for reference in step.loss_outputs)
-        ):
-            return
-        kind = node.kind
-        if kind:
-            step.graph_losses[kind] = step.graph_losses.get(kind, 0) + 1
-            if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
-                return  # the module's call was recorded already
-        value = None
-        if self.last_scaled is not None and self.last_scaled[0]() is root:
-            value = self.last_scaled[1]
-        if value is None:
-            value = read_scalar(root)
-            if value is not None and kind and node.factor != 1.0:
-                value /= node.factor
-        self._record_loss(step, kind or "loss", value, root)
-        if node.compiled:
-            self.hidden(GapReason.COMPILED_GRAPH)
-        if (
-            kind
-            and self.recorder is not None
-            and kind not in self.recorder.losses
-            and len(self.recorder.losses) < 64
-        ):
-            self.recorder.losses[kind] = {"functional": True}
-            self.recorder.describe()
-        if node.node is not None and saved_ok and not step.module_losses:
-            self._graph_inputs(step, node)
-
-    def _graph_inputs(self, step: Step, node: Any) -> None:
-        session, modules, recorder = self.session, self.modules, self.recorder
-        if session is None or modules is None or recorder is None:
-            return
-        if not session.due_role(_LOSS_INPUT) and not session.due_role(_LABEL):
-            return
-        kind = node.kind or node.node_kind
-        for attribute, name, role in (
-            ("_saved_self", f"{node.node_kind}_input_0", _LOSS_INPUT),
-            ("_saved_target", f"{kind}_input_1", _LABEL),
-        ):
-            tensor = getattr(node.node, attribute, None)
-            if isinstance(tensor, torch.Tensor):
-                modules.capture(recorder.number(name, role, "", node.node_kind), tensor)
 
     def backward_ended(self) -> None:
         """A backward pass has returned."""
@@ -674,16 +474,17 @@ class Machine:
         """The run ends: publishes what is open."""
         for _ in range(2):
             if self.step is not None:
-                self._publish(self.step)
+                self.publish_step(self.step)
 
     # Publishing ------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
         """Publishes the open step, if there is one."""
         if self.step is not None:
-            self._publish(self.step)
+            self.publish_step(self.step)
 
-    def _publish(self, step: Step) -> None:
+    def publish_step(self, step: Step) -> None:
+        """Publishes a step, or drops it if no backward pass followed."""
         session, recorder = self.session, self.recorder
         self.step = None
         if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
@@ -704,8 +505,8 @@ class Machine:
             self.clock.advance(step.mode)
         if step.mode == _TRAIN:
             self.saved_hooks = False
-            while self._waiting_evals and session is not None:
-                self._publish_waiting(session, self._waiting_evals.popleft())
+            while self.waiting_evals and session is not None:
+                self._publish_waiting(session, self.waiting_evals.popleft())
             if session is not None and step.decided and session.stop_state():
                 self.stop = max(self.stop, session.at_step_boundary(self.clock.mode_steps[_TRAIN]))
         elif self.suspended is not None:
@@ -714,7 +515,7 @@ class Machine:
     def _count_unseen(self, step: Step) -> None:
         """Evaluations before the session was opened are not counted: nothing was recorded of them."""
         if step.mode == _TRAIN and step.events:
-            self._early = step.events[:_MAX_EVENTS]
+            self._early = step.events[:MAX_EVENTS]
 
     def _publish_waiting(self, session: Session, losses: list[tuple[int, float]]) -> None:
         session.begin_step(_EVAL, self.clock.mode_steps[_EVAL])
@@ -738,7 +539,7 @@ class Machine:
             self.step.decided = True
             if update is not None:
                 self.step.update = update
-            self._publish(self.step)
+            self.publish_step(self.step)
         step = Step(mode or self.forced or _TRAIN)
         step.decided = True
         step.events, self._early = self._early, []
@@ -755,7 +556,7 @@ class Machine:
         step = self.step
         if step is not None and step.begun and step.decided:
             self.session.scalar(number, value)
-        elif len(self._waiting_scalars) < _MAX_WAITING:
+        elif len(self._waiting_scalars) < MAX_WAITING:
             self._waiting_scalars.append((number, value))
 
     def tensor(self, name: str, number_role: int, layout: int, data: Any) -> None:
@@ -767,14 +568,10 @@ class Machine:
         address, size = data
         if step is not None and step.begun and step.decided:
             self.session.capture_one(number, layout, address)
-        elif self._waiting_bytes + size <= _MAX_WAITING_BYTES and len(self._waiting_values) < _MAX_WAITING:
+        elif self._waiting_bytes + size <= _MAX_WAITING_BYTES and len(self._waiting_values) < MAX_WAITING:
             import ctypes
 
             self._waiting_bytes += size
             self._waiting_values.append((number, layout, ctypes.string_at(address, size)))
         else:
             self.session.gap(number, int(GapReason.TOO_MANY), 0, 1)
-
-
-def _is_loss(module: Any) -> bool:
-    return isinstance(module, torch.nn.modules.loss._Loss) or type(module).__name__.endswith(("Loss", "loss"))

@@ -43,7 +43,7 @@ def install() -> None:
         register(_on_module_registered)
 
 
-def _on_module_registered(parent: Any, name: str, child: Any) -> None:
+def _on_module_registered(parent: Any, _name: str, child: Any) -> None:
     if child is None or torch.compiler.is_compiling():
         return
     try:
@@ -53,7 +53,7 @@ def _on_module_registered(parent: Any, name: str, child: Any) -> None:
             if len(_parents) >= _PARENTS_LIMIT:
                 return
         _parents[id(child)] = (weakref.ref(child), weakref.ref(parent))
-    except Exception:  # noqa: S110  (a module that takes no weak references has no links)
+    except Exception:
         pass
 
 
@@ -97,7 +97,7 @@ def _scan() -> list[Any]:
         try:
             if issubclass(type(candidate), torch.nn.Module):
                 modules.append(candidate)
-        except Exception:  # noqa: S112  (odd metaclasses)
+        except Exception:
             continue
     children = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
     return [module for module in modules if id(module) not in children]

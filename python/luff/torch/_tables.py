@@ -1,7 +1,7 @@
 """Tables of addresses: one row per tensor, filled anew at every step and handed over in one call.
 
-Addresses, dtypes, shapes and strides are read each time: parameters move, change type, get new gradients. References are
-weak, so that Luff never keeps a model alive.
+Addresses, dtypes, shapes and strides are read each time: parameters move, change type, get new gradients. References
+are weak, so that Luff never keeps a model alive.
 """
 
 from __future__ import annotations

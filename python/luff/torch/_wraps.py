@@ -1,7 +1,7 @@
 """The wraps: functions of torch replaced once, at run time, by ones that also tell the hooks.
 
-Each wrap leaves at once while torch compiles or traces, calls the original outside of any guard, and restores its state in
-`finally`. No wrap computes with torch.
+Each wrap leaves at once while torch compiles or traces, calls the original outside of any guard, and restores its
+state in `finally`. No wrap computes with torch.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _wrap_module_call() -> None:
     local = _local
 
     @functools.wraps(original)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
         inside = local.inside
@@ -159,7 +159,7 @@ def _loss_call(
         output = original(module, *args, **kwargs)
     finally:
         _local.inside = 0
-    hook.guarded("loss", hook.machine.loss_module_returned, module, args, kwargs, output)
+    hook.guarded("loss", hook.machine.losses.module_returned, module, args, kwargs, output)
     return output
 
 
@@ -196,7 +196,7 @@ def _wrap_saved_hooks() -> None:
     original = cls.__enter__
 
     @functools.wraps(original)
-    def __enter__(self: Any) -> Any:  # noqa: N807
+    def __enter__(self: Any) -> Any:
         if not is_compiling():
             for hook in hooks.all():
                 hook.machine.saved_hooks = True
@@ -212,7 +212,7 @@ def _wrap_optimizers() -> None:
     original = torch.optim.Optimizer.__init__
 
     @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if not is_compiling() and hooks:
             hook = hooks.of_optimizer(self)
@@ -254,7 +254,7 @@ def _wrap_closure(hook: Hook, optimizer: Any, closure: Callable[..., Any]) -> Ca
     return evaluate
 
 
-def _after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     if is_compiling() or not hooks:
         return
     hook = hooks.of_optimizer(optimizer)
@@ -359,7 +359,7 @@ def _wrap_scaler() -> None:
 
 def _scaled(hook: Hook, scaler: Any, outputs: Any, result: Any) -> None:
     factor = getattr(scaler, "_scale", None)
-    hook.machine.scaled(result, read_scalar(outputs), None if factor is None else read_scalar(factor))
+    hook.machine.losses.scaled(result, read_scalar(outputs), None if factor is None else read_scalar(factor))
 
 
 def _wrap_clipping() -> None:

@@ -34,7 +34,13 @@ def case(function):
 
 def net(dropout=0.1):
     return nn.Sequential(
-        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)
+        nn.Linear(6, 16),
+        nn.BatchNorm1d(16),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(16, 16),
+        nn.ReLU(),
+        nn.Linear(16, 3),
     )
 
 
@@ -135,7 +141,10 @@ def module_called_twice():
 
 @case
 def two_optimizers_gan():
-    generator, critic = nn.Sequential(nn.Linear(4, 6)), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    generator, critic = (
+        nn.Sequential(nn.Linear(4, 6)),
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1)),
+    )
     g_opt, c_opt = torch.optim.Adam(generator.parameters()), torch.optim.Adam(critic.parameters())
     bce = nn.BCEWithLogitsLoss()
     losses = []
@@ -288,7 +297,9 @@ def grad_scaler_clipped():
 def clipping():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return loop(model, optimizer, after=lambda m: nn.utils.clip_grad_norm_(m.parameters(), max_norm=0.05)), [model]
+    return loop(model, optimizer, after=lambda m: nn.utils.clip_grad_norm_(m.parameters(), max_norm=0.05)), [
+        model
+    ]
 
 
 @case
@@ -526,7 +537,9 @@ def double_and_dicts():
     losses = []
     for x, y in batches():
         optimizer.zero_grad()
-        loss = F.cross_entropy(model({"x": x.double()}, scale=torch.tensor(2.0, dtype=torch.float64))["logits"], y)
+        loss = F.cross_entropy(
+            model({"x": x.double()}, scale=torch.tensor(2.0, dtype=torch.float64))["logits"], y
+        )
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -563,7 +576,11 @@ def digest(name: str) -> dict[str, Any]:
     randomness = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
     randomness.update(repr(random.getstate()).encode())
     randomness.update(repr(np.random.get_state()).encode())
-    return {"losses": [loss.hex() for loss in losses], "weights": weights.hexdigest(), "random": randomness.hexdigest()}
+    return {
+        "losses": [loss.hex() for loss in losses],
+        "weights": weights.hexdigest(),
+        "random": randomness.hexdigest(),
+    }
 
 
 def main() -> None:

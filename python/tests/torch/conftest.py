@@ -10,10 +10,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 torch = pytest.importorskip("torch")
 
 import luff.torch  # noqa: E402
+from fake_session import DEFAULT_ROLES, FakeSession  # noqa: E402
 from luff._hook import RunOptions  # noqa: E402
 from luff.torch import _hooks, _wraps  # noqa: E402
-
-from fake_session import DEFAULT_ROLES, FakeSession  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

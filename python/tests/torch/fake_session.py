@@ -12,7 +12,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-
 from luff._codes import DType, Role
 
 ALL_FORMS = 3

@@ -15,7 +15,11 @@ HERE = Path(__file__).parent
 
 def _train(*arguments):
     done = subprocess.run(
-        [sys.executable, str(HERE / "cases.py"), *arguments], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, str(HERE / "cases.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import cases
+import luff
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
-import luff
 from luff._codes import EventKind, Mode
 from luff.torch import _hooks
+from torch import nn
 
 FORWARD, BACKWARD, ZERO, STEP = 1, 2, 3, 4
 SCHEDULER, SKIPPED, CLIP, SCALE = 5, 8, 9, 12
@@ -23,7 +22,12 @@ def test_plain_loop(watched):
     assert [step.global_step for step in session.steps] == list(range(6))
     assert [step.update for step in session.steps] == list(range(6))
     assert [step.scalars["CrossEntropyLoss_output_0"] for step in session.steps] == losses
-    assert session.steps[0].kinds == [ZERO, BACKWARD, STEP] or session.steps[0].kinds == [ZERO, FORWARD, BACKWARD, STEP]
+    assert session.steps[0].kinds == [ZERO, BACKWARD, STEP] or session.steps[0].kinds == [
+        ZERO,
+        FORWARD,
+        BACKWARD,
+        STEP,
+    ]
     assert all(step.kinds == [ZERO, FORWARD, BACKWARD, STEP] for step in session.steps[1:])
 
 
@@ -208,7 +212,9 @@ def test_a_stop_leaves_after_the_update(watched):
     model = nn.Linear(6, 3)
     saved = []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    hook, session = watched(model=model, optimizer=optimizer, on_stop=lambda: saved.append(model.weight.clone()))
+    hook, session = watched(
+        model=model, optimizer=optimizer, on_stop=lambda: saved.append(model.weight.clone())
+    )
     session.stop_after = 3
     with pytest.raises(luff.StopTraining) as stopped:
         cases.loop(model, optimizer)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from luff._codes import Role
+from torch import nn
 
 ALL = frozenset(Role)
 
@@ -126,7 +125,14 @@ def test_modules_inputs_outputs_and_second_calls(watched):
     _, session = watched(ALL)
     cases.module_called_twice()
     step = session.train()[1]
-    for name in ("Twice_input_0", "Twice_output_0", "act_output_0", "act_output_1", "fc_input_1", "out_output_0"):
+    for name in (
+        "Twice_input_0",
+        "Twice_output_0",
+        "act_output_0",
+        "act_output_1",
+        "fc_input_1",
+        "out_output_0",
+    ):
         assert name in step.values
     assert np.array_equal(step.values["act_output_1"], step.values["out_input_0"])
     assert np.array_equal(step.values["out_output_0"], step.values["Twice_output_0"])
@@ -175,7 +181,9 @@ def test_buffers_and_optimizer_state(watched):
     got = [step.values["optimizer/Adam.exp_avg/Sequential_0.weight"] for step in session.train()]
     assert all(np.array_equal(a, b) for a, b in zip(got, moments, strict=True))
     assert session.train()[2].values["Sequential_1.num_batches_tracked"] == 3
-    assert np.array_equal(session.train()[2].values["Sequential_1.running_mean"], array(model[1].running_mean))
+    assert np.array_equal(
+        session.train()[2].values["Sequential_1.running_mean"], array(model[1].running_mean)
+    )
 
 
 def test_functional_loss_inputs_by_the_graph(watched):

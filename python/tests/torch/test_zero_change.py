@@ -10,9 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import luff
+import pytest
 
 HERE = Path(__file__).parent
 BOOTSTRAP = Path(luff.__file__).resolve().parent / "_bootstrap"
@@ -38,7 +37,9 @@ print(loss.item().hex())
 
 
 def environment(run=None, **more):
-    env = {key: value for key, value in os.environ.items() if key not in ("LUFF_SESSION", "PYTHONPATH", "RANK")}
+    env = {
+        key: value for key, value in os.environ.items() if key not in ("LUFF_SESSION", "PYTHONPATH", "RANK")
+    }
     path = [str(PACKAGE)]
     if run is not None:
         env["LUFF_SESSION"] = json.dumps({"run": str(run), "resume": False, "config": {}})
@@ -48,7 +49,13 @@ def environment(run=None, **more):
 
 def python(*arguments, env, check=True, command=(sys.executable,)):
     done = subprocess.run(
-        [*command, *arguments], env=env, capture_output=True, text=True, timeout=200, check=False, cwd=env.get("PWD_")
+        [*command, *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        cwd=env.get("PWD_"),
     )
     if check:
         assert done.returncode == 0, done.stderr

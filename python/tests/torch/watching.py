@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fake_session import DEFAULT_ROLES, FakeSession
-
 from luff._codes import Role
 
 

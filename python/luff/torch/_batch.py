@@ -1,0 +1,33 @@
+"""What identifies a batch: a content hash of the first dense tensor of a model's call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from luff._hook import Session
+from luff.torch._memory import is_readable
+from luff.torch._modules import tensors_in
+
+__all__ = ["batch_hash"]
+
+_PART_BYTES = 4096
+_PARTS = 8
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def batch_hash(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Hash of shape and content; of a large tensor eight pages are looked at. None if there is no dense tensor."""
+    for tensor in tensors_in((args, kwargs)):
+        if not is_readable(tensor) or not tensor.is_contiguous():
+            return None
+        address, size = tensor.data_ptr(), tensor.nbytes
+        if not address or not size:
+            return None
+        value = hash(tuple(tensor.shape)) & _MASK
+        if size <= _PART_BYTES * _PARTS:
+            return value ^ session.hash(address, size)
+        stride = (size - _PART_BYTES) // (_PARTS - 1)
+        for part in range(_PARTS):
+            value = (value * 31 + session.hash(address + part * stride, _PART_BYTES)) & _MASK
+        return value
+    return None

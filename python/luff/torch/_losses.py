@@ -1,0 +1,194 @@
+"""Losses of a step: from calls of loss modules, and from the root of the backward pass."""
+
+from __future__ import annotations
+
+import struct
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from luff import _codes as codes
+from luff._codes import DType, EventKind, GapReason, Mode, Role
+from luff.torch import _loss
+from luff.torch._describe import loss_settings
+from luff.torch._memory import DTYPE_CODES, read_scalar
+from luff.torch._modules import tensors_in
+from luff.torch._step import Step
+
+if TYPE_CHECKING:
+    from luff.torch._machine import Machine
+
+__all__ = ["Losses"]
+
+_TRAIN = int(Mode.TRAIN)
+_LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABEL)
+_FLOAT32, _FLOAT64 = int(DType.FLOAT32), int(DType.FLOAT64)
+_MAX_LOSSES = 64  # of one kind in one step
+_MAX_KINDS = 64
+
+
+class Losses:
+    """Records losses for a machine; works under its lock and guard."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.last_scaled: tuple[Any, float | None] | None = None
+        self._loss_kinds: set[str] = set()
+        self._scratch = np.zeros(1, dtype=np.float64)
+        self._scratch_float32 = self._scratch.view(np.float32)
+        self._scratch_address = int(self._scratch.__array_interface__["data"][0])
+
+    def module_returned(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """An outermost call of a module without parameters has returned; a scalar is a loss (or a metric)."""
+        if not isinstance(output, torch.Tensor) or output.numel() != 1 or not output.dtype.is_floating_point:
+            return
+        kind = type(module).__name__
+        training = output.requires_grad
+        if not training and kind not in self._loss_kinds and not _is_loss(module):
+            return
+        step = self._machine.step
+        if training:
+            self._loss_kinds.add(kind)
+            if (
+                step is not None
+                and step.mode != _TRAIN
+                and not step.may_train
+                and self._machine.forced is None
+            ):
+                self._machine.publish_step(step)
+                step = self._machine.step
+            if step is None and not self._machine.by_hand and self._machine.forced in (None, _TRAIN):
+                step = self._machine.new_train()
+        elif self._machine.waiting_evals and step is not None and step.mode == _TRAIN:
+            value = read_scalar(output)
+            if value is not None and self._machine.recorder is not None:
+                self._machine.waiting_evals[-1].append(
+                    (self._machine.recorder.number(f"{kind}_output_0", _LOSS, "", kind), value)
+                )
+            return
+        if step is None:
+            return
+        if (
+            self._machine.recorder is not None
+            and kind not in self._machine.recorder.losses
+            and len(self._machine.recorder.losses) < 64
+        ):
+            self._machine.recorder.losses[kind] = loss_settings(module)
+            if not self._machine.recorder.stale:
+                self._machine.recorder.describe()
+        if training:
+            step.loss_outputs.append(weakref.ref(output))
+            step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
+        self._record_loss(step, kind, read_scalar(output), output)
+        self._loss_inputs(step, kind, [*tensors_in((args, kwargs))])
+
+    def _loss_inputs(self, step: Step, kind: str, tensors: list[Any]) -> None:
+        session, modules, recorder = self._machine.session, self._machine.modules, self._machine.recorder
+        if session is None or modules is None or recorder is None or not step.begun:
+            return
+        if not session.due_role(_LOSS_INPUT) and not session.due_role(_LABEL):
+            return
+        first = 2 * (step.losses.get(kind, 1) - 1)
+        for index, tensor in enumerate(tensors[:8]):
+            role = _LOSS_INPUT if index == 0 else _LABEL
+            modules.capture(recorder.number(f"{kind}_input_{first + index}", role, "", kind), tensor)
+        step.captured = True
+
+    def _record_loss(self, step: Step, kind: str, value: float | None, tensor: Any) -> None:
+        index = step.losses.get(kind, 0)
+        step.losses[kind] = index + 1
+        if index >= _MAX_LOSSES:
+            return
+        code = DTYPE_CODES.get(tensor.dtype, 0)
+        if step.begun and (step.decided or self._machine.session is not None):
+            self.emit(step, kind, index, value, code)
+        else:
+            step.pending.append((kind, index, value, code))
+
+    def emit(self, step: Step, kind: str, index: int, value: float | None, code: int) -> None:
+        """Puts a loss into the session: its number, and its value where a collection wants it."""
+        session, recorder = self._machine.session, self._machine.recorder
+        if session is None or recorder is None:
+            return
+        number = recorder.number(f"{kind}_output_{index}", _LOSS, "", kind if kind != "loss" else "")
+        if value is None:
+            session.gap(number, int(GapReason.UNSUPPORTED), 0, 1)
+            return
+        session.scalar(number, value)
+        step.captured = True
+        if not session.due_tensor(number):
+            return
+        if code == _FLOAT64:
+            self._scratch[0] = value
+        else:
+            code = _FLOAT32
+            self._scratch_float32[0] = value
+        session.capture_one(number, recorder.layouts.scalar(code), self._scratch_address)
+
+    def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
+        """A gradient scaler has multiplied a loss."""
+        self.last_scaled = (weakref.ref(result), value)
+        bits = 0 if scale is None else struct.unpack("<Q", struct.pack("<d", scale))[0]
+        self._machine.event(int(EventKind.SCALE_LOSS), codes.NO_ID, bits)
+
+    def root(self, step: Step, root: Any) -> None:
+        """The root of a backward pass: the loss, unless a loss module's call has told already."""
+        if not isinstance(root, torch.Tensor) or root.numel() != 1:
+            return
+        if any(reference() is root for reference in step.loss_outputs):
+            return
+        saved_ok = not self._machine.saved_hooks
+        node = _loss.analyse(root, saved_ok)
+        if node.node is not None and any(
+            output is not None and output.grad_fn is node.node
+            for output in (reference() for reference in step.loss_outputs)
+        ):
+            return
+        kind = node.kind
+        if kind:
+            step.graph_losses[kind] = step.graph_losses.get(kind, 0) + 1
+            if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
+                return  # the module's call was recorded already
+        value = None
+        if self.last_scaled is not None and self.last_scaled[0]() is root:
+            value = self.last_scaled[1]
+        if value is None:
+            value = read_scalar(root)
+            if value is not None and kind and node.factor != 1.0:
+                value /= node.factor
+        self._record_loss(step, kind or "loss", value, root)
+        if node.compiled:
+            self._machine.hidden(GapReason.COMPILED_GRAPH)
+        if (
+            kind
+            and self._machine.recorder is not None
+            and kind not in self._machine.recorder.losses
+            and len(self._machine.recorder.losses) < 64
+        ):
+            self._machine.recorder.losses[kind] = {"functional": True}
+            self._machine.recorder.describe()
+        if node.node is not None and saved_ok and not step.module_losses:
+            self._graph_inputs(node)
+
+    def _graph_inputs(self, node: Any) -> None:
+        session, modules, recorder = self._machine.session, self._machine.modules, self._machine.recorder
+        if session is None or modules is None or recorder is None:
+            return
+        if not session.due_role(_LOSS_INPUT) and not session.due_role(_LABEL):
+            return
+        kind = node.kind or node.node_kind
+        for attribute, name, role in (
+            ("_saved_self", f"{node.node_kind}_input_0", _LOSS_INPUT),
+            ("_saved_target", f"{kind}_input_1", _LABEL),
+        ):
+            tensor = getattr(node.node, attribute, None)
+            if isinstance(tensor, torch.Tensor):
+                modules.capture(recorder.number(name, role, "", node.node_kind), tensor)
+
+
+def _is_loss(module: Any) -> bool:
+    return isinstance(module, torch.nn.modules.loss._Loss) or type(module).__name__.endswith(("Loss", "loss"))
