@@ -80,8 +80,8 @@ def main():
                 optimizer.zero_grad()
                 loss = loss_fn(model(images), labels)
                 loss.backward()
-                optimizer.step()
                 history.append(loss.item())
+                optimizer.step()
             test_loss, accuracy = evaluate(model, test, loss_fn)
             print(
                 f"epoch {epoch + 1}: loss {history[-1]:.3f}, test loss {test_loss:.3f}, accuracy {accuracy:.1%}"

@@ -55,7 +55,8 @@ class Table:
         size = len(self._entries)
         self._rows = np.zeros((max(size, 1), 4), dtype=np.uint64)
         self._rows[:, 2] = _LIVE_KEY if alias else 0
-        self._flat = memoryview(self._rows.reshape(-1))
+        flat: Any = self._rows.reshape(-1)
+        self._flat = memoryview(flat)
         self.dead = False
 
     def __len__(self) -> int:

@@ -354,7 +354,7 @@ def _wrap_scaler() -> None:
                 hook.leave_if_stopped()
         return result
 
-    GradScaler.scale, GradScaler.step = scale, step  # type: ignore[method-assign,assignment]
+    GradScaler.scale, GradScaler.step = scale, step  # type: ignore[method-assign]
 
 
 def _scaled(hook: Hook, scaler: Any, outputs: Any, result: Any) -> None:

@@ -1,0 +1,69 @@
+"""From the training to the reader: what a trial shows is what PyTorch had."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import luff
+import luff.torch
+from luff import _core
+
+pytestmark = pytest.mark.skipif(not hasattr(_core, "open_trial"), reason="luff._core cannot open a trial")
+
+RAW = {
+    "weights": {"roles": ["weight", "bias"], "forms": ["raw", "summary"], "save": {"save_interval": 1}},
+    "gradients": {"roles": ["gradient"], "forms": ["raw", "summary"], "save": {"save_interval": 1}},
+    "outputs": {"roles": ["output"], "forms": ["raw", "summary"], "save": {"save_interval": 1}},
+}
+
+
+def test_values_losses_and_settings(tmp_path):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    hook = luff.torch.attach(model, optimizer, run=tmp_path / "run", collections=RAW)
+    weights, gradients, outputs, losses = [], [], [], []
+    for x, y in cases.batches():
+        weights.append(model[0].weight.detach().clone().numpy())
+        optimizer.zero_grad()
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        loss.backward()
+        gradients.append(model[2].weight.grad.clone().numpy())
+        outputs.append(out.detach().clone().numpy())
+        losses.append(loss.item())
+        optimizer.step()
+    hook.close()
+    assert hook.guard.first == {}
+    trial = luff.open_trial(tmp_path / "run")
+    assert list(trial.steps("TRAIN")) == list(range(6))
+    for step in range(6):
+        for name, wanted in (
+            ("Sequential_0.weight", weights),
+            ("gradient/Sequential_2.weight", gradients),
+            ("Sequential_output_0", outputs),
+            ("2_output_0", outputs),
+        ):
+            assert np.array_equal(trial.tensor(name).value(step, mode="TRAIN"), wanted[step]), name
+        loss = trial.tensor("CrossEntropyLoss_output_0").value(step, mode="TRAIN")
+        assert float(np.asarray(loss).reshape(-1)[0]) == losses[step]
+    columns = trial.tensor("gradient/Sequential_2.weight").summaries()
+    wanted = [np.linalg.norm(gradient.astype(np.float64)) for gradient in gradients]
+    assert np.allclose(columns["l2"], wanted, rtol=1e-6)
+    assert list(columns["update"]) == list(range(6))
+
+
+def test_a_run_is_not_overwritten(tmp_path):
+    model = nn.Linear(2, 2)
+    luff.torch.attach(model, run=tmp_path / "run").close()
+    with pytest.raises(luff.LuffError):
+        luff.torch.attach(model, run=tmp_path / "run")
+
+
+def test_a_wrong_setting_is_refused_at_once(tmp_path):
+    with pytest.raises(luff.LuffError, match="max_overhead"):
+        luff.torch.attach(nn.Linear(2, 2), run=tmp_path / "run", max_overhed=0.1)
