@@ -34,6 +34,12 @@ def _forms(*forms: str) -> list[dict[str, Any]]:
     return [{"name": name, "forms": list(forms), "save": EVERY} for name in WG]
 
 
+def _all(interval: int) -> list[dict[str, Any]]:
+    """What smdebug calls all: optimizer state and buffers are not among it."""
+    roles = ["weight", "bias", "gradient", "input", "output", "loss", "loss_input", "label"]
+    return [{"name": "everything", "roles": roles, "save": {"save_interval": interval}}]
+
+
 @dataclass
 class Row:
     """One line of the table."""
@@ -56,7 +62,7 @@ ROWS = [
     Row(
         "all_10",
         "all tensors every 10 steps",
-        {"save_all": True, "save_interval": 10},
+        {"collections": _all(10), "defaults": False},
         "all",
         10,
         _goals(1.04, 1.04, 1.04),
@@ -74,7 +80,7 @@ ROWS = [
     Row(
         "all_1",
         "all tensors every step",
-        {"save_all": True, "save_interval": 1},
+        {"collections": _all(1), "defaults": False},
         "all",
         1,
         _goals(1.22, 1.15, 1.12),
@@ -302,11 +308,15 @@ def idle(model: str) -> dict[str, Any]:
         folder = tempfile.mkdtemp(prefix="luff-bench-")
         never = [{"name": name, "forms": []} for name in (*WG, "losses")]
         hook = (
-            luff.torch.attach(tiny, optimizer, run=os.path.join(folder, "run"), collections=never) if attach else None
+            luff.torch.attach(tiny, optimizer, run=os.path.join(folder, "run"), collections=never)
+            if attach
+            else None
         )
         for calls in (0, 2000):
             tiny_step(tiny, optimizer, calls)
-        fixed = min(timed(lambda: [tiny_step(tiny, optimizer, 0) for _ in range(200)]) for _ in range(7)) / 200
+        fixed = (
+            min(timed(lambda: [tiny_step(tiny, optimizer, 0) for _ in range(200)]) for _ in range(7)) / 200
+        )
         many = min(timed(lambda: tiny_step(tiny, optimizer, 20_000)) for _ in range(7))
         if hook is not None:
             hook.close()
@@ -342,8 +352,24 @@ def timed(function: Callable[[], object]) -> float:
 def pinned(arguments: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The row `wg_1` once more in a process with one core: its extra against the one above."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [sys.executable, __file__, "--rows", "wg_1", "--models", arguments.models, "--json", file.name]
-        command += ["--pairs", str(arguments.pairs), "--steps", str(arguments.steps), "--one-core", "--no-idle"]
+        command = [
+            sys.executable,
+            __file__,
+            "--rows",
+            "wg_1",
+            "--models",
+            arguments.models,
+            "--json",
+            file.name,
+        ]
+        command += [
+            "--pairs",
+            str(arguments.pairs),
+            "--steps",
+            str(arguments.steps),
+            "--one-core",
+            "--no-idle",
+        ]
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
         with open(file.name, encoding="utf-8") as text:
             content = text.read()
@@ -368,7 +394,9 @@ def show(record: dict[str, Any]) -> None:
     for name in ("luff", "smdebug"):
         if name in record:
             own = record[name]
-            parts.append(f"{name} x{own['slowdown']:.3f} (cpu x{own['cpu_ratio']:.3f}, +{own['extra_ms']:.2f} ms)")
+            parts.append(
+                f"{name} x{own['slowdown']:.3f} (cpu x{own['cpu_ratio']:.3f}, +{own['extra_ms']:.2f} ms)"
+            )
     if "share" in record:
         parts.append(f"share 1/{1 / max(record['share'], 1e-9):.1f}")
     if "ratio" in record:
@@ -386,7 +414,9 @@ def show(record: dict[str, Any]) -> None:
 
 def main() -> int:
     """Runs the rows that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", default=",".join(models.NAMES))
     parser.add_argument("--rows", default=",".join(r.name for r in ROWS))
     parser.add_argument("--pairs", type=int, default=8)

@@ -1,8 +1,10 @@
-// A trainer without Python: a network of two layers learns y = sin(3 x) by gradient descent while Luff watches.
+// A trainer without Python: a network of two layers learns y = sin(3 x) by gradient descent while Luff
+// watches.
 //
 //   luff_example_trainer RUN_DIRECTORY [LEARNING_RATE]
 //
-// Afterwards: luff show RUN_DIRECTORY; luff check RUN_DIRECTORY. A learning rate of 50 gives the rules something to say.
+// Afterwards: luff show RUN_DIRECTORY; luff check RUN_DIRECTORY. A learning rate of 50 gives the rules
+// something to say.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -30,8 +32,8 @@ struct Parameter {
   TensorRef value_ref, gradient_ref;
 };
 
-Parameter Make(Session& session, const std::string& name, Role role, std::vector<std::int64_t> shape, float scale,
-               std::mt19937& random) {
+Parameter Make(Session& session, const std::string& name, Role role, std::vector<std::int64_t> shape,
+               float scale, std::mt19937& random) {
   const luff::Layout layout = *luff::Layout::Contiguous(luff::DType::kFloat32, shape);
   Parameter p;
   p.value.resize(layout.element_count());
@@ -81,7 +83,8 @@ int main(int argc, char** argv) {
   auto reason = luff::format::EndReason::kCompleted;
   for (int step = 0; step < kSteps; ++step) {
     luff_session.BeginStep(Mode::kTrain, step);
-    for (const Parameter& p : parameters) luff_session.Capture({&p.value_ref, 1});  // those the forward pass uses
+    for (const Parameter& p : parameters)
+      luff_session.Capture({&p.value_ref, 1});  // those the forward pass uses
     for (Parameter& p : parameters) p.gradient.assign(p.gradient.size(), 0);
     loss = 0;
     for (std::size_t n = 0; n < kBatch; ++n) {

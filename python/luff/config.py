@@ -60,7 +60,9 @@ class SaveConfigMode:
         if self.end_step is not None:
             self.end_step = _integer("end_step", self.end_step)
         steps = self.save_steps if self.save_steps is not None else []
-        if not isinstance(steps, list) or not all(isinstance(s, int) and not isinstance(s, bool) for s in steps):
+        if not isinstance(steps, list) or not all(
+            isinstance(s, int) and not isinstance(s, bool) for s in steps
+        ):
             raise InvalidArgumentError(f"save_steps is {steps!r}, expected a list of whole numbers")
         self.save_steps = list(steps)
 
@@ -125,7 +127,9 @@ class SaveConfig:
         if name not in _MODES:
             raise InvalidArgumentError(f"mode is {mode!r}, expected one of {', '.join(_MODES)}")
         if config is not None and not isinstance(config, SaveConfigMode):
-            raise InvalidArgumentError(f"the save configuration of {name} is {config!r}, expected a SaveConfigMode")
+            raise InvalidArgumentError(
+                f"the save configuration of {name} is {config!r}, expected a SaveConfigMode"
+            )
         self.modes[name] = config
 
     def get_save_config(self, mode: Mode | str) -> SaveConfigMode:
@@ -139,7 +143,9 @@ class SaveConfig:
         name = mode.name if isinstance(mode, Mode) else mode
         config = self.modes.get(name)
         if config is None:
-            raise InvalidArgumentError(f"no save configuration for mode {name}; known: {', '.join(self.modes)}")
+            raise InvalidArgumentError(
+                f"no save configuration for mode {name}; known: {', '.join(self.modes)}"
+            )
         return config
 
     def should_save_step(self, mode: Mode | str, step: int) -> bool:
@@ -262,7 +268,9 @@ class Collection(Mapping[str, Any]):
         if not isinstance(name, str) or not name:
             raise InvalidArgumentError(f"the name of a collection is {name!r}, expected a word")
         if forms is not None and reduction_config is not None:
-            raise InvalidArgumentError(f"collection {name!r} has forms and reduction_config; give one of them")
+            raise InvalidArgumentError(
+                f"collection {name!r} has forms and reduction_config; give one of them"
+            )
         self.name = name
         self._json: dict[str, Any] = {"name": name}
         for key, value in (("include", include), ("exclude", exclude)):

@@ -1,5 +1,5 @@
-// luff._core.Session: what a hook calls while a model trains. Capture lets go of the GIL only when it reads more than
-// 32 KiB; the calls made for every module and event are plain ones.
+// luff._core.Session: what a hook calls while a model trains. Capture lets go of the GIL only when it reads
+// more than 32 KiB; the calls made for every module and event are plain ones.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -38,7 +38,8 @@ std::chrono::milliseconds Milliseconds(double seconds) {
 
 Layout MakeLayout(int dtype, const Numbers& shape, const std::optional<Numbers>& strides) {
   if (dtype < 0 || dtype > 255 || !IsKnownDType(static_cast<std::uint8_t>(dtype))) {
-    ThrowIfError(InvalidArgument("dtype code " + std::to_string(dtype) + " found, a member of DType expected"));
+    ThrowIfError(
+        InvalidArgument("dtype code " + std::to_string(dtype) + " found, a member of DType expected"));
   }
   const auto type = static_cast<DType>(dtype);
   return Unwrap(strides ? Layout::Strided(type, shape, *strides) : Layout::Contiguous(type, shape));
@@ -47,7 +48,8 @@ Layout MakeLayout(int dtype, const Numbers& shape, const std::optional<Numbers>&
 class PySession {
  public:
   PySession(std::unique_ptr<capture::Session> session, std::string run_path)
-      : session_(std::move(session)), run_path_(std::move(run_path)) {}
+      : session_(std::move(session)),
+        run_path_(std::move(run_path)) {}
 
   static std::unique_ptr<PySession> Open(const std::string& run_path, bool resume, bool join,
                                          std::optional<std::uint32_t> worker, std::uint32_t world_size,
@@ -69,7 +71,8 @@ class PySession {
   void Capture(const Table& table, std::optional<std::size_t> count, double factor) const {
     static_assert(sizeof(capture::TensorRef) == 4 * sizeof(std::uint64_t));
     const std::size_t rows = std::min(count.value_or(table.shape(0)), table.shape(0));
-    const std::span<const capture::TensorRef> refs(reinterpret_cast<const capture::TensorRef*>(table.data()), rows);
+    const std::span<const capture::TensorRef> refs(reinterpret_cast<const capture::TensorRef*>(table.data()),
+                                                   rows);
     CaptureRefs(refs, factor);
   }
 
@@ -110,10 +113,12 @@ void InitSession(nb::module_& m) {
       [](const std::string& config_json) {
         return capture::DescribeCollections(Unwrap(capture::ParseConfigUntrusted(config_json)));
       },
-      nb::arg("config_json"), "The collections that a capture configuration means, as JSON; raises what is wrong with it.");
+      nb::arg("config_json"),
+      "The collections that a capture configuration means, as JSON; raises what is wrong with it.");
 
-  nb::class_<PySession>(m, "Session", "One worker's recording of a run. All methods after `open` never raise for "
-                                      "reasons of the run, the disk or the network.")
+  nb::class_<PySession>(m, "Session",
+                        "One worker's recording of a run. All methods after `open` never raise for "
+                        "reasons of the run, the disk or the network.")
       .def_static("open", &PySession::Open, nb::arg("run_path"), nb::kw_only(), nb::arg("resume") = false,
                   nb::arg("join") = false, nb::arg("worker") = nb::none(), nb::arg("world_size") = 1,
                   nb::arg("config_json") = "", nb::arg("command_json") = "",
@@ -143,7 +148,9 @@ void InitSession(nb::module_& m) {
           nb::arg("global_offset"), "The same for a part of a larger tensor.")
       .def(
           "set_document",
-          [](const PySession& s, std::string_view name, std::string_view json) { s.get().SetDocument(name, json); },
+          [](const PySession& s, std::string_view name, std::string_view json) {
+            s.get().SetDocument(name, json);
+          },
           nb::arg("name"), nb::arg("json_text"), "A JSON document of the run, at most 16 MiB.")
       .def(
           "begin_step",
@@ -153,31 +160,37 @@ void InitSession(nb::module_& m) {
           nb::arg("mode"), nb::arg("mode_step"), "Decide what is due in the step that begins.")
       .def(
           "due_role",
-          [](const PySession& s, std::uint8_t role) { return s.get().DueForms(static_cast<format::Role>(role)); },
+          [](const PySession& s, std::uint8_t role) {
+            return s.get().DueForms(static_cast<format::Role>(role));
+          },
           nb::arg("role"), "Form bits due in this step for any tensor of the role; 0: nothing.")
       .def(
-          "due_tensor", [](const PySession& s, std::uint32_t id) { return s.get().DueForms(id); }, nb::arg("tensor"),
-          "Form bits due in this step for one tensor.")
+          "due_tensor", [](const PySession& s, std::uint32_t id) { return s.get().DueForms(id); },
+          nb::arg("tensor"), "Form bits due in this step for one tensor.")
       .def(
           "capture",
-          [](const PySession& s, const Table& table, std::optional<std::size_t> count) { s.Capture(table, count, 1.0); },
+          [](const PySession& s, const Table& table, std::optional<std::size_t> count) {
+            s.Capture(table, count, 1.0);
+          },
           nb::arg("table"), nb::arg("count") = nb::none(),
           "Copy and summarise what is due. Rows of uint64: id | layout << 32, address, storage key, flags.")
       .def(
           "capture_one",
           [](const PySession& s, std::uint32_t id, std::uint32_t layout, std::uint64_t address,
              std::uint64_t storage_key, std::uint64_t flags) {
-            const capture::TensorRef ref{id, layout, reinterpret_cast<const std::byte*>(address), storage_key, flags};
+            const capture::TensorRef ref{id, layout, reinterpret_cast<const std::byte*>(address), storage_key,
+                                         flags};
             s.CaptureRefs({&ref, 1}, 1.0);
           },
-          nb::arg("tensor"), nb::arg("layout"), nb::arg("address"), nb::arg("storage_key") = 0, nb::arg("flags") = 0,
-          "The same for one tensor.")
+          nb::arg("tensor"), nb::arg("layout"), nb::arg("address"), nb::arg("storage_key") = 0,
+          nb::arg("flags") = 0, "The same for one tensor.")
       .def(
           "capture_scaled",
           [](const PySession& s, const Table& table, double factor, std::optional<std::size_t> count) {
             s.Capture(table, count, factor);
           },
-          nb::arg("table"), nb::arg("factor"), nb::arg("count") = nb::none(), "The same for values to be multiplied.")
+          nb::arg("table"), nb::arg("factor"), nb::arg("count") = nb::none(),
+          "The same for values to be multiplied.")
       .def(
           "scalar", [](const PySession& s, std::uint32_t id, double value) { s.get().Scalar(id, value); },
           nb::arg("tensor"), nb::arg("value"), "Record a number.")
@@ -196,9 +209,8 @@ void InitSession(nb::module_& m) {
           nb::arg("json_text"), "Record an event with an object of its own, which has \"kind\".")
       .def(
           "gap",
-          [](const PySession& s, std::uint32_t id, std::uint16_t reason, std::uint32_t forms, std::uint64_t count) {
-            s.get().Gap(id, static_cast<format::GapReason>(reason), forms, count);
-          },
+          [](const PySession& s, std::uint32_t id, std::uint16_t reason, std::uint32_t forms,
+             std::uint64_t count) { s.get().Gap(id, static_cast<format::GapReason>(reason), forms, count); },
           nb::arg("tensor"), nb::arg("reason"), nb::arg("forms"), nb::arg("count") = 1,
           "Say that something was not recorded, and why.")
       .def(
@@ -228,7 +240,8 @@ void InitSession(nb::module_& m) {
           },
           nb::arg("train_step"), "After that many TRAIN steps: wait, bounded, if a proposal names this one.")
       .def(
-          "stop_reason", [](const PySession& s) { return s.get().stop_reason(); }, "Why the run is stopped, for people.")
+          "stop_reason", [](const PySession& s) { return s.get().stop_reason(); },
+          "Why the run is stopped, for people.")
       .def(
           "flush",
           [](const PySession& s, double timeout_s) {
@@ -247,7 +260,8 @@ void InitSession(nb::module_& m) {
           "after_fork_in_child", [](const PySession& s) { s.get().AfterForkInChild(); },
           "In a forked child: take nothing more.")
       .def("health", &HealthDict, "Counters, the first error, and whether anything is still taken.")
-      .def_prop_ro("worker", [](const PySession& s) { return s.get().worker(); }, "Number of this worker.")
+      .def_prop_ro(
+          "worker", [](const PySession& s) { return s.get().worker(); }, "Number of this worker.")
       .def_prop_ro("run_path", &PySession::run_path, "The run directory.");
 }
 

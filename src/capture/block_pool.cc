@@ -22,8 +22,9 @@ std::size_t MaxBlocks(std::uint64_t max_bytes) {
   if (max_bytes == 0) {
     const long pages = sysconf(_SC_PHYS_PAGES);
     const long page = sysconf(_SC_PAGESIZE);
-    const std::uint64_t memory =
-        pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : kDefaultMax;
+    const std::uint64_t memory = pages > 0 && page > 0
+                                     ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page)
+                                     : kDefaultMax;
     max_bytes = std::min(kDefaultMax, memory / 20);
   }
   return std::max<std::size_t>(kMinBlocks, static_cast<std::size_t>(max_bytes / kBlockBytes));
@@ -50,7 +51,8 @@ BlockPool::~BlockPool() {
 }
 
 std::byte* BlockPool::Map() noexcept {
-  void* raw = mmap(nullptr, kBlockBytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* raw =
+      mmap(nullptr, kBlockBytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(raw);
   const auto misplaced = reinterpret_cast<std::uintptr_t>(begin) % kHugePage;

@@ -15,8 +15,8 @@ namespace luff::capture {
 inline constexpr std::size_t kBlockHugeBytes = 8U << 20;
 inline constexpr std::size_t kBlockBytes = kBlockHugeBytes + (64U << 10);
 
-/// Memory in file layout. Whoever holds a reference may read; the producer that acquired it may write beyond what it
-/// has handed on.
+/// Memory in file layout. Whoever holds a reference may read; the producer that acquired it may write beyond
+/// what it has handed on.
 struct Block {
   std::byte* data = nullptr;
   std::atomic<std::uint32_t> references{0};
@@ -24,8 +24,9 @@ struct Block {
   std::uint32_t pins = 0;        // readers of old content; guarded by the pool's mutex
 };
 
-/// Reused 8 MiB blocks: 2 MiB-aligned, huge pages advised, absent in forked children (MADV_DONTFORK), most recently used
-/// first, never unmapped before the end. **Thread-safe.** Nothing here allocates once the pool has grown.
+/// Reused 8 MiB blocks: 2 MiB-aligned, huge pages advised, absent in forked children (MADV_DONTFORK), most
+/// recently used first, never unmapped before the end. **Thread-safe.** Nothing here allocates once the pool
+/// has grown.
 class BlockPool {
  public:
   /// `max_bytes` 0: min(512 MiB, 5 % of memory); at least 4 blocks.
@@ -42,7 +43,8 @@ class BlockPool {
   /// Gives one reference back; the last one frees the block.
   void Release(Block* block) noexcept;
 
-  /// Keeps the content of a block that may already be free from being overwritten. False if it was reused since.
+  /// Keeps the content of a block that may already be free from being overwritten. False if it was reused
+  /// since.
   [[nodiscard]] bool Pin(Block* block, std::uint64_t generation) noexcept;
   void Unpin(Block* block) noexcept;
   [[nodiscard]] std::uint64_t Generation(const Block* block) noexcept;

@@ -25,12 +25,29 @@ struct Named {
 };
 
 constexpr std::array<Named, kRoleCount> kRoles{{
-    {"other", 0}, {"weight", 1}, {"bias", 2}, {"gradient", 3}, {"buffer", 4}, {"input", 5}, {"output", 6},
-    {"loss", 7}, {"loss_input", 8}, {"optimizer_state", 9}, {"optimizer_setting", 10}, {"scalar", 11},
-    {"custom", 12}, {"label", 13},
+    {"other", 0},
+    {"weight", 1},
+    {"bias", 2},
+    {"gradient", 3},
+    {"buffer", 4},
+    {"input", 5},
+    {"output", 6},
+    {"loss", 7},
+    {"loss_input", 8},
+    {"optimizer_state", 9},
+    {"optimizer_setting", 10},
+    {"scalar", 11},
+    {"custom", 12},
+    {"label", 13},
 }};
 constexpr std::array<Named, 8> kForms{{
-    {"summary", 1}, {"raw", 2}, {"histogram", 4}, {"hash", 8}, {"units", 16}, {"difference", 32}, {"extra", 64},
+    {"summary", 1},
+    {"raw", 2},
+    {"histogram", 4},
+    {"hash", 8},
+    {"units", 16},
+    {"difference", 32},
+    {"extra", 64},
     {"shape", 128},
 }};
 constexpr std::array<Named, kModeCount> kModes{{{"TRAIN", 1}, {"EVAL", 2}, {"PREDICT", 3}, {"GLOBAL", 4}}};
@@ -44,8 +61,8 @@ constexpr std::uint32_t FormBit(Form form) { return static_cast<std::uint32_t>(f
 constexpr std::uint32_t kSummaryForm = FormBit(Form::kSummary);
 constexpr std::uint32_t kFullForms = FormBit(Form::kSummary) | FormBit(Form::kRaw);
 
-// Collections that need no regex of the user's. The expressions are the published ones; they are asked only for
-// tensors that can be meant, so that an output of a module called "weight_norm" does not become a weight.
+// Collections that need no regex of the user's. The expressions are the published ones; they are asked only
+// for tensors that can be meant, so that an output of a module called "weight_norm" does not become a weight.
 struct BuiltIn {
   std::string_view name;
   std::string_view include;
@@ -97,8 +114,8 @@ Status Unknown(std::string_view what, std::string_view found, std::span<const st
   }
   std::string all;
   for (std::string_view k : known) all += (all.empty() ? "" : ", ") + std::string(k);
-  return InvalidArgument("unknown " + std::string(what) + " " + Quoted(found) + " in " + where + "; did you mean " +
-                         Quoted(nearest) + "? Known: " + all);
+  return InvalidArgument("unknown " + std::string(what) + " " + Quoted(found) + " in " + where +
+                         "; did you mean " + Quoted(nearest) + "? Known: " + all);
 }
 
 Status Wrong(const std::string& where, std::string_view key, const Json& found, std::string_view expected) {
@@ -170,7 +187,8 @@ Status ParseRegexes(const Json& value, std::string_view key, const std::string& 
 constexpr std::array<std::string_view, 4> kSaveKeys{"save_interval", "start_step", "end_step", "save_steps"};
 
 Status ParseSaveMode(const Json& json, const std::string& where, SaveMode* out) {
-  if (!json.is_object()) return Wrong(where, "save", json, "an object with save_interval, start_step, end_step, save_steps");
+  if (!json.is_object())
+    return Wrong(where, "save", json, "an object with save_interval, start_step, end_step, save_steps");
   for (const auto& [key, value] : json.items()) {
     if (key == "save_interval") {
       LUFF_RETURN_IF_ERROR(ParseInteger(value, key, where, 1, &out->save_interval));
@@ -237,8 +255,8 @@ Status ParseKeep(const Json& value, const std::string& where, store::Retention* 
 }
 
 constexpr std::array<std::string_view, 12> kCollectionKeys{
-    "name", "include", "exclude", "tensor_names", "roles", "module_types", "forms", "unit_axis", "save", "keep",
-    "max_bytes", "policy"};
+    "name",  "include",   "exclude", "tensor_names", "roles",     "module_types",
+    "forms", "unit_axis", "save",    "keep",         "max_bytes", "policy"};
 
 void ApplyBuiltIn(const BuiltIn& built_in, CollectionConfig* out) {
   out->name = built_in.name;
@@ -249,8 +267,10 @@ void ApplyBuiltIn(const BuiltIn& built_in, CollectionConfig* out) {
 
 Status ParseCollection(const Json& json, const std::string& position, CollectionConfig* out) {
   if (!json.is_object()) return Wrong("the configuration", position, json, "an object");
-  if (!json.contains("name") || !json["name"].is_string() || json["name"].get_ref<const std::string&>().empty()) {
-    return InvalidArgument(position + ": no name found, expected \"name\": a word that tells collections apart");
+  if (!json.contains("name") || !json["name"].is_string() ||
+      json["name"].get_ref<const std::string&>().empty()) {
+    return InvalidArgument(position +
+                           ": no name found, expected \"name\": a word that tells collections apart");
   }
   const std::string name = json["name"].get<std::string>();
   const std::string where = "collection " + Quoted(name);
@@ -264,8 +284,10 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
   }
   if (json.contains("include") || json.contains("roles") || json.contains("tensor_names") ||
       json.contains("module_types")) {  // an own choice replaces the built-in one
-    selects = selects || !json.value("include", Json::array()).empty() || !json.value("roles", Json::array()).empty() ||
-              !json.value("tensor_names", Json::array()).empty() || !json.value("module_types", Json::array()).empty();
+    selects = selects || !json.value("include", Json::array()).empty() ||
+              !json.value("roles", Json::array()).empty() ||
+              !json.value("tensor_names", Json::array()).empty() ||
+              !json.value("module_types", Json::array()).empty();
     if (!json.value("include", Json::array()).empty() || !json.value("roles", Json::array()).empty()) {
       out->include.clear();
       out->include_roles = ~0U;
@@ -273,7 +295,8 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
     }
   }
   if (!selects) {
-    return InvalidArgument(where + " selects nothing: expected \"include\" (regexes), \"tensor_names\", \"roles\" or "
+    return InvalidArgument(where +
+                           " selects nothing: expected \"include\" (regexes), \"tensor_names\", \"roles\" or "
                            "\"module_types\"");
   }
   for (const auto& [key, value] : json.items()) {
@@ -322,8 +345,9 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
 }
 
 constexpr std::array<std::string_view, 13> kTopKeys{
-    "collections", "defaults", "save", "save_interval", "include_regex", "save_all", "max_overhead", "max_bytes",
-    "summary_max_bytes", "pool_max_bytes", "direct_io", "sync", "events"};
+    "collections", "defaults",     "save",      "save_interval",     "include_regex",
+    "save_all",    "max_overhead", "max_bytes", "summary_max_bytes", "pool_max_bytes",
+    "direct_io",   "sync",         "events"};
 
 Status ParseBool(const Json& value, std::string_view key, bool* out) {
   if (!value.is_boolean()) return Wrong("the configuration", key, value, "true or false");
@@ -365,7 +389,8 @@ Status ParseSettings(const Json& json, Config* out) {
 Status Add(CollectionConfig collection, Config* out) {
   for (const CollectionConfig& other : out->collections) {
     if (other.name == collection.name) {
-      return InvalidArgument("two collections are called " + Quoted(collection.name) + ", expected one of each name");
+      return InvalidArgument("two collections are called " + Quoted(collection.name) +
+                             ", expected one of each name");
     }
   }
   if (out->collections.size() == kMaxCollections) {
@@ -388,7 +413,8 @@ Status Build(const Json& json, Config* out) {
   for (SaveMode& mode : base_save) mode.save_interval = 1;
   if (json.contains("save_interval")) {
     std::int64_t interval = 0;
-    LUFF_RETURN_IF_ERROR(ParseInteger(json["save_interval"], "save_interval", "the configuration", 1, &interval));
+    LUFF_RETURN_IF_ERROR(
+        ParseInteger(json["save_interval"], "save_interval", "the configuration", 1, &interval));
     for (SaveMode& mode : listed_save) mode.save_interval = interval;
     base_save = listed_save;
   }
@@ -404,7 +430,8 @@ Status Build(const Json& json, Config* out) {
     for (const Json& item : json["collections"]) {
       CollectionConfig collection;
       collection.save = listed_save;
-      LUFF_RETURN_IF_ERROR(ParseCollection(item, "collections[" + std::to_string(position++) + "]", &collection));
+      LUFF_RETURN_IF_ERROR(
+          ParseCollection(item, "collections[" + std::to_string(position++) + "]", &collection));
       LUFF_RETURN_IF_ERROR(Add(std::move(collection), out));
     }
   }

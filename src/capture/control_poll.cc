@@ -11,7 +11,7 @@ void ControlPoll::Poll(std::int64_t steady_ns, std::vector<format::AckRow>* acks
   constexpr std::int64_t kCoarseNs = 50'000'000;
   constexpr std::int64_t kFullNs = 1'000'000'000;
   gate_->TakeAnswers(acks);
-  struct stat info {};
+  struct stat info{};
   const bool found = ::stat(directory_.c_str(), &info) == 0;
   const std::int64_t modified = found ? info.st_mtim.tv_sec * 1'000'000'000LL + info.st_mtim.tv_nsec : -1;
   if (modified != modified_ns_) {

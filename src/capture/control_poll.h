@@ -9,14 +9,18 @@
 
 namespace luff::capture {
 
-/// Notices new control records cheaply: one stat of the directory a poll; a listing when its time changed, shortly after
-/// that (times are coarse), and every second (network file systems cache them). **Owned by the writer thread.**
+/// Notices new control records cheaply: one stat of the directory a poll; a listing when its time changed,
+/// shortly after that (times are coarse), and every second (network file systems cache them). **Owned by the
+/// writer thread.**
 class ControlPoll {
  public:
   using Read = std::function<Result<std::vector<store::ControlRecord>>(std::uint64_t after)>;
   /// Records up to `after` are history. `read` is store::ReadControl but in tests.
   ControlPoll(std::string directory, std::uint64_t after, Read read, StopGate* gate)
-      : directory_(std::move(directory)), after_(after), read_(std::move(read)), gate_(gate) {}
+      : directory_(std::move(directory)),
+        after_(after),
+        read_(std::move(read)),
+        gate_(gate) {}
 
   /// Answers to write are appended to `acks`.
   void Poll(std::int64_t steady_ns, std::vector<format::AckRow>* acks);

@@ -48,7 +48,8 @@ void Core::RunWriter() {
   // Linux: priorities are those of a thread.
   static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice));
   for (;;) {
-    if (const std::size_t spare = wanted_spare.load(std::memory_order_relaxed); spare > 0) pool.Prepare(spare);
+    if (const std::size_t spare = wanted_spare.load(std::memory_order_relaxed); spare > 0)
+      pool.Prepare(spare);
     const std::int64_t poll = gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs;
     std::unique_ptr<Work> work = queue.Pop(std::chrono::nanoseconds(poll));
     const bool closing = close_asked.load(std::memory_order_acquire);
@@ -61,7 +62,9 @@ void Core::RunWriter() {
       queue.Recycle(std::move(work));
       processed.fetch_add(1, std::memory_order_release);
       if (waiters.load(std::memory_order_acquire) > 0) {
-        { MutexLock lock(done_mutex); }
+        {
+          MutexLock lock(done_mutex);
+        }
         done.notify_all();
       }
     }

@@ -22,11 +22,11 @@
 
 namespace luff::capture {
 
-/// Everything that the training threads and the writer thread share. Lives until both have let go of it, so that a
-/// writer thread that hangs on a dead file system outlives the session without harm.
+/// Everything that the training threads and the writer thread share. Lives until both have let go of it, so
+/// that a writer thread that hangs on a dead file system outlives the session without harm.
 struct Core {
-  Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory, std::uint64_t control_after,
-       ControlPoll::Read read);
+  Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory,
+       std::uint64_t control_after, ControlPoll::Read read);
 
   /// Body of the writer thread: until close was asked for and the queue is empty.
   void RunWriter();
@@ -47,13 +47,13 @@ struct Core {
   ControlPoll control;
   Mutex pump_mutex;
 
-  std::atomic<std::uint64_t> processed{0};   // items done by the writer thread
+  std::atomic<std::uint64_t> processed{0};  // items done by the writer thread
   std::atomic<bool> close_asked{false};
   std::atomic<format::EndReason> close_reason{format::EndReason::kFailed};
   std::atomic<bool> give_up{false};          // the deadline has passed: do not publish more
   std::atomic<std::size_t> wanted_spare{0};  // free blocks to keep touched
   Mutex done_mutex;
-  std::condition_variable done;              // an item was processed, or the writer thread has ended
+  std::condition_variable done;  // an item was processed, or the writer thread has ended
   bool finished LUFF_GUARDED_BY(done_mutex) = false;
   std::atomic<int> waiters{0};
 

@@ -8,8 +8,8 @@
 
 namespace luff::capture {
 
-/// Joins gaps of the same kind over steps, so that a lasting shortage is a few rows instead of one for each step. The
-/// first is told at once, later ones at most once a second. **Owned by the writer thread.**
+/// Joins gaps of the same kind over steps, so that a lasting shortage is a few rows instead of one for each
+/// step. The first is told at once, later ones at most once a second. **Owned by the writer thread.**
 class GapBook {
  public:
   /// Rows with first_step < 0 get `step`.

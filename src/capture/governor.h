@@ -4,8 +4,9 @@
 
 namespace luff::capture {
 
-/// Keeps the time that capture takes in the training thread below a share of the step time, by widening the interval
-/// of **raw values** only. Acts neither in the first 200 steps nor when capture takes less than 200 us a step.
+/// Keeps the time that capture takes in the training thread below a share of the step time, by widening the
+/// interval of **raw values** only. Acts neither in the first 200 steps nor when capture takes less than 200
+/// us a step.
 ///
 /// Step calls come from one thread at a time; `overhead_ratio` and `stride` may be read by any.
 class Governor {

@@ -40,7 +40,8 @@ Result<std::uint32_t> ClaimWorker(Env& env, const std::string& run_path) {
     if (made.ok()) return worker;
     if (made.code() != StatusCode::kAlreadyExists) return made;
   }
-  return ResourceExhausted("all of " + std::to_string(kMaxWorkers) + " worker numbers are taken in " + run_path);
+  return ResourceExhausted("all of " + std::to_string(kMaxWorkers) + " worker numbers are taken in " +
+                           run_path);
 }
 
 }  // namespace

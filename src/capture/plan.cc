@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::uint32_t RoleBit(format::Role role) { return 1U << static_cast<unsigned>(role); }
 
-// Roles whose names an expression can match. Names of gradients begin with "gradient/", so an expression that is
-// anchored there asks nothing of the other roles.
+// Roles whose names an expression can match. Names of gradients begin with "gradient/", so an expression that
+// is anchored there asks nothing of the other roles.
 std::uint32_t RolesOfExpression(std::string_view pattern) {
   constexpr std::uint32_t kGradients =
       RoleBit(format::Role::kGradient) | RoleBit(format::Role::kCustom) | RoleBit(format::Role::kOther);
@@ -42,7 +42,8 @@ Result<Plan> Plan::Make(Config config) {
     for (std::size_t role = 0; role < kRoleCount; ++role) {
       if ((roles >> role & 1U) != 0 && c.forms != 0) plan.possible_[role] |= std::uint64_t{1} << index;
     }
-    if ((c.forms & static_cast<std::uint32_t>(format::Form::kRaw)) != 0) plan.raw_ |= std::uint64_t{1} << index;
+    if ((c.forms & static_cast<std::uint32_t>(format::Form::kRaw)) != 0)
+      plan.raw_ |= std::uint64_t{1} << index;
     ++index;
   }
   return plan;
@@ -82,7 +83,8 @@ std::uint64_t Plan::DueCollections(format::Mode mode, std::int64_t mode_step) co
 
 std::uint32_t Plan::FormsOf(std::uint64_t collections) const noexcept {
   std::uint32_t forms = 0;
-  for (; collections != 0; collections &= collections - 1) forms |= collection(std::countr_zero(collections)).forms;
+  for (; collections != 0; collections &= collections - 1)
+    forms |= collection(std::countr_zero(collections)).forms;
   return forms;
 }
 

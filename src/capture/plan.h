@@ -10,14 +10,15 @@
 
 namespace luff::capture {
 
-/// Collections with their expressions compiled: who is in which, and what is due when. Collections are bits of a
-/// 64-bit mask. **Thread-safe** after Make (immutable).
+/// Collections with their expressions compiled: who is in which, and what is due when. Collections are bits
+/// of a 64-bit mask. **Thread-safe** after Make (immutable).
 class Plan {
  public:
   [[nodiscard]] static Result<Plan> Make(Config config);
 
   /// Collections of a tensor. Slow (regexes): once per name.
-  [[nodiscard]] std::uint64_t Match(std::string_view name, format::Role role, std::string_view module_type) const;
+  [[nodiscard]] std::uint64_t Match(std::string_view name, format::Role role,
+                                    std::string_view module_type) const;
   /// Collections to save in this mode step.
   [[nodiscard]] std::uint64_t DueCollections(format::Mode mode, std::int64_t mode_step) const noexcept;
   /// Form bits of collections.

@@ -19,10 +19,10 @@ using format::Form;
 using format::GapReason;
 
 constexpr std::uint32_t Bit(Form form) { return static_cast<std::uint32_t>(form); }
-constexpr std::uint32_t kOtherForms = Bit(Form::kHash) | Bit(Form::kUnits) | Bit(Form::kDifference) | Bit(Form::kExtra) |
-                                      Bit(Form::kShape);
+constexpr std::uint32_t kOtherForms =
+    Bit(Form::kHash) | Bit(Form::kUnits) | Bit(Form::kDifference) | Bit(Form::kExtra) | Bit(Form::kShape);
 constexpr std::uint64_t kLargestPart = kBlockHugeBytes;
-constexpr std::uint64_t kUngoverned = 64;          // bytes: losses and other scalars are never left out
+constexpr std::uint64_t kUngoverned = 64;           // bytes: losses and other scalars are never left out
 constexpr std::uint64_t kMaxScratch = 64ULL << 20;  // larger tensors are not scaled
 constexpr std::int64_t kMaxWaitNs = 200'000'000;    // policy `block`, in one step
 constexpr std::size_t kUsefulRest = 64U << 10;
@@ -92,7 +92,8 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
     if (bytes > kUngoverned) allowed &= ~context_.step->raw_denied.load(std::memory_order_relaxed);
     if (allowed == 0) {
       AddGap(format::kNoId, static_cast<std::uint32_t>(std::countr_zero(wanted)),
-             static_cast<GapReason>(context_.step->deny_reason.load(std::memory_order_relaxed)), Bit(Form::kRaw), bytes);
+             static_cast<GapReason>(context_.step->deny_reason.load(std::memory_order_relaxed)),
+             Bit(Form::kRaw), bytes);
       raw = false;
     } else {
       const int first = std::countr_zero(allowed);
@@ -151,10 +152,11 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
       record.chunk = chunk;
       record.serial = context_.next_serial->fetch_add(1, std::memory_order_relaxed) + 1;
       // Without a summary the writer thread looks itself.
-      record.try_codecs = !summarize || summary.zero_count * 8 > summary.count || summary.min_bits == summary.max_bits;
+      record.try_codecs =
+          !summarize || summary.zero_count * 8 > summary.count || summary.min_bits == summary.max_bits;
       if (slot != nullptr) {
-        *slot = {key, view.data, layout_id, step_tag_, id, record.serial, block_, generation_, copy, summarize,
-                 record.try_codecs, summary};
+        *slot = {key,         view.data, layout_id, step_tag_,         id,     record.serial, block_,
+                 generation_, copy,      summarize, record.try_codecs, summary};
       }
       context_.counters->raw_values.fetch_add(1, std::memory_order_relaxed);
       context_.counters->raw_bytes.fetch_add(bytes, std::memory_order_relaxed);
@@ -218,11 +220,13 @@ bool Producer::CaptureDegraded(const ChunkRecord& base, const TensorView& view, 
   record.serial = context_.next_serial->fetch_add(1, std::memory_order_relaxed) + 1;
   chunks_.push_back(record);
   context_.counters->degraded.fetch_add(1, std::memory_order_relaxed);
-  AddGap(base.tensor, base.collection, GapReason::kPoolFull, Bit(Form::kRaw), base.raw_bytes - record.raw_bytes);
+  AddGap(base.tensor, base.collection, GapReason::kPoolFull, Bit(Form::kRaw),
+         base.raw_bytes - record.raw_bytes);
   return true;
 }
 
-void Producer::CaptureLarge(const ChunkRecord& base, const TensorView& view, bool summarize, Summary* summary) {
+void Producer::CaptureLarge(const ChunkRecord& base, const TensorView& view, bool summarize,
+                            Summary* summary) {
   std::uint32_t parts = 0;
   ForEachPiece(view, kLargestPart, [&](const TensorView&) { ++parts; });
   const std::uint64_t serial = context_.next_serial->fetch_add(1, std::memory_order_relaxed) + 1;
@@ -313,8 +317,8 @@ void Producer::TakeDifference(TensorId id, LayoutId layout_id, TensorState* tens
     format::FormRow row{};
     row.tensor = id;
     row.form = static_cast<std::uint16_t>(Form::kDifference);
-    const double values[] = {d.l1, d.sum_sq, d.max, static_cast<double>(d.changed_count), d.previous_l1,
-                             d.previous_sum_sq};
+    const double values[] = {d.l1,          d.sum_sq,         d.max, static_cast<double>(d.changed_count),
+                             d.previous_l1, d.previous_sum_sq};
     std::copy(std::begin(values), std::end(values), row.values);
     rows_.forms.push_back(row);
     return;
@@ -401,8 +405,8 @@ void Producer::AddGap(TensorId id, std::uint32_t collection, GapReason reason, s
   context_.counters->gaps.fetch_add(1, std::memory_order_relaxed);
   if (id == format::kNoId && !rows_.gaps.empty()) {
     format::GapRow& last = rows_.gaps.back();
-    if (last.tensor == id && last.collection == collection && last.reason == static_cast<std::uint16_t>(reason) &&
-        last.forms == forms) {
+    if (last.tensor == id && last.collection == collection &&
+        last.reason == static_cast<std::uint16_t>(reason) && last.forms == forms) {
       ++last.count;
       last.bytes += bytes;
       return;

@@ -13,18 +13,20 @@ namespace luff::capture {
 
 /// Counters of a session; relaxed, for people.
 struct Counters {
-  std::atomic<std::uint64_t> captured{0}, raw_values{0}, raw_bytes{0}, aliases{0}, unchanged{0}, degraded{0}, waits{0};
-  std::atomic<std::uint64_t> steps{0}, abandoned_steps{0}, dropped_steps{0}, written_chunks{0}, store_errors{0};
+  std::atomic<std::uint64_t> captured{0}, raw_values{0}, raw_bytes{0}, aliases{0}, unchanged{0}, degraded{0},
+      waits{0};
+  std::atomic<std::uint64_t> steps{0}, abandoned_steps{0}, dropped_steps{0}, written_chunks{0},
+      store_errors{0};
   std::atomic<std::uint64_t> gaps{0};
 };
 
 /// What producers share, fixed for one step. Written by BeginStep, read by captures.
 struct StepPlan {
-  std::atomic<std::uint64_t> due{0};             // collections
-  std::atomic<std::uint64_t> raw_denied{0};      // collections whose raw values are left out in this step
+  std::atomic<std::uint64_t> due{0};         // collections
+  std::atomic<std::uint64_t> raw_denied{0};  // collections whose raw values are left out in this step
   std::atomic<std::uint16_t> deny_reason{0};
   std::atomic<format::Mode> mode{format::Mode::kGlobal};
-  std::atomic<std::int64_t> expected_step{0};    // global step
+  std::atomic<std::int64_t> expected_step{0};  // global step
 };
 
 struct ProducerContext {
@@ -38,8 +40,8 @@ struct ProducerContext {
   std::uint64_t difference_max_bytes = 256ULL << 20;
 };
 
-/// One producing thread's part of a step: its current block and its rows. Captures of one thread never wait for those of
-/// another.
+/// One producing thread's part of a step: its current block and its rows. Captures of one thread never wait
+/// for those of another.
 class Producer {
  public:
   explicit Producer(const ProducerContext& context) : context_(context) {}
@@ -78,27 +80,31 @@ class Producer {
   };
 
   void CaptureOne(const TensorRef& ref, double factor) LUFF_REQUIRES(mutex_);
-  void CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view, std::uint64_t bytes,
-                   std::uint64_t key, std::uint64_t due, std::uint32_t forms) LUFF_REQUIRES(mutex_);
+  void CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
+                   std::uint64_t bytes, std::uint64_t key, std::uint64_t due, std::uint32_t forms)
+      LUFF_REQUIRES(mutex_);
   /// Returns false when the value is no alias of one in memory with the same bytes.
   bool CaptureAlias(TensorId id, const TensorView& view, std::uint64_t bytes, std::uint32_t forms,
                     const Seen& seen, const ChunkRecord& own) LUFF_REQUIRES(mutex_);
-  /// Under memory pressure: the value in bfloat16, marked lossy. False when the type or the memory does not allow it.
+  /// Under memory pressure: the value in bfloat16, marked lossy. False when the type or the memory does not
+  /// allow it.
   bool CaptureDegraded(const ChunkRecord& base, const TensorView& view, Policy policy) LUFF_REQUIRES(mutex_);
   void CaptureLarge(const ChunkRecord& base, const TensorView& view, bool summarize, Summary* summary)
       LUFF_REQUIRES(mutex_);
-  void OtherForms(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view, std::uint64_t bytes,
-                  std::uint64_t due, std::uint32_t forms) LUFF_REQUIRES(mutex_);
+  void OtherForms(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
+                  std::uint64_t bytes, std::uint64_t due, std::uint32_t forms) LUFF_REQUIRES(mutex_);
   void TakeDifference(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                       std::uint64_t bytes) LUFF_REQUIRES(mutex_);
-  /// Space for a header and `bytes` in the current block or a new one; null when there is no memory under the policy.
+  /// Space for a header and `bytes` in the current block or a new one; null when there is no memory under the
+  /// policy.
   std::byte* Reserve(std::uint64_t bytes, Policy policy) LUFF_REQUIRES(mutex_);
   void HandOver() LUFF_REQUIRES(mutex_);  // the open part of the block
   void DropBlock() LUFF_REQUIRES(mutex_);
   void AddSummary(TensorId id, DType dtype, const Summary& summary) LUFF_REQUIRES(mutex_);
   void AddGap(TensorId id, std::uint32_t collection, format::GapReason reason, std::uint32_t forms,
               std::uint64_t bytes) LUFF_REQUIRES(mutex_);
-  [[nodiscard]] Seen* SlotFor(std::uint64_t key, const std::byte* address, LayoutId layout) LUFF_REQUIRES(mutex_);
+  [[nodiscard]] Seen* SlotFor(std::uint64_t key, const std::byte* address, LayoutId layout)
+      LUFF_REQUIRES(mutex_);
 
   const ProducerContext context_;
   Mutex mutex_;
@@ -112,8 +118,8 @@ class Producer {
   std::uint32_t step_tag_ LUFF_GUARDED_BY(mutex_) = 1;
   std::vector<Seen> seen_ LUFF_GUARDED_BY(mutex_);
   std::size_t seen_count_ LUFF_GUARDED_BY(mutex_) = 0;
-  std::vector<std::uint64_t> dense_ LUFF_GUARDED_BY(mutex_);      // histogram counters
-  std::vector<std::byte> scratch_ LUFF_GUARDED_BY(mutex_);        // scaled or degraded values
+  std::vector<std::uint64_t> dense_ LUFF_GUARDED_BY(mutex_);  // histogram counters
+  std::vector<std::byte> scratch_ LUFF_GUARDED_BY(mutex_);    // scaled or degraded values
 };
 
 }  // namespace luff::capture

@@ -36,8 +36,12 @@ bool MayHaveManyZeros(const std::byte* data, std::uint64_t bytes, std::size_t wi
 
 }  // namespace
 
-Publisher::Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plan* plan, BlockPool* pool, Counters* counters)
-    : writer_(std::move(writer)), plan_(plan), pool_(pool), counters_(counters),
+Publisher::Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plan* plan, BlockPool* pool,
+                     Counters* counters)
+    : writer_(std::move(writer)),
+      plan_(plan),
+      pool_(pool),
+      counters_(counters),
       spent_(plan->config().collections.size()) {}
 
 std::string Publisher::first_error() {
@@ -204,7 +208,8 @@ void Publisher::Append(const Work& work) {
     const store::Retention keep = work.chunks[pending_[i].record].keep;
     std::size_t end = i + 1;
     while (end < refs_.size() && work.chunks[pending_[end].record].keep == keep) ++end;
-    const Status status = writer_->AppendChunks(std::span(refs_).subspan(i, end - i), keep, work.global_step, &places_);
+    const Status status =
+        writer_->AppendChunks(std::span(refs_).subspan(i, end - i), keep, work.global_step, &places_);
     const bool ok = status.ok() && places_.size() == end - i;
     if (!ok) Keep(status);
     for (std::size_t k = i; k < end; ++k) {
@@ -275,7 +280,8 @@ void Publisher::DropIncomplete() {
   }
   EraseRows([&](const IndexRow& row) {
     if (row.parts < 2) return false;
-    const auto found = std::find_if(seen.begin(), seen.end(), [&](const auto& s) { return s.first == row.tensor; });
+    const auto found =
+        std::find_if(seen.begin(), seen.end(), [&](const auto& s) { return s.first == row.tensor; });
     return found->second % row.parts != 0;
   });
 }
@@ -286,8 +292,8 @@ void Publisher::PublishStep(Work* work) {
   DropIncomplete();
   batch.index.swap(index_);
   index_.clear();
-  const bool all_kept =
-      std::all_of(keeps_.begin(), keeps_.end(), [](const store::Retention& k) { return k == store::Retention{}; });
+  const bool all_kept = std::all_of(keeps_.begin(), keeps_.end(),
+                                    [](const store::Retention& k) { return k == store::Retention{}; });
   if (!all_kept) batch.index_retention.swap(keeps_);
   keeps_.clear();
   for (const format::GapRow& gap : batch.gaps) gaps_.Add(gap, last_step_);
@@ -297,8 +303,8 @@ void Publisher::PublishStep(Work* work) {
     Keep(status);
     format::GapRow row{};
     row.tensor = row.collection = format::kNoId;
-    row.reason = static_cast<std::uint16_t>(status.code() == StatusCode::kResourceExhausted ? GapReason::kDiskFull
-                                                                                            : GapReason::kIoError);
+    row.reason = static_cast<std::uint16_t>(
+        status.code() == StatusCode::kResourceExhausted ? GapReason::kDiskFull : GapReason::kIoError);
     row.count = 1;
     row.first_step = row.last_step = last_step_;
     gaps_.Add(row, last_step_);

@@ -16,7 +16,8 @@ namespace luff::capture {
 /// **Owned by the writer thread** but for the atomics.
 class Publisher {
  public:
-  Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plan* plan, BlockPool* pool, Counters* counters);
+  Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plan* plan, BlockPool* pool,
+            Counters* counters);
 
   /// Gives the work's block back.
   void Process(Work* work);
@@ -64,14 +65,14 @@ class Publisher {
   Counters* counters_;
   GapBook gaps_;
   std::vector<Last> last_;
-  std::vector<format::IndexRow> index_;      // of the step in progress
-  std::vector<store::Retention> keeps_;      // one for each row of index_
+  std::vector<format::IndexRow> index_;  // of the step in progress
+  std::vector<store::Retention> keeps_;  // one for each row of index_
   std::vector<Pending> pending_;
   std::vector<store::ChunkRef> refs_;
   std::vector<store::Place> places_;
   std::vector<std::vector<std::byte>> encoded_;  // chunks that a codec made smaller
   std::size_t encoded_used_ = 0;
-  std::vector<std::uint64_t> spent_;         // raw bytes by collection
+  std::vector<std::uint64_t> spent_;  // raw bytes by collection
   std::int64_t last_step_ = 0;
   Mutex error_mutex_;
   std::string first_error_ LUFF_GUARDED_BY(error_mutex_);

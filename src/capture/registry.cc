@@ -7,7 +7,9 @@ namespace {
 
 constexpr std::size_t kMaxNameBytes = 4096;
 
-void AppendKey(std::string* key, std::int64_t value) { key->append(reinterpret_cast<const char*>(&value), sizeof value); }
+void AppendKey(std::string* key, std::int64_t value) {
+  key->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
 
 // Longer names are cut between two UTF-8 characters.
 std::string_view Bounded(std::string_view text) {

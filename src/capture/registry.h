@@ -34,13 +34,14 @@ class StableArray {
     if (index >= size()) return nullptr;
     return chunks_[index / kPerChunk].load(std::memory_order_acquire) + index % kPerChunk;
   }
-  /// The next element, default-made, for `fill` to complete before it is published. The caller holds a lock and has
-  /// tested size() < kMax.
+  /// The next element, default-made, for `fill` to complete before it is published. The caller holds a lock
+  /// and has tested size() < kMax.
   template <typename Fill>
   std::size_t Append(Fill&& fill) {
     const std::size_t index = size_.load(std::memory_order_relaxed);
     auto& chunk = chunks_[index / kPerChunk];
-    if (chunk.load(std::memory_order_relaxed) == nullptr) chunk.store(new T[kPerChunk], std::memory_order_release);
+    if (chunk.load(std::memory_order_relaxed) == nullptr)
+      chunk.store(new T[kPerChunk], std::memory_order_release);
     fill(chunk.load(std::memory_order_relaxed)[index % kPerChunk]);
     size_.store(index + 1, std::memory_order_release);
     return index;
@@ -67,7 +68,8 @@ struct LayoutState {
   std::atomic<LayoutId> bfloat16{format::kNoId};  // the same shape in bfloat16, made when first needed
 };
 
-/// Names, layouts and their numbers. **Thread-safe.** Definitions wait here until the next step takes them along.
+/// Names, layouts and their numbers. **Thread-safe.** Definitions wait here until the next step takes them
+/// along.
 class Registry {
  public:
   explicit Registry(const Plan* plan) : plan_(plan) {}

@@ -20,10 +20,13 @@ void Store(std::byte* at, T value) noexcept {
 
 std::uint16_t RoundToBFloat16(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);  // NaN stays NaN
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U)
+    return static_cast<std::uint16_t>((bits >> 16) | 0x40U);  // NaN stays NaN
   return static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
 }
-float FromBFloat16(std::uint16_t bits) noexcept { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+float FromBFloat16(std::uint16_t bits) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 float FromFloat16(std::uint16_t half) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
@@ -71,8 +74,7 @@ bool ScaleInPlace(DType dtype, std::byte* data, std::size_t count, double factor
         Store(data + 2 * i, RoundToFloat16(FromFloat16(Load<std::uint16_t>(data + 2 * i)) * narrow));
       }
       return true;
-    default:
-      return false;
+    default: return false;
   }
 }
 

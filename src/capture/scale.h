@@ -5,8 +5,8 @@
 
 namespace luff::capture {
 
-/// Multiplies `count` contiguous elements in place by `factor`, rounding once to their own type as an optimizer that
-/// unscales does. False for types that are not scaled (integers, bool, complex, float8).
+/// Multiplies `count` contiguous elements in place by `factor`, rounding once to their own type as an
+/// optimizer that unscales does. False for types that are not scaled (integers, bool, complex, float8).
 [[nodiscard]] bool ScaleInPlace(DType dtype, std::byte* data, std::size_t count, double factor) noexcept;
 
 /// Converts contiguous float32 or float64 to bfloat16 (round to nearest even). False for other types.

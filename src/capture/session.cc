@@ -72,17 +72,21 @@ std::uint64_t ForkCount() noexcept {
 }
 
 SessionImpl::SessionImpl(std::shared_ptr<Core> core, std::uint32_t worker)
-    : core_(std::move(core)), worker_(worker), serial_(g_next_session.fetch_add(1)), fork_count_(ForkCount()) {}
+    : core_(std::move(core)),
+      worker_(worker),
+      serial_(g_next_session.fetch_add(1)),
+      fork_count_(ForkCount()) {}
 
-Result<std::unique_ptr<Session>> SessionImpl::Start(Config config, std::unique_ptr<store::WorkerWriter> writer,
+Result<std::unique_ptr<Session>> SessionImpl::Start(Config config,
+                                                    std::unique_ptr<store::WorkerWriter> writer,
                                                     std::uint32_t worker, bool writer_thread,
-                                                    std::string control_directory, std::uint64_t control_after,
-                                                    ControlPoll::Read read) {
+                                                    std::string control_directory,
+                                                    std::uint64_t control_after, ControlPoll::Read read) {
   try {
     std::string collections = DescribeCollections(config);
     LUFF_ASSIGN_OR_RETURN(Plan plan, Plan::Make(std::move(config)));
-    auto core = std::make_shared<Core>(std::move(plan), std::move(writer), std::move(control_directory), control_after,
-                                       std::move(read));
+    auto core = std::make_shared<Core>(std::move(plan), std::move(writer), std::move(control_directory),
+                                       control_after, std::move(read));
     std::unique_ptr<SessionImpl> session(new SessionImpl(core, worker));
     session->SetDocument("collections", collections);
     if (writer_thread) {
@@ -106,7 +110,8 @@ SessionImpl::~SessionImpl() {
   if (ForkCount() != fork_count_) {
     // A child has neither the thread nor the right to the files: forget both, touch nothing.
     new (&thread_) std::thread();
-    for (ThreadProducers::Entry& e : t_producers.entries) static_cast<void>(new std::shared_ptr<Producer>(e.producer));
+    for (ThreadProducers::Entry& e : t_producers.entries)
+      static_cast<void>(new std::shared_ptr<Producer>(e.producer));
     static_cast<void>(new std::shared_ptr<Core>(std::move(core_)));
     static_cast<void>(new std::vector<std::shared_ptr<Producer>>(std::move(producers_)));
     return;
@@ -116,7 +121,8 @@ SessionImpl::~SessionImpl() {
 }
 
 bool SessionImpl::accepting() const noexcept {
-  return accepting_.load(std::memory_order_relaxed) && g_fork_count.load(std::memory_order_relaxed) == fork_count_;
+  return accepting_.load(std::memory_order_relaxed) &&
+         g_fork_count.load(std::memory_order_relaxed) == fork_count_;
 }
 
 void SessionImpl::Fail(const char* where) noexcept {
@@ -188,7 +194,9 @@ TensorId SessionImpl::DefineTensor(std::string_view name, format::Role role, std
   }
 }
 
-LayoutId SessionImpl::DefineLayout(const Layout& layout) noexcept { return DefineShardLayout(layout, {}, {}); }
+LayoutId SessionImpl::DefineLayout(const Layout& layout) noexcept {
+  return DefineShardLayout(layout, {}, {});
+}
 
 LayoutId SessionImpl::DefineShardLayout(const Layout& layout, std::span<const std::int64_t> global_shape,
                                         std::span<const std::int64_t> global_offset) noexcept {
@@ -265,7 +273,8 @@ std::uint32_t SessionImpl::DueForms(format::Role role) const noexcept {
 std::uint32_t SessionImpl::DueForms(TensorId id) const noexcept {
   if (!accepting()) return 0;
   const TensorState* tensor = core_->registry.tensor(id);
-  if (tensor == nullptr || !Plan::RoleSavedIn(tensor->role, core_->step.mode.load(std::memory_order_relaxed))) return 0;
+  if (tensor == nullptr || !Plan::RoleSavedIn(tensor->role, core_->step.mode.load(std::memory_order_relaxed)))
+    return 0;
   return core_->plan.FormsOf(core_->step.due.load(std::memory_order_relaxed) &
                              tensor->collections.load(std::memory_order_relaxed));
 }
@@ -297,7 +306,9 @@ void SessionImpl::CaptureRefs(std::span<const TensorRef> refs, double factor) no
 }
 
 void SessionImpl::Capture(std::span<const TensorRef> refs) noexcept { CaptureRefs(refs, 1.0); }
-void SessionImpl::CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept { CaptureRefs(refs, factor); }
+void SessionImpl::CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept {
+  CaptureRefs(refs, factor);
+}
 
 void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
   if (!accepting()) return;
@@ -309,7 +320,8 @@ void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
     // A step that never ends must not collect rows without bound.
     ThisThread()->AddRows([&](store::StepBatch* rows) {
       constexpr std::size_t kMaxRows = 1U << 20;
-      if (rows->scalars.size() + rows->events.size() + rows->event_json.size() * 64 + rows->gaps.size() < kMaxRows) {
+      if (rows->scalars.size() + rows->events.size() + rows->event_json.size() * 64 + rows->gaps.size() <
+          kMaxRows) {
         add(rows);
       } else {
         core_->counters.gaps.fetch_add(1, std::memory_order_relaxed);
@@ -327,8 +339,8 @@ void SessionImpl::Scalar(TensorId id, double value) noexcept {
 
 void SessionImpl::Text(TensorId id, std::string_view utf8) noexcept {
   Add(utf8.size(), [&](store::StepBatch* rows) {
-    rows->event_json.push_back("{\"kind\":\"text\",\"tensor\":" + std::to_string(id) + ",\"text\":" + JsonQuoted(utf8) +
-                               "}");
+    rows->event_json.push_back("{\"kind\":\"text\",\"tensor\":" + std::to_string(id) +
+                               ",\"text\":" + JsonQuoted(utf8) + "}");
   });
 }
 
@@ -396,7 +408,8 @@ void SessionImpl::EndStep(const StepEnd& end) noexcept {
     planned_due_ = 0;
     in_step_ = false;
     core_->counters.steps.fetch_add(1, std::memory_order_relaxed);
-    if (!core_->queue.Push(work)) {  // the writer thread hangs: this step is lost, and says so when it comes back
+    if (!core_->queue.Push(
+            work)) {  // the writer thread hangs: this step is lost, and says so when it comes back
       core_->counters.dropped_steps.fetch_add(1, std::memory_order_relaxed);
       Gap(format::kNoId, GapReason::kPoolFull, 0, 1);
       MutexLock lock(mutex_);

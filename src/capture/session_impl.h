@@ -16,10 +16,9 @@ namespace luff::capture {
 class SessionImpl final : public Session {
  public:
   /// `writer` and `read` are the store's, or a test's own.
-  [[nodiscard]] static Result<std::unique_ptr<Session>> Start(Config config, std::unique_ptr<store::WorkerWriter> writer,
-                                                              std::uint32_t worker, bool writer_thread,
-                                                              std::string control_directory,
-                                                              std::uint64_t control_after, ControlPoll::Read read);
+  [[nodiscard]] static Result<std::unique_ptr<Session>> Start(
+      Config config, std::unique_ptr<store::WorkerWriter> writer, std::uint32_t worker, bool writer_thread,
+      std::string control_directory, std::uint64_t control_after, ControlPoll::Read read);
   ~SessionImpl() override;
 
   TensorId DefineTensor(std::string_view name, format::Role role, std::string_view module_path,
@@ -62,7 +61,7 @@ class SessionImpl final : public Session {
 
   std::shared_ptr<Core> core_;
   const std::uint32_t worker_;
-  const std::uint64_t serial_;                 // tells sessions of one process apart
+  const std::uint64_t serial_;  // tells sessions of one process apart
   const std::uint64_t fork_count_;
   std::atomic<bool> accepting_{true};
   std::thread thread_;

@@ -211,7 +211,8 @@ TEST_F(SessionTest, AFullDiskIsAGapAndNothingElse) {
   EXPECT_TRUE(steps[0].batch.index.empty());
   EXPECT_EQ(steps[0].batch.summaries.size(), 1U);
   std::vector<format::GapRow> gaps = steps[0].batch.gaps;
-  for (const auto& loose : disk_->Loose()) gaps.insert(gaps.end(), loose.batch.gaps.begin(), loose.batch.gaps.end());
+  for (const auto& loose : disk_->Loose())
+    gaps.insert(gaps.end(), loose.batch.gaps.begin(), loose.batch.gaps.end());
   ASSERT_EQ(gaps.size(), 1U);
   EXPECT_EQ(gaps[0].tensor, a);
   EXPECT_EQ(gaps[0].reason, static_cast<std::uint16_t>(format::GapReason::kDiskFull));

@@ -8,7 +8,8 @@ namespace {
 
 constexpr double kLongestWaitS = 60;
 
-format::AckRow Answer(std::uint64_t control, StopGate::Verdict verdict, std::int64_t train_step, std::int64_t unix_ns) {
+format::AckRow Answer(std::uint64_t control, StopGate::Verdict verdict, std::int64_t train_step,
+                      std::int64_t unix_ns) {
   format::AckRow row{};
   row.control = control;
   row.verdict = static_cast<std::uint32_t>(verdict);
@@ -23,13 +24,14 @@ std::int64_t UnixNs() {
 
 }  // namespace
 
-// A step's end and the acceptance of a proposal are ordered by sequential consistency: either the writer thread sees
-// the step as finished and refuses, or the training thread sees the state at its boundary.
+// A step's end and the acceptance of a proposal are ordered by sequential consistency: either the writer
+// thread sees the step as finished and refuses, or the training thread sees the state at its boundary.
 void StopGate::StepFinished(std::int64_t count) noexcept {
   if (count > finished_.load(std::memory_order_relaxed)) finished_.store(count, std::memory_order_seq_cst);
 }
 
-void StopGate::Take(const store::ControlRecord& record, std::int64_t unix_ns, std::vector<format::AckRow>* acks) {
+void StopGate::Take(const store::ControlRecord& record, std::int64_t unix_ns,
+                    std::vector<format::AckRow>* acks) {
   if (record.kind != "stop") return;
   MutexLock lock(mutex_);
   const std::int64_t finished = finished_.load(std::memory_order_seq_cst);
@@ -86,8 +88,9 @@ StopState StopGate::AtBoundary(std::int64_t train_step) noexcept {
       state_.store(StopState::kNone, std::memory_order_seq_cst);
       return StopState::kNone;
     }
-    const auto until = std::chrono::steady_clock::now() +
-                       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(deadline_s_));
+    const auto until =
+        std::chrono::steady_clock::now() +
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(deadline_s_));
     std::unique_lock<std::mutex> native(mutex_.native(), std::adopt_lock);
     while (decision_ == Decision::kOpen && !closed_) {
       if (decided_.wait_until(native, until) == std::cv_status::timeout) break;

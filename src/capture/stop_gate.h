@@ -12,11 +12,11 @@
 
 namespace luff::capture {
 
-/// The worker's side of a stop in two phases. The writer thread brings records, the training thread asks at step
-/// boundaries. **Thread-safe.**
+/// The worker's side of a stop in two phases. The writer thread brings records, the training thread asks at
+/// step boundaries. **Thread-safe.**
 ///
-/// A proposal is accepted only while its step lies ahead; whoever accepted waits there, bounded, for commit or abort.
-/// Nothing is stopped without a commit.
+/// A proposal is accepted only while its step lies ahead; whoever accepted waits there, bounded, for commit
+/// or abort. Nothing is stopped without a commit.
 class StopGate {
  public:
   enum class Verdict : std::uint32_t { kAccepted = 1, kTooLate = 2, kCarriedOut = 3, kRefused = 4 };
@@ -26,7 +26,9 @@ class StopGate {
   void StepFinished(std::int64_t count) noexcept;
   [[nodiscard]] StopState AtBoundary(std::int64_t train_step) noexcept;
   [[nodiscard]] std::string reason();
-  [[nodiscard]] std::int64_t finished_steps() const noexcept { return finished_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::int64_t finished_steps() const noexcept {
+    return finished_.load(std::memory_order_relaxed);
+  }
 
   /// Takes one control record in; an answer to be written is appended to `acks`.
   void Take(const store::ControlRecord& record, std::int64_t unix_ns, std::vector<format::AckRow>* acks);

@@ -27,7 +27,7 @@ struct Disk {
   std::uint64_t retired_before LUFF_GUARDED_BY(mutex) = 0;  // offsets below are gone
   bool fail_appends LUFF_GUARDED_BY(mutex) = false;
   bool fail_publish LUFF_GUARDED_BY(mutex) = false;
-  std::function<void()> on_append;   // called before each append, without the lock
+  std::function<void()> on_append;  // called before each append, without the lock
   int closed LUFF_GUARDED_BY(mutex) = 0;
   format::EndReason reason LUFF_GUARDED_BY(mutex) = format::EndReason::kFailed;
 
@@ -103,9 +103,9 @@ class FakeWriter final : public store::WorkerWriter {
 };
 
 /// A session that writes to `disk`; control records come from `read`.
-inline std::unique_ptr<Session> StartSession(
-    const std::shared_ptr<Disk>& disk, std::string_view config, bool writer_thread = true, ControlPoll::Read read = {},
-    std::string control_directory = "/") {
+inline std::unique_ptr<Session> StartSession(const std::shared_ptr<Disk>& disk, std::string_view config,
+                                             bool writer_thread = true, ControlPoll::Read read = {},
+                                             std::string control_directory = "/") {
   Result<Config> parsed = ParseConfigUntrusted(config);
   if (!parsed.ok()) return nullptr;
   if (!read) read = [](std::uint64_t) { return std::vector<store::ControlRecord>{}; };
@@ -119,6 +119,8 @@ const std::byte* Bytes(const std::vector<T>& values) {
   return reinterpret_cast<const std::byte*>(values.data());
 }
 
-inline Layout MakeLayout(DType dtype, std::vector<std::int64_t> dims) { return *Layout::Contiguous(dtype, dims); }
+inline Layout MakeLayout(DType dtype, std::vector<std::int64_t> dims) {
+  return *Layout::Contiguous(dtype, dims);
+}
 
 }  // namespace luff::capture::testing

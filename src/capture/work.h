@@ -23,21 +23,21 @@ struct ChunkRecord {
   DType dtype = DType::kInvalid;
   bool alias = false;
   bool lossy = false;
-  bool try_codecs = false;            // enough zeros, or constant: known from the summary
+  bool try_codecs = false;                   // enough zeros, or constant: known from the summary
   std::uint32_t collection = format::kNoId;  // whose budget pays
-  TensorId alias_tensor = 0;          // alias: who was captured
-  std::uint64_t serial = 0;           // of this capture; alias: of the other one
+  TensorId alias_tensor = 0;                 // alias: who was captured
+  std::uint64_t serial = 0;                  // of this capture; alias: of the other one
   std::uint64_t raw_bytes = 0;
-  std::byte* chunk = nullptr;         // space for the ChunkHeader, then the raw bytes
+  std::byte* chunk = nullptr;  // space for the ChunkHeader, then the raw bytes
   store::Retention keep;
 };
 
 struct Work {
   enum class Kind : std::uint8_t { kSlice, kStep, kAbandon, kLoose } kind = Kind::kSlice;
-  Block* block = nullptr;             // one reference, given back by the writer thread
+  Block* block = nullptr;  // one reference, given back by the writer thread
   std::vector<ChunkRecord> chunks;
-  store::StepBatch batch;             // kStep, kLoose
-  std::int64_t global_step = 0;       // kSlice: the expected one
+  store::StepBatch batch;        // kStep, kLoose
+  std::int64_t global_step = 0;  // kSlice: the expected one
   void clear();
 };
 

@@ -22,9 +22,10 @@ inline constexpr std::size_t kModeCount = 4;  // index = mode - 1
 struct SaveMode {
   std::int64_t save_interval = 500;
   std::int64_t start_step = 0;
-  std::optional<std::int64_t> end_step;   // exclusive
-  std::vector<std::int64_t> save_steps;   // sorted; in addition to the interval
-  /// True if listed, or start <= step < end and a multiple of the interval (not shifted by start). Negative: never.
+  std::optional<std::int64_t> end_step;  // exclusive
+  std::vector<std::int64_t> save_steps;  // sorted; in addition to the interval
+  /// True if listed, or start <= step < end and a multiple of the interval (not shifted by start). Negative:
+  /// never.
   [[nodiscard]] bool ShouldSave(std::int64_t mode_step) const noexcept;
   friend bool operator==(const SaveMode&, const SaveMode&) = default;
 };
@@ -42,13 +43,13 @@ struct CollectionConfig {
   std::vector<std::string> include, exclude;  // regexes, searched anywhere in the name
   std::vector<std::string> tensor_names;      // exact
   std::vector<std::string> module_types;
-  std::uint32_t roles = 0;                    // bit per Role
-  std::uint32_t include_roles = ~0U;          // `include` is asked only for tensors of these roles
-  std::uint32_t forms = 0;                    // Form bits
+  std::uint32_t roles = 0;            // bit per Role
+  std::uint32_t include_roles = ~0U;  // `include` is asked only for tensors of these roles
+  std::uint32_t forms = 0;            // Form bits
   UnitAxis unit_axis = UnitAxis::kChannel;
   std::array<SaveMode, kModeCount> save;
   store::Retention keep;
-  std::uint64_t max_bytes = 0;                // raw bytes, 0: no limit
+  std::uint64_t max_bytes = 0;  // raw bytes, 0: no limit
   Policy policy = Policy::kDegrade;
 };
 

@@ -15,9 +15,9 @@
 
 /// Capture: what a training process calls. One session per worker.
 ///
-/// Promises, in this order: results of the training are bit-identical; it never fails, hangs or runs out of memory
-/// because of us; cost; what is missing is said (gap). So nothing here throws, prints, exits or blocks without a bound;
-/// after a broken invariant the session stops accepting and Health() says why.
+/// Promises, in this order: results of the training are bit-identical; it never fails, hangs or runs out of
+/// memory because of us; cost; what is missing is said (gap). So nothing here throws, prints, exits or blocks
+/// without a bound; after a broken invariant the session stops accepting and Health() says why.
 namespace luff::capture {
 
 using TensorId = std::uint32_t;
@@ -26,11 +26,11 @@ using LayoutId = std::uint32_t;
 struct SessionOptions {
   std::string run_path;
   bool resume = false;
-  bool join = false;              // another worker may have created the run already
-  std::uint32_t worker = 0;       // kNoId: take the lowest free number (process without a rank)
+  bool join = false;         // another worker may have created the run already
+  std::uint32_t worker = 0;  // kNoId: take the lowest free number (process without a rank)
   std::uint32_t world_size = 1;
-  std::string config_json;        // collections, budgets: see config.h; "" = defaults
-  std::string command_json;       // argument vector, for run.json
+  std::string config_json;   // collections, budgets: see config.h; "" = defaults
+  std::string command_json;  // argument vector, for run.json
   bool writer_thread = true;
 };
 
@@ -40,9 +40,10 @@ struct TensorRef {
   TensorId id = 0;
   LayoutId layout = 0;
   const std::byte* data = nullptr;
-  /// Identifies live memory within the step: same key, address and layout = alias, stored once. 0: never an alias.
+  /// Identifies live memory within the step: same key, address and layout = alias, stored once. 0: never an
+  /// alias.
   std::uint64_t storage_key = 0;
-  std::uint64_t flags = 0;        // bit 0: divide by `scale` has not happened (see CaptureScaled)
+  std::uint64_t flags = 0;  // bit 0: divide by `scale` has not happened (see CaptureScaled)
 };
 static_assert(sizeof(TensorRef) == 32);
 
@@ -52,27 +53,30 @@ struct StepEnd {
 };
 
 struct Counter {
-  std::string name;               // "captured_values", "gaps.pool_full", ...
+  std::string name;  // "captured_values", "gaps.pool_full", ...
   std::uint64_t value;
 };
 struct Health {
   bool accepting = true;
-  std::string first_error;        // "" if none
+  std::string first_error;  // "" if none
   std::vector<Counter> counters;
-  double overhead_ratio = 0;      // capture time / step time, recent
+  double overhead_ratio = 0;  // capture time / step time, recent
 };
 
 enum class StopState : std::uint8_t { kNone = 0, kWait = 1, kStop = 2 };
 
-/// **Thread-safe** unless said otherwise; the step calls (BeginStep … EndStep) are expected from one thread at a time, captures
-/// may come from several. Created only when the first step begins: before that no file and no thread exists.
+/// **Thread-safe** unless said otherwise; the step calls (BeginStep … EndStep) are expected from one thread
+/// at a time, captures may come from several. Created only when the first step begins: before that no file
+/// and no thread exists.
 class Session {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Session>> Open(const SessionOptions& options);
-  virtual ~Session() = default;   // closes with a deadline of 2 s, reason kFailed, if Close was not called
+  virtual ~Session() = default;  // closes with a deadline of 2 s, reason kFailed, if Close was not called
 
-  // Definitions (cold) ------------------------------------------------------------------------------------------------
-  /// Matches the collections once; the same name gives the same id. Never fails: beyond 1 M names returns kNoId (a gap).
+  // Definitions (cold)
+  // ------------------------------------------------------------------------------------------------
+  /// Matches the collections once; the same name gives the same id. Never fails: beyond 1 M names returns
+  /// kNoId (a gap).
   virtual TensorId DefineTensor(std::string_view name, format::Role role, std::string_view module_path,
                                 std::string_view module_type) noexcept = 0;
   virtual LayoutId DefineLayout(const Layout& layout) noexcept = 0;
@@ -81,7 +85,8 @@ class Session {
   /// A JSON document of the run ("model", "environment"), bounded to 16 MiB.
   virtual void SetDocument(std::string_view name, std::string_view json) noexcept = 0;
 
-  // Plan (hot) --------------------------------------------------------------------------------------------------------
+  // Plan (hot)
+  // --------------------------------------------------------------------------------------------------------
   /// Starts a step in the expected mode; decides what is due by each collection's save configuration.
   virtual void BeginStep(format::Mode mode, std::int64_t mode_step) noexcept = 0;
   /// Form bits due in this step for any tensor of the role (0: nothing; the hook then is one flag test).
@@ -92,16 +97,19 @@ class Session {
   /// True if capturing these reads more than 32 KiB: then a caller with a global lock lets go of it.
   [[nodiscard]] virtual bool WorthReleasing(std::span<const TensorRef> refs) const noexcept = 0;
 
-  // Capture (hot) -----------------------------------------------------------------------------------------------------
+  // Capture (hot)
+  // -----------------------------------------------------------------------------------------------------
   /// Copies and summarises what is due. Memory may be changed or freed as soon as it returns.
   virtual void Capture(std::span<const TensorRef> refs) noexcept = 0;
-  /// The same for values to be multiplied by `factor` (gradients that a fused optimizer will unscale: 1 / scale).
+  /// The same for values to be multiplied by `factor` (gradients that a fused optimizer will unscale: 1 /
+  /// scale).
   virtual void CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept = 0;
   virtual void Scalar(TensorId id, double value) noexcept = 0;
-  virtual void Text(TensorId id, std::string_view utf8) noexcept = 0;   // strings as events
+  virtual void Text(TensorId id, std::string_view utf8) noexcept = 0;  // strings as events
   virtual void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept = 0;
   virtual void EventJson(std::string_view json) noexcept = 0;
-  virtual void Gap(TensorId id, format::GapReason reason, std::uint32_t forms, std::uint64_t count) noexcept = 0;
+  virtual void Gap(TensorId id, format::GapReason reason, std::uint32_t forms,
+                   std::uint64_t count) noexcept = 0;
   /// Content hash of memory (batches). 0 for empty.
   [[nodiscard]] virtual std::uint64_t Hash(const std::byte* data, std::size_t bytes) const noexcept = 0;
   /// Hands the step to the writer thread. Never waits for the disk, except by the policy `block` (bounded).
@@ -109,16 +117,20 @@ class Session {
   /// Drops everything captured since BeginStep (a forward pass that turned out to be something else).
   virtual void AbandonStep() noexcept = 0;
 
-  // Control -----------------------------------------------------------------------------------------------------------
+  // Control
+  // -----------------------------------------------------------------------------------------------------------
   /// One relaxed atomic load. kWait: call WaitForDecision at the boundary of its train step.
   [[nodiscard]] virtual StopState stop_state() const noexcept = 0;
-  /// Called after TRAIN step `train_step` (count of finished TRAIN steps). Returns kNone at once when no proposal names this
-  /// step; else waits, at most the proposal's deadline, for commit (kStop) or abort (kNone).
+  /// Called after TRAIN step `train_step` (count of finished TRAIN steps). Returns kNone at once when no
+  /// proposal names this step; else waits, at most the proposal's deadline, for commit (kStop) or abort
+  /// (kNone).
   virtual StopState AtStepBoundary(std::int64_t train_step) noexcept = 0;
   [[nodiscard]] virtual std::string stop_reason() const = 0;
 
-  // End ---------------------------------------------------------------------------------------------------------------
-  virtual bool Flush(std::chrono::milliseconds deadline) noexcept = 0;   // true: everything so far is published
+  // End
+  // ---------------------------------------------------------------------------------------------------------------
+  virtual bool Flush(
+      std::chrono::milliseconds deadline) noexcept = 0;  // true: everything so far is published
   virtual void Close(format::EndReason reason, std::chrono::milliseconds deadline) noexcept = 0;
   /// In a forked child: forget the parent's thread and files without touching them.
   virtual void AfterForkInChild() noexcept = 0;
