@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from luff._codes import Mode
 from luff.config import Collection, ReductionConfig, SaveConfig, SaveConfigMode, describe, to_json
 from luff.errors import InvalidArgumentError
