@@ -1,5 +1,7 @@
 #include "store/payload_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -148,7 +150,8 @@ Status PayloadFile::Sync() { return file_->Sync(); }
 void PayloadFile::Finish() noexcept {
   if (finished_) return;
   finished_ = true;
-  if (reserved_ > end_ || failed_) (void)file_->Truncate(end_);
+  // In a forked child `end_` is stale: truncating would cut off what the parent has written since.
+  if ((reserved_ > end_ || failed_) && getpid() == pid_) (void)file_->Truncate(end_);
   direct_file_.reset();
 }
 

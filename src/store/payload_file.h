@@ -1,4 +1,7 @@
 #pragma once
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,6 +59,7 @@ class PayloadFile {
   std::uint64_t reserved_ = 0;
   std::uint64_t dirty_begin_ = 0;    // of the window of buffered bytes that is being filled
   std::uint64_t writing_begin_ = 0;  // of the window before it, whose write-back was started
+  const pid_t pid_ = getpid();
   bool failed_ = false;
   bool finished_ = false;
 };

@@ -1,5 +1,7 @@
 #include "luff/store/writer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -49,7 +51,9 @@ class FileWorkerWriter final : public WorkerWriter {
         meta_(env, WorkerDirectory(options.run_path, options.worker), meta),
         payload_(env, WorkerDirectory(options.run_path, options.worker), payload),
         budget_(env, WorkerDirectory(options.run_path, options.worker), meta_max_bytes) {}
-  ~FileWorkerWriter() override { payload_.Finish(); }
+  ~FileWorkerWriter() override {
+    if (Mine()) payload_.Finish();
+  }
 
   Status Start(const RunInfo& run, const EarlierEpochs& earlier) {
     for (const auto& file : earlier.data) payload_.Adopt(file.sequence, file.bytes, file.retention_class);
@@ -76,6 +80,8 @@ class FileWorkerWriter final : public WorkerWriter {
   std::uint64_t bytes_written() const noexcept override { return bytes_written_.load(std::memory_order_relaxed); }
 
  private:
+  /// False in a forked child: the files are its parent's, and it must leave them alone.
+  [[nodiscard]] bool Mine() const noexcept { return getpid() == pid_; }
   Status Publish(StepBatch& batch, bool step);
   Status Write(StepBatch& batch, bool step);
   /// The disk has refused: try again later, and then less and less often.
@@ -97,6 +103,7 @@ class FileWorkerWriter final : public WorkerWriter {
   std::int64_t last_heartbeat_frame_ns_ = 0;
   std::int64_t last_sync_ns_ = 0;
   bool closed_ = false;
+  const pid_t pid_ = getpid();
 
   // Degraded form.
   bool failing_ = false;
@@ -129,7 +136,7 @@ Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retentio
                                       std::vector<Place>* places) {
   try {
     places->clear();
-    if (closed_) return FailedPrecondition("the writer is closed");
+    if (closed_ || !Mine()) return FailedPrecondition("the writer is closed, or belongs to the parent process");
     if (payload_retry_at_ns_ != 0 && env_.NowMonotonicNs() < payload_retry_at_ns_) {
       return Unavailable("payload was refused a moment ago; tried again soon");
     }
@@ -155,7 +162,7 @@ Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retentio
 
 Status FileWorkerWriter::Publish(StepBatch& batch, bool step) {
   try {
-    if (closed_) return FailedPrecondition("the writer is closed");
+    if (closed_ || !Mine()) return FailedPrecondition("the writer is closed, or belongs to the parent process");
     if (failing_ && (!MayTry() || !Recover())) {
       Keep(batch, step);
       return failure_status_;
@@ -328,7 +335,7 @@ bool FileWorkerWriter::Recover() {
 }
 
 void FileWorkerWriter::Heartbeat() {
-  if (closed_) return;
+  if (closed_ || !Mine()) return;
   try {
     live_->Beat(env_.NowUnixNs());
     const std::int64_t now = env_.NowMonotonicNs();
@@ -347,7 +354,7 @@ void FileWorkerWriter::Heartbeat() {
 }
 
 Status FileWorkerWriter::Close(format::EndReason reason) {
-  if (closed_) return Status::Ok();
+  if (closed_ || !Mine()) return Status::Ok();
   try {
     if (failing_) (void)Recover();  // the last chance, whatever the time
     format::EndMark end{};

@@ -122,14 +122,16 @@ TEST_F(GoldenTest, TheWriterStillMakesTheSameBytes) {
 }
 
 TEST_F(GoldenTest, CutOffAtAnyByteItShowsNothingWrong) {
+  // In memory where there is such a place: tens of thousands of truncations are slow on a journaling file system.
+  const std::string base = fs::exists("/dev/shm") ? "/dev/shm" : fs::temp_directory_path().string();
   for (const auto& entry : fs::directory_iterator(kGolden / "run" / "w0000")) {
-    TemporaryDirectory directory;
+    TemporaryDirectory directory(base);
     const fs::path run = fs::path(directory.path()) / "run";
     fs::copy(kGolden / "run", run, fs::copy_options::recursive);
     const fs::path file = run / "w0000" / entry.path().filename();
     for (auto size = static_cast<std::int64_t>(entry.file_size()); size >= 0; --size) {
       fs::resize_file(file, static_cast<std::uint64_t>(size));
-      // Within the header page nothing is left to tell apart after its first bytes.
+      // The header page holds zeros behind its first 80 bytes: one cut in 64 of those is enough.
       if (size < 4096 && size > 100 && size % 64 != 0) continue;
       const Seen seen = Compare(run.string(), twin_);
       ASSERT_EQ(seen.wrong, 0U) << entry.path().filename() << " cut off at byte " << size;
