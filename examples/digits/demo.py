@@ -65,9 +65,9 @@ def gradient_norms(run: Path, name: str = "gradient/DigitNet_conv1.weight") -> t
 def draw(
     path: Path, healthy: list[float], faulty: list[float], runs: tuple[Path, Path], findings: list[dict]
 ) -> None:
-    import matplotlib
+    import matplotlib as mpl
 
-    matplotlib.use("Agg")
+    mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")

@@ -1,7 +1,7 @@
 """Ordinary trainings, one for each way people write them. Nothing here knows of Luff.
 
-Each returns the losses it printed and the models it trained. Run as a script, it trains all of them and prints digests as
-JSON: ``python cases.py [--luff RUN] [NAME ...]``.
+Each returns the losses it printed and the models it trained. Run as a script, it trains all of them and prints
+digests as JSON: ``python cases.py [--luff RUN] [NAME ...]``.
 """
 
 from __future__ import annotations

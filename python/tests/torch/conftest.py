@@ -1,18 +1,30 @@
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+collect_ignore_glob = [] if HAS_TORCH else ["test_*.py"]
 
-torch = pytest.importorskip("torch")
+if HAS_TORCH:
+    sys.path.insert(0, str(HERE))
+    import luff.torch
+    import torch
+    from fake_session import DEFAULT_ROLES, FakeSession
+    from luff._hook import RunOptions
+    from luff.torch import _hooks, _wraps
 
-import luff.torch  # noqa: E402
-from fake_session import DEFAULT_ROLES, FakeSession  # noqa: E402
-from luff._hook import RunOptions  # noqa: E402
-from luff.torch import _hooks, _wraps  # noqa: E402
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.framework)
+            if "two_ranks" in item.name or "identical" in item.path.name:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +38,8 @@ def watched(monkeypatch):
     """Watches all that is trained, with a fake session; ends with checks that hold for every training."""
     opened = []
 
-    def start(roles=DEFAULT_ROLES, model=None, **arguments):
-        session = FakeSession(frozenset(roles))
+    def start(roles=None, model=None, **arguments):
+        session = FakeSession(frozenset(roles or DEFAULT_ROLES))
         monkeypatch.setattr(_hooks, "open_session", lambda options, rank: session)
         if model is not None:
             hook = luff.torch.attach(model, run="/nowhere", **arguments)
@@ -43,7 +55,3 @@ def watched(monkeypatch):
         assert session.misuse == []
         assert hook.guard.first == {}
     assert not _hooks.hooks
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: takes more than some seconds")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import cases
+import luff
+import luff.torch
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
-import luff
-import luff.torch
 from luff import _core
+from torch import nn
 
 pytestmark = pytest.mark.skipif(not hasattr(_core, "open_trial"), reason="luff._core cannot open a trial")
 

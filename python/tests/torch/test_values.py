@@ -1,4 +1,4 @@
-"""What is captured is what PyTorch has: weights of the forward pass, gradients as the optimizer uses them, and so on."""
+"""What is captured is what PyTorch has: weights of the forward pass, gradients of the update, and so on."""
 
 from __future__ import annotations
 
