@@ -8,7 +8,8 @@ from __future__ import annotations
 from luff import errors
 from luff._core import version as _version
 from luff.errors import LuffError, StopTraining
+from luff.trial import Tensor, Trial, open_trial
 
-__all__ = ["LuffError", "StopTraining", "__version__", "errors"]
+__all__ = ["LuffError", "StopTraining", "Tensor", "Trial", "__version__", "errors", "open_trial"]
 
 __version__ = _version()

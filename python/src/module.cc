@@ -14,6 +14,9 @@ void InitErrors(nanobind::module_& m);
 #ifdef LUFF_CORE_CAPTURE
 void InitSession(nanobind::module_& m);
 #endif
+#ifdef LUFF_CORE_QUERY
+void InitTrial(nanobind::module_& m);
+#endif
 
 }  // namespace luff::python
 
@@ -23,5 +26,8 @@ NB_MODULE(_core, m) {
   luff::python::InitErrors(m);
 #ifdef LUFF_CORE_CAPTURE
   luff::python::InitSession(m);
+#endif
+#ifdef LUFF_CORE_QUERY
+  luff::python::InitTrial(m);
 #endif
 }

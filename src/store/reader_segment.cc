@@ -188,6 +188,8 @@ std::uint32_t SegmentReader::frame_kinds() const noexcept {
   return footer_ ? footer_->head().kinds : tail_->columns.kinds();
 }
 
+std::int64_t SegmentReader::heartbeat_unix_ns() const noexcept { return tail_ ? tail_->columns.heartbeat_unix_ns() : 0; }
+
 Result<std::vector<format::FrameEntry>> SegmentReader::FramesOf(std::uint64_t ordinal) const {
   std::vector<format::FrameEntry> found;
   if (footer_) {

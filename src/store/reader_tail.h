@@ -30,6 +30,7 @@ class TailColumns {
   [[nodiscard]] format::FormBlock Forms(std::size_t slot) const noexcept;
   [[nodiscard]] std::span<const format::FrameEntry> frames() const noexcept { return frames_; }
   [[nodiscard]] std::uint32_t kinds() const noexcept { return kinds_; }
+  [[nodiscard]] std::int64_t heartbeat_unix_ns() const noexcept { return heartbeat_; }  // 0: none
   [[nodiscard]] const std::vector<TensorDef>& tensor_defs() const noexcept { return tensor_defs_; }
   [[nodiscard]] const std::vector<LayoutDef>& layout_defs() const noexcept { return layout_defs_; }
 
@@ -63,6 +64,7 @@ class TailColumns {
   std::unordered_map<std::uint32_t, std::uint32_t> slots_;
   std::vector<format::FrameEntry> frames_;
   std::uint32_t kinds_ = 0;
+  std::int64_t heartbeat_ = 0;
   std::vector<TensorDef> tensor_defs_;
   std::vector<LayoutDef> layout_defs_;
   std::uint64_t defs_until_ = 0;  // definitions of frames before this offset are taken in

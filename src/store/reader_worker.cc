@@ -23,8 +23,7 @@ constexpr std::size_t kMaxProblems = 100;
 constexpr std::uint32_t kLooseKinds =
     1U << static_cast<unsigned>(format::FrameKind::kDocument) | 1U << static_cast<unsigned>(format::FrameKind::kGapRows) |
     1U << static_cast<unsigned>(format::FrameKind::kAck) | 1U << static_cast<unsigned>(format::FrameKind::kEnd) |
-    1U << static_cast<unsigned>(format::FrameKind::kRelocate) | 1U << static_cast<unsigned>(format::FrameKind::kRetire) |
-    1U << static_cast<unsigned>(format::FrameKind::kHeartbeat);
+    1U << static_cast<unsigned>(format::FrameKind::kRelocate) | 1U << static_cast<unsigned>(format::FrameKind::kRetire);
 
 std::int64_t ModifiedNs(const std::string& path) noexcept {
   struct stat info {};
@@ -203,7 +202,7 @@ void WorkerReader::TakeIn(SegmentReader& segment, bool fresh) {
     epoch_ = segment.header().epoch;
     end_.reset();
   }
-  heartbeat_ = std::max(heartbeat_, segment.header().created_unix_ns);
+  heartbeat_ = std::max({heartbeat_, segment.header().created_unix_ns, segment.heartbeat_unix_ns()});
   const auto& steps = segment.steps();
   if (steps.size() > 0) {
     next_ordinal_ = std::max(next_ordinal_, steps.ordinal.back() + 1);
@@ -299,9 +298,6 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
             data_files_.erase(row.data_file);
           }
         }
-        break;
-      case format::FrameKind::kHeartbeat:
-        if (const auto beat = format::ParseHeartbeatUntrusted(*body); beat.ok()) heartbeat_ = std::max(heartbeat_, *beat);
         break;
       default:
         break;

@@ -84,6 +84,8 @@ class SegmentReader {
   /// Frames that are not columns, ascending by offset, and the bits of their kinds.
   [[nodiscard]] Result<std::span<const format::FrameEntry>> Frames() const;
   [[nodiscard]] std::uint32_t frame_kinds() const noexcept;
+  /// Latest heartbeat of an unsealed segment; 0: none.
+  [[nodiscard]] std::int64_t heartbeat_unix_ns() const noexcept;
   /// Frames of one step.
   [[nodiscard]] Result<std::vector<format::FrameEntry>> FramesOf(std::uint64_t ordinal) const;
   /// Body of a frame, verified. `scratch` holds it when it isn't mapped.

@@ -1,0 +1,1 @@
+"""Verbs of the luff command that need Python."""

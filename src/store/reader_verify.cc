@@ -1,0 +1,254 @@
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "luff/base/env.h"
+#include "luff/store/reader.h"
+#include "luff/store/verify.h"
+#include "store/paths.h"
+
+namespace luff::store {
+namespace {
+
+using format::FrameKind;
+
+constexpr std::size_t kMaxDamage = 1000;
+
+class Verifier {
+ public:
+  Verifier(std::string run_path, VerifyReport* report) : root_(std::move(run_path)), report_(report) {}
+
+  Status Worker(const WorkerReader& worker) {
+    LUFF_ASSIGN_OR_RETURN(const auto names, Env::Real().List(worker.folder()));
+    std::uint64_t newest = 0;
+    for (const std::string& name : names) {
+      if (const auto parsed = ParseStreamFileName(name); parsed && parsed->meta) newest = std::max(newest, parsed->sequence);
+    }
+    for (const std::string& name : names) {
+      const auto parsed = ParseStreamFileName(name);
+      if (!parsed) continue;
+      const std::string path = worker.folder() + "/" + name;
+      const auto file = MappedFile::Open(path);
+      if (!file.ok()) {
+        Tell(path, 0, std::string(file.status().message()));
+        continue;
+      }
+      ++report_->files;
+      report_->bytes += (*file)->bytes().size();
+      if (parsed->meta) {
+        Segment(path, (*file)->bytes(), parsed->sequence, parsed->sequence == newest);
+      } else if (worker.IsRetired(static_cast<std::uint32_t>(parsed->sequence))) {
+        Note(path + ": retired by retention and not yet removed");
+      } else {
+        Payload(path, (*file)->bytes(), parsed->sequence);
+      }
+    }
+    for (const auto& segment : worker.segments()) References(worker, *segment);
+    return Status::Ok();
+  }
+
+ private:
+  void Tell(const std::string& path, std::uint64_t offset, std::string what) {
+    ++report_->damage_count;
+    const bool below = path.size() > root_.size() && path.starts_with(root_);
+    if (report_->damage.size() < kMaxDamage) {
+      report_->damage.push_back({below ? path.substr(root_.size() + 1) : path, offset, std::move(what)});
+    }
+  }
+  void Note(std::string text) {
+    if (report_->notes.size() < kMaxDamage) report_->notes.push_back(std::move(text));
+  }
+
+  /// Every frame and, when there is one, all of the footer.
+  void Segment(const std::string& path, std::span<const std::byte> file, std::uint64_t sequence, bool newest) {
+    if (const auto header = format::ParseFileHeaderUntrusted(file, format::kMetaMagic); !header.ok()) {
+      if (newest && file.size() < format::kFileHeaderBytes) return Note(path + ": begun, nothing in it yet");
+      return Tell(path, 0, std::string(header.status().message()) + "; the steps of this segment are lost");
+    }
+    const auto footer = format::FooterView::ParseUntrusted(file, sequence);
+    if (!footer.ok() && footer.status().code() != StatusCode::kNotFound) {
+      Tell(path, file.size() - sizeof(format::FileTail),
+           std::string(footer.status().message()) + "; nothing is lost as long as its frames are good");
+    }
+    const std::uint64_t end = footer.ok() ? footer->offset() : file.size();
+    const auto rows = file.first(static_cast<std::size_t>(end));
+    std::uint64_t at = format::kFileHeaderBytes;
+    std::uint32_t in_step = 0;
+    std::uint64_t ordinal = 0;
+    format::FrameView frame;
+    while (at < end) {
+      const auto outcome = format::ParseFrameUntrusted(rows, at, sequence, &frame);
+      if (outcome != format::FrameOutcome::kFrame) {
+        const std::uint64_t left = end - at;
+        const bool zeros = std::all_of(rows.begin() + static_cast<std::ptrdiff_t>(at), rows.end(),
+                                       [](std::byte b) { return b == std::byte{0}; });
+        if (!footer.ok() && (zeros || outcome == format::FrameOutcome::kIncomplete)) {
+          Note(path + ": ends in the middle of a step at byte " + std::to_string(at) + ", which was never published");
+        } else {
+          Tell(path, at, "damaged frame; " + (footer.ok() ? std::string("histograms, events and documents of up to ")
+                                                           : std::string("all steps in the last ")) +
+                             std::to_string(left) + " bytes are lost");
+        }
+        break;
+      }
+      ++report_->frames;
+      Body(path, frame);
+      if (frame.kind == FrameKind::kStep) {
+        const auto mark = format::ParseStepMarkUntrusted(frame.body);
+        if (!mark.ok()) Tell(path, at, "step mark: " + std::string(mark.status().message()) + "; the step is lost");
+        else if (frame.ordinal != ordinal || mark->frames != in_step) {
+          if (in_step != 0 || mark->frames != 0) Tell(path, at, "found " + std::to_string(in_step) + " frames, expected the " +
+                             std::to_string(mark->frames) + " that the step mark counts; rows of global step " +
+                             std::to_string(mark->global_step) + " are lost");
+        }
+        in_step = 0;
+      } else if (frame.ordinal != format::kLooseOrdinal && frame.kind != FrameKind::kFooter) {
+        in_step = frame.ordinal == ordinal || in_step == 0 ? in_step + 1 : 1;
+        ordinal = frame.ordinal;
+      }
+      at = frame.next_offset;
+    }
+    if (footer.ok()) Footer(path, *footer);
+  }
+
+  void Body(const std::string& path, const format::FrameView& frame) {
+    Status status;
+    switch (frame.kind) {
+      case FrameKind::kTensorDefs: status = format::ParseTensorDefsUntrusted(frame.body).status(); break;
+      case FrameKind::kLayoutDefs: status = format::ParseLayoutDefsUntrusted(frame.body).status(); break;
+      case FrameKind::kDocument: status = format::ParseDocumentUntrusted(frame.body).status(); break;
+      case FrameKind::kSummaryRows: status = format::ParseSummaryRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kIndexRows: status = format::ParseIndexRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kFormRows: status = format::ParseFormRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kScalarRows: status = format::ParseScalarRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kEventRows: status = format::ParseEventRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kGapRows: status = format::ParseGapRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kAck: status = format::ParseAckRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kRelocate: status = format::ParseRelocateRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kRetire: status = format::ParseRetireRowsUntrusted(frame.body).status(); break;
+      case FrameKind::kEnd: status = format::ParseEndMarkUntrusted(frame.body).status(); break;
+      case FrameKind::kHistogramRows: {
+        const auto entries = format::ParseHistogramsUntrusted(frame.body);
+        status = entries.status();
+        SparseHistogram histogram;
+        for (std::size_t i = 0; entries.ok() && status.ok() && i < entries->size(); ++i) {
+          status = format::DecodeHistogramUntrusted((*entries)[i], &histogram);
+        }
+        break;
+      }
+      case FrameKind::kUnitRows: {
+        const auto entries = format::ParseUnitsUntrusted(frame.body);
+        status = entries.status();
+        UnitCounts units;
+        for (std::size_t i = 0; entries.ok() && status.ok() && i < entries->size(); ++i) {
+          status = format::DecodeUnitsUntrusted((*entries)[i], &units);
+        }
+        break;
+      }
+      default: break;
+    }
+    if (!status.ok()) Tell(path, frame.offset, std::string(status.message()) + "; the rows of this frame are lost");
+  }
+
+  void Footer(const std::string& path, const format::FooterView& footer) {
+    ++report_->footers;
+    const auto check = [&](const auto& result, const char* lost) {
+      if (!result.ok()) Tell(path, footer.offset(), std::string(result.status().message()) + "; lost: " + lost);
+    };
+    check(footer.TensorDefsUntrusted(), "names of tensors");
+    check(footer.LayoutDefsUntrusted(), "shapes");
+    check(footer.FramesUntrusted(), "histograms, events, gaps and documents");
+    for (const format::TensorEntry& entry : footer.tensors()) {
+      const std::string tensor = " of tensor " + std::to_string(entry.tensor);
+      check(footer.SummariesUntrusted(entry, true), ("summaries" + tensor).c_str());
+      check(footer.ScalarsUntrusted(entry, true), ("scalars" + tensor).c_str());
+      check(footer.IndexUntrusted(entry, true), ("values" + tensor).c_str());
+      check(footer.FormsUntrusted(entry, true), ("forms" + tensor).c_str());
+    }
+  }
+
+  /// Every chunk.
+  void Payload(const std::string& path, std::span<const std::byte> file, std::uint64_t sequence) {
+    const auto header = format::ParseFileHeaderUntrusted(file, format::kDataMagic);
+    if (!header.ok()) {
+      if (file.size() < format::kFileHeaderBytes) return Note(path + ": begun, nothing in it yet");
+      Tell(path, 0, std::string(header.status().message()) + "; its values may still be readable");
+    } else if (header->sequence != sequence) {
+      Tell(path, 0, "found a payload file under another number");
+    }
+    std::uint64_t at = format::kFileHeaderBytes;
+    for (;;) {
+      const auto next = format::NextChunkOffsetUntrusted(file, at);
+      if (!next.ok()) return;
+      at = *next;
+      const auto chunk = format::ParseChunkUntrusted(file, at);
+      if (!chunk.ok()) {
+        if (chunk.status().code() == StatusCode::kOutOfRange) return;  // torn; rows that point here are told of below
+        Tell(path, at, std::string(chunk.status().message()) + "; chunks behind it are checked by their rows only");
+        return;
+      }
+      ++report_->chunks;
+      if (const Status status = format::VerifyChunkUntrusted(*chunk); !status.ok()) {
+        Tell(path, at, std::string(status.message()) + "; lost: a value of tensor " + std::to_string(chunk->header.tensor));
+      }
+      at += format::ChunkSpace(chunk->header.stored_bytes);
+    }
+  }
+
+  /// Every row that names a tensor, a layout or a place in a payload file.
+  void References(const WorkerReader& worker, const SegmentReader& segment) {
+    const std::uint32_t epoch = segment.header().epoch;
+    std::set<std::uint32_t> defined;
+    for (const EpochTensorDef& def : worker.definitions()) {
+      if (def.epoch == epoch) defined.insert(def.def.id);
+    }
+    std::uint64_t retired = 0;
+    for (std::size_t slot = 0; slot < segment.slot_count(); ++slot) {
+      const std::uint32_t tensor = segment.slot_tensor(slot);
+      if (!defined.contains(tensor)) {
+        Tell(segment.path(), 0, "rows of tensor " + std::to_string(tensor) + ", which is not defined; they are lost");
+      }
+      const auto index = segment.Index(slot);
+      if (!index.ok()) continue;  // told of by Footer
+      for (std::size_t i = 0; i < index->rows.size(); ++i) {
+        const format::IndexRow& row = index->rows[i];
+        ++report_->rows;
+        const std::int64_t step = segment.steps().global_step[index->step[i]];
+        const std::string value = "value of tensor " + std::to_string(tensor) + " at global step " + std::to_string(step);
+        if (worker.FindLayout(epoch, row.layout) == nullptr) {
+          Tell(segment.path(), 0, value + " has layout " + std::to_string(row.layout) + ", which is not defined; it is lost");
+          continue;
+        }
+        const auto place = worker.Locate(row);
+        if (!place.ok()) {
+          if (place.status().code() == StatusCode::kOutOfRange) ++retired;
+          else Tell(segment.path(), 0, value + ": " + std::string(place.status().message()));
+          continue;
+        }
+        const auto read = worker.ReadPayload(std::span(&row, 1), row.raw_bytes);
+        if (!read.ok()) {
+          Tell(worker.DataPath(place->data_file), place->offset, "lost: " + value + ": " + std::string(read.status().message()));
+        }
+      }
+    }
+    if (retired > 0) Note(segment.path() + ": " + std::to_string(retired) + " values were deleted by retention");
+  }
+
+  std::string root_;
+  VerifyReport* report_;
+};
+
+}  // namespace
+
+Result<VerifyReport> VerifyRun(const std::string& run_path) {
+  ReaderOptions options;
+  options.use_live_page = false;
+  LUFF_ASSIGN_OR_RETURN(const auto run, RunReader::Open(run_path, options));
+  VerifyReport report;
+  Verifier verifier(run_path, &report);
+  for (const auto& worker : run->workers()) LUFF_RETURN_IF_ERROR(verifier.Worker(*worker));
+  return report;
+}
+
+}  // namespace luff::store
