@@ -97,7 +97,7 @@ StopCoordinator::Signal StopCoordinator::Poll(std::int64_t now_ns, std::span<con
 }
 
 void StopCoordinator::Propose(std::int64_t now_ns, std::int64_t furthest) {
-  double rate = 0;  // TRAIN steps a second, of the fastest worker
+  double rate = 100;  // TRAIN steps a second, of the fastest worker; a guess until two steps were seen
   if (progress_.size() >= 2) {
     const double seconds = Seconds(progress_.front().first, progress_.back().first);
     if (seconds > 0) rate = static_cast<double>(progress_.back().second - progress_.front().second) / seconds;

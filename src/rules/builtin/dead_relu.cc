@@ -158,8 +158,7 @@ class Luff final : public Rule {
     Finding finding = FindingAt(kName, kPage, "dead", view.trial, entry.tensor, entry.worker, view.rows.info);
     finding.severity = all ? Severity::kStop : Severity::kWarn;
     finding.since_step = layer.since;
-    finding.what = fmt::format("{} of {} ReLU units of {} are dead", dead, layer.idle.size(),
-                               view.trial.tensor(entry.tensor).module_path.empty() ? name : view.trial.tensor(entry.tensor).module_path);
+    finding.what = fmt::format("{} of the {} ReLU units behind {} are dead", dead, layer.idle.size(), name);
     finding.why = fmt::format("they gave no positive output in the last {} captured batches{}; a dead unit has no gradient, so it can "
                               "hardly come back",
                               limits_.window, born > 0 ? fmt::format(" ({} of them never did)", born) : "");

@@ -1,0 +1,185 @@
+#include "luff/rules/evaluator.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/testing/fake_trial.h"
+
+namespace luff::rules {
+namespace {
+
+using format::Role;
+using testing::FakeTrial;
+
+class EvaluatorTest : public ::testing::Test {
+ protected:
+  EvaluatorTest() {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::temp_directory_path() / ("luff_" + std::string(test->name()) + std::to_string(getpid()));
+    std::filesystem::remove_all(folder_);
+    for (int step = 0; step < 40; ++step) {
+      trial_.Step().Loss(step < 20 ? 1.0 : std::nan("")).Tensor("w", Role::kWeight, {step < 21 ? 1.0 : std::nan("")});
+    }
+  }
+  ~EvaluatorTest() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<Evaluator> Open(const std::string& rules = "all") {
+    EvaluatorOptions options;
+    options.folder = folder_;
+    options.choices = ParseChoices(rules, ParameterSet::kLuff).value();
+    auto opened = Evaluator::Open(options, [this](const Finding&, const std::string& event) { heard_.push_back(event); });
+    EXPECT_TRUE(opened.ok()) << opened.status().ToString();
+    return std::move(opened).value();
+  }
+  std::string Lines() const {
+    std::ifstream file(folder_ / "findings.jsonl");
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  std::filesystem::path folder_;
+  FakeTrial trial_;
+  std::vector<std::string> heard_;
+};
+
+TEST_F(EvaluatorTest, AnyInterruption_GivesTheSameFile) {
+  {
+    auto whole = Open();
+    EXPECT_TRUE(whole->Advance(trial_, 1000).ok());
+    EXPECT_TRUE(whole->Finish(trial_).ok());
+  }
+  const std::string expected = Lines();
+  EXPECT_NE(expected.find("ExplodingTensor"), std::string::npos);
+  for (std::size_t cut = 0; cut <= 40; cut += 3) {
+    for (const bool checkpoint : {false, true}) {
+      std::filesystem::remove_all(folder_);
+      {
+        auto first = Open();
+        EXPECT_TRUE(first->Advance(trial_, cut / 2).ok());
+        if (checkpoint) {
+          EXPECT_TRUE(first->Checkpoint().ok());
+        }
+        EXPECT_TRUE(first->Advance(trial_, cut - cut / 2).ok());
+      }  // dies here
+      auto second = Open();
+      EXPECT_TRUE(second->Advance(trial_, 1000).ok());
+      EXPECT_TRUE(second->Finish(trial_).ok());
+      EXPECT_EQ(Lines(), expected) << "cut after " << cut;
+    }
+  }
+}
+
+TEST_F(EvaluatorTest, TornLastLine_IsCutOffAndWrittenAgain) {
+  {
+    auto whole = Open();
+    EXPECT_TRUE(whole->Advance(trial_, 30).ok());
+  }
+  const std::string expected = Lines();
+  std::filesystem::resize_file(folder_ / "findings.jsonl", expected.size() - 10);
+  auto again = Open();
+  EXPECT_TRUE(again->Advance(trial_, 30).ok());
+  EXPECT_EQ(Lines(), expected);
+}
+
+TEST_F(EvaluatorTest, ReplayedFindings_AreNotHeardAgain) {
+  {
+    auto whole = Open();
+    EXPECT_TRUE(whole->Advance(trial_, 40).ok());
+  }
+  const std::size_t heard = heard_.size();
+  EXPECT_GT(heard, 0U);
+  auto again = Open();
+  EXPECT_TRUE(again->Advance(trial_, 40).ok());
+  EXPECT_EQ(heard_.size(), heard);
+}
+
+TEST_F(EvaluatorTest, OtherParameters_StartFromTheFirstStep) {
+  {
+    auto first = Open("ExplodingTensor");
+    EXPECT_TRUE(first->Advance(trial_, 40).ok());
+    EXPECT_TRUE(first->Checkpoint().ok());
+  }
+  auto second = Open("ExplodingTensor:loss_steps=2");
+  EXPECT_EQ(second->steps_done(), 0U);
+  auto same = Evaluator::Open({.folder = folder_, .choices = {}}, nullptr);
+  EXPECT_EQ(same.status().code(), StatusCode::kFailedPrecondition);  // one evaluator per folder
+}
+
+TEST_F(EvaluatorTest, LiveAndAfterwards_GiveTheSameFindings) {
+  {
+    auto live = Open();
+    for (std::size_t shown = 1; shown <= 40; ++shown) {
+      trial_.ShowOnly(shown);
+      EXPECT_TRUE(live->Advance(trial_, 1000).ok());
+    }
+    EXPECT_TRUE(live->Finish(trial_).ok());
+  }
+  const std::string expected = Lines();
+  std::filesystem::remove_all(folder_);
+  auto after = Open();
+  EXPECT_TRUE(after->Advance(trial_, 1000).ok());
+  EXPECT_TRUE(after->Finish(trial_).ok());
+  EXPECT_EQ(Lines(), expected);
+}
+
+TEST(Findings, SurviveJson) {
+  Finding finding;
+  finding.rule = "ExplodingTensor";
+  finding.tensor = "a\nb\x1b[31m";
+  finding.evidence = {{"loss", HUGE_VAL}};
+  finding.series = {{3, 1.5}};
+  const auto parsed = ParseFindingUntrusted(ToJson(finding, "new"));
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed.value().first.tensor, finding.tensor);
+  EXPECT_EQ(parsed.value().first.evidence, finding.evidence);
+  EXPECT_EQ(parsed.value().first.series, finding.series);
+  EXPECT_EQ(ParseFindingUntrusted("{\"severity\": 3}").status().code(), StatusCode::kCorruption);
+  EXPECT_EQ(ParseFindingUntrusted("[").status().code(), StatusCode::kCorruption);
+}
+
+TEST(Choices, NearestNamesInErrors) {
+  const auto rule = ParseChoices("ExplodingTensr", ParameterSet::kLuff);
+  EXPECT_EQ(rule.status().code(), StatusCode::kNotFound);
+  EXPECT_NE(rule.status().message().find("ExplodingTensor"), std::string_view::npos);
+  const auto parameter = ParseChoices("DeadRelu:windw=3", ParameterSet::kLuff);
+  EXPECT_EQ(parameter.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(parameter.status().message().find("window"), std::string_view::npos);
+  EXPECT_FALSE(ParseChoices("DeadRelu:window=x", ParameterSet::kLuff).ok());
+  EXPECT_FALSE(ParseChoices("DeadRelu,DeadRelu", ParameterSet::kLuff).ok());
+  EXPECT_TRUE(ParseChoices("none", ParameterSet::kLuff).value().empty());
+}
+
+TEST(Choices, TextGivesTheSameChoices) {
+  const auto choices = ParseChoices("ExplodingTensor:tensor_regex=(?:a|b);c:only_nan=true,DeadRelu", ParameterSet::kOriginal).value();
+  EXPECT_EQ(choices[0].parameters.at("tensor_regex"), "(?:a|b);c");
+  const auto again = ParseChoices(ChoicesToText(choices), ParameterSet::kOriginal).value();
+  ASSERT_EQ(again.size(), 2U);
+  EXPECT_EQ(again[0].parameters, choices[0].parameters);
+  EXPECT_EQ(again[1].parameters, choices[1].parameters);
+}
+
+TEST(CaptureConfig, HoldsDefaultsAndNeeds) {
+  const auto choices = ParseChoices("all", ParameterSet::kLuff).value();
+  const auto config = nlohmann::json::parse(CaptureConfigFor(choices, R"({"max_overhead": 0.1, "collections": [{"name": "mine"}]})").value());
+  EXPECT_EQ(config["max_overhead"], 0.1);
+  std::map<std::string, nlohmann::json> by_name;
+  for (const auto& collection : config["collections"]) by_name[collection["name"]] = collection;
+  EXPECT_EQ(by_name["weight_changes"]["save"]["TRAIN"]["save_interval"], 8);
+  EXPECT_EQ(by_name["weight_changes"]["forms"], nlohmann::json::array({"difference"}));
+  EXPECT_EQ(by_name["relu_outputs"]["module_types"], nlohmann::json::array({"ReLU", "ReLU6"}));
+  EXPECT_EQ(by_name["gradients"]["save"]["TRAIN"]["save_interval"], 1);
+  EXPECT_TRUE(by_name.contains("mine"));
+  EXPECT_FALSE(CaptureConfigFor(choices, "[1]").ok());
+}
+
+}  // namespace
+}  // namespace luff::rules
