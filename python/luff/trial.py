@@ -235,7 +235,9 @@ class Trial:
         settings = {c.get("name"): c for c in json.loads(text)} if text else {}
         return {name: settings.get(name, {}) for name in self._core.collections()}
 
-    def scalars(self, name: str, mode: str | int = "GLOBAL", worker: int | None = None) -> dict[str, NDArray[Any]]:
+    def scalars(
+        self, name: str, mode: str | int = "GLOBAL", worker: int | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Scalars of one name: arrays ``step`` (global), ``mode_step`` and ``value``."""
         step, mode_step, value = self._core.scalars(self._core.find(name), _mode(mode), worker)
         return {"step": step, "mode_step": mode_step, "value": value}
@@ -244,7 +246,14 @@ class Trial:
         """Events of the training loop, each with at least ``step``, ``worker`` and ``kind``."""
         known = {int(k): k.name.lower() for k in EventKind}
         found: list[dict[str, Any]] = [
-            {"step": e[0], "worker": e[1], "kind": known.get(e[2], str(e[2])), "subject": e[3], "argument": e[4], "since_step_ns": e[5]}
+            {
+                "step": e[0],
+                "worker": e[1],
+                "kind": known.get(e[2], str(e[2])),
+                "subject": e[3],
+                "argument": e[4],
+                "since_step_ns": e[5],
+            }
             for e in self._core.events(_mode(mode))
         ]
         if _mode(mode) == Mode.GLOBAL:
@@ -353,7 +362,9 @@ class Tensor:
             steps, stack = self.stacked(mode, worker)
         except (FailedPreconditionError, ResourceExhaustedError):
             code = _mode(mode)
-            return {s: _array(self._core.value(self._id, s, code, worker)) for s in self.value_steps(mode, worker)}
+            return {
+                s: _array(self._core.value(self._id, s, code, worker)) for s in self.value_steps(mode, worker)
+            }
         return dict(zip(steps.tolist(), stack, strict=True))
 
     def shape(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> tuple[int, ...]:
@@ -364,7 +375,9 @@ class Tensor:
         """Name of its type at a step, e.g. ``"bfloat16"``."""
         return self._core.shape(self._id, step, _mode(mode), worker)[1]
 
-    def shard(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def shard(
+        self, step: int, mode: str | int = "GLOBAL", worker: int | None = None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape of the whole tensor and offset of this worker's part in it; both empty when it isn't sharded."""
         _, _, whole, offset = self._core.shape(self._id, step, _mode(mode), worker)
         return tuple(whole), tuple(offset)
@@ -403,7 +416,13 @@ class Tensor:
             return float(np.quantile(finite, q)) if finite.size else math.nan
 
     def reduction(
-        self, step: int, name: str, *, abs: bool = False, mode: str | int = "GLOBAL", worker: int | None = None
+        self,
+        step: int,
+        name: str,
+        *,
+        abs: bool = False,
+        mode: str | int = "GLOBAL",
+        worker: int | None = None,
     ) -> float:
         """One of `REDUCTIONS` at a step, of the elements or (`abs`) of their magnitudes.
 

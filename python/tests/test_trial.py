@@ -7,16 +7,20 @@ import math
 from pathlib import Path
 from typing import Any
 
+import luff
 import numpy as np
 import pytest
-
-import luff
 from luff import _core, errors
 from luff._codes import DType, EndReason, EventKind, Mode, Role
 
 CONFIG = {
     "collections": [
-        {"name": "everything", "include": ["."], "forms": ["summary", "raw", "histogram"], "save": {"save_interval": 1}}
+        {
+            "name": "everything",
+            "include": ["."],
+            "forms": ["summary", "raw", "histogram"],
+            "save": {"save_interval": 1},
+        }
     ]
 }
 
@@ -29,7 +33,9 @@ class Recording:
         self.global_step = 0
         self.mode_steps = dict.fromkeys(Mode, 0)
 
-    def step(self, mode: Mode = Mode.TRAIN, scalars: dict[str, float] | None = None, **arrays: tuple[DType, Any]) -> None:
+    def step(
+        self, mode: Mode = Mode.TRAIN, scalars: dict[str, float] | None = None, **arrays: tuple[DType, Any]
+    ) -> None:
         s = self.session
         mode_step = self.mode_steps[mode]
         s.begin_step(int(mode), mode_step)

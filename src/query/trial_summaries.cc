@@ -24,27 +24,49 @@ Summary SummaryOf(const format::SummaryRow& row) noexcept {
   return s;
 }
 
-/// Numbers that follow from rows first..last of a block, appended to `out`.
+double Bound(std::uint64_t bits, DType dtype) noexcept {
+  if (IsSignedInteger(dtype)) return static_cast<double>(std::bit_cast<std::int64_t>(bits));
+  if (IsUnsignedInteger(dtype)) return static_cast<double>(bits);
+  return std::bit_cast<double>(bits);
+}
+
+/// Numbers that follow from rows first..last of a block, appended to `out`: those of Summary, as loops over columns. Nothing
+/// finite means sums of zero, so that 0 / 0 gives the NaN that it should.
 void AppendDerived(const format::SummaryBlock& block, std::size_t first, std::size_t last, SummaryColumns* out) {
   const std::size_t at = out->mean.size();
   const std::size_t rows = last - first;
-  out->mean.resize(at + rows);
-  out->std.resize(at + rows);
-  out->abs_mean.resize(at + rows);
-  out->l2.resize(at + rows);
-  out->min.resize(at + rows);
-  out->max.resize(at + rows);
-  for (std::size_t i = 0; i < rows; ++i) {
-    const format::SummaryRow row = block.row(first + i, 0);
-    const Summary s = SummaryOf(row);
-    const auto dtype = static_cast<DType>(row.dtype);
-    out->mean[at + i] = s.mean();
-    out->std[at + i] = s.std();
-    out->abs_mean[at + i] = s.abs_mean();
-    out->l2[at + i] = s.l2();
-    out->min[at + i] = s.min(dtype);
-    out->max[at + i] = s.max(dtype);
+  for (std::vector<double>* column : {&out->mean, &out->std, &out->abs_mean, &out->l2, &out->min, &out->max}) {
+    column->resize(at + rows);
   }
+  double* mean = out->mean.data() + at;
+  double* std = out->std.data() + at;
+  double* abs_mean = out->abs_mean.data() + at;
+  double* l2 = out->l2.data() + at;
+  for (std::size_t i = 0; i < rows; ++i) {
+    const std::size_t k = first + i;
+    const auto n = static_cast<double>(static_cast<std::int64_t>(block.count[k] - block.nan_count[k] - block.inf_count[k]));
+    const double m = block.sum[k] / n;
+    const double v = block.sum_sq[k] / n - m * m;
+    mean[i] = m;
+    std[i] = std::sqrt(v < 0 ? 0.0 : v);
+    abs_mean[i] = block.abs_sum[k] / n;
+    l2[i] = std::sqrt(block.sum_sq[k]);
+  }
+  for (std::size_t i = 0; i < rows; ++i) {
+    const std::size_t k = first + i;
+    const auto dtype = static_cast<DType>(block.dtype[k]);
+    const bool none = block.count[k] == block.nan_count[k] + block.inf_count[k];
+    out->min[at + i] = none ? std::numeric_limits<double>::quiet_NaN() : Bound(block.min_bits[k], dtype);
+    out->max[at + i] = none ? std::numeric_limits<double>::quiet_NaN() : Bound(block.max_bits[k], dtype);
+  }
+}
+
+/// Room for as many rows as there are steps, so that nothing is moved while rows are appended.
+void Reserve(SummaryColumns* out, std::size_t rows) {
+  for (auto* column : {&out->global_step, &out->mode_step, &out->update}) column->reserve(rows);
+  for (auto* column : {&out->count, &out->zero_count, &out->nan_count, &out->inf_count}) column->reserve(rows);
+  for (auto* column : {&out->min, &out->max, &out->mean, &out->std, &out->sum, &out->abs_mean, &out->l2}) column->reserve(rows);
+  out->mode.reserve(rows);
 }
 
 template <typename To, typename From>
@@ -146,6 +168,18 @@ Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(TensorId
   }
   LUFF_ASSIGN_OR_RETURN(const auto candidates, Candidates(worker));
   auto columns = std::make_shared<SummaryColumns>();
+  std::size_t rows = 0;
+  for (const WorkerState* candidate : candidates) {
+    if (rows != 0) break;
+    for (const auto& segment : candidate->reader->segments()) {
+      const auto local = candidate->local_id.find(ScopedId(segment->header().epoch, id));
+      const auto slot = local == candidate->local_id.end() ? std::nullopt : segment->FindSlot(local->second);
+      if (!slot) continue;
+      LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(*slot));
+      rows += block.size();
+    }
+  }
+  Reserve(columns.get(), rows);
   for (const WorkerState* candidate : candidates) {
     LUFF_RETURN_IF_ERROR(AppendSummaries(*candidate, id, mode, columns.get()));
     if (!columns->count.empty()) break;  // the first worker that has it
