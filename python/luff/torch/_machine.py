@@ -72,6 +72,8 @@ class Machine:
         self._trains_in_eval: dict[int, Any] = {}
         self._parameterless: dict[int, tuple[Any, bool]] = {}
         self._last_mode = 0
+        self._version: int | None = None
+        self._blind = False  # updates happen that no hook sees (a compiled optimizer step)
 
     def optimizer_made(self, optimizer: Any) -> None:
         """An optimizer exists from now on."""
@@ -363,7 +365,7 @@ class Machine:
         if step is None or self.session is None or self.recorder is None:
             return
         self.event(_BACKWARD)
-        unmanaged = not self.recorder.living()
+        unmanaged = self._blind or not self.recorder.living()
         if unmanaged or self.closure_depth:
             self._weights(step)
         if unmanaged:
@@ -496,6 +498,7 @@ class Machine:
             if step.mode == _TRAIN and not self.by_hand:
                 self._weights(step)
             if step.mode == _TRAIN:
+                self._look_for_unseen_update(step, session, recorder)
                 recorder.settings()
             self._flush(step)
             if self.guard.unreported:
@@ -511,6 +514,16 @@ class Machine:
                 self.stop = max(self.stop, session.at_step_boundary(self.clock.mode_steps[_TRAIN]))
         elif self.suspended is not None:
             self._resume()
+
+    def _look_for_unseen_update(self, step: Step, session: Session, recorder: Recorder) -> None:
+        """Weights that change without an update: from now on they are read when backward returns."""
+        version = recorder.version()
+        if step.updated:
+            self._blind = False
+        elif self._version is not None and version != self._version and recorder.living():
+            self._blind = True
+            session.gap(codes.NO_ID, _NOT_SEEN, session.due_role(_GRADIENT), 1)
+        self._version = version
 
     def _count_unseen(self, step: Step) -> None:
         """Evaluations before the session was opened are not counted: nothing was recorded of them."""

@@ -179,6 +179,10 @@ class Recorder:
             count += self._buffers.capture()
         return count
 
+    def version(self) -> int | None:
+        """Tells whether weights have changed since it was asked last."""
+        return None if self._weights is None else self._weights.version()
+
     def gradients(self, record: OptimizerRecord | None, factor: float = 1.0) -> int:
         """Gradients of an optimizer's parameters, or of all."""
         table = self._all_gradients if record is None else record.gradients

@@ -62,6 +62,14 @@ class Table:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def version(self) -> int | None:
+        """Changes when the first trainable tensor of the table was changed in place."""
+        for entry in self._entries:
+            tensor = entry[0]()
+            if tensor is not None and tensor.requires_grad:
+                return int(tensor._version)
+        return None
+
     def capture(self, factor: float = 1.0) -> int:
         """Captures every row that has a value now; returns how many.
 

@@ -262,6 +262,17 @@ def test_compiled_activations_are_a_gap(watched):
     assert "0_output_0" not in step.values
 
 
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+def test_a_compiled_optimizer_step_is_a_gap_and_gradients_come_from_backward(watched):
+    hook, session = watched()
+    cases.compiled_in_place_with_step()
+    hook.close()
+    train = session.train()
+    assert len(train) == 6
+    assert all(("", 8) in step.gaps for step in train[1:-1])
+    assert all("gradient/Sequential_0.weight" in step.values for step in train[2:])
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_scripted_modules_are_a_gap(watched):
     _, session = watched(ALL)
