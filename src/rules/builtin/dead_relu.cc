@@ -90,7 +90,8 @@ class Luff final : public Rule {
       std::int64_t dead = 0;
       std::int64_t born = 0;
       for (std::size_t i = 0; i < units; ++i) {
-        if (entry.counts.positive[i] > 0) {
+        const bool all_zero = i < entry.counts.zero.size() && entry.counts.zero[i] == entry.counts.values_per_unit;
+        if (!all_zero) {  // also when values are not finite: that is not death
           layer.idle[i] = 0;
           layer.ever[i] = 1;
         } else {

@@ -93,7 +93,7 @@ class FakeTrial final : public query::Trial {
   FakeTrial& Units(const std::string& name, std::vector<std::uint64_t> positive, std::uint64_t values_per_unit) {
     UnitEntry entry{Define(name, format::Role::kOutput, "ReLU"), 0, {}};
     entry.counts.values_per_unit = values_per_unit;
-    entry.counts.zero.resize(positive.size());
+    for (const std::uint64_t count : positive) entry.counts.zero.push_back(values_per_unit - count);
     entry.counts.sum.resize(positive.size());
     entry.counts.positive = std::move(positive);
     steps_.back().units.push_back(std::move(entry));
