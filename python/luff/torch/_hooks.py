@@ -151,7 +151,7 @@ class Hook:
             except Exception as error:
                 self.guard.note("close", error)
 
-    def __enter__(self) -> Hook:
+    def __enter__(self) -> Hook:  # noqa: PYI034  (Self came with Python 3.11)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
