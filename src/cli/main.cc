@@ -17,6 +17,13 @@ int main(int argc, char** argv) {
     AddRun(app);
     AddCheck(app);
     AddRules(app);
+    AddShow(app);
+    AddTensors(app);
+    AddValue(app);
+    AddSummary(app);
+    AddTail(app);
+    AddPlot(app);
+    AddVerify(app);
     AddEvaluate(app);
     app.parse(argc, argv);
   } catch (const Exit& exit) {

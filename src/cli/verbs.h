@@ -21,5 +21,12 @@ void AddRun(CLI::App& app);
 void AddEvaluate(CLI::App& app);
 void AddCheck(CLI::App& app);
 void AddRules(CLI::App& app);
+void AddShow(CLI::App& app);
+void AddTensors(CLI::App& app);
+void AddValue(CLI::App& app);
+void AddSummary(CLI::App& app);
+void AddTail(CLI::App& app);
+void AddPlot(CLI::App& app);
+void AddVerify(CLI::App& app);
 
 }  // namespace luff::cli

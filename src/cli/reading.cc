@@ -1,0 +1,43 @@
+#include "cli/reading.h"
+
+#include <fmt/format.h>
+
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+
+namespace luff::cli {
+
+void AddRunOption(CLI::App* verb, ReadOptions* options) {
+  verb->add_option("RUN", options->run, "The run directory")->required();
+  verb->add_flag("--json", options->json, "JSON on stdout");
+}
+
+void AddModeOption(CLI::App* verb, ReadOptions* options) {
+  verb->add_option("--mode", options->mode, "TRAIN, EVAL, PREDICT or GLOBAL: what step numbers count")->capture_default_str();
+  verb->add_option("--worker", options->worker, "Number of the worker; default: the first that has it");
+}
+
+void ExitWithError(const Status& status) {
+  PrintError(status);
+  ExitWith(kExitUsage);
+}
+
+std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options) { return ValueOrExit(query::Trial::Open(options.run)); }
+
+query::Mode ModeOrExit(const ReadOptions& options) { return ValueOrExit(query::ParseMode(options.mode)); }
+
+void PrintJson(const Json& json, int indent) {
+  fmt::print("{}\n", json.dump(indent, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string SizeText(std::uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string NumberText(double value) { return fmt::format("{:.6g}", value); }
+
+}  // namespace luff::cli

@@ -1,0 +1,47 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "luff/query/trial.h"
+
+/// What the verbs that read a run have in common.
+namespace luff::cli {
+
+using Json = nlohmann::ordered_json;
+
+/// Options of a verb over one run. Lives as long as the callback that holds it.
+struct ReadOptions {
+  std::string run;
+  std::string mode = "GLOBAL";
+  std::optional<std::uint32_t> worker;
+  bool json = false;
+};
+
+void AddRunOption(CLI::App* verb, ReadOptions* options);
+void AddModeOption(CLI::App* verb, ReadOptions* options);
+
+/// The trial, or an error on stderr and the end of the program with kExitUsage.
+[[nodiscard]] std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options);
+[[nodiscard]] query::Mode ModeOrExit(const ReadOptions& options);
+
+template <typename T>
+[[nodiscard]] T ValueOrExit(Result<T> result);
+[[noreturn]] void ExitWithError(const Status& status);
+
+/// One line of JSON on stdout; invalid UTF-8 is replaced, NaN and Inf become null.
+void PrintJson(const Json& json, int indent = 2);
+/// "12.3 MiB".
+[[nodiscard]] std::string SizeText(std::uint64_t bytes);
+[[nodiscard]] std::string NumberText(double value);
+
+template <typename T>
+T ValueOrExit(Result<T> result) {
+  if (!result.ok()) ExitWithError(result.status());
+  return std::move(result).value();
+}
+
+}  // namespace luff::cli

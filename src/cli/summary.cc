@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+
+#include "cli/reading.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+
+namespace luff::cli {
+namespace {
+
+struct SummaryOptions : ReadOptions {
+  std::string name;
+};
+
+void Show(const SummaryOptions& options) {
+  const auto trial = OpenOrExit(options);
+  const query::Mode mode = ModeOrExit(options);
+  const auto id = ValueOrExit(trial->FindTensor(options.name));
+  const auto columns = ValueOrExit(trial->Summaries(id, mode, options.worker));
+  const auto scalars = ValueOrExit(trial->Scalars(id, mode, options.worker));
+  if (options.json) {
+    Json json{{"name", options.name}, {"mode", options.mode}};
+    json["summaries"] = {{"step", columns.global_step}, {"mode_step", columns.mode_step}, {"update", columns.update},
+                         {"count", columns.count}, {"min", columns.min}, {"max", columns.max}, {"mean", columns.mean},
+                         {"std", columns.std}, {"sum", columns.sum}, {"abs_mean", columns.abs_mean}, {"l2", columns.l2},
+                         {"zero_count", columns.zero_count}, {"nan_count", columns.nan_count}, {"inf_count", columns.inf_count}};
+    Json steps = Json::array();
+    Json values = Json::array();
+    for (const auto& scalar : scalars) {
+      steps.push_back(scalar.global_step);
+      values.push_back(scalar.value);
+    }
+    json["scalars"] = {{"step", std::move(steps)}, {"value", std::move(values)}};
+    PrintJson(json, -1);
+    ExitWith(kExitOk);
+  }
+  if (!columns.count.empty()) {
+    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", "step", "min", "max", "mean", "std", "l2", "zeros",
+               "nan", "inf");
+  }
+  for (std::size_t i = 0; i < columns.count.size(); ++i) {
+    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", columns.global_step[i], NumberText(columns.min[i]),
+               NumberText(columns.max[i]), NumberText(columns.mean[i]), NumberText(columns.std[i]), NumberText(columns.l2[i]),
+               columns.zero_count[i], columns.nan_count[i], columns.inf_count[i]);
+  }
+  for (const auto& scalar : scalars) fmt::print("{:>10} {:>12}\n", scalar.global_step, NumberText(scalar.value));
+  if (columns.count.empty() && scalars.empty()) fmt::print("nothing was recorded of {} in this mode\n", Escaped(options.name));
+  ExitWith(kExitOk);
+}
+
+}  // namespace
+
+void AddSummary(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("summary", "Statistics of one tensor over all steps");
+  auto options = std::make_shared<SummaryOptions>();
+  AddRunOption(verb, options.get());
+  verb->add_option("NAME", options->name, "Name of the tensor or scalar")->required();
+  AddModeOption(verb, options.get());
+  verb->callback([options] { Show(*options); });
+}
+
+}  // namespace luff::cli

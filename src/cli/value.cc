@@ -1,0 +1,67 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "cli/reading.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+
+namespace luff::cli {
+namespace {
+
+struct ValueOptions : ReadOptions {
+  std::string name;
+  std::int64_t step = 0;
+  std::size_t limit = 1000;
+};
+
+void Show(const ValueOptions& options) {
+  const auto trial = OpenOrExit(options);
+  const auto id = ValueOrExit(trial->FindTensor(options.name));
+  const query::Value value = ValueOrExit(trial->ReadValue(id, options.step, ModeOrExit(options), options.worker));
+  const std::size_t count = value.bytes.size() / std::max<std::size_t>(1, DTypeSize(value.dtype));
+  const std::size_t shown = options.limit == 0 ? count : std::min(count, options.limit);
+  std::vector<double> numbers;
+  std::string text;
+  if (value.dtype == DType::kString) {
+    text.assign(reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size());
+  } else {
+    numbers.resize(shown);
+    ToFloat64(value.dtype, value.bytes.data(), shown, numbers.data());
+  }
+  if (options.json) {
+    Json json{{"name", options.name}, {"step", options.step}, {"mode", options.mode}, {"dtype", DTypeName(value.dtype)},
+              {"shape", value.shape}, {"count", count}};
+    if (value.dtype == DType::kString) json["text"] = text;
+    else json["values"] = numbers;
+    PrintJson(json, -1);
+    ExitWith(kExitOk);
+  }
+  if (value.dtype == DType::kString) {
+    fmt::print("{}\n", Escaped(text));
+    ExitWith(kExitOk);
+  }
+  fmt::print("{} {} [{}]{}\n", Escaped(options.name), DTypeName(value.dtype), fmt::join(value.shape, ", "),
+             IsComplex(value.dtype) ? ", magnitudes" : "");
+  const std::size_t row = value.shape.empty() ? 1 : static_cast<std::size_t>(std::max<std::int64_t>(1, value.shape.back()));
+  for (std::size_t i = 0; i < shown; ++i) {
+    fmt::print("{}{}", NumberText(numbers[i]), (i + 1) % std::min<std::size_t>(row, 10) == 0 || i + 1 == shown ? "\n" : " ");
+  }
+  if (shown < count) fmt::print("... {} more (--limit 0 shows all)\n", count - shown);
+  ExitWith(kExitOk);
+}
+
+}  // namespace
+
+void AddValue(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("value", "One tensor at one step");
+  auto options = std::make_shared<ValueOptions>();
+  AddRunOption(verb, options.get());
+  verb->add_option("NAME", options->name, "Name of the tensor")->required();
+  verb->add_option("STEP", options->step, "Step")->required();
+  verb->add_option("--limit", options->limit, "Elements shown at most; 0: all")->capture_default_str();
+  AddModeOption(verb, options.get());
+  verb->callback([options] { Show(*options); });
+}
+
+}  // namespace luff::cli
