@@ -1,6 +1,8 @@
 """What capture costs: `./dev bench capture [--models mlp,gpt] [--rows NAME,...] [--json FILE]`.
 
-Blocks of steps of the bare loop, of Luff and of smdebug alternate in one process with one torch thread. `extra` is the
+Blocks of steps of the bare loop, of Luff and of smdebug alternate in one process with one torch thread. Each block
+begins with a step that is not timed, because what ran before leaves its memory in the caches, and lies between two
+blocks of the bare loop, whose mean it is compared with: load that comes and goes falls on both sides. `extra` is the
 CPU time above the bare step, background threads and the flush at the end of each block included. Gates compare Luff's
 extra with smdebug's in the same pair of blocks; the median of at least 8 pairs decides, and a second set of pairs is
 measured when the interval of the median crosses the limit.
@@ -163,12 +165,30 @@ class Runner:
     def block(self, steps: int) -> Block:
         """Time per step."""
         batches = [self.workload.batch() for _ in range(steps)]
+        models.step(self.workload, self.workload.batch())
+        self.system.drain()
         cpu, wall = time.process_time(), time.perf_counter()
         for batch in batches:
             models.step(self.workload, batch)
         wall = time.perf_counter() - wall
         self.system.drain()
-        return Block((time.process_time() - cpu) / steps, wall / steps)
+        block = Block((time.process_time() - cpu) / steps, wall / steps)
+        self.workload.optimizer.zero_grad(set_to_none=True)
+        return block
+
+    def share_memory(self, other: Runner) -> None:
+        """Weights and optimizer state lie where those of `other` do.
+
+        Two copies of a model differ by up to 13 % in speed for where their pages happen to lie.
+        """
+        for own, from_ in zip(
+            self.workload.model.parameters(), other.workload.model.parameters(), strict=True
+        ):
+            own.data = from_.data
+            state = self.workload.optimizer.state[own]
+            for key, value in other.workload.optimizer.state[from_].items():
+                if torch.is_tensor(value) and value.dim() > 0:
+                    state[key] = value
 
 
 @dataclass
@@ -210,14 +230,20 @@ def run_row(row: Row, model: str, pairs: int, steps: int) -> dict[str, Any]:
                 model, lambda w: SmDebug(os.path.join(folder, "smd"), peer, interval, w.model, w.loss)
             )
         steps = max(steps, row.interval)
-        blocks: dict[str, list[Block]] = {name: [] for name in runners}
+        bare = runners.pop("bare")
+        bare.block(max(3, min(steps, 10)))
+        blocks: dict[str, list[tuple[Block, Block]]] = {name: [] for name in runners}
         for runner in runners.values():
             runner.block(max(3, min(steps, 10)))
+            runner.share_memory(bare)
         result: dict[str, Any] = {"row": row.name, "model": model, "steps": steps}
         for attempt in range(2):
+            before = bare.block(steps)
             for _ in range(pairs):
                 for name, runner in runners.items():
-                    blocks[name].append(runner.block(steps))
+                    own, after = runner.block(steps), bare.block(steps)
+                    blocks[name].append((own, middle(before, after)))
+                    before = after
             summarise(row, model, blocks, result)
             gates = result["gates"]
             if attempt == 1 or all(g["ok"] != "undecided" for g in gates):
@@ -232,26 +258,30 @@ def run_row(row: Row, model: str, pairs: int, steps: int) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def summarise(row: Row, model: str, blocks: dict[str, list[Block]], result: dict[str, Any]) -> None:
-    """Fills in slowdowns, extras and gates."""
-    bare = blocks["bare"]
-    result["pairs"] = len(bare)
-    result["bare_ms"] = statistics.median(b.cpu_s for b in bare) * 1e3
+def middle(one: Block, other: Block) -> Block:
+    """The mean of two blocks."""
+    return Block((one.cpu_s + other.cpu_s) / 2, (one.wall_s + other.wall_s) / 2)
+
+
+def summarise(
+    row: Row, model: str, blocks: dict[str, list[tuple[Block, Block]]], result: dict[str, Any]
+) -> None:
+    """Fills in slowdowns, extras and gates; each block comes with the bare loop around it."""
+    result["pairs"] = len(blocks["luff"])
+    result["bare_ms"] = statistics.median(b.cpu_s for _, b in blocks["luff"]) * 1e3
     gates: list[dict[str, Any]] = []
     for name, own in blocks.items():
-        if name == "bare":
-            continue
-        cpu = measured([o.cpu_s / b.cpu_s for o, b in zip(own, bare, strict=True)])
-        wall = measured([o.wall_s / b.wall_s for o, b in zip(own, bare, strict=True)])
-        extra = statistics.median(o.cpu_s - b.cpu_s for o, b in zip(own, bare, strict=True))
+        cpu = measured([o.cpu_s / b.cpu_s for o, b in own])
+        wall = measured([o.wall_s / b.wall_s for o, b in own])
+        extra = statistics.median(o.cpu_s - b.cpu_s for o, b in own)
         result[name] = {"slowdown": wall.median, "cpu_ratio": cpu.median, "extra_ms": extra * 1e3}
         if name == "luff" and row.slowdown_limit is not None:
             gates.append(gate(f"{row.name}/{model}/slowdown", wall, row.slowdown_limit))
     if "smdebug" in blocks and row.share_limit is not None:
         share = measured(
             [
-                (o.cpu_s - b.cpu_s) / max(s.cpu_s - b.cpu_s, 1e-9)
-                for o, b, s in zip(blocks["luff"], bare, blocks["smdebug"], strict=True)
+                (o.cpu_s - b.cpu_s) / max(s.cpu_s - c.cpu_s, 1e-9)
+                for (o, b), (s, c) in zip(blocks["luff"], blocks["smdebug"], strict=True)
             ]
         )
         result["share"] = share.median
