@@ -54,7 +54,7 @@ def child(run: str) -> int:
         import luff.torch
 
         # What `luff run` takes, and values once an epoch: the blocks they are copied to are mapped when a worker forks.
-        values = {"name": "values", "roles": ["weight", "gradient"], "forms": ["raw"]}
+        values: dict[str, Any] = {"name": "values", "roles": ["weight", "gradient"], "forms": ["raw"]}
         values["save"] = {"save_interval": SAMPLES // BATCH}
         hook = luff.torch.attach(
             model, optimizer, loss_function, run=run, collections=[values], max_overhead=0
