@@ -50,6 +50,21 @@ def test_the_last_evaluation_is_published_at_the_end(watched):
     assert len(session.eval()) == 12
 
 
+def test_a_last_step_without_its_update_is_published_at_the_end(watched):
+    hook, session = watched()
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for index in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        if index < 2:
+            optimizer.step()
+    assert len(session.train()) == 2
+    hook.close()
+    assert [step.global_step for step in session.train()] == [0, 1, 2]
+    assert STEP not in session.train()[2].kinds
+
+
 def test_accumulation_counts_micro_batches_as_steps(watched):
     _, session = watched()
     losses, _ = cases.accumulation()
