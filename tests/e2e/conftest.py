@@ -52,7 +52,9 @@ class Luff:
         self.home.mkdir()
         self.cwd.mkdir()
         self.environment = {
-            key: value for key, value in os.environ.items() if not key.startswith("LUFF_") or key == "LUFF_BOOTSTRAP"
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("LUFF_") or key == "LUFF_BOOTSTRAP"
         }
         self.environment |= {"HOME": str(self.home), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 

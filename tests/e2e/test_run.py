@@ -57,7 +57,12 @@ def test_nan_is_found_and_told_and_the_job_goes_on(luff: Luff) -> None:
 
 
 def test_stop_ends_the_job_with_76(luff: Luff) -> None:
-    job = luff.run("train.py", "--on-finding", "stop", arguments=("--nan-at", "20", "--steps", "100000", "--sleep", "0.005"))
+    job = luff.run(
+        "train.py",
+        "--on-finding",
+        "stop",
+        arguments=("--nan-at", "20", "--steps", "100000", "--sleep", "0.005"),
+    )
     assert job.code == 76, job.stderr
     assert "finally" in job.stdout
     assert "done" not in job.stdout
@@ -102,7 +107,9 @@ def test_crashed_job_is_reported_as_such(luff: Luff) -> None:
 def test_interrupt_is_forwarded(luff: Luff) -> None:
     run = luff.tmp / "run"
     script = Path(__file__).parent / "scripts" / "train.py"
-    process = luff.start("run", "--run", str(run), "--", sys.executable, str(script), "--steps", "100000", "--sleep", "0.01")
+    process = luff.start(
+        "run", "--run", str(run), "--", sys.executable, str(script), "--steps", "100000", "--sleep", "0.01"
+    )
     deadline = time.monotonic() + 60
     while not (run / "run.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -144,7 +151,9 @@ def test_check_gives_the_findings_seen_live(luff: Luff) -> None:
     code, out, err = luff("check", str(job.run), "--json")
     assert code == 3, err
     checked = [json.loads(line) for line in out.splitlines()]
-    live = [json.loads(line) for line in (job.run / "rules" / "luff" / "findings.jsonl").read_text().splitlines()]
+    live = [
+        json.loads(line) for line in (job.run / "rules" / "luff" / "findings.jsonl").read_text().splitlines()
+    ]
     assert [f for f in checked if f["event"] == "new"] == [f for f in live if f["event"] == "new"]
 
 
