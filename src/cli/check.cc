@@ -32,14 +32,21 @@ int Check(const CheckOptions& wanted) {
   options.choices = std::move(choices).value();
   const std::size_t rule_count = options.choices.size();
   const bool colour = isatty(STDOUT_FILENO) != 0 && StderrHasColour();
+  Teller teller(colour, TerminalWidth());
+  std::vector<FindingEvent> events;
+  const auto tell = [&] {
+    fmt::print("{}", teller.Tell(events));
+    events.clear();
+    if (wanted.follow) std::fflush(stdout);
+  };
   Result<std::unique_ptr<rules::Evaluator>> made =
       rules::Evaluator::Open(options, [&](const rules::Finding& finding, const std::string& event) {
         if (wanted.json) {
           fmt::print("{}\n", rules::ToJson(finding, event));
-        } else if (event == "new") {
-          fmt::print("{}", FindingText(finding, colour, TerminalWidth()));
+          if (wanted.follow) std::fflush(stdout);
+        } else {
+          events.emplace_back(finding, event);
         }
-        if (wanted.follow) std::fflush(stdout);
       });
   if (!made.ok()) return PrintError(made.status()), kExitUsage;
   rules::Evaluator& evaluator = *made.value();
@@ -47,12 +54,14 @@ int Check(const CheckOptions& wanted) {
     const Result<bool> news = wanted.follow ? trial.WaitForNews(std::chrono::milliseconds(200)) : trial.Refresh();
     const Result<std::size_t> done = evaluator.Advance(trial, 100000);
     if (!done.ok()) return PrintError(done.status()), 1;
+    tell();
     if (done.value() > 0 || (news.ok() && news.value())) continue;
     if (!wanted.follow || trial.loaded_all_steps()) break;
   }
   const bool over = trial.loaded_all_steps();
   if (over) {
     if (const Status status = evaluator.Finish(trial); !status.ok()) return PrintError(status), 1;
+    tell();
   }
   bool stop = false;
   for (const rules::Finding& finding : evaluator.findings()) stop = stop || finding.severity == rules::Severity::kStop;
@@ -60,7 +69,7 @@ int Check(const CheckOptions& wanted) {
     const std::size_t count = evaluator.findings().size();
     fmt::print("luff: {}: {}, {}, {}{}\n", count == 0 ? "ok" : stop ? "stop" : "warn",
                Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), Plural(rule_count, "rule", "rules"),
-               count == 0 ? "no findings" : Plural(count, "finding", "findings"), over ? "" : " (the run is not over)");
+               FindingsInShort(evaluator.findings()), over ? "" : " (the run is not over)");
     if (evaluator.unreadable_steps() > 0) {
       fmt::print("luff: {} could not be read and were passed over\n", Plural(evaluator.unreadable_steps(), "step", "steps"));
     }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -16,7 +17,7 @@
 
 /// The rule worker of `luff run`: a process of its own. Stdin: a line "finish" when the job has ended; its end without one means
 /// that the supervisor is gone. Stdout: one line "progress STEPS TRAIN_STEP" at most every 100 ms, "finding" when
-/// findings.jsonl has a new line, "done".
+/// findings.jsonl has new lines, "done".
 namespace luff::cli {
 namespace {
 
@@ -60,8 +61,9 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
   rules::EvaluatorOptions options;
   options.folder = run + "/rules/" + name;
   options.choices = std::move(choices).value();
+  bool found = false;
   Result<std::unique_ptr<rules::Evaluator>> evaluator =
-      rules::Evaluator::Open(options, [](const rules::Finding&, const std::string&) { Say("finding"); });
+      rules::Evaluator::Open(options, [&found](const rules::Finding&, const std::string&) { found = true; });
   if (!evaluator.ok()) return PrintError(evaluator.status()), kExitUsage;
 
   auto last_said = Clock::now() - milliseconds(1000);
@@ -69,6 +71,7 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
     const Result<bool> news = trial.Refresh();
     Result<std::size_t> done = evaluator.value()->Advance(trial, 1000);
     if (!done.ok()) return PrintError(done.status()), 1;
+    if (std::exchange(found, false)) Say("finding");  // once for all that came together
     const auto now = Clock::now();
     if (done.value() > 0 && now - last_said > milliseconds(100)) {
       std::int64_t train_step = -1;

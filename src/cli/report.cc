@@ -1,6 +1,7 @@
 #include "cli/report.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include <fmt/format.h>
 
@@ -50,6 +51,76 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
   if (!finding.remedy.empty()) text += Line("to do", Escaped(finding.remedy), width);
   text += Line("more", fmt::format("luff rules explain {}", Escaped(finding.rule)), width);
   return text;
+}
+
+std::string NameOf(const rules::Finding& finding) {
+  return fmt::format("{} ({}{}since step {})", Escaped(finding.rule), Escaped(finding.tensor), finding.tensor.empty() ? "" : ", ",
+                     finding.since_step);
+}
+
+std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
+  if (findings.empty()) return "no findings";
+  const auto gravest = std::max_element(findings.begin(), findings.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.severity, -a.since_step) < std::pair(b.severity, -b.since_step);
+  });
+  return fmt::format("{}: {}{} {}", Plural(findings.size(), "finding", "findings"), findings.size() > 1 ? "first " : "",
+                     gravest->severity == rules::Severity::kStop ? "STOP" : "WARN", NameOf(*gravest));
+}
+
+std::string Teller::Short(const rules::Finding& finding, const char* lead) const {
+  const bool stop = finding.severity == rules::Severity::kStop;
+  const char* begin = !colour_ ? "" : stop ? "\033[1;31m" : "\033[1;33m";
+  const std::string tensor = finding.tensor.empty() ? "" : " " + Escaped(finding.tensor);
+  return fmt::format("luff: {}{} {}{}{}: {}\n", begin, lead, Escaped(finding.rule), colour_ ? "\033[0m" : "", tensor,
+                     Wrapped(Escaped(finding.what), 6, width_));
+}
+
+std::string Teller::Tell(const std::vector<FindingEvent>& events) {
+  std::vector<const rules::Finding*> fresh;  // each in its newest form
+  std::string text, later;
+  const auto newest = [&events](const rules::Finding& finding) {
+    const rules::Finding* last = &finding;
+    for (const auto& [other, event] : events) {
+      if (other.id == finding.id) last = &other;
+    }
+    return last;
+  };
+  for (const auto& [finding, event] : events) {
+    const auto known = told_.find(finding.id);
+    if (known == told_.end()) {
+      const rules::Finding* last = newest(finding);
+      told_[finding.id] = last->severity;
+      fresh.push_back(last);
+    } else if (finding.severity > known->second) {
+      known->second = finding.severity;
+      later += Short(finding, "now STOP:");
+    }
+    if (event == "healed") {
+      later += fmt::format("luff: {}{}{} has healed at step {}\n", Escaped(finding.rule), finding.tensor.empty() ? "" : " ",
+                           Escaped(finding.tensor), finding.last_step);
+    }
+  }
+  std::stable_sort(fresh.begin(), fresh.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->step, -static_cast<int>(a->severity)) < std::pair(b->step, -static_cast<int>(b->severity));
+  });
+  std::map<std::pair<std::string, std::int64_t>, std::size_t> shorts;
+  for (const rules::Finding* finding : fresh) {
+    const std::pair key(finding->rule, finding->step);
+    if (led_.insert(key).second) {
+      text += FindingText(*finding, colour_, width_);
+      // The others of its rule and step stay beside it.
+      for (const rules::Finding* other : fresh) {
+        if (other == finding || std::pair(other->rule, other->step) != key) continue;
+        if (++shorts[key] <= kMaxShort) {
+          text += Short(*other, other->severity == rules::Severity::kStop ? "also STOP" : "also WARN");
+        }
+      }
+      if (shorts[key] > kMaxShort) text += fmt::format("luff:   and {} more of {} at this step\n", shorts[key] - kMaxShort, Escaped(finding->rule));
+    } else if (!shorts.contains(key)) {
+      text += Short(*finding, finding->severity == rules::Severity::kStop ? "also STOP" : "also WARN");
+    }
+  }
+  return text + later;
 }
 
 }  // namespace luff::cli

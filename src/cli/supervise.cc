@@ -43,7 +43,7 @@ class Supervisor {
   explicit Supervisor(const SuperviseOptions& options)
       : options_(options), env_(Env::Real()), findings_path_(options.run + "/rules/" + kEvaluator + "/findings.jsonl"),
         coordinator_(options.stop, [this](const store::ControlRecord& record) { return store::WriteControl(options_.run, record); }),
-        terminal_(StderrIsTerminal()), colour_(StderrHasColour()) {}
+        terminal_(StderrIsTerminal()), colour_(StderrHasColour()), teller_(colour_, terminal_ ? TerminalWidth() : 100) {}
 
   int Run() {
     BlockSignals();
@@ -199,13 +199,15 @@ class Supervisor {
     if (!got.ok()) return;
     text.resize(got.value());
     std::size_t from = 0;
+    std::vector<FindingEvent> events;
     for (std::size_t end = 0; (end = text.find('\n', from)) != std::string::npos; from = end + 1) {
-      OnFinding(text.substr(from, end - from));
+      OnFinding(text.substr(from, end - from), &events);
     }
     findings_read_ += from;
+    if (const std::string news = teller_.Tell(events); !news.empty()) Say(news);
   }
 
-  void OnFinding(const std::string& line) {
+  void OnFinding(const std::string& line, std::vector<FindingEvent>* events) {
     const auto parsed = rules::ParseFindingUntrusted(line);
     if (!parsed.ok()) return;
     const auto& [finding, event] = parsed.value();
@@ -217,9 +219,8 @@ class Supervisor {
     } else {
       *known = finding;
     }
-    if (event == "healed") Say(fmt::format("luff: {} has healed at step {}\n", Escaped(finding.rule), finding.last_step));
+    events->push_back(parsed.value());
     if (!is_new && !worse) return;
-    Say(FindingText(finding, colour_, terminal_ ? TerminalWidth() : 100));
     AppendFinding(line);
     if (options_.stop_on_finding && finding.severity == rules::Severity::kStop && !coordinator_.wanted()) {
       stop_finding_ = finding;
@@ -360,12 +361,12 @@ class Supervisor {
     const bool stopped = coordinator_.state() >= actions::StopCoordinator::State::kCommitted && left_by_stop;
     const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
     WriteOutcome(stopped, how);
-    const std::string seen =
-        fmt::format("{}, {}, {}", Plural(steps, "step", "steps"), Plural(options_.choices.size(), "rule", "rules"),
-                    findings_.empty() ? "no findings" : Plural(findings_.size(), "finding", "findings"));
+    const std::string watched = fmt::format("{}, {}", Plural(steps, "step", "steps"), Plural(options_.choices.size(), "rule", "rules"));
+    const std::string seen = fmt::format("{}, {}", watched, FindingsInShort(findings_));
     const char* partly = rules_failed_ ? " (rules did not see all of it)" : "";
     if (stopped) {
-      fmt::print(stderr, "luff: stopped by {} after {}{} — run: {}\n", Escaped(stop_finding_.rule), seen, partly, run);
+      const std::string others = findings_.size() > 1 ? fmt::format(", {} in all", Plural(findings_.size(), "finding", "findings")) : "";
+      fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(stop_finding_), watched, others, partly, run);
       return kExitStopped;
     }
     if (exit_->code != 0) {
@@ -445,6 +446,7 @@ class Supervisor {
   long long train_step_ = -1;
   std::uint64_t findings_read_ = 0;
   std::vector<rules::Finding> findings_;
+  Teller teller_;
   rules::Finding stop_finding_;
   std::unique_ptr<query::Trial> trial_;
 };

@@ -53,6 +53,11 @@ def test_nan_is_found_and_told_and_the_job_goes_on(luff: Luff) -> None:
     assert 40 <= finding["step"] <= 43
     assert finding["tensor"] == "MSELoss_output_0"
     assert "STOP ExplodingTensor" in job.stderr
+    assert (
+        job.stderr.count("luff:   more    luff rules explain ExplodingTensor") == 1
+    )  # worse is one line more, not a block
+    verdict = job.stderr.splitlines()[-1]
+    assert "STOP ExplodingTensor (MSELoss_output_0, since step 40)" in verdict
     assert "done" in job.stdout
 
 
@@ -66,7 +71,7 @@ def test_stop_ends_the_job_with_76(luff: Luff) -> None:
     assert job.code == 76, job.stderr
     assert "finally" in job.stdout
     assert "done" not in job.stdout
-    assert "luff: stopped by ExplodingTensor" in job.stderr
+    assert "luff: stopped by ExplodingTensor (MSELoss_output_0, since step 20) after " in job.stderr
     records = [json.loads(path.read_text()) for path in sorted((job.run / "control").glob("*.json"))]
     phases = [record.get("phase") for record in records if record["kind"] == "stop"]
     assert phases[0] == "propose"
