@@ -203,9 +203,15 @@ class Luff final : public Rule {
     finding.global_step = info.global_step;
     finding.update = info.update;
     finding.since_step = small_since_step_;
-    finding.what = fmt::format("no weight moves by more than {:.1g} of its size in an update", largest);
-    finding.why = fmt::format("at this speed a weight needs {:.0g} updates to double, and it has been so for {} updates: nothing more is learnt",
-                              1 / std::max(largest, 1e-300), info.update - small_since_update_);
+    const std::int64_t for_updates = info.update - small_since_update_;
+    if (largest > 0) {
+      finding.what = fmt::format("no weight moves by more than {:.1g} of its size in an update", largest);
+      finding.why = fmt::format("at this speed a weight needs {:.0g} updates to double, and it has been so for {} updates: nothing more is learnt",
+                                1 / largest, for_updates);
+    } else {
+      finding.what = fmt::format("no weight has moved at all in {} updates", for_updates);
+      finding.why = "the optimizer steps and gradients are there, but every update is lost in rounding or multiplied by zero: nothing more is learnt";
+    }
     finding.remedy = "raise the learning rate; check that the scheduler is stepped once per epoch if it counts epochs";
     finding.causes = {"learning rate far too low", "schedule that has run out", "scheduler stepped per batch instead of per epoch"};
     finding.evidence = {{"largest_relative_update", largest}, {"updates", static_cast<double>(info.update - small_since_update_)}};
