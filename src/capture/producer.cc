@@ -234,7 +234,8 @@ void Producer::CaptureLarge(const ChunkRecord& base, const TensorView& view, boo
   bool complete = true;
   bool any = false;
   const Policy policy = context_.plan->collection(static_cast<int>(base.collection)).policy;
-  ForEachPiece(view, kLargestPart, [&](const TensorView& piece) {
+  // The analysis does not follow the lock, which this function requires, into a function that is passed on.
+  ForEachPiece(view, kLargestPart, [&](const TensorView& piece) LUFF_NO_THREAD_SAFETY_ANALYSIS {
     const std::uint64_t bytes = piece.layout.byte_count();
     Summary one;
     std::byte* chunk = nullptr;
@@ -279,7 +280,7 @@ void Producer::CaptureLarge(const ChunkRecord& base, const TensorView& view, boo
 void Producer::OtherForms(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                           std::uint64_t bytes, std::uint64_t due, std::uint32_t forms) {
   if ((forms & kOtherForms) == 0) return;
-  const auto add = [&](Form form, std::initializer_list<double> values) {
+  const auto add = [&](Form form, std::initializer_list<double> values) LUFF_REQUIRES(mutex_) {
     format::FormRow row{};
     row.tensor = id;
     row.form = static_cast<std::uint16_t>(form);

@@ -10,6 +10,7 @@
 #define LUFF_CAPABILITY(x) LUFF_THREAD_ANNOTATION_(capability(x))
 #define LUFF_SCOPED_CAPABILITY LUFF_THREAD_ANNOTATION_(scoped_lockable)
 #define LUFF_GUARDED_BY(x) LUFF_THREAD_ANNOTATION_(guarded_by(x))
+#define LUFF_NO_THREAD_SAFETY_ANALYSIS LUFF_THREAD_ANNOTATION_(no_thread_safety_analysis)
 #define LUFF_REQUIRES(...) LUFF_THREAD_ANNOTATION_(requires_capability(__VA_ARGS__))
 #define LUFF_EXCLUDES(...) LUFF_THREAD_ANNOTATION_(locks_excluded(__VA_ARGS__))
 #define LUFF_ACQUIRE(...) LUFF_THREAD_ANNOTATION_(acquire_capability(__VA_ARGS__))
