@@ -5,7 +5,8 @@
     python benchmarks/detect.py --twins            # and the repaired programs of the faults
     python benchmarks/detect.py pf01 ph14          # these
 
-Faults of rules that this version does not have are told apart: "no rule" means that none of the expected names is one of ours.
+Faults of rules that this version does not have are told apart: "no rule" means that none of the expected names is
+one of ours.
 """
 
 from __future__ import annotations
@@ -32,9 +33,22 @@ def findings_of(luff: str, program: str, seed: int, fixed: bool) -> tuple[int, l
     """Exit code, findings and stderr of one training under `luff run`."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "findings.jsonl"
-        command = [luff, "run", "--run", f"{folder}/run", "--findings", str(out), "--", sys.executable, "-m", "faultbench.run"]
+        command = [
+            luff,
+            "run",
+            "--run",
+            f"{folder}/run",
+            "--findings",
+            str(out),
+            "--",
+            sys.executable,
+            "-m",
+            "faultbench.run",
+        ]
         command += [program, "--seed", str(seed)] + (["--fixed"] if fixed else [])
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+        }
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         lines = out.read_text().splitlines() if out.exists() else []
         return done.returncode, [json.loads(line) for line in lines], done.stderr
@@ -55,7 +69,9 @@ def verdict(label: dict[str, Any], findings: list[dict[str, Any]], ours: set[str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("programs", nargs="*", help="ids; default: the healthy PyTorch programs")
     parser.add_argument("--all", action="store_true", help="faults too")
     parser.add_argument("--twins", action="store_true", help="repaired programs of the faults too")
@@ -63,9 +79,13 @@ def main() -> int:
     parser.add_argument("--luff", default=str(Path(sys.executable).parent / "luff"))
     parser.add_argument("--json", help="write results to this file")
     options = parser.parse_args()
-    labels = {label["id"]: label for label in json.loads((HERE / "faultbench/public/labels.json").read_text())}
+    labels = {
+        label["id"]: label for label in json.loads((HERE / "faultbench/public/labels.json").read_text())
+    }
     ours = known_rules(options.luff)
-    wanted = options.programs or [i for i in labels if options.all or options.twins or labels[i]["kind"] == "healthy"]
+    wanted = options.programs or [
+        i for i in labels if options.all or options.twins or labels[i]["kind"] == "healthy"
+    ]
     if options.twins and not options.all and not options.programs:
         wanted = [i for i in wanted if labels[i]["kind"] == "fault"]
     results, alarms = [], 0
@@ -80,14 +100,19 @@ def main() -> int:
                     text = "silent" if not rules - fair else "ALARM"
                 else:
                     text = verdict(label, findings, ours)
-                if code != 0 or "luff: ok" not in err and "luff: done" not in err:
+                if code != 0 or ("luff: ok" not in err and "luff: done" not in err):
                     text = f"ERROR (exit code {code}): {err.strip().splitlines()[-1] if err.strip() else ''}"
                 alarms += text.startswith(("ALARM", "ERROR"))
                 name = program + (" repaired" if fixed else "")
                 print(f"{name:<14} seed {seed}  {text}", flush=True)
                 for f in findings:
-                    print(f"    {f['rule']}/{f['cause']} {f['severity']} step {f['step']} {f['tensor']}: {f['what']}", flush=True)
-                results.append({"program": program, "seed": seed, "fixed": fixed, "verdict": text, "findings": findings})
+                    print(
+                        f"    {f['rule']}/{f['cause']} {f['severity']} step {f['step']} {f['tensor']}: {f['what']}",
+                        flush=True,
+                    )
+                results.append(
+                    {"program": program, "seed": seed, "fixed": fixed, "verdict": text, "findings": findings}
+                )
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1))
     print(f"{len(results)} trainings, {alarms} alarms or errors")

@@ -39,7 +39,9 @@ def list_kernels(program: Path) -> list[str]:
     output = subprocess.run([program], env=environment, capture_output=True, text=True, check=True).stdout
     target, *names = output.split("\n")
     if target != "simd AVX2":
-        message = f"the program uses {target.removeprefix('simd ')}, expected AVX2: this CPU or build lacks it"
+        message = (
+            f"the program uses {target.removeprefix('simd ')}, expected AVX2: this CPU or build lacks it"
+        )
         raise CannotMeasureError(message)
     return [name for name in names if name]
 
@@ -69,7 +71,9 @@ def measure(program: Path) -> dict[str, int]:
     jobs = [(kernel, elements) for kernel in list_kernels(program) for elements in SIZES]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         counts = pool.map(lambda job: count_instructions(program, *job), jobs)
-        return {f"{kernel} x {elements}": count for (kernel, elements), count in zip(jobs, counts, strict=True)}
+        return {
+            f"{kernel} x {elements}": count for (kernel, elements), count in zip(jobs, counts, strict=True)
+        }
 
 
 def report(counts: dict[str, int], baseline: dict[str, int], tolerance: float) -> tuple[str, list[str]]:
@@ -92,7 +96,9 @@ def main() -> int:
     """Count, compare, print."""
     parser = argparse.ArgumentParser(description="Instruction counts of the tensor kernels, by callgrind.")
     parser.add_argument("--program", type=Path, required=True, help="the built luff_kernel_count")
-    parser.add_argument("--tolerance", type=float, default=0.05, help="allowed growth, as a share (default: 0.05)")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.05, help="allowed growth, as a share (default: 0.05)"
+    )
     parser.add_argument("--update", action="store_true", help=f"write {BASELINE.name} instead of comparing")
     parser.add_argument("--json", type=Path, help="also write the counts to this file")
     arguments = parser.parse_args()

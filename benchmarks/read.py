@@ -67,7 +67,7 @@ def measure(run: str, live: str, tool: Path) -> dict[str, float]:
 
     results["value(), us"] = best(thousand) * 1e3
     results["values() of 10,000 steps of 1 KiB, ms"] = best(lambda i: tensor.values()) * 1e3
-    # Gated as the other figures: best of five calls, of which the later find the columns of the first in the trial's cache.
+    # Gated as the other figures, best of five calls: the later ones find the columns of the first in the trial's cache.
     results["summaries() of 10,000 steps, us"] = (
         best(lambda i: trial.tensor("layer20.weight").summaries()) * 1e6
     )

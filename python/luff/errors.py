@@ -116,7 +116,7 @@ class InternalError(LuffError, RuntimeError):
     code = "internal error"
 
 
-class StopTraining(SystemExit):  # noqa: N818  (a request, not an error)
+class StopTraining(SystemExit):
     """Raised at a step boundary in the training process when a finding stops the job.
 
     It derives from `SystemExit`, so that ``finally`` blocks run and ``except Exception`` does not swallow it.

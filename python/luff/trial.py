@@ -53,7 +53,8 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
         return np.dtype([("real", "f2"), ("imag", "f2")])
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, "float8_e4m3fn" if name == "float8_e4m3" else name))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, "float8_e4m3fn" if name == "float8_e4m3" else name))
+    return found
 
 
 def _array(made: Any) -> Any:
@@ -104,7 +105,7 @@ class Trial:
         self._core = core
         self._tensors: dict[str, Tensor] = {}
 
-    def __enter__(self) -> Trial:
+    def __enter__(self) -> Trial:  # noqa: PYI034  (Python 3.10 has no Self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -138,12 +139,12 @@ class Trial:
     @property
     def outcome(self) -> str:
         """``"running"``, ``"completed"``, ``"stopped"`` or ``"failed"``."""
-        return self._core.outcome()[0]
+        return str(self._core.outcome()[0])
 
     @property
     def outcome_reason(self) -> str:
         """Why, in words; empty where there is nothing to say."""
-        return self._core.outcome()[1]
+        return str(self._core.outcome()[1])
 
     def refresh(self) -> bool:
         """Take in what was published since. True if anything is new."""
@@ -211,7 +212,7 @@ class Trial:
 
     def global_step(self, step: int, mode: str | int) -> int:
         """Global step of a step of a mode."""
-        return self._core.step_info(step, _mode(mode))[0]
+        return int(self._core.step_info(step, _mode(mode))[0])
 
     def mode_step(self, global_step: int) -> tuple[str, int]:
         """Mode and step of the mode of a global step."""
@@ -308,7 +309,7 @@ class Tensor:
     @property
     def collections(self) -> list[str]:
         """Collections that hold it."""
-        return self._core.info(self._id)[4]
+        return list(self._core.info(self._id)[4])
 
     def steps(self, mode: str | int = "GLOBAL") -> list[int]:
         """Steps at which anything of it was recorded, ascending."""
@@ -373,7 +374,7 @@ class Tensor:
 
     def dtype(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> str:
         """Name of its type at a step, e.g. ``"bfloat16"``."""
-        return self._core.shape(self._id, step, _mode(mode), worker)[1]
+        return str(self._core.shape(self._id, step, _mode(mode), worker)[1])
 
     def shard(
         self, step: int, mode: str | int = "GLOBAL", worker: int | None = None
@@ -389,8 +390,8 @@ class Tensor:
     def summaries(self, mode: str | int = "GLOBAL", worker: int | None = None) -> dict[str, NDArray[Any]]:
         """Statistics of all steps as columns: read-only arrays of one length.
 
-        Columns: step, mode_step, update, mode (code), count, zero_count, nan_count, inf_count, min, max, mean, std, sum,
-        abs_mean, l2.
+        Columns: step, mode_step, update, mode (code), count, zero_count, nan_count, inf_count, min, max, mean,
+        std, sum, abs_mean, l2.
         """
         return self._core.summaries(self._id, _mode(mode), worker)
 
@@ -420,13 +421,14 @@ class Tensor:
         step: int,
         name: str,
         *,
-        abs: bool = False,
+        abs: bool = False,  # noqa: A002  (the trial API's word)
         mode: str | int = "GLOBAL",
         worker: int | None = None,
     ) -> float:
         """One of `REDUCTIONS` at a step, of the elements or (`abs`) of their magnitudes.
 
-        One definition, whatever was stored: over finite elements, in float64, ``ddof=0``, norms of the flattened tensor.
+        One definition, whatever was stored: over finite elements, in float64, ``ddof=0``, norms of the flattened
+        tensor.
         Taken from the summary where that says it, else computed from the value.
         """
         if name not in REDUCTIONS:

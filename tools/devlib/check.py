@@ -161,7 +161,9 @@ def _tidy(args):
 
 def _ruff(_args):
     ok, text = _quick([VENV / "bin/ruff", "check", "-q", "--output-format=concise", *python_files()])
-    good, more = _quick([VENV / "bin/ruff", "format", "--check", "-q", "--output-format=concise", *python_files()])
+    good, more = _quick(
+        [VENV / "bin/ruff", "format", "--check", "-q", "--output-format=concise", *python_files()]
+    )
     return ok and good, "\n".join(t for t, g in ((text, ok), (more, good)) if not g)
 
 

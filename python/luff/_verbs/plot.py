@@ -34,9 +34,9 @@ def _histograms(tensor: luff.Tensor, mode: str, worker: int | None) -> list[tupl
 
 def draw(run: str, names: list[str], out: str, mode: str = "GLOBAL", worker: int | None = None) -> None:
     """Draw scalars, norms and, where there are histograms, quantiles over the steps into the file `out`."""
-    import matplotlib
+    import matplotlib as mpl
 
-    matplotlib.use("Agg")
+    mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     with luff.open_trial(run) as trial:
