@@ -21,7 +21,7 @@ PATTERNS = [
     (r"(?:\.\./)+shared/", "a path outside of the repository", ()),
     (r"Co-authored-by", "authors are git's business", ()),
     (
-        r"\b(?:master|slave|whitelist|blacklist)\b",
+        r"(?<!--)\b(?:master|slave|whitelist|blacklist)\b",
         "say main, worker, allow-list, deny-list",
         (".md", ".py", ".cc", ".h"),
     ),

@@ -57,7 +57,7 @@ class Supervisor {
       return started.status().code() == StatusCode::kNotFound ? 127 : 126;
     }
     training_ = started.value();
-    
+
     StartRuleWorker();
     while (!exit_) Turn();
     actions::TakeTerminalBack();
@@ -279,7 +279,7 @@ class Supervisor {
 
   bool Leftovers() const {
     if (actions::SignalGroup(training_, 0)) return true;
-    if (!coordinator_.wanted()) return false;  // a daemon that left the group of a job that was not stopped is its own master
+    if (!coordinator_.wanted()) return false;  // a daemon that left the group may live on
     const std::vector<pid_t> living = actions::LivingChildren();
     return std::any_of(living.begin(), living.end(), [&](pid_t pid) { return pid != rule_worker_; });
   }
