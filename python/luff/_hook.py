@@ -21,11 +21,13 @@ from luff import _codes as codes
 
 __all__ = [
     "Guard",
+    "ResumePoint",
     "RunOptions",
     "Session",
     "StepClock",
     "environment_document",
     "open_session",
+    "resume_point",
     "run_from_environment",
 ]
 
@@ -107,12 +109,56 @@ class Guard:
 
 
 @dataclass
+class ResumePoint:
+    """Counts of the steps that a run holds: the numbers of the next ones."""
+
+    global_step: int
+    mode_steps: dict[int, int]
+    update: int
+
+
+def resume_point(path: str) -> ResumePoint | None:
+    """Where a resumed run goes on; None for a run without steps, or one that cannot be read.
+
+    Read before the session is opened: in a distributed job no rank can have published a step by then.
+    """
+    try:
+        from luff.trial import open_trial
+
+        with open_trial(path) as trial:
+            last = trial.steps()
+            if not last:
+                return None
+            modes = [m for m in codes.Mode if m is not codes.Mode.GLOBAL]
+            ends = {int(m): trial.steps(m)[-1:] for m in modes}
+            newest = trial.step_info(last[-1])
+            updated = int(newest["mode"] == "TRAIN")  # what was under way counts as an update
+            counts = {m: end[0] + 1 for m, end in ends.items() if end}
+            return ResumePoint(last[-1] + 1, counts, int(newest["update"]) + updated)
+    except Exception:  # an unreadable run does not stop the training: it counts from 0, in a new epoch
+        return None
+
+
+@dataclass
 class StepClock:
     """Counts steps by mode, all steps, and updates of each optimizer."""
 
     global_step: int = 0
     mode_steps: dict[int, int] = field(default_factory=lambda: {1: 0, 2: 0, 3: 0, 4: 0})
     updates: dict[int, int] = field(default_factory=dict)  # optimizer number -> updates so far
+    first_update: int = 0  # updates before the first step of this process
+    first_train_step: int = 0
+
+    def resume(self, point: ResumePoint) -> None:
+        """Goes on after the last step of an earlier process."""
+        self.global_step = point.global_step
+        self.mode_steps.update(point.mode_steps)
+        self.first_update = point.update
+        self.first_train_step = self.mode_steps[int(codes.Mode.TRAIN)]
+
+    def update_of(self, optimizer: int) -> int:
+        """Updates of one optimizer so far."""
+        return self.updates.get(optimizer, self.first_update)
 
     def advance(self, mode: int) -> None:
         """One step of the mode has ended."""
@@ -121,7 +167,7 @@ class StepClock:
 
     def latest_update(self) -> int:
         """The largest number of updates of any optimizer."""
-        return max(self.updates.values(), default=0)
+        return max(self.updates.values(), default=self.first_update)
 
 
 @dataclass

@@ -13,7 +13,15 @@ import torch
 
 from luff import stop
 from luff._codes import DType, EndReason, Mode, Role
-from luff._hook import Guard, RunOptions, Session, environment_document, open_session, rank_from_environment
+from luff._hook import (
+    Guard,
+    RunOptions,
+    Session,
+    environment_document,
+    open_session,
+    rank_from_environment,
+    resume_point,
+)
 from luff.errors import InvalidArgumentError
 from luff.torch._machine import Machine
 from luff.torch._memory import is_readable, local_part
@@ -215,11 +223,17 @@ class Hook:
         if self.asleep or not self.live:
             return None
         try:
-            session = open_session(self._options, _rank())
+            return self._open_session()
         except Exception as error:
             self.guard.note("open", error)
             self.live = False
             return None
+
+    def _open_session(self) -> Session:
+        point = resume_point(self._options.path) if self._options.resume else None
+        session = open_session(self._options, _rank())
+        if point is not None:
+            self.machine.clock.resume(point)
         self._opened(session)
         return session
 
@@ -231,8 +245,7 @@ class Hook:
         LuffError
             When the run exists already, cannot be created, or the configuration is wrong.
         """
-        session = open_session(self._options, _rank())
-        self._opened(session)
+        session = self._open_session()
         self.machine._opener = lambda: session
         self.machine.ensure_session()
 

@@ -352,7 +352,7 @@ class Machine:
         session = self.session
         if session is not None and step.forwards and self.modules is not None and not step.captured:
             forms = session.due_role(_OUTPUT)
-            if forms and self.clock.mode_steps[_TRAIN] == 0 and not self._eager:
+            if forms and self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager:
                 session.gap(
                     codes.NO_ID, _NOT_SEEN, forms, 1
                 )  # the session was opened after the first forward pass
@@ -386,7 +386,7 @@ class Machine:
             self.name_now()
         self._decide(step)
         if step.update < 0:
-            step.update = self.clock.updates.get(record.number, 0)
+            step.update = self.clock.update_of(record.number)
         self._weights(step)
         self.gradients(record, optimizer)
 
@@ -414,7 +414,7 @@ class Machine:
         record = self.recorder.optimizer(optimizer)
         if self.recorder.stale or record.gradients is None:
             self.name_now()
-        step.update = self.clock.updates.get(record.number, 0)
+        step.update = self.clock.update_of(record.number)
         self._weights(step)
         self.gradients(record, optimizer)
 
@@ -429,7 +429,7 @@ class Machine:
         if found_inf is not None and read_scalar(found_inf):
             self.event(int(EventKind.STEP_SKIPPED), record.number)
         else:
-            self.clock.updates[record.number] = self.clock.updates.get(record.number, 0) + 1
+            self.clock.updates[record.number] = self.clock.update_of(record.number) + 1
             self.event(_OPTIMIZER_STEP, record.number)
         self.recorder.states()
         step.updated = True
@@ -443,7 +443,7 @@ class Machine:
         record = self.recorder.optimizer(optimizer)
         step = self._train_step()
         if step.update < 0:
-            step.update = self.clock.updates.get(record.number, 0)
+            step.update = self.clock.update_of(record.number)
         self._decide(step)
         self.event(int(EventKind.STEP_SKIPPED), record.number)
         step.updated = True

@@ -66,3 +66,22 @@ def test_a_run_is_not_overwritten(tmp_path):
 def test_a_wrong_setting_is_refused_at_once(tmp_path):
     with pytest.raises(luff.LuffError, match="max_overhead"):
         luff.torch.attach(nn.Linear(2, 2), run=tmp_path / "run", max_overhed=0.1)
+
+
+def test_a_resumed_run_goes_on_after_its_last_step(tmp_path):
+    run = tmp_path / "run"
+    for resume in (False, True):
+        model = nn.Linear(6, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        hook = luff.torch.attach(model, optimizer, run=run, resume=resume)
+        for x, y in cases.batches():
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        hook.close()
+        assert hook.guard.first == {}
+    trial = luff.open_trial(run)
+    assert trial.steps("TRAIN") == list(range(12))
+    assert trial.steps() == list(range(12))
+    columns = trial.tensor("gradient/Linear_weight").summaries()
+    assert list(columns["update"]) == list(range(12))
