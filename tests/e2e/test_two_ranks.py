@@ -1,0 +1,40 @@
+"""A stop that two ranks agree on: both leave after the same step, nothing hangs, nothing is left."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import luff
+
+from .conftest import Luff
+from .test_run import _processes_with
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_both_ranks_leave_after_the_same_step(luff: Luff, tmp_path: Path) -> None:
+    script = str(Path(__file__).parent / "scripts" / "ranks.py")
+    run = tmp_path / "run"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    launcher += [f"--master-port={_free_port()}", script, "--nan-at", "60"]
+    code, out, err = luff("run", "--run", str(run), "--on-finding", "stop", "--", *launcher, timeout_s=180)
+    assert code == 76, err
+    assert "done" not in out
+    assert "stopped" in err.splitlines()[-1], err
+    workers = _open(run).workers()
+    assert len(workers) == 2
+    assert all(worker["ended"] for worker in workers), workers
+    last = {worker["last_train_step"] for worker in workers}
+    assert len(last) == 1, workers
+    assert 60 <= last.pop() < 3999
+    assert _processes_with(str(script)) == []
+
+
+def _open(run: Path) -> luff.Trial:
+    return luff.open_trial(run)
