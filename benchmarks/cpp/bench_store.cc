@@ -87,7 +87,8 @@ int main(int argc, char** argv) {
       std::memcpy(chunk + sizeof(format::ChunkHeader), &value, sizeof(value));
       const std::uint64_t hash = HashBytes(bytes, floats * sizeof(float));
       const format::ChunkInfo info{t, 0, DType::kFloat32, 0, 1, static_cast<std::uint64_t>(step)};
-      format::FinishChunk(chunk, info, format::Codec::kRaw, floats * sizeof(float), floats * sizeof(float), hash);
+      format::FinishChunk(chunk, info, format::Codec::kRaw, floats * sizeof(float), floats * sizeof(float),
+                          hash);
       chunks[t] = {chunk, space};
       format::IndexRow index{};
       index.tensor = t;
@@ -108,7 +109,8 @@ int main(int argc, char** argv) {
     batch.mark.global_step = batch.mark.mode_step = batch.mark.update = step;
     batch.mark.mode = static_cast<std::uint8_t>(format::Mode::kTrain);
     batch.mark.wall_unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                  std::chrono::system_clock::now().time_since_epoch()).count();
+                                  std::chrono::system_clock::now().time_since_epoch())
+                                  .count();
     const Status status = (*writer)->PublishStep(batch);
     if (!status.ok()) return Fail(status);
     batch.clear();
@@ -118,6 +120,7 @@ int main(int argc, char** argv) {
   if (!status.ok()) return Fail(status);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   const double records = static_cast<double>(tensors) * static_cast<double>(steps);
-  std::printf("{\"records\": %.0f, \"seconds\": %.6f, \"ns_per_record\": %.3f}\n", records, seconds, seconds / records * 1e9);
+  std::printf("{\"records\": %.0f, \"seconds\": %.6f, \"ns_per_record\": %.3f}\n", records, seconds,
+              seconds / records * 1e9);
   return 0;
 }

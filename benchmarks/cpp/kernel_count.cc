@@ -1,5 +1,6 @@
-// Runs one kernel once over fixed memory. benchmarks/kernels.py counts its instructions under callgrind, which a busy
-// machine does not disturb. Usage: luff_kernel_count KERNEL COUNT; without arguments it lists the kernels.
+// Runs one kernel once over fixed memory. benchmarks/kernels.py counts its instructions under callgrind,
+// which a busy machine does not disturb. Usage: luff_kernel_count KERNEL COUNT; without arguments it lists
+// the kernels.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -33,7 +34,9 @@ using Kernel = std::function<void(Bench&, const TensorView&)>;
 std::vector<std::pair<std::string, std::pair<DType, Kernel>>> Kernels() {
   const Kernel summary = [](Bench& b, const TensorView& v) { luff::Summarize(v, &b.summary); };
   const Kernel copy = [](Bench& b, const TensorView& v) { luff::Summarize(v, &b.summary, b.to.data()); };
-  const Kernel histogram = [](Bench& b, const TensorView& v) { luff::SummarizeWithHistogram(v, &b.summary, b.dense); };
+  const Kernel histogram = [](Bench& b, const TensorView& v) {
+    luff::SummarizeWithHistogram(v, &b.summary, b.dense);
+  };
   const Kernel difference = [](Bench& b, const TensorView& v) {
     luff::ComputeDifference(v, b.to.data(), true, &b.difference);
   };
@@ -72,7 +75,8 @@ std::vector<std::pair<std::string, std::pair<DType, Kernel>>> Kernels() {
 }  // namespace
 
 // callgrind counts inside this function only (--toggle-collect).
-extern "C" [[gnu::noinline]] void LuffCountedRegion(const Kernel& kernel, Bench& bench, const TensorView& view) {
+extern "C" [[gnu::noinline]] void LuffCountedRegion(const Kernel& kernel, Bench& bench,
+                                                    const TensorView& view) {
   kernel(bench, view);
   asm volatile("" : : "r"(&bench) : "memory");
 }

@@ -23,7 +23,9 @@ constexpr std::int64_t kLargest = std::int64_t{256} << 20;
 
 /// Memory of one size, filled so that every dtype sees ordinary, finite values.
 struct Buffers {
-  explicit Buffers(std::size_t bytes, DType dtype = DType::kFloat32) : from(bytes + 64), to(bytes + 64, std::byte{1}) {
+  explicit Buffers(std::size_t bytes, DType dtype = DType::kFloat32)
+      : from(bytes + 64),
+        to(bytes + 64, std::byte{1}) {
     FillOrdinary(dtype, &from);
   }
   std::vector<std::byte> from, to;
@@ -49,8 +51,8 @@ void Memcpy(benchmark::State& state) {
 }
 
 /// Reads and adds, nothing else: the bound of anything that reads the tensor once.
-__attribute__((optimize("O3", "fast-math"), target_clones("arch=x86-64-v4", "avx2", "default"))) float PlainSum(
-    const float* from, std::size_t count) {
+__attribute__((optimize("O3", "fast-math"), target_clones("arch=x86-64-v4", "avx2", "default"))) float
+PlainSum(const float* from, std::size_t count) {
   float lanes[128] = {};
   for (std::size_t i = 0; i + 128 <= count; i += 128) {
     for (std::size_t k = 0; k < 128; ++k) lanes[k] += from[i + k];
@@ -70,7 +72,17 @@ void Sum(benchmark::State& state) {
   SetBytes(state, bytes);
 }
 
-enum class What { kSummary, kSummaryCopy, kHistogram, kDifference, kUnits, kExtra, kHash, kTransposed, kTransposedCopy };
+enum class What {
+  kSummary,
+  kSummaryCopy,
+  kHistogram,
+  kDifference,
+  kUnits,
+  kExtra,
+  kHash,
+  kTransposed,
+  kTransposedCopy
+};
 
 void Kernel(benchmark::State& state, DType dtype, What what) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
@@ -110,8 +122,9 @@ void Kernel(benchmark::State& state, DType dtype, What what) {
 }
 
 void Register(const std::string& name, DType dtype, What what, std::vector<std::int64_t> sizes) {
-  auto* entry = benchmark::RegisterBenchmark((name + "/" + std::string(DTypeName(dtype))).c_str(),
-                                             [dtype, what](benchmark::State& state) { Kernel(state, dtype, what); });
+  auto* entry =
+      benchmark::RegisterBenchmark((name + "/" + std::string(DTypeName(dtype))).c_str(),
+                                   [dtype, what](benchmark::State& state) { Kernel(state, dtype, what); });
   for (const std::int64_t size : sizes) entry->Arg(size);
 }
 
@@ -121,7 +134,8 @@ void Register(const std::string& name, DType dtype, What what, std::vector<std::
 int main(int argc, char** argv) {
   using luff::DType;
   using luff::What;
-  const std::vector<std::int64_t> all = {16, 64, 256, 1024, 4096, 65536, 1 << 20, 4 << 20, 64 << 20, luff::kLargest};
+  const std::vector<std::int64_t> all = {16,    64,      256,     1024,     4096,
+                                         65536, 1 << 20, 4 << 20, 64 << 20, luff::kLargest};
   for (const std::int64_t size : all) {
     benchmark::RegisterBenchmark("memcpy", luff::Memcpy)->Arg(size);
     benchmark::RegisterBenchmark("plain_sum", luff::Sum)->Arg(size);
@@ -130,8 +144,10 @@ int main(int argc, char** argv) {
   luff::Register("summary_copy", DType::kFloat32, What::kSummaryCopy, all);
   luff::Register("summary_histogram", DType::kFloat32, What::kHistogram, all);
   luff::Register("hash", DType::kFloat32, What::kHash, all);
-  for (const What what : {What::kDifference, What::kUnits, What::kExtra, What::kTransposed, What::kTransposedCopy}) {
-    static const char* const names[] = {"", "", "", "difference", "units", "extra", "", "transposed", "transposed_copy"};
+  for (const What what :
+       {What::kDifference, What::kUnits, What::kExtra, What::kTransposed, What::kTransposedCopy}) {
+    static const char* const names[] = {"",      "", "",           "difference",     "units",
+                                        "extra", "", "transposed", "transposed_copy"};
     luff::Register(names[static_cast<int>(what)], DType::kFloat32, what, {65536, 4 << 20});
   }
   for (int i = 1; i < luff::kDTypeCount; ++i) {

@@ -39,9 +39,11 @@ void Translate(const std::exception_ptr& error, void* /*payload*/) {
     std::rethrow_exception(error);
   } catch (const StatusException& e) {
     const std::string_view text = e.status().message();
-    PyObject* message = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
+    PyObject* message =
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
     PyObject* module = message != nullptr ? PyImport_ImportModule("luff.errors") : nullptr;
-    PyObject* type = module != nullptr ? PyObject_GetAttrString(module, ErrorClassName(e.status().code())) : nullptr;
+    PyObject* type =
+        module != nullptr ? PyObject_GetAttrString(module, ErrorClassName(e.status().code())) : nullptr;
     if (type != nullptr) PyErr_SetObject(type, message);
     Py_XDECREF(type);
     Py_XDECREF(module);
@@ -62,7 +64,8 @@ void InitErrors(nb::module_& m) {
         }
         ThrowIfError(Status(static_cast<StatusCode>(code), message));
       },
-      nb::arg("code"), nb::arg("message"), "Raise the exception of a status code, so that tests can see each of them.");
+      nb::arg("code"), nb::arg("message"),
+      "Raise the exception of a status code, so that tests can see each of them.");
 }
 
 }  // namespace luff::python

@@ -50,7 +50,8 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
   const std::vector<char*> environment_pointers = Pointers(environment);
   // The child tells through this pipe why exec failed; a successful exec closes it.
   int report[2];
-  if (pipe2(report, O_CLOEXEC) != 0) return IoError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  if (pipe2(report, O_CLOEXEC) != 0)
+    return IoError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) {
@@ -107,8 +108,8 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
 
 void TakeTerminalBack() noexcept {
   if (isatty(STDIN_FILENO) == 0 || tcgetpgrp(STDIN_FILENO) == getpgrp()) return;
-  struct sigaction ignore {};
-  struct sigaction before {};
+  struct sigaction ignore{};
+  struct sigaction before{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGTTOU, &ignore, &before);
   tcsetpgrp(STDIN_FILENO, getpgrp());

@@ -11,7 +11,9 @@ namespace {
 constexpr std::int64_t kRateWindowNs = 2'000'000'000;
 constexpr double kNs = 1e9;
 
-double Seconds(std::int64_t from_ns, std::int64_t to_ns) { return static_cast<double>(to_ns - from_ns) / kNs; }
+double Seconds(std::int64_t from_ns, std::int64_t to_ns) {
+  return static_cast<double>(to_ns - from_ns) / kNs;
+}
 
 bool Lives(const query::WorkerInfo& worker) { return worker.alive && !worker.ended; }
 
@@ -24,8 +26,9 @@ void StopCoordinator::Request(const std::string& reason, const std::string& find
   finding_ = finding_id;
 }
 
-StopCoordinator::Signal StopCoordinator::Poll(std::int64_t now_ns, std::span<const query::WorkerInfo> workers,
-                                              std::span<const std::pair<std::uint32_t, format::AckRow>> acks) {
+StopCoordinator::Signal StopCoordinator::Poll(
+    std::int64_t now_ns, std::span<const query::WorkerInfo> workers,
+    std::span<const std::pair<std::uint32_t, format::AckRow>> acks) {
   std::int64_t furthest = -1;
   bool any_live = false;
   for (const query::WorkerInfo& worker : workers) {
@@ -33,12 +36,12 @@ StopCoordinator::Signal StopCoordinator::Poll(std::int64_t now_ns, std::span<con
     any_live = true;
     furthest = std::max(furthest, worker.last_train_step);
   }
-  if (any_live && (progress_.empty() || progress_.back().second != furthest)) progress_.emplace_back(now_ns, furthest);
+  if (any_live && (progress_.empty() || progress_.back().second != furthest))
+    progress_.emplace_back(now_ns, furthest);
   while (progress_.size() > 2 && now_ns - progress_.front().first > kRateWindowNs) progress_.pop_front();
 
   switch (state_) {
-    case State::kIdle:
-      return Signal::kNone;
+    case State::kIdle: return Signal::kNone;
     case State::kWanted:
       if (any_live) Propose(now_ns, furthest);
       return Signal::kNone;
@@ -68,19 +71,23 @@ StopCoordinator::Signal StopCoordinator::Poll(std::int64_t now_ns, std::span<con
       if (!late && Seconds(proposed_ns_, now_ns) < settings_.answer_s) return Signal::kNone;
       (void)Decide("abort");
       if (proposals_ >= settings_.proposals) {
-        return Terminate(now_ns, late ? "every proposed step was too late" : "a worker did not answer the proposals");
+        return Terminate(now_ns,
+                         late ? "every proposed step was too late" : "a worker did not answer the proposals");
       }
       Propose(now_ns, furthest);
       return Signal::kNone;
     }
     case State::kCommitted: {
-      if (!any_live && !workers.empty() && Seconds(committed_ns_, now_ns) < settings_.leave_s) return Signal::kNone;
+      if (!any_live && !workers.empty() && Seconds(committed_ns_, now_ns) < settings_.leave_s)
+        return Signal::kNone;
       if (furthest > committed_step_ + 1 && swallowed_ns_ == 0) swallowed_ns_ = now_ns;
       if (swallowed_ns_ != 0 && Seconds(swallowed_ns_, now_ns) >= settings_.swallow_s) {
-        return Terminate(now_ns, fmt::format("the script went on beyond step {}: it swallowed StopTraining", committed_step_));
+        return Terminate(now_ns, fmt::format("the script went on beyond step {}: it swallowed StopTraining",
+                                             committed_step_));
       }
       if (Seconds(committed_ns_, now_ns) >= settings_.leave_s) {
-        return Terminate(now_ns, fmt::format("the job had not left {:g} s after the stop was decided", settings_.leave_s));
+        return Terminate(
+            now_ns, fmt::format("the job had not left {:g} s after the stop was decided", settings_.leave_s));
       }
       return Signal::kNone;
     }
@@ -90,8 +97,7 @@ StopCoordinator::Signal StopCoordinator::Poll(std::int64_t now_ns, std::span<con
       remark_ += fmt::format("; it ignored SIGTERM for {:g} s and was killed", settings_.kill_s);
       Note(remark_);
       return Signal::kKill;
-    case State::kKilling:
-      return Signal::kNone;
+    case State::kKilling: return Signal::kNone;
   }
   return Signal::kNone;
 }

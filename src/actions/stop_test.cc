@@ -20,7 +20,8 @@ query::WorkerInfo Worker(std::uint32_t number, std::int64_t last_step) {
   return worker;
 }
 
-std::pair<std::uint32_t, format::AckRow> Ack(std::uint32_t worker, std::uint64_t control, std::uint32_t verdict) {
+std::pair<std::uint32_t, format::AckRow> Ack(std::uint32_t worker, std::uint64_t control,
+                                             std::uint32_t verdict) {
   format::AckRow row{};
   row.control = control;
   row.verdict = verdict;

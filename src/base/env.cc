@@ -26,19 +26,14 @@ Status FromErrno(int error, std::string_view what, const std::string& path) {
     case EDQUOT:
     case EFBIG:
     case EMFILE:
-    case ENFILE:
-      return ResourceExhausted(std::move(message));
+    case ENFILE: return ResourceExhausted(std::move(message));
     case EINVAL:
-    case EOPNOTSUPP:
-      return InvalidArgument(std::move(message));
+    case EOPNOTSUPP: return InvalidArgument(std::move(message));
     case ENOENT:
     case ENOTDIR:
-    case ESTALE:
-      return NotFound(std::move(message));
-    case EEXIST:
-      return AlreadyExists(std::move(message));
-    default:
-      return IoError(std::move(message));
+    case ESTALE: return NotFound(std::move(message));
+    case EEXIST: return AlreadyExists(std::move(message));
+    default: return IoError(std::move(message));
   }
 }
 
@@ -67,7 +62,8 @@ class RealFile final : public File {
   Result<std::size_t> ReadAt(std::span<std::byte> bytes, std::uint64_t offset) override {
     std::size_t done = 0;
     while (done < bytes.size()) {
-      const ssize_t n = pread(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+      const ssize_t n =
+          pread(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
       if (n < 0) {
         if (errno == EINTR) continue;
         return FromErrno(errno, "read", path_);
@@ -79,7 +75,7 @@ class RealFile final : public File {
   }
 
   Result<std::uint64_t> Size() override {
-    struct stat info {};
+    struct stat info{};
     if (fstat(fd_, &info) != 0) return FromErrno(errno, "size", path_);
     return static_cast<std::uint64_t>(info.st_size);
   }
@@ -109,7 +105,9 @@ class RealFile final : public File {
     (void)posix_fadvise(fd_, from, count, POSIX_FADV_DONTNEED);
   }
 
-  bool TryLock() noexcept override { return flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno == ENOLCK || errno == ENOSYS; }
+  bool TryLock() noexcept override {
+    return flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno == ENOLCK || errno == ENOSYS;
+  }
 
   std::byte* MapShared(std::size_t bytes) noexcept override {
     if (map_ == nullptr) {
@@ -149,7 +147,7 @@ class RealEnv final : public Env {
       const std::string part = path.substr(0, at);
       if (mkdir(part.c_str(), 0700) == 0) continue;
       const int error = errno;
-      struct stat info {};
+      struct stat info{};
       if (stat(part.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) continue;
       return FromErrno(error, "make directory", part);
     }
@@ -225,8 +223,8 @@ Result<std::string> ReadWholeFile(Env& env, const std::string& path, std::uint64
   LUFF_ASSIGN_OR_RETURN(auto file, env.Open(path, Env::OpenMode::kRead));
   LUFF_ASSIGN_OR_RETURN(const std::uint64_t size, file->Size());
   if (size > limit) {
-    return OutOfRange("found " + std::to_string(size) + " bytes, expected at most " + std::to_string(limit) + ": " +
-                      path);
+    return OutOfRange("found " + std::to_string(size) + " bytes, expected at most " + std::to_string(limit) +
+                      ": " + path);
   }
   std::string text(static_cast<std::size_t>(size), '\0');
   LUFF_ASSIGN_OR_RETURN(const std::size_t read,
@@ -260,9 +258,12 @@ HostIdentity ThisHost() noexcept {
   for (std::size_t i = 0; i < n && digits < 32; ++i) {
     const char c = text[i];
     std::uint64_t nibble = 0;
-    if (c >= '0' && c <= '9') nibble = static_cast<std::uint64_t>(c - '0');
-    else if (c >= 'a' && c <= 'f') nibble = static_cast<std::uint64_t>(c - 'a' + 10);
-    else continue;
+    if (c >= '0' && c <= '9')
+      nibble = static_cast<std::uint64_t>(c - '0');
+    else if (c >= 'a' && c <= 'f')
+      nibble = static_cast<std::uint64_t>(c - 'a' + 10);
+    else
+      continue;
     identity.boot[digits / 16] = identity.boot[digits / 16] << 4 | nibble;
     ++digits;
   }
@@ -275,7 +276,8 @@ std::uint64_t ProcessStartTicks(std::uint64_t pid) noexcept {
   char text[1024];
   const std::size_t n = ReadSmall(path, text, sizeof(text) - 1);
   text[n] = '\0';
-  // The command name may hold spaces and brackets: fields are counted after the last one. Start time is field 22.
+  // The command name may hold spaces and brackets: fields are counted after the last one. Start time is
+  // field 22.
   const char* at = std::strrchr(text, ')');
   if (at == nullptr) return 0;
   for (int field = 2; field < 22; ++field) {

@@ -36,8 +36,8 @@ struct Regex::State {
 
 Result<Regex> Regex::Compile(std::string_view pattern) {
   if (pattern.size() > kMaxPatternBytes) {
-    return InvalidArgument("a regular expression of " + std::to_string(pattern.size()) + " bytes found, at most " +
-                           std::to_string(kMaxPatternBytes) + " expected");
+    return InvalidArgument("a regular expression of " + std::to_string(pattern.size()) +
+                           " bytes found, at most " + std::to_string(kMaxPatternBytes) + " expected");
   }
   int error = 0;
   PCRE2_SIZE offset = 0;
@@ -57,8 +57,8 @@ bool Regex::Match(std::string_view text, bool whole) const noexcept {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   if (data == nullptr) return false;
   const std::uint32_t options = whole ? PCRE2_ANCHORED | PCRE2_ENDANCHORED : 0;
-  const int rc = pcre2_match(state_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, options, data,
-                             state_->limits.context);
+  const int rc = pcre2_match(state_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, options,
+                             data, state_->limits.context);
   pcre2_match_data_free(data);
   return rc >= 0;
 }

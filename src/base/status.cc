@@ -25,7 +25,8 @@ std::string_view StatusCodeName(StatusCode code) noexcept {
 Status::Status(StatusCode code, std::string message) {
   if (code != StatusCode::kOk) state_ = std::make_unique<State>(State{code, std::move(message)});
 }
-Status::Status(const Status& other) : state_(other.state_ ? std::make_unique<State>(*other.state_) : nullptr) {}
+Status::Status(const Status& other)
+    : state_(other.state_ ? std::make_unique<State>(*other.state_) : nullptr) {}
 Status& Status::operator=(const Status& other) {
   if (this != &other) state_ = other.state_ ? std::make_unique<State>(*other.state_) : nullptr;
   return *this;

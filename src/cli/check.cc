@@ -1,7 +1,7 @@
+#include <unistd.h>
 #include <chrono>
 #include <cstdio>
 #include <string>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -51,7 +51,8 @@ int Check(const CheckOptions& wanted) {
   if (!made.ok()) return PrintError(made.status()), kExitUsage;
   rules::Evaluator& evaluator = *made.value();
   while (true) {
-    const Result<bool> news = wanted.follow ? trial.WaitForNews(std::chrono::milliseconds(200)) : trial.Refresh();
+    const Result<bool> news =
+        wanted.follow ? trial.WaitForNews(std::chrono::milliseconds(200)) : trial.Refresh();
     const Result<std::size_t> done = evaluator.Advance(trial, 100000);
     if (!done.ok()) return PrintError(done.status()), 1;
     tell();
@@ -64,14 +65,20 @@ int Check(const CheckOptions& wanted) {
     tell();
   }
   bool stop = false;
-  for (const rules::Finding& finding : evaluator.findings()) stop = stop || finding.severity == rules::Severity::kStop;
+  for (const rules::Finding& finding : evaluator.findings())
+    stop = stop || finding.severity == rules::Severity::kStop;
   if (!wanted.json) {
     const std::size_t count = evaluator.findings().size();
-    fmt::print("luff: {}: {}, {}, {}{}\n", count == 0 ? "ok" : stop ? "stop" : "warn",
-               Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), Plural(rule_count, "rule", "rules"),
-               FindingsInShort(evaluator.findings()), over ? "" : " (the run is not over)");
+    fmt::print("luff: {}: {}, {}, {}{}\n",
+               count == 0 ? "ok"
+               : stop     ? "stop"
+                          : "warn",
+               Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"),
+               Plural(rule_count, "rule", "rules"), FindingsInShort(evaluator.findings()),
+               over ? "" : " (the run is not over)");
     if (evaluator.unreadable_steps() > 0) {
-      fmt::print("luff: {} could not be read and were passed over\n", Plural(evaluator.unreadable_steps(), "step", "steps"));
+      fmt::print("luff: {} could not be read and were passed over\n",
+                 Plural(evaluator.unreadable_steps(), "step", "steps"));
     }
   }
   return stop ? kExitStopFindings : evaluator.findings().empty() ? kExitOk : kExitFindings;
@@ -87,7 +94,8 @@ void AddCheck(CLI::App& app) {
   verb->add_option("--parameters", wanted.set_text, "Parameter set: luff or original");
   verb->add_flag("--json", wanted.json, "Findings as JSON lines");
   verb->add_flag("--follow", wanted.follow, "Until the run ends");
-  verb->footer("Exit code: 0 no findings, 1 findings, 3 a finding of severity stop, 2 wrong usage or no run there.");
+  verb->footer(
+      "Exit code: 0 no findings, 1 findings, 3 a finding of severity stop, 2 wrong usage or no run there.");
   verb->callback([] { ExitWith(Check(wanted)); });
 }
 

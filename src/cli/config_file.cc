@@ -44,7 +44,8 @@ Result<std::string> RulesText(const toml::table& file) {
             if constexpr (toml::is_number<decltype(v)> || toml::is_boolean<decltype(v)>) written << v;
           });
         } else {
-          return InvalidArgument(fmt::format("parameter '{}' of [rule.{}] is no string, number or truth value", key.str(), rule.str()));
+          return InvalidArgument(fmt::format(
+              "parameter '{}' of [rule.{}] is no string, number or truth value", key.str(), rule.str()));
         }
         text += fmt::format(":{}={}", key.str(), written.str());
       }
@@ -62,16 +63,17 @@ Result<std::string> RulesText(const toml::table& file) {
 }
 
 Status ReadStop(const toml::table& table, actions::StopSettings* stop) {
-  const std::pair<std::string_view, double*> keys[] = {{"lead_s", &stop->lead_s},     {"answer_s", &stop->answer_s},
-                                                       {"decision_s", &stop->decision_s}, {"leave_s", &stop->leave_s},
-                                                       {"swallow_s", &stop->swallow_s}, {"kill_s", &stop->kill_s}};
+  const std::pair<std::string_view, double*> keys[] = {
+      {"lead_s", &stop->lead_s},   {"answer_s", &stop->answer_s},   {"decision_s", &stop->decision_s},
+      {"leave_s", &stop->leave_s}, {"swallow_s", &stop->swallow_s}, {"kill_s", &stop->kill_s}};
   for (const auto& [key, node] : table) {
     bool found = false;
     for (const auto& [name, target] : keys) {
       if (key.str() != name) continue;
       const auto value = node.value<double>();
       if (!value || !(*value >= 0) || *value > 86400) {
-        return InvalidArgument(fmt::format("'{}' in [stop] is no number of seconds between 0 and 86400", name));
+        return InvalidArgument(
+            fmt::format("'{}' in [stop] is no number of seconds between 0 and 86400", name));
       }
       *target = *value;
       found = true;
@@ -118,7 +120,8 @@ Result<FileConfig> ReadConfigFile(const std::string& path) {
     return config;
   } catch (const toml::parse_error& error) {
     const auto& where = error.source().begin;
-    return InvalidArgument(fmt::format("{}, line {}, column {}: {}", error.description(), where.line, where.column, path));
+    return InvalidArgument(
+        fmt::format("{}, line {}, column {}: {}", error.description(), where.line, where.column, path));
   } catch (const std::exception& error) {
     return InvalidArgument(fmt::format("{}: {}", error.what(), path));
   }

@@ -12,11 +12,12 @@ struct FileConfig {
   std::optional<std::string> rules;       // as --rules takes it
   std::optional<std::string> parameters;  // luff or original
   std::optional<std::string> on_finding;
-  std::string capture_json;               // JSON object, merged over the capture configuration; "" if absent
+  std::string capture_json;  // JSON object, merged over the capture configuration; "" if absent
   actions::StopSettings stop;
 };
 
-/// Errors: kNotFound, kInvalidArgument with line and column, or the key that is unknown or has the wrong type.
+/// Errors: kNotFound, kInvalidArgument with line and column, or the key that is unknown or has the wrong
+/// type.
 [[nodiscard]] Result<FileConfig> ReadConfigFile(const std::string& path);
 
 }  // namespace luff::cli

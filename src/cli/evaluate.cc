@@ -15,9 +15,9 @@
 #include "luff/query/trial.h"
 #include "luff/rules/evaluator.h"
 
-/// The rule worker of `luff run`: a process of its own. Stdin: a line "finish" when the job has ended; its end without one means
-/// that the supervisor is gone. Stdout: one line "progress STEPS TRAIN_STEP" at most every 100 ms, "finding" when
-/// findings.jsonl has new lines, "done".
+/// The rule worker of `luff run`: a process of its own. Stdin: a line "finish" when the job has ended; its
+/// end without one means that the supervisor is gone. Stdout: one line "progress STEPS TRAIN_STEP" at most
+/// every 100 ms, "finding" when findings.jsonl has new lines, "done".
 namespace luff::cli {
 namespace {
 
@@ -37,11 +37,13 @@ Told Listen(milliseconds wait) {
 
 void Say(const std::string& line) {
   const std::string text = line + "\n";
-  const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());  // a supervisor that is gone is noticed on stdin
+  const ssize_t written =
+      write(STDOUT_FILENO, text.data(), text.size());  // a supervisor that is gone is noticed on stdin
   static_cast<void>(written);
 }
 
-int Evaluate(const std::string& run, const std::string& name, const std::string& rules_text, const std::string& set_text) {
+int Evaluate(const std::string& run, const std::string& name, const std::string& rules_text,
+             const std::string& set_text) {
   const Result<rules::ParameterSet> set = rules::ParseParameterSet(set_text);
   if (!set.ok()) return PrintError(set.status()), kExitUsage;
   Result<std::vector<rules::Choice>> choices = rules::ParseChoices(rules_text, set.value());
@@ -54,7 +56,8 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
     if (told != Told::kNothing) return kExitOk;
     told = Listen(milliseconds(50));
     opened = query::Trial::Open(run);
-    if (!opened.ok() && opened.status().code() == StatusCode::kUnsupportedVersion) return PrintError(opened.status()), kExitUsage;
+    if (!opened.ok() && opened.status().code() == StatusCode::kUnsupportedVersion)
+      return PrintError(opened.status()), kExitUsage;
   }
   query::Trial& trial = *opened.value();
 
@@ -75,7 +78,8 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
     const auto now = Clock::now();
     if (done.value() > 0 && now - last_said > milliseconds(100)) {
       std::int64_t train_step = -1;
-      for (const query::WorkerInfo& worker : trial.workers()) train_step = std::max(train_step, worker.last_train_step);
+      for (const query::WorkerInfo& worker : trial.workers())
+        train_step = std::max(train_step, worker.last_train_step);
       Say(fmt::format("progress {} {}", evaluator.value()->steps_done(), train_step));
       last_said = now;
     }
@@ -89,7 +93,8 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
     if (told == Told::kNothing) told = Listen(milliseconds(20));
   }
   if (const Status status = evaluator.value()->Finish(trial); !status.ok()) return PrintError(status), 1;
-  Say(fmt::format("progress {} {}", evaluator.value()->steps_done(), trial.Steps(query::Mode::kTrain).size()));
+  Say(fmt::format("progress {} {}", evaluator.value()->steps_done(),
+                  trial.Steps(query::Mode::kTrain).size()));
   Say("done");
   return kExitOk;
 }

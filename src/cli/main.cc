@@ -1,15 +1,17 @@
 #include <cstdio>
 #include <exception>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "cli/verbs.h"
 #include "luff/base/version.h"
 
 int main(int argc, char** argv) {
   using namespace luff::cli;  // NOLINT: the verbs
-  CLI::App app{"Watches a model train: records tensors, checks them with rules, says what is wrong, stops bad jobs.", "luff"};
+  CLI::App app{
+      "Watches a model train: records tensors, checks them with rules, says what is wrong, stops bad jobs.",
+      "luff"};
   app.set_version_flag("--version", fmt::format("luff {}", luff::Version()));
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);

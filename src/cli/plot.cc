@@ -27,7 +27,8 @@ struct Series {
 constexpr std::size_t kDefaultSeries = 6;
 
 /// Scalars as they are, other tensors by their L2 norm.
-Series SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode, std::optional<std::uint32_t> worker) {
+Series SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
+                std::optional<std::uint32_t> worker) {
   Series series;
   series.name = trial.tensor(id).name;
   for (const auto& scalar : ValueOrExit(trial.Scalars(id, mode, worker))) {
@@ -80,8 +81,10 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
   static constexpr std::uint8_t kDots[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
   for (std::size_t i = 0; i < series.value.size(); ++i) {
     if (!std::isfinite(series.value[i])) continue;
-    const auto x = static_cast<std::size_t>((static_cast<double>(series.step[i]) - first) / span * static_cast<double>(width * 2 - 1));
-    const auto y = static_cast<std::size_t>((high - series.value[i]) / range * static_cast<double>(height * 4 - 1));
+    const auto x = static_cast<std::size_t>((static_cast<double>(series.step[i]) - first) / span *
+                                            static_cast<double>(width * 2 - 1));
+    const auto y =
+        static_cast<std::size_t>((high - series.value[i]) / range * static_cast<double>(height * 4 - 1));
     if (x / 2 >= width || y / 4 >= height) continue;
     cells[y / 4 * width + x / 2] |= kDots[y % 4][x % 2];
   }
@@ -105,7 +108,8 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string python = (self.parent_path() / "python").string();
-  std::vector<std::string> words = {python, "-m", "luff._verbs.plot", options.run, "--out", options.out, "--mode", options.mode};
+  std::vector<std::string> words = {python,  "-m",        "luff._verbs.plot", options.run,
+                                    "--out", options.out, "--mode",           options.mode};
   if (options.worker) words.insert(words.end(), {"--worker", std::to_string(*options.worker)});
   words.emplace_back("--");
   words.insert(words.end(), options.names.begin(), options.names.end());
@@ -113,7 +117,9 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   execv(python.c_str(), argv.data());
-  fmt::print(stderr, "luff: no Python beside the luff command, a picture needs one with luff and matplotlib; use --out terminal: {}\n",
+  fmt::print(stderr,
+             "luff: no Python beside the luff command, a picture needs one with luff and matplotlib; use "
+             "--out terminal: {}\n",
              Escaped(python));
   ExitWith(kExitUsage);
 }
@@ -124,7 +130,9 @@ void Plot(const PlotOptions& options) {
   const auto trial = OpenOrExit(options);
   const query::Mode mode = ModeOrExit(options);
   const auto names = options.names.empty() ? DefaultNames(*trial) : options.names;
-  if (names.empty()) fmt::print("the run has neither losses nor gradients; name a tensor (luff tensors {})\n", Escaped(options.run));
+  if (names.empty())
+    fmt::print("the run has neither losses nor gradients; name a tensor (luff tensors {})\n",
+               Escaped(options.run));
   const std::size_t width = std::clamp<std::size_t>(TerminalWidth(), 40, 120) - 16;
   for (const std::string& name : names) {
     Draw(SeriesOf(*trial, ValueOrExit(trial->FindTensor(name)), mode, options.worker), width, 8);
@@ -139,7 +147,8 @@ void AddPlot(CLI::App& app) {
   auto options = std::make_shared<PlotOptions>();
   verb->add_option("RUN", options->run, "The run directory")->required();
   verb->add_option("NAME", options->names, "Tensors; default: losses and gradients");
-  verb->add_option("--out", options->out, "A file ending in .png, .svg or .pdf, or \"terminal\"")->capture_default_str();
+  verb->add_option("--out", options->out, "A file ending in .png, .svg or .pdf, or \"terminal\"")
+      ->capture_default_str();
   AddModeOption(verb, options.get());
   verb->callback([options] { Plot(*options); });
 }

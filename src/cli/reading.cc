@@ -13,7 +13,8 @@ void AddRunOption(CLI::App* verb, ReadOptions* options) {
 }
 
 void AddModeOption(CLI::App* verb, ReadOptions* options) {
-  verb->add_option("--mode", options->mode, "TRAIN, EVAL, PREDICT or GLOBAL: what step numbers count")->capture_default_str();
+  verb->add_option("--mode", options->mode, "TRAIN, EVAL, PREDICT or GLOBAL: what step numbers count")
+      ->capture_default_str();
   verb->add_option("--worker", options->worker, "Number of the worker; default: the first that has it");
 }
 
@@ -22,7 +23,9 @@ void ExitWithError(const Status& status) {
   ExitWith(kExitUsage);
 }
 
-std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options) { return ValueOrExit(query::Trial::Open(options.run)); }
+std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options) {
+  return ValueOrExit(query::Trial::Open(options.run));
+}
 
 query::Mode ModeOrExit(const ReadOptions& options) { return ValueOrExit(query::ParseMode(options.mode)); }
 

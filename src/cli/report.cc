@@ -26,13 +26,14 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
   const bool stop = finding.severity == rules::Severity::kStop;
   const char* begin = !colour ? "" : stop ? "\033[1;31m" : "\033[1;33m";
   const char* end = colour ? "\033[0m" : "";
-  std::string text = fmt::format("luff: {}{} {}{}: {}\n", begin, stop ? "STOP" : "WARN", Escaped(finding.rule), end,
-                                 Wrapped(Escaped(finding.what), 6, width));
+  std::string text = fmt::format("luff: {}{} {}{}: {}\n", begin, stop ? "STOP" : "WARN",
+                                 Escaped(finding.rule), end, Wrapped(Escaped(finding.what), 6, width));
   if (!finding.tensor.empty()) {
     std::string tensor = Escaped(finding.tensor);
     const std::uint64_t others = finding.other_tensors.size() + finding.other_count;
     if (others > 0) {
-      tensor += fmt::format(", and {} ({}{})", Plural(others, "other", "others"), Escaped(finding.other_tensors.empty() ? "" : finding.other_tensors.front()),
+      tensor += fmt::format(", and {} ({}{})", Plural(others, "other", "others"),
+                            Escaped(finding.other_tensors.empty() ? "" : finding.other_tensors.front()),
                             others > 1 ? ", …" : "");
     }
     text += Line("tensor", tensor, width);
@@ -54,8 +55,8 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
 }
 
 std::string NameOf(const rules::Finding& finding) {
-  return fmt::format("{} ({}{}since step {})", Escaped(finding.rule), Escaped(finding.tensor), finding.tensor.empty() ? "" : ", ",
-                     finding.since_step);
+  return fmt::format("{} ({}{}since step {})", Escaped(finding.rule), Escaped(finding.tensor),
+                     finding.tensor.empty() ? "" : ", ", finding.since_step);
 }
 
 std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
@@ -63,7 +64,8 @@ std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
   const auto gravest = std::max_element(findings.begin(), findings.end(), [](const auto& a, const auto& b) {
     return std::pair(a.severity, -a.since_step) < std::pair(b.severity, -b.since_step);
   });
-  return fmt::format("{}: {}{} {}", Plural(findings.size(), "finding", "findings"), findings.size() > 1 ? "first " : "",
+  return fmt::format("{}: {}{} {}", Plural(findings.size(), "finding", "findings"),
+                     findings.size() > 1 ? "first " : "",
                      gravest->severity == rules::Severity::kStop ? "STOP" : "WARN", NameOf(*gravest));
 }
 
@@ -71,8 +73,8 @@ std::string Teller::Short(const rules::Finding& finding, const char* lead) const
   const bool stop = finding.severity == rules::Severity::kStop;
   const char* begin = !colour_ ? "" : stop ? "\033[1;31m" : "\033[1;33m";
   const std::string tensor = finding.tensor.empty() ? "" : " " + Escaped(finding.tensor);
-  return fmt::format("luff: {}{} {}{}{}: {}\n", begin, lead, Escaped(finding.rule), colour_ ? "\033[0m" : "", tensor,
-                     Wrapped(Escaped(finding.what), 6, width_));
+  return fmt::format("luff: {}{} {}{}{}: {}\n", begin, lead, Escaped(finding.rule), colour_ ? "\033[0m" : "",
+                     tensor, Wrapped(Escaped(finding.what), 6, width_));
 }
 
 std::string Teller::Tell(const std::vector<FindingEvent>& events) {
@@ -96,12 +98,13 @@ std::string Teller::Tell(const std::vector<FindingEvent>& events) {
       later += Short(finding, "now STOP:");
     }
     if (event == "healed") {
-      later += fmt::format("luff: {}{}{} has healed at step {}\n", Escaped(finding.rule), finding.tensor.empty() ? "" : " ",
-                           Escaped(finding.tensor), finding.last_step);
+      later += fmt::format("luff: {}{}{} has healed at step {}\n", Escaped(finding.rule),
+                           finding.tensor.empty() ? "" : " ", Escaped(finding.tensor), finding.last_step);
     }
   }
   std::stable_sort(fresh.begin(), fresh.end(), [](const auto* a, const auto* b) {
-    return std::pair(a->step, -static_cast<int>(a->severity)) < std::pair(b->step, -static_cast<int>(b->severity));
+    return std::pair(a->step, -static_cast<int>(a->severity)) <
+           std::pair(b->step, -static_cast<int>(b->severity));
   });
   std::map<std::pair<std::string, std::int64_t>, std::size_t> shorts;
   for (const rules::Finding* finding : fresh) {
@@ -115,7 +118,9 @@ std::string Teller::Tell(const std::vector<FindingEvent>& events) {
           text += Short(*other, other->severity == rules::Severity::kStop ? "also STOP" : "also WARN");
         }
       }
-      if (shorts[key] > kMaxShort) text += fmt::format("luff:   and {} more of {} at this step\n", shorts[key] - kMaxShort, Escaped(finding->rule));
+      if (shorts[key] > kMaxShort)
+        text += fmt::format("luff:   and {} more of {} at this step\n", shorts[key] - kMaxShort,
+                            Escaped(finding->rule));
     } else if (!shorts.contains(key)) {
       text += Short(*finding, finding->severity == rules::Severity::kStop ? "also STOP" : "also WARN");
     }

@@ -22,8 +22,8 @@ using FindingEvent = std::pair<rules::Finding, std::string>;
 /// "DeadRelu (relu_output_1, since step 40)".
 [[nodiscard]] std::string NameOf(const rules::Finding& finding);
 
-/// Says each finding once: in full when it leads, in one line when its rule has just told of others at the same step, and
-/// in one line when it becomes worse or heals.
+/// Says each finding once: in full when it leads, in one line when its rule has just told of others at the
+/// same step, and in one line when it becomes worse or heals.
 class Teller {
  public:
   Teller(bool colour, std::size_t width) : colour_(colour), width_(width) {}
@@ -37,8 +37,8 @@ class Teller {
   static constexpr std::size_t kMaxShort = 4;  // of one rule at one step; the others are counted
   const bool colour_;
   const std::size_t width_;
-  std::map<std::string, rules::Severity> told_;                      // by id
-  std::set<std::pair<std::string, std::int64_t>> led_;               // rule and step that were told in full
+  std::map<std::string, rules::Severity> told_;         // by id
+  std::set<std::pair<std::string, std::int64_t>> led_;  // rule and step that were told in full
 };
 
 }  // namespace luff::cli

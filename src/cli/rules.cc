@@ -17,9 +17,13 @@ using Json = nlohmann::ordered_json;
 Json Describe(const rules::RuleSpec& rule) {
   Json parameters = Json::array();
   for (const rules::Parameter& p : rule.parameters) {
-    parameters.push_back({{"name", p.name}, {"luff", p.luff_default}, {"original", p.original_default}, {"meaning", p.doc}});
+    parameters.push_back(
+        {{"name", p.name}, {"luff", p.luff_default}, {"original", p.original_default}, {"meaning", p.doc}});
   }
-  return {{"name", rule.name}, {"version", rule.version}, {"summary", rule.summary}, {"page", rule.page},
+  return {{"name", rule.name},
+          {"version", rule.version},
+          {"summary", rule.summary},
+          {"page", rule.page},
           {"parameters", std::move(parameters)}};
 }
 
@@ -30,7 +34,8 @@ void List(bool json) {
     fmt::print("{}\n", all.dump(2));
     return;
   }
-  for (const rules::RuleSpec& rule : rules::BuiltinRules()) fmt::print("{:<20} {}\n", rule.name, rule.summary);
+  for (const rules::RuleSpec& rule : rules::BuiltinRules())
+    fmt::print("{:<20} {}\n", rule.name, rule.summary);
   fmt::print("\n`luff rules explain NAME` says more of one.\n");
 }
 
@@ -50,7 +55,9 @@ void Explain(const std::string& name, bool json) {
     fmt::print("  {:<28} {:<10} {:<10} {}\n", p.name, p.luff_default, p.original_default, p.doc);
   }
   fmt::print("\nUse: luff run --rules {}{} -- python train.py\nPage: {}\n", rule.name,
-             rule.parameters.empty() ? "" : fmt::format(":{}={}", rule.parameters.back().name, rule.parameters.back().luff_default),
+             rule.parameters.empty()
+                 ? ""
+                 : fmt::format(":{}={}", rule.parameters.back().name, rule.parameters.back().luff_default),
              rule.page);
 }
 

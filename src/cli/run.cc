@@ -42,7 +42,8 @@ std::string JobName(const std::vector<std::string>& command) {
     }
   }
   std::string clean;
-  for (const char c : name) clean += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' ? c : '-';
+  for (const char c : name)
+    clean += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' ? c : '-';
   return clean.substr(0, 40);
 }
 
@@ -57,10 +58,13 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
       const bool is_run = env.Exists(path + "/run.json");
       if (wanted.resume && is_run) return path;
       if (is_run) {
-        return AlreadyExists("--run names a run that exists already; give --resume to go on with it, or another directory: " + path);
+        return AlreadyExists(
+            "--run names a run that exists already; give --resume to go on with it, or another directory: " +
+            path);
       }
       if (!names.value().empty()) {
-        return FailedPrecondition("--run names a directory that is not empty and no run; give another one: " + path);
+        return FailedPrecondition("--run names a directory that is not empty and no run; give another one: " +
+                                  path);
       }
       if (wanted.resume) return FailedPrecondition("--resume was given, but there is no run yet: " + path);
       return path;
@@ -75,12 +79,14 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
   const char* home = std::getenv("LUFF_HOME");
   const char* user = std::getenv("HOME");
   if ((home == nullptr || *home == 0) && (user == nullptr || *user == 0)) {
-    return InvalidArgument("neither LUFF_HOME nor HOME is set, so there is no place for the run; give --run DIR");
+    return InvalidArgument(
+        "neither LUFF_HOME nor HOME is set, so there is no place for the run; give --run DIR");
   }
   const fs::path base = home != nullptr && *home != 0 ? fs::absolute(home) : fs::path(user) / ".luff";
   const std::string folder = (base / "runs").string();
   LUFF_RETURN_IF_ERROR(env.MakeDirectories(folder));
-  const std::string stem = fmt::format("{}/{:%Y%m%d-%H%M%S}-{}", folder, fmt::localtime(std::time(nullptr)), JobName(wanted.command));
+  const std::string stem = fmt::format("{}/{:%Y%m%d-%H%M%S}-{}", folder, fmt::localtime(std::time(nullptr)),
+                                       JobName(wanted.command));
   for (int number = 1; number < 10000; ++number) {
     const std::string path = number == 1 ? stem : fmt::format("{}-{}", stem, number);
     const Status made = env.MakeDirectory(path);
@@ -108,10 +114,11 @@ Result<std::string> FindBootstrap() {
       }
     }
   }
-  return NotFound(fmt::format("Luff's Python package is not beside this program, so it cannot attach to a training; install it "
-                              "with `pip install luff`, or set LUFF_BOOTSTRAP to luff/_bootstrap of an installed package; "
-                              "looked under {}/lib",
-                              prefix.string()));
+  return NotFound(fmt::format(
+      "Luff's Python package is not beside this program, so it cannot attach to a training; install it "
+      "with `pip install luff`, or set LUFF_BOOTSTRAP to luff/_bootstrap of an installed package; "
+      "looked under {}/lib",
+      prefix.string()));
 }
 
 Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
@@ -124,16 +131,19 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
   LUFF_ASSIGN_OR_RETURN(options.set, rules::ParseParameterSet(set));
   const std::string rules_text = !wanted.rules_text.empty() ? wanted.rules_text : file.rules.value_or("");
   LUFF_ASSIGN_OR_RETURN(options.choices, rules::ParseChoices(rules_text, options.set));
-  const std::string on_finding = !wanted.on_finding.empty() ? wanted.on_finding : file.on_finding.value_or("warn");
+  const std::string on_finding =
+      !wanted.on_finding.empty() ? wanted.on_finding : file.on_finding.value_or("warn");
   if (on_finding != "warn" && on_finding != "stop") {
-    return InvalidArgument(fmt::format("'{}' is no answer to a finding; there are warn and stop", on_finding));
+    return InvalidArgument(
+        fmt::format("'{}' is no answer to a finding; there are warn and stop", on_finding));
   }
   options.stop_on_finding = on_finding == "stop";
   options.stop = file.stop;
   options.capture_json = file.capture_json;
   options.command = wanted.command;
   options.resume = wanted.resume;
-  LUFF_ASSIGN_OR_RETURN(const std::string config, rules::CaptureConfigFor(options.choices, options.capture_json));
+  LUFF_ASSIGN_OR_RETURN(const std::string config,
+                        rules::CaptureConfigFor(options.choices, options.capture_json));
   options.capture_json = config;
   LUFF_ASSIGN_OR_RETURN(options.bootstrap, FindBootstrap());
   if (!wanted.findings.empty()) {
@@ -151,15 +161,18 @@ void AddRun(CLI::App& app) {
   static RunOptions wanted;
   verb->add_option("--run", wanted.run, "Run directory; default: $LUFF_HOME/runs/..., or ~/.luff/runs/...");
   verb->add_flag("--resume", wanted.resume, "Go on with an existing run");
-  verb->add_option("--rules", wanted.rules_text, "NAME[:parameter=value...],... or none; default: all (`luff rules`)");
+  verb->add_option("--rules", wanted.rules_text,
+                   "NAME[:parameter=value...],... or none; default: all (`luff rules`)");
   verb->add_option("--parameters", wanted.set_text, "Parameter set: luff (default) or original");
-  verb->add_option("--on-finding", wanted.on_finding, "warn (default), or stop: a finding of severity stop ends the job");
+  verb->add_option("--on-finding", wanted.on_finding,
+                   "warn (default), or stop: a finding of severity stop ends the job");
   verb->add_option("--findings", wanted.findings, "Also write findings to this file, as JSON lines");
   verb->add_option("--config", wanted.config, "Configuration file (TOML)");
   verb->add_option("COMMAND", wanted.command, "After --: the command and its arguments")->required();
   verb->positionals_at_end();
-  verb->footer("Exit code: the command's own (128 + N when signal N ended it), 76 when a finding stopped it,\n"
-               "2 wrong usage, 126 the command cannot be run, 127 there is no such command.");
+  verb->footer(
+      "Exit code: the command's own (128 + N when signal N ended it), 76 when a finding stopped it,\n"
+      "2 wrong usage, 126 the command cannot be run, 127 there is no such command.");
   verb->callback([] {
     try {
       const Result<SuperviseOptions> options = Prepare(wanted);

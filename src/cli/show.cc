@@ -50,22 +50,32 @@ Json Describe(const query::Trial& trial) {
   for (const query::Mode mode : {query::Mode::kTrain, query::Mode::kEval, query::Mode::kPredict}) {
     const auto steps = trial.Steps(mode);
     if (steps.empty()) continue;
-    json["modes"][std::string(query::ModeName(mode))] = {{"steps", steps.size()}, {"first", steps.front()}, {"last", steps.back()}};
+    json["modes"][std::string(query::ModeName(mode))] = {
+        {"steps", steps.size()}, {"first", steps.front()}, {"last", steps.back()}};
   }
   json["tensors"] = trial.tensor_count();
   json["collections"] = trial.CollectionNames();
   json["world_size"] = trial.world_size();
   json["workers"] = Json::array();
   for (const query::WorkerInfo& w : trial.workers()) {
-    json["workers"].push_back({{"worker", w.worker}, {"alive", w.alive}, {"ended", w.ended},
-                               {"last_step", w.last_global_step}, {"last_train_step", w.last_train_step},
+    json["workers"].push_back({{"worker", w.worker},
+                               {"alive", w.alive},
+                               {"ended", w.ended},
+                               {"last_step", w.last_global_step},
+                               {"last_train_step", w.last_train_step},
                                {"heartbeat_unix_ns", w.heartbeat_unix_ns}});
   }
   json["findings"] = CountFindings(trial.path());
   json["gaps"] = Json::array();
   for (const query::GapInfo& g : trial.Gaps()) {
-    json["gaps"].push_back({{"worker", g.worker}, {"tensor", g.tensor}, {"collection", g.collection}, {"reason", g.reason},
-                            {"forms", g.forms}, {"count", g.count}, {"bytes", g.bytes}, {"first_step", g.first_step},
+    json["gaps"].push_back({{"worker", g.worker},
+                            {"tensor", g.tensor},
+                            {"collection", g.collection},
+                            {"reason", g.reason},
+                            {"forms", g.forms},
+                            {"count", g.count},
+                            {"bytes", g.bytes},
+                            {"first_step", g.first_step},
                             {"last_step", g.last_step}});
   }
   json["files"] = files;
@@ -76,19 +86,24 @@ Json Describe(const query::Trial& trial) {
 
 void Print(const query::Trial& trial, const Json& json) {
   const auto outcome = trial.outcome();
-  fmt::print("{}\n  outcome   {}{}{}\n", Escaped(trial.path()), Escaped(outcome.state), outcome.why.empty() ? "" : ": ",
-             Escaped(outcome.why));
+  fmt::print("{}\n  outcome   {}{}{}\n", Escaped(trial.path()), Escaped(outcome.state),
+             outcome.why.empty() ? "" : ": ", Escaped(outcome.why));
   std::string modes;
   for (const auto& [mode, steps] : json["modes"].items()) {
     modes += fmt::format("{}{} {}", modes.empty() ? " (" : ", ", mode, steps["steps"].get<std::size_t>());
   }
-  fmt::print("  steps     {}{}\n  tensors   {}\n", json["steps"].get<std::size_t>(), modes.empty() ? "" : modes + ")",
-             trial.tensor_count());
+  fmt::print("  steps     {}{}\n  tensors   {}\n", json["steps"].get<std::size_t>(),
+             modes.empty() ? "" : modes + ")", trial.tensor_count());
   std::string collections;
-  for (const std::string& name : trial.CollectionNames()) collections += (collections.empty() ? "" : ", ") + Escaped(name);
+  for (const std::string& name : trial.CollectionNames())
+    collections += (collections.empty() ? "" : ", ") + Escaped(name);
   if (!collections.empty()) fmt::print("  collected {}\n", collections);
   for (const query::WorkerInfo& w : trial.workers()) {
-    fmt::print("  worker {}  {}, last step {}\n", w.worker, w.ended ? "ended" : w.alive ? "alive" : "lost", w.last_global_step);
+    fmt::print("  worker {}  {}, last step {}\n", w.worker,
+               w.ended   ? "ended"
+               : w.alive ? "alive"
+                         : "lost",
+               w.last_global_step);
   }
   fmt::print("  findings  {}\n  size      {} in {} files\n", json["findings"].get<std::uint64_t>(),
              SizeText(json["bytes"].get<std::uint64_t>()), json["files"].get<std::uint64_t>());
@@ -99,9 +114,11 @@ void Print(const query::Trial& trial, const Json& json) {
       break;
     }
     const query::GapInfo& g = gaps[i];
-    const std::string of = !g.tensor.empty() ? " of " + Escaped(g.tensor) : !g.collection.empty() ? " of " + Escaped(g.collection) : "";
-    fmt::print("  gap       {} times {}{}: {}, steps {} to {}\n", g.count, g.forms.empty() ? "rows" : g.forms, of, g.reason,
-               g.first_step, g.last_step);
+    const std::string of = !g.tensor.empty()       ? " of " + Escaped(g.tensor)
+                           : !g.collection.empty() ? " of " + Escaped(g.collection)
+                                                   : "";
+    fmt::print("  gap       {} times {}{}: {}, steps {} to {}\n", g.count, g.forms.empty() ? "rows" : g.forms,
+               of, g.reason, g.first_step, g.last_step);
   }
   for (const std::string& problem : trial.Problems()) fmt::print("  damage    {}\n", Escaped(problem));
 }
@@ -115,8 +132,10 @@ void AddShow(CLI::App& app) {
   verb->callback([options] {
     const auto trial = OpenOrExit(*options);
     const Json json = Describe(*trial);
-    if (options->json) PrintJson(json);
-    else Print(*trial, json);
+    if (options->json)
+      PrintJson(json);
+    else
+      Print(*trial, json);
     ExitWith(kExitOk);
   });
 }

@@ -19,10 +19,20 @@ void Show(const SummaryOptions& options) {
   const auto scalars = ValueOrExit(trial->Scalars(id, mode, options.worker));
   if (options.json) {
     Json json{{"name", options.name}, {"mode", options.mode}};
-    json["summaries"] = {{"step", columns.global_step}, {"mode_step", columns.mode_step}, {"update", columns.update},
-                         {"count", columns.count}, {"min", columns.min}, {"max", columns.max}, {"mean", columns.mean},
-                         {"std", columns.std}, {"sum", columns.sum}, {"abs_mean", columns.abs_mean}, {"l2", columns.l2},
-                         {"zero_count", columns.zero_count}, {"nan_count", columns.nan_count}, {"inf_count", columns.inf_count}};
+    json["summaries"] = {{"step", columns.global_step},
+                         {"mode_step", columns.mode_step},
+                         {"update", columns.update},
+                         {"count", columns.count},
+                         {"min", columns.min},
+                         {"max", columns.max},
+                         {"mean", columns.mean},
+                         {"std", columns.std},
+                         {"sum", columns.sum},
+                         {"abs_mean", columns.abs_mean},
+                         {"l2", columns.l2},
+                         {"zero_count", columns.zero_count},
+                         {"nan_count", columns.nan_count},
+                         {"inf_count", columns.inf_count}};
     Json steps = Json::array();
     Json values = Json::array();
     for (const auto& scalar : scalars) {
@@ -34,16 +44,19 @@ void Show(const SummaryOptions& options) {
     ExitWith(kExitOk);
   }
   if (!columns.count.empty()) {
-    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", "step", "min", "max", "mean", "std", "l2", "zeros",
-               "nan", "inf");
+    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", "step", "min", "max", "mean",
+               "std", "l2", "zeros", "nan", "inf");
   }
   for (std::size_t i = 0; i < columns.count.size(); ++i) {
-    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", columns.global_step[i], NumberText(columns.min[i]),
-               NumberText(columns.max[i]), NumberText(columns.mean[i]), NumberText(columns.std[i]), NumberText(columns.l2[i]),
-               columns.zero_count[i], columns.nan_count[i], columns.inf_count[i]);
+    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", columns.global_step[i],
+               NumberText(columns.min[i]), NumberText(columns.max[i]), NumberText(columns.mean[i]),
+               NumberText(columns.std[i]), NumberText(columns.l2[i]), columns.zero_count[i],
+               columns.nan_count[i], columns.inf_count[i]);
   }
-  for (const auto& scalar : scalars) fmt::print("{:>10} {:>12}\n", scalar.global_step, NumberText(scalar.value));
-  if (columns.count.empty() && scalars.empty()) fmt::print("nothing was recorded of {} in this mode\n", Escaped(options.name));
+  for (const auto& scalar : scalars)
+    fmt::print("{:>10} {:>12}\n", scalar.global_step, NumberText(scalar.value));
+  if (columns.count.empty() && scalars.empty())
+    fmt::print("nothing was recorded of {} in this mode\n", Escaped(options.name));
   ExitWith(kExitOk);
 }
 

@@ -33,23 +33,31 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr const char* kEvaluator = "luff";
-constexpr int kRuleWorkerStarts = 4;              // the first and three more
+constexpr int kRuleWorkerStarts = 4;  // the first and three more
 constexpr std::int64_t kNsPerMs = 1'000'000;
-constexpr std::int64_t kFinishIdleNs = 60'000 * kNsPerMs;  // the rule worker may be silent for so long at the end
+constexpr std::int64_t kFinishIdleNs =
+    60'000 * kNsPerMs;  // the rule worker may be silent for so long at the end
 constexpr std::int64_t kGroupGraceNs = 500 * kNsPerMs, kGroupTermNs = 3'000 * kNsPerMs;
 
 class Supervisor {
  public:
   explicit Supervisor(const SuperviseOptions& options)
-      : options_(options), env_(Env::Real()), findings_path_(options.run + "/rules/" + kEvaluator + "/findings.jsonl"),
-        coordinator_(options.stop, [this](const store::ControlRecord& record) { return store::WriteControl(options_.run, record); }),
-        terminal_(StderrIsTerminal()), colour_(StderrHasColour()), teller_(colour_, terminal_ ? TerminalWidth() : 100) {}
+      : options_(options),
+        env_(Env::Real()),
+        findings_path_(options.run + "/rules/" + kEvaluator + "/findings.jsonl"),
+        coordinator_(
+            options.stop,
+            [this](const store::ControlRecord& record) { return store::WriteControl(options_.run, record); }),
+        terminal_(StderrIsTerminal()),
+        colour_(StderrHasColour()),
+        teller_(colour_, terminal_ ? TerminalWidth() : 100) {}
 
   int Run() {
     BlockSignals();
     actions::BecomeReaper();
     // Findings of an earlier part of a resumed run are not said again.
-    if (const auto text = ReadWholeFile(env_, findings_path_, 256ULL << 20); text.ok()) findings_read_ = text.value().size();
+    if (const auto text = ReadWholeFile(env_, findings_path_, 256ULL << 20); text.ok())
+      findings_read_ = text.value().size();
     const Result<pid_t> started = StartTraining();
     if (!started.ok()) {
       PrintError(started.status());
@@ -67,7 +75,8 @@ class Supervisor {
   }
 
  private:
-  // ---- starting ------------------------------------------------------------------------------------------------------
+  // ---- starting
+  // ------------------------------------------------------------------------------------------------------
 
   void BlockSignals() {
     sigset_t set;
@@ -85,7 +94,8 @@ class Supervisor {
     session["config"] = Json::parse(options_.capture_json, nullptr, false);
     session["supervisor_pid"] = getpid();
     std::string python_path = options_.bootstrap;
-    if (const char* before = std::getenv("PYTHONPATH"); before != nullptr && *before != 0) python_path += ":" + std::string(before);
+    if (const char* before = std::getenv("PYTHONPATH"); before != nullptr && *before != 0)
+      python_path += ":" + std::string(before);
     actions::ProcessOptions process;
     process.argv = options_.command;
     process.environment = {{"LUFF_SESSION", session.dump()}, {"PYTHONPATH", python_path}};
@@ -101,8 +111,15 @@ class Supervisor {
     if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) return;
     actions::ProcessOptions process;
     const char* imitate = std::getenv("LUFF_RULE_WORKER");  // tests put a process in its place that dies
-    process.argv = {imitate != nullptr ? imitate : "/proc/self/exe", "_evaluate", options_.run, "--name", kEvaluator, "--rules",
-                    rules::ChoicesToText(options_.choices), "--parameters", std::string(rules::ParameterSetName(options_.set))};
+    process.argv = {imitate != nullptr ? imitate : "/proc/self/exe",
+                    "_evaluate",
+                    options_.run,
+                    "--name",
+                    kEvaluator,
+                    "--rules",
+                    rules::ChoicesToText(options_.choices),
+                    "--parameters",
+                    std::string(rules::ParameterSetName(options_.set))};
     process.new_session = true;
     process.dies_with_parent = true;
     process.stdin_fd = to[0];
@@ -124,7 +141,8 @@ class Supervisor {
     if (finishing_) TellFinish();
   }
 
-  // ---- the loop --------------------------------------------------------------------------------------------------------
+  // ---- the loop
+  // --------------------------------------------------------------------------------------------------------
 
   void Turn() {
     pollfd fds[2] = {{signals_, POLLIN, 0}, {rule_out_, POLLIN, 0}};
@@ -180,10 +198,12 @@ class Supervisor {
     if (rules_done_ || (finishing_ && state.code == 0)) return;
     if (state.code == kExitUsage || rule_worker_starts_ >= kRuleWorkerStarts) {
       rules_failed_ = true;
-      Say(fmt::format("luff: the rule worker ended ({}) and is not started again: rules are off, the training goes on. "
-                      "`luff check {}` runs them later\n",
-                      state.signal != 0 ? fmt::format("signal {}", state.signal) : fmt::format("exit code {}", state.code),
-                      Escaped(options_.run)));
+      Say(fmt::format(
+          "luff: the rule worker ended ({}) and is not started again: rules are off, the training goes on. "
+          "`luff check {}` runs them later\n",
+          state.signal != 0 ? fmt::format("signal {}", state.signal)
+                            : fmt::format("exit code {}", state.code),
+          Escaped(options_.run)));
       return;
     }
     StartRuleWorker();
@@ -194,8 +214,10 @@ class Supervisor {
     if (!file.ok()) return;
     const Result<std::uint64_t> size = file.value()->Size();
     if (!size.ok() || size.value() <= findings_read_) return;
-    std::string text(static_cast<std::size_t>(std::min<std::uint64_t>(size.value() - findings_read_, 16U << 20)), '\0');
-    const auto got = file.value()->ReadAt({reinterpret_cast<std::byte*>(text.data()), text.size()}, findings_read_);
+    std::string text(
+        static_cast<std::size_t>(std::min<std::uint64_t>(size.value() - findings_read_, 16U << 20)), '\0');
+    const auto got =
+        file.value()->ReadAt({reinterpret_cast<std::byte*>(text.data()), text.size()}, findings_read_);
     if (!got.ok()) return;
     text.resize(got.value());
     std::size_t from = 0;
@@ -211,7 +233,8 @@ class Supervisor {
     const auto parsed = rules::ParseFindingUntrusted(line);
     if (!parsed.ok()) return;
     const auto& [finding, event] = parsed.value();
-    const auto known = std::find_if(findings_.begin(), findings_.end(), [&](const auto& f) { return f.id == finding.id; });
+    const auto known =
+        std::find_if(findings_.begin(), findings_.end(), [&](const auto& f) { return f.id == finding.id; });
     const bool is_new = known == findings_.end();
     const bool worse = !is_new && finding.severity > known->severity;
     if (is_new) {
@@ -233,7 +256,8 @@ class Supervisor {
     std::FILE* file = std::fopen(options_.findings_file.c_str(), "a");
     const bool written = file != nullptr && std::fprintf(file, "%s\n", line.c_str()) >= 0;
     if ((file != nullptr && std::fclose(file) != 0) || !written) {
-      if (!findings_file_failed_) Say(fmt::format("luff: findings cannot be written to {}\n", Escaped(options_.findings_file)));
+      if (!findings_file_failed_)
+        Say(fmt::format("luff: findings cannot be written to {}\n", Escaped(options_.findings_file)));
       findings_file_failed_ = true;
     }
   }
@@ -253,8 +277,7 @@ class Supervisor {
       acks = trial_->Acks();
     }
     switch (coordinator_.Poll(env_.NowMonotonicNs(), workers, acks)) {
-      case actions::StopCoordinator::Signal::kNone:
-        break;
+      case actions::StopCoordinator::Signal::kNone: break;
       case actions::StopCoordinator::Signal::kTerminate:
         Say(fmt::format("luff: {}\n", coordinator_.remark()));
         signalled_ = true;
@@ -275,7 +298,8 @@ class Supervisor {
     }
   }
 
-  // ---- the end ---------------------------------------------------------------------------------------------------------
+  // ---- the end
+  // ---------------------------------------------------------------------------------------------------------
 
   bool Leftovers() const {
     if (actions::SignalGroup(training_, 0)) return true;
@@ -338,15 +362,17 @@ class Supervisor {
     const std::string run = Escaped(options_.run);
     const std::string command = Escaped(options_.command.front());
     auto opened = query::Trial::Open(options_.run);
-    const std::string how = exit_->signal != 0 ? fmt::format("was ended by signal {} ({})", exit_->signal, strsignal(exit_->signal))
+    const std::string how = exit_->signal != 0 ? fmt::format("was ended by signal {} ({})", exit_->signal,
+                                                             strsignal(exit_->signal))
                                                : fmt::format("failed with exit code {}", exit_->code);
     if (!opened.ok()) {
       const bool nothing = !env_.Exists(options_.run + "/run.json");
       if (nothing) RemoveUnusedRun();
-      const std::string why =
-          nothing ? "nothing was recorded: Luff saw no training step. It attaches to Python with PyTorch at the first backward "
-                    "pass; `python -I`, `-E` or `-S`, an emptied environment, or a Python that cannot import luff hide it"
-                  : fmt::format("the run cannot be read: {}", opened.status().message());
+      const std::string why = nothing ? "nothing was recorded: Luff saw no training step. It attaches to "
+                                        "Python with PyTorch at the first backward "
+                                        "pass; `python -I`, `-E` or `-S`, an emptied environment, or a "
+                                        "Python that cannot import luff hide it"
+                                      : fmt::format("the run cannot be read: {}", opened.status().message());
       if (exit_->code != 0) fmt::print(stderr, "luff: {} {}\n", command, how);
       fmt::print(stderr, "luff: {}\n", Wrapped(why, 6, terminal_ ? TerminalWidth() : 100));
       return exit_->code;
@@ -361,12 +387,16 @@ class Supervisor {
     const bool stopped = coordinator_.state() >= actions::StopCoordinator::State::kCommitted && left_by_stop;
     const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
     WriteOutcome(stopped, how);
-    const std::string watched = fmt::format("{}, {}", Plural(steps, "step", "steps"), Plural(options_.choices.size(), "rule", "rules"));
+    const std::string watched = fmt::format("{}, {}", Plural(steps, "step", "steps"),
+                                            Plural(options_.choices.size(), "rule", "rules"));
     const std::string seen = fmt::format("{}, {}", watched, FindingsInShort(findings_));
     const char* partly = rules_failed_ ? " (rules did not see all of it)" : "";
     if (stopped) {
-      const std::string others = findings_.size() > 1 ? fmt::format(", {} in all", Plural(findings_.size(), "finding", "findings")) : "";
-      fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(stop_finding_), watched, others, partly, run);
+      const std::string others =
+          findings_.size() > 1 ? fmt::format(", {} in all", Plural(findings_.size(), "finding", "findings"))
+                               : "";
+      fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(stop_finding_), watched,
+                 others, partly, run);
       return kExitStopped;
     }
     if (exit_->code != 0) {
@@ -382,7 +412,9 @@ class Supervisor {
     body["state"] = stopped ? "stopped" : exit_->code == 0 ? "completed" : "failed";
     body["exit_code"] = exit_->code;
     body["signal"] = exit_->signal;
-    body["why"] = stopped ? fmt::format("{}: {}", stop_finding_.rule, stop_finding_.what) : exit_->code == 0 ? "" : "the command " + how;
+    body["why"] = stopped            ? fmt::format("{}: {}", stop_finding_.rule, stop_finding_.what)
+                  : exit_->code == 0 ? ""
+                                     : "the command " + how;
     body["findings"] = findings_.size();
     if (stopped) {
       body["train_step"] = coordinator_.committed_step();
@@ -394,10 +426,13 @@ class Supervisor {
     record.finding = stopped ? stop_finding_.id : "";
     record.author = "luff run";
     const Result<std::uint64_t> written = store::WriteControl(options_.run, record);
-    if (!written.ok()) fmt::print(stderr, "luff: the outcome cannot be written into the run: {}\n", written.status().message());
+    if (!written.ok())
+      fmt::print(stderr, "luff: the outcome cannot be written into the run: {}\n",
+                 written.status().message());
   }
 
-  // ---- the terminal ----------------------------------------------------------------------------------------------------
+  // ---- the terminal
+  // ----------------------------------------------------------------------------------------------------
 
   void Say(const std::string& text) {
     ClearStatus();
@@ -420,8 +455,9 @@ class Supervisor {
     if (train_step_ < 0) {
       text = "luff: waiting for the first training step";
     } else {
-      text = fmt::format("luff: step {}, {}, {}", train_step_, Plural(options_.choices.size(), "rule", "rules"),
-                         findings_.empty() ? "no findings" : Plural(findings_.size(), "finding", "findings"));
+      text =
+          fmt::format("luff: step {}, {}, {}", train_step_, Plural(options_.choices.size(), "rule", "rules"),
+                      findings_.empty() ? "no findings" : Plural(findings_.size(), "finding", "findings"));
       if (coordinator_.wanted()) text += ", stopping";
     }
     if (text == status_) return;
@@ -439,7 +475,8 @@ class Supervisor {
   int signals_ = -1, rule_in_ = -1, rule_out_ = -1;
   pid_t training_ = -1, rule_worker_ = -1;
   int rule_worker_starts_ = 0;
-  bool finishing_ = false, rules_done_ = false, rules_failed_ = false, signalled_ = false, findings_file_failed_ = false;
+  bool finishing_ = false, rules_done_ = false, rules_failed_ = false, signalled_ = false,
+       findings_file_failed_ = false;
   std::optional<actions::ExitState> exit_;
   std::string heard_, status_;
   std::int64_t heard_ns_ = 0, status_ns_ = 0;

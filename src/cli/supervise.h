@@ -10,14 +10,14 @@ namespace luff::cli {
 
 struct SuperviseOptions {
   std::vector<std::string> command;
-  std::string run;                  // absolute; an empty directory, or a run when resume is set
+  std::string run;  // absolute; an empty directory, or a run when resume is set
   bool resume = false;
   std::vector<rules::Choice> choices;
   rules::ParameterSet set = rules::ParameterSet::kLuff;
   bool stop_on_finding = false;
-  std::string findings_file;        // "" if none
-  std::string capture_json;         // from the configuration file, "" if none
-  std::string bootstrap;            // folder with sitecustomize.py
+  std::string findings_file;  // "" if none
+  std::string capture_json;   // from the configuration file, "" if none
+  std::string bootstrap;      // folder with sitecustomize.py
   actions::StopSettings stop;
 };
 

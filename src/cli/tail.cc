@@ -24,8 +24,13 @@ void PrintStep(const query::Trial& trial, std::size_t n, bool json) {
   if (json) {
     Json scalars = Json::object();
     for (const auto& scalar : rows.scalars) scalars[trial.tensor(scalar.tensor).name] = scalar.value;
-    PrintJson({{"step", rows.info.global_step}, {"mode", query::ModeName(rows.info.mode)}, {"mode_step", rows.info.mode_step},
-               {"update", rows.info.update}, {"summaries", rows.summaries.size()}, {"scalars", std::move(scalars)}}, -1);
+    PrintJson({{"step", rows.info.global_step},
+               {"mode", query::ModeName(rows.info.mode)},
+               {"mode_step", rows.info.mode_step},
+               {"update", rows.info.update},
+               {"summaries", rows.summaries.size()},
+               {"scalars", std::move(scalars)}},
+              -1);
     return;
   }
   std::string text;
@@ -33,8 +38,8 @@ void PrintStep(const query::Trial& trial, std::size_t n, bool json) {
     if (text.size() > 160) break;
     text += fmt::format("  {} {}", Escaped(trial.tensor(scalar.tensor).name), NumberText(scalar.value));
   }
-  fmt::print("{:>8} {:<7} {:>8}  {} summaries{}\n", rows.info.global_step, query::ModeName(rows.info.mode), rows.info.mode_step,
-             rows.summaries.size(), text);
+  fmt::print("{:>8} {:<7} {:>8}  {} summaries{}\n", rows.info.global_step, query::ModeName(rows.info.mode),
+             rows.info.mode_step, rows.summaries.size(), text);
 }
 
 void Follow(const TailOptions& options) {

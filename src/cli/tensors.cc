@@ -7,8 +7,20 @@
 namespace luff::cli {
 namespace {
 
-constexpr const char* kRoles[] = {"other", "weight", "bias", "gradient", "buffer", "input", "output", "loss", "loss input",
-                                  "optimizer state", "optimizer setting", "scalar", "custom", "label"};
+constexpr const char* kRoles[] = {"other",
+                                  "weight",
+                                  "bias",
+                                  "gradient",
+                                  "buffer",
+                                  "input",
+                                  "output",
+                                  "loss",
+                                  "loss input",
+                                  "optimizer state",
+                                  "optimizer setting",
+                                  "scalar",
+                                  "custom",
+                                  "label"};
 
 struct TensorsOptions : ReadOptions {
   std::string regex, collection;
@@ -17,19 +29,25 @@ struct TensorsOptions : ReadOptions {
 
 void List(const TensorsOptions& options) {
   const auto trial = OpenOrExit(options);
-  const auto names = ValueOrExit(trial->TensorNames({options.regex, options.collection, options.step, ModeOrExit(options)}));
+  const auto names =
+      ValueOrExit(trial->TensorNames({options.regex, options.collection, options.step, ModeOrExit(options)}));
   Json all = Json::array();
   for (const std::string& name : names) {
     const query::TensorInfo& info = trial->tensor(ValueOrExit(trial->FindTensor(name)));
     const auto role = static_cast<std::size_t>(info.role);
     const char* role_name = role < std::size(kRoles) ? kRoles[role] : "other";
     if (!options.json) {
-      fmt::print("{:<18}{}{}\n", role_name, Escaped(name), info.module_type.empty() ? "" : "  (" + Escaped(info.module_type) + ")");
+      fmt::print("{:<18}{}{}\n", role_name, Escaped(name),
+                 info.module_type.empty() ? "" : "  (" + Escaped(info.module_type) + ")");
       continue;
     }
     const auto steps = ValueOrExit(trial->TensorSteps(info.id, query::Mode::kGlobal));
-    all.push_back({{"name", name}, {"role", role_name}, {"module", info.module_path}, {"module_type", info.module_type},
-                   {"collections", info.collections}, {"steps", steps.size()},
+    all.push_back({{"name", name},
+                   {"role", role_name},
+                   {"module", info.module_path},
+                   {"module_type", info.module_type},
+                   {"collections", info.collections},
+                   {"steps", steps.size()},
                    {"first_step", steps.empty() ? Json(nullptr) : Json(steps.front())},
                    {"last_step", steps.empty() ? Json(nullptr) : Json(steps.back())}});
   }

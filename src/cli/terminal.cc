@@ -27,7 +27,9 @@ std::size_t SequenceLength(std::string_view text) {
   if (first == 0xC2 && byte(1) < 0xA0) return 0;
   if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90)) return 0;
   // Marks that change the direction of text can make a name look like another.
-  if (first == 0xE2 && ((byte(1) == 0x80 && byte(2) >= 0x8B && byte(2) <= 0xAE) || (byte(1) == 0x81 && byte(2) >= 0xA6))) return 0;
+  if (first == 0xE2 &&
+      ((byte(1) == 0x80 && byte(2) >= 0x8B && byte(2) <= 0xAE) || (byte(1) == 0x81 && byte(2) >= 0xA6)))
+    return 0;
   return length;
 }
 
@@ -51,16 +53,15 @@ std::string Escaped(std::string_view text) {
   return out;
 }
 
-void PrintError(const Status& status) {
-  fmt::print(stderr, "luff: {}\n", Escaped(status.message()));
-}
+void PrintError(const Status& status) { fmt::print(stderr, "luff: {}\n", Escaped(status.message())); }
 
 bool StderrIsTerminal() { return isatty(STDERR_FILENO) != 0; }
 
 bool StderrHasColour() {
   const char* none = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");
-  return StderrIsTerminal() && (none == nullptr || *none == 0) && term != nullptr && std::string_view(term) != "dumb";
+  return StderrIsTerminal() && (none == nullptr || *none == 0) && term != nullptr &&
+         std::string_view(term) != "dumb";
 }
 
 std::size_t TerminalWidth() {

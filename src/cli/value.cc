@@ -18,7 +18,8 @@ struct ValueOptions : ReadOptions {
 void Show(const ValueOptions& options) {
   const auto trial = OpenOrExit(options);
   const auto id = ValueOrExit(trial->FindTensor(options.name));
-  const query::Value value = ValueOrExit(trial->ReadValue(id, options.step, ModeOrExit(options), options.worker));
+  const query::Value value =
+      ValueOrExit(trial->ReadValue(id, options.step, ModeOrExit(options), options.worker));
   const std::size_t count = value.bytes.size() / std::max<std::size_t>(1, DTypeSize(value.dtype));
   const std::size_t shown = options.limit == 0 ? count : std::min(count, options.limit);
   std::vector<double> numbers;
@@ -30,10 +31,13 @@ void Show(const ValueOptions& options) {
     ToFloat64(value.dtype, value.bytes.data(), shown, numbers.data());
   }
   if (options.json) {
-    Json json{{"name", options.name}, {"step", options.step}, {"mode", options.mode}, {"dtype", DTypeName(value.dtype)},
+    Json json{{"name", options.name}, {"step", options.step},
+              {"mode", options.mode}, {"dtype", DTypeName(value.dtype)},
               {"shape", value.shape}, {"count", count}};
-    if (value.dtype == DType::kString) json["text"] = text;
-    else json["values"] = numbers;
+    if (value.dtype == DType::kString)
+      json["text"] = text;
+    else
+      json["values"] = numbers;
     PrintJson(json, -1);
     ExitWith(kExitOk);
   }
@@ -43,9 +47,11 @@ void Show(const ValueOptions& options) {
   }
   fmt::print("{} {} [{}]{}\n", Escaped(options.name), DTypeName(value.dtype), fmt::join(value.shape, ", "),
              IsComplex(value.dtype) ? ", magnitudes" : "");
-  const std::size_t row = value.shape.empty() ? 1 : static_cast<std::size_t>(std::max<std::int64_t>(1, value.shape.back()));
+  const std::size_t row =
+      value.shape.empty() ? 1 : static_cast<std::size_t>(std::max<std::int64_t>(1, value.shape.back()));
   for (std::size_t i = 0; i < shown; ++i) {
-    fmt::print("{}{}", NumberText(numbers[i]), (i + 1) % std::min<std::size_t>(row, 10) == 0 || i + 1 == shown ? "\n" : " ");
+    fmt::print("{}{}", NumberText(numbers[i]),
+               (i + 1) % std::min<std::size_t>(row, 10) == 0 || i + 1 == shown ? "\n" : " ");
   }
   if (shown < count) fmt::print("... {} more (--limit 0 shows all)\n", count - shown);
   ExitWith(kExitOk);

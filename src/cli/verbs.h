@@ -12,10 +12,10 @@ struct Exit {
 
 // Exit codes of luff itself. `luff run` otherwise gives the training's own.
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFindings = 1;    // luff check: findings, none of severity stop
-inline constexpr int kExitUsage = 2;       // wrong usage, or what was named is no run
+inline constexpr int kExitFindings = 1;      // luff check: findings, none of severity stop
+inline constexpr int kExitUsage = 2;         // wrong usage, or what was named is no run
 inline constexpr int kExitStopFindings = 3;  // luff check: a finding of severity stop
-inline constexpr int kExitStopped = 76;    // luff run: stopped by a finding
+inline constexpr int kExitStopped = 76;      // luff run: stopped by a finding
 
 void AddRun(CLI::App& app);
 void AddEvaluate(CLI::App& app);

@@ -12,10 +12,11 @@ bool Aligned(const std::byte* data) noexcept { return reinterpret_cast<std::uint
 
 template <typename T>
 Result<std::span<const T>> Rows(std::span<const std::byte> body, const char* what) {
-  if (!Aligned(body.data())) return InvalidArgument(std::string(what) + " in memory that is not 8-byte aligned");
+  if (!Aligned(body.data()))
+    return InvalidArgument(std::string(what) + " in memory that is not 8-byte aligned");
   if (body.size() % sizeof(T) != 0) {
-    return Corruption("found " + std::to_string(body.size()) + " bytes of " + what + ", expected a multiple of " +
-                      std::to_string(sizeof(T)));
+    return Corruption("found " + std::to_string(body.size()) + " bytes of " + what +
+                      ", expected a multiple of " + std::to_string(sizeof(T)));
   }
   return std::span<const T>(reinterpret_cast<const T*>(body.data()), body.size() / sizeof(T));
 }
@@ -36,7 +37,8 @@ Result<T> One(std::span<const std::byte> body, const char* what) {
 Result<std::span<const SummaryRow>> ParseSummaryRowsUntrusted(std::span<const std::byte> body) {
   LUFF_ASSIGN_OR_RETURN(const auto rows, Rows<SummaryRow>(body, "summary rows"));
   for (const SummaryRow& row : rows) {
-    if (!IsKnownDType(row.dtype)) return Corruption("summary row of unknown dtype " + std::to_string(row.dtype));
+    if (!IsKnownDType(row.dtype))
+      return Corruption("summary row of unknown dtype " + std::to_string(row.dtype));
   }
   return rows;
 }
@@ -44,12 +46,14 @@ Result<std::span<const SummaryRow>> ParseSummaryRowsUntrusted(std::span<const st
 Result<std::span<const IndexRow>> ParseIndexRowsUntrusted(std::span<const std::byte> body) {
   LUFF_ASSIGN_OR_RETURN(const auto rows, Rows<IndexRow>(body, "index rows"));
   for (const IndexRow& row : rows) {
-    if (!IsKnownDType(row.dtype)) return Corruption("index row of unknown dtype " + std::to_string(row.dtype));
+    if (!IsKnownDType(row.dtype))
+      return Corruption("index row of unknown dtype " + std::to_string(row.dtype));
     if (row.codec > static_cast<std::uint8_t>(Codec::kConstant)) {
       return Corruption("index row of unknown codec " + std::to_string(row.codec));
     }
     if (row.parts == 0 || row.part >= row.parts) {
-      return Corruption("index row with part " + std::to_string(row.part) + " of " + std::to_string(row.parts));
+      return Corruption("index row with part " + std::to_string(row.part) + " of " +
+                        std::to_string(row.parts));
     }
     if (row.offset % kChunkAlign != 0) return Corruption("index row with an offset that no chunk can have");
   }
@@ -80,7 +84,8 @@ Result<std::span<const RetireRow>> ParseRetireRowsUntrusted(std::span<const std:
 
 Result<StepMark> ParseStepMarkUntrusted(std::span<const std::byte> body) {
   LUFF_ASSIGN_OR_RETURN(const StepMark mark, One<StepMark>(body, "a step mark"));
-  if (mark.mode < static_cast<std::uint8_t>(Mode::kTrain) || mark.mode > static_cast<std::uint8_t>(Mode::kGlobal)) {
+  if (mark.mode < static_cast<std::uint8_t>(Mode::kTrain) ||
+      mark.mode > static_cast<std::uint8_t>(Mode::kGlobal)) {
     return Corruption("step mark of unknown mode " + std::to_string(mark.mode));
   }
   return mark;
@@ -92,7 +97,8 @@ Result<std::int64_t> ParseHeartbeatUntrusted(std::span<const std::byte> body) {
   return One<std::int64_t>(body, "a heartbeat");
 }
 
-// Definitions ----------------------------------------------------------------------------------------------------
+// Definitions
+// ----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -156,7 +162,8 @@ Result<std::vector<TensorDefView>> ParseTensorDefsUntrusted(std::span<const std:
       return Corruption("definition of a tensor is longer than its frame");
     }
     def.id = head.id;
-    def.role = head.role <= static_cast<std::uint16_t>(Role::kLabel) ? static_cast<Role>(head.role) : Role::kOther;
+    def.role =
+        head.role <= static_cast<std::uint16_t>(Role::kLabel) ? static_cast<Role>(head.role) : Role::kOther;
     def.collections = {reinterpret_cast<const std::uint32_t*>(collections.data()), head.collections};
     defs.push_back(def);
   }
@@ -225,7 +232,8 @@ Result<DocumentView> ParseDocumentUntrusted(std::span<const std::byte> body) {
   return view;
 }
 
-// Histograms and units -------------------------------------------------------------------------------------------
+// Histograms and units
+// -------------------------------------------------------------------------------------------
 
 void PutHistogram(std::uint32_t tensor, std::span<const HistogramBin> bins, FrameBuffer* to) {
   to->PutValue(tensor);
@@ -308,7 +316,8 @@ Result<std::vector<UnitsView>> ParseUnitsUntrusted(std::span<const std::byte> bo
     }
     // A unit has two varints and a float: six bytes at least. So the count is bounded by the bytes.
     if (head.units > head.bytes / 6 || head.axis > static_cast<std::uint8_t>(UnitAxis::kAllButFirst)) {
-      return Corruption("found " + std::to_string(head.units) + " units in " + std::to_string(head.bytes) + " bytes");
+      return Corruption("found " + std::to_string(head.units) + " units in " + std::to_string(head.bytes) +
+                        " bytes");
     }
     view.tensor = head.tensor;
     view.axis = static_cast<UnitAxis>(head.axis);

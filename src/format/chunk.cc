@@ -15,7 +15,8 @@ namespace {
 
 std::uint64_t BitmapBytes(std::uint64_t elements) noexcept { return AlignUp((elements + 7) / 8, 8); }
 
-/// Checksum of a header and its stored bytes. Raw: the content hash in the header already covers the stored bytes.
+/// Checksum of a header and its stored bytes. Raw: the content hash in the header already covers the stored
+/// bytes.
 std::uint64_t ChunkChecksum(const ChunkHeader& header, std::span<const std::byte> stored) noexcept {
   const bool raw = header.codec == static_cast<std::uint8_t>(Codec::kRaw);
   const std::uint64_t seed = raw ? 0 : XXH3_64bits(stored.data(), stored.size());
@@ -86,7 +87,8 @@ Status DecodeBitmap(std::span<const std::byte> stored, std::span<std::byte> to) 
     set += static_cast<std::uint64_t>(std::popcount(bits));
   }
   if (bitmap + set * kWidth != stored.size()) {
-    return Corruption("zero bitmap counts " + std::to_string(set) + " values, which does not fit the stored bytes");
+    return Corruption("zero bitmap counts " + std::to_string(set) +
+                      " values, which does not fit the stored bytes");
   }
   const std::byte* values = stored.data() + bitmap;
   std::fill(to.begin(), to.end(), std::byte{0});
@@ -123,14 +125,14 @@ void FinishChunk(std::byte* chunk, const ChunkInfo& info, Codec codec, std::uint
   header.raw_bytes = raw_bytes;
   header.stored_bytes = stored_bytes;
   header.content_hash = content_hash;
-  header.checksum =
-      ChunkChecksum(header, {chunk + sizeof(header), static_cast<std::size_t>(stored_bytes)});
+  header.checksum = ChunkChecksum(header, {chunk + sizeof(header), static_cast<std::size_t>(stored_bytes)});
   std::memcpy(chunk, &header, sizeof(header));
   const std::uint64_t used = sizeof(header) + stored_bytes;
   std::memset(chunk + used, 0, static_cast<std::size_t>(ChunkSpace(stored_bytes) - used));
 }
 
-std::uint64_t ZeroBitmapBytes(std::span<const std::byte> raw, std::size_t width, std::uint64_t limit) noexcept {
+std::uint64_t ZeroBitmapBytes(std::span<const std::byte> raw, std::size_t width,
+                              std::uint64_t limit) noexcept {
   if (!KnownWidth(width)) return limit + 1;
   const std::size_t elements = raw.size() / width;
   std::uint64_t bytes = BitmapBytes(elements);
@@ -149,8 +151,8 @@ bool IsConstant(std::span<const std::byte> raw, std::size_t width) noexcept {
   return std::memcmp(raw.data(), raw.data() + width, raw.size() - width) == 0;
 }
 
-Codec EncodeChunk(const ChunkInfo& info, std::span<const std::byte> raw, bool try_codecs, std::uint64_t content_hash,
-                  std::vector<std::byte>* to) {
+Codec EncodeChunk(const ChunkInfo& info, std::span<const std::byte> raw, bool try_codecs,
+                  std::uint64_t content_hash, std::vector<std::byte>* to) {
   const std::size_t width = DTypeSize(info.dtype);
   const auto finish = [&](Codec codec, std::size_t stored) {
     to->resize(static_cast<std::size_t>(ChunkSpace(stored)));
@@ -191,11 +193,13 @@ Result<ChunkHeader> ParseChunkHeaderUntrusted(std::span<const std::byte> bytes) 
   if (bytes.size() < sizeof(header)) return OutOfRange("chunk header is cut off");
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (header.magic != kChunkMagic) return Corruption("found no chunk where one should be");
-  if (!IsKnownDType(header.dtype)) return Corruption("chunk of unknown dtype " + std::to_string(header.dtype));
+  if (!IsKnownDType(header.dtype))
+    return Corruption("chunk of unknown dtype " + std::to_string(header.dtype));
   if (header.codec > static_cast<std::uint8_t>(Codec::kConstant)) {
     return Corruption("chunk of unknown codec " + std::to_string(header.codec));
   }
-  if (header.parts == 0 || header.part >= header.parts) return Corruption("chunk with an impossible part number");
+  if (header.parts == 0 || header.part >= header.parts)
+    return Corruption("chunk with an impossible part number");
   const std::size_t width = DTypeSize(static_cast<DType>(header.dtype));
   if (header.raw_bytes > (std::uint64_t{1} << 62) || header.stored_bytes > header.raw_bytes + 4096) {
     return Corruption("chunk with an impossible size");
@@ -203,10 +207,12 @@ Result<ChunkHeader> ParseChunkHeaderUntrusted(std::span<const std::byte> bytes) 
   switch (static_cast<Codec>(header.codec)) {
     case Codec::kRaw:
       if (header.stored_bytes != header.raw_bytes) return Corruption("raw chunk of two sizes");
-      if (header.checksum != ChunkChecksum(header, {})) return Corruption("checksum of a chunk header does not match");
+      if (header.checksum != ChunkChecksum(header, {}))
+        return Corruption("checksum of a chunk header does not match");
       break;
     case Codec::kConstant:
-      if (header.stored_bytes != width || header.raw_bytes % width != 0) return Corruption("constant chunk of a wrong size");
+      if (header.stored_bytes != width || header.raw_bytes % width != 0)
+        return Corruption("constant chunk of a wrong size");
       break;
     case Codec::kZeroBitmap:
       if (header.raw_bytes % width != 0 || header.stored_bytes < BitmapBytes(header.raw_bytes / width)) {
@@ -263,10 +269,12 @@ Status DecodeChunkUntrusted(const ChunkView& chunk, std::span<std::byte> to) {
       if (width == 0 || chunk.stored.size() != width || to.size() % width != 0) {
         return Corruption("constant chunk of a wrong size");
       }
-      for (std::size_t at = 0; at < to.size(); at += width) std::memcpy(to.data() + at, chunk.stored.data(), width);
+      for (std::size_t at = 0; at < to.size(); at += width)
+        std::memcpy(to.data() + at, chunk.stored.data(), width);
       break;
     case Codec::kZeroBitmap:
-      if (!KnownWidth(width) || to.size() % width != 0 || chunk.stored.size() < BitmapBytes(to.size() / width)) {
+      if (!KnownWidth(width) || to.size() % width != 0 ||
+          chunk.stored.size() < BitmapBytes(to.size() / width)) {
         return Corruption("zero bitmap of a wrong size");
       }
       switch (width) {
@@ -279,7 +287,8 @@ Status DecodeChunkUntrusted(const ChunkView& chunk, std::span<std::byte> to) {
       LUFF_RETURN_IF_ERROR(std::move(status));
       break;
   }
-  if (HashBytes(to) != chunk.header.content_hash) return Corruption("decoded chunk does not match its content hash");
+  if (HashBytes(to) != chunk.header.content_hash)
+    return Corruption("decoded chunk does not match its content hash");
   return Status::Ok();
 }
 

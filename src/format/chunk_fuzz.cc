@@ -1,4 +1,5 @@
-// Chunks at any offset of a payload file, and the walk over it. Checksums are made right first: behind them are the bounds.
+// Chunks at any offset of a payload file, and the walk over it. Checksums are made right first: behind them
+// are the bounds.
 #include <cstring>
 #include <vector>
 
@@ -26,7 +27,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (!raw && header.stored_bytes <= left) {
           seed = HashBytes(std::span(file).subspan(offset + sizeof(header), header.stored_bytes));
         }
-        header.checksum = HashBytes(std::as_bytes(std::span(&header, 1)).first(offsetof(ChunkHeader, checksum)), seed);
+        header.checksum =
+            HashBytes(std::as_bytes(std::span(&header, 1)).first(offsetof(ChunkHeader, checksum)), seed);
         std::memcpy(file.data() + offset, &header, sizeof(header));
       }
       const auto chunk = ParseChunkUntrusted(file, offset);

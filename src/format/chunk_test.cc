@@ -67,7 +67,8 @@ TEST(ChunkTest, EveryTruncationAndEveryFlippedBitIsFound) {
     EncodeChunk(info, raw, true, HashBytes(raw), &chunk);
     const std::size_t used = sizeof(ChunkHeader) + ParseChunkUntrusted(chunk, 0)->stored.size();
     std::vector<std::byte> out(raw.size());
-    for (std::size_t n = 0; n < used; ++n) EXPECT_FALSE(ParseChunkUntrusted(std::span(chunk).first(n), 0).ok()) << n;
+    for (std::size_t n = 0; n < used; ++n)
+      EXPECT_FALSE(ParseChunkUntrusted(std::span(chunk).first(n), 0).ok()) << n;
     for (std::size_t bit = 0; bit < used * 8; ++bit) {
       chunk[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
       const auto view = ParseChunkUntrusted(chunk, 0);
@@ -89,7 +90,8 @@ TEST(ChunkTest, WalkingSkipsThePaddingBeforeAPage) {
   std::memcpy(file.data() + 2 * kPageBytes, chunk.data(), chunk.size());
   EXPECT_EQ(NextChunkOffsetUntrusted(file, kPageBytes).value(), kPageBytes);
   EXPECT_EQ(NextChunkOffsetUntrusted(file, kPageBytes + chunk.size()).value(), 2 * kPageBytes);
-  EXPECT_EQ(NextChunkOffsetUntrusted(file, 2 * kPageBytes + chunk.size()).status().code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(NextChunkOffsetUntrusted(file, 2 * kPageBytes + chunk.size()).status().code(),
+            StatusCode::kOutOfRange);
 }
 
 }  // namespace

@@ -14,7 +14,9 @@ constexpr std::uint64_t kStepBytes = 8 * 6 + 4 + 4 + 1;  // of one step over all
 std::uint64_t StepSectionBytes(std::uint64_t count) noexcept { return AlignUp(count * kStepBytes, 8); }
 std::uint64_t SummaryBlockBytes(std::uint64_t rows) noexcept { return rows * sizeof(SummaryRow); }
 std::uint64_t ScalarBlockBytes(std::uint64_t rows) noexcept { return rows * 16; }
-std::uint64_t IndexBlockBytes(std::uint64_t rows) noexcept { return AlignUp(rows * (sizeof(IndexRow) + 4), 8); }
+std::uint64_t IndexBlockBytes(std::uint64_t rows) noexcept {
+  return AlignUp(rows * (sizeof(IndexRow) + 4), 8);
+}
 std::uint64_t FormBlockBytes(std::uint64_t rows) noexcept { return AlignUp(rows * (sizeof(FormRow) + 4), 8); }
 
 /// Takes spans one after the other; the caller has checked the size of the whole.
@@ -125,15 +127,18 @@ Result<FooterView> FooterView::ParseUntrusted(std::span<const std::byte> file, s
     if (mode < 1 || mode > 4) return Corruption("step of unknown mode " + std::to_string(mode));
   }
   LUFF_ASSIGN_OR_RETURN(const auto tensors, view.SectionUntrusted(head.tensors, true));
-  if (tensors.size() != head.tensor_count * sizeof(TensorEntry)) return Corruption("tensor directory of a wrong size");
+  if (tensors.size() != head.tensor_count * sizeof(TensorEntry))
+    return Corruption("tensor directory of a wrong size");
   view.tensors_ = {reinterpret_cast<const TensorEntry*>(tensors.data()), head.tensor_count};
   for (std::size_t i = 1; i < view.tensors_.size(); ++i) {
-    if (view.tensors_[i - 1].tensor >= view.tensors_[i].tensor) return Corruption("tensor directory is not sorted");
+    if (view.tensors_[i - 1].tensor >= view.tensors_[i].tensor)
+      return Corruption("tensor directory is not sorted");
   }
   return view;
 }
 
-Result<std::span<const std::byte>> FooterView::SectionUntrusted(const FooterSection& section, bool verify) const {
+Result<std::span<const std::byte>> FooterView::SectionUntrusted(const FooterSection& section,
+                                                                bool verify) const {
   return BlockUntrusted(section.offset, section.bytes, section.checksum, verify);
 }
 
@@ -144,21 +149,23 @@ Result<std::span<const std::byte>> FooterView::BlockUntrusted(std::uint64_t offs
   }
   const auto block = body_.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
   if (verify && HashBytes(block) != checksum) {
-    return Corruption("checksum of a part of the footer does not match, at byte " + std::to_string(offset) + " of it");
+    return Corruption("checksum of a part of the footer does not match, at byte " + std::to_string(offset) +
+                      " of it");
   }
   return block;
 }
 
 const TensorEntry* FooterView::Find(std::uint32_t tensor) const noexcept {
-  const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), tensor,
-                                   [](const TensorEntry& entry, std::uint32_t id) { return entry.tensor < id; });
+  const auto at =
+      std::lower_bound(tensors_.begin(), tensors_.end(), tensor,
+                       [](const TensorEntry& entry, std::uint32_t id) { return entry.tensor < id; });
   return at != tensors_.end() && at->tensor == tensor ? &*at : nullptr;
 }
 
 Result<SummaryBlock> FooterView::SummariesUntrusted(const TensorEntry& entry, bool verify) const {
   const std::size_t n = entry.summary_rows;
-  LUFF_ASSIGN_OR_RETURN(const auto bytes,
-                        BlockUntrusted(entry.summary_offset, SummaryBlockBytes(n), entry.summary_checksum, verify));
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, BlockUntrusted(entry.summary_offset, SummaryBlockBytes(n),
+                                                         entry.summary_checksum, verify));
   Slicer slicer(bytes.data());
   SummaryBlock block;
   block.count = slicer.Take<std::uint64_t>(n);
@@ -175,7 +182,8 @@ Result<SummaryBlock> FooterView::SummariesUntrusted(const TensorEntry& entry, bo
   block.dtype = slicer.Take<std::uint8_t>(n);
   block.flags = slicer.Take<std::uint8_t>(n);
   if (verify) {
-    if (!StepsInRange(block.step, steps_.size())) return Corruption("summary of a step that is not in the segment");
+    if (!StepsInRange(block.step, steps_.size()))
+      return Corruption("summary of a step that is not in the segment");
     for (const std::uint8_t dtype : block.dtype) {
       if (!IsKnownDType(dtype)) return Corruption("summary of unknown dtype " + std::to_string(dtype));
     }
@@ -185,8 +193,8 @@ Result<SummaryBlock> FooterView::SummariesUntrusted(const TensorEntry& entry, bo
 
 Result<ScalarBlock> FooterView::ScalarsUntrusted(const TensorEntry& entry, bool verify) const {
   const std::size_t n = entry.scalar_rows;
-  LUFF_ASSIGN_OR_RETURN(const auto bytes,
-                        BlockUntrusted(entry.scalar_offset, ScalarBlockBytes(n), entry.scalar_checksum, verify));
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, BlockUntrusted(entry.scalar_offset, ScalarBlockBytes(n),
+                                                         entry.scalar_checksum, verify));
   Slicer slicer(bytes.data());
   ScalarBlock block;
   block.value = slicer.Take<double>(n);
@@ -207,7 +215,8 @@ Result<IndexBlock> FooterView::IndexUntrusted(const TensorEntry& entry, bool ver
   block.rows = slicer.Take<IndexRow>(n);
   block.step = slicer.Take<std::uint32_t>(n);
   if (verify) {
-    if (!StepsInRange(block.step, steps_.size())) return Corruption("index row of a step that is not in the segment");
+    if (!StepsInRange(block.step, steps_.size()))
+      return Corruption("index row of a step that is not in the segment");
     LUFF_RETURN_IF_ERROR(ParseIndexRowsUntrusted(bytes.first(n * sizeof(IndexRow))).status());
   }
   return block;
@@ -239,7 +248,8 @@ Result<std::vector<LayoutDefView>> FooterView::LayoutDefsUntrusted() const {
 
 Result<std::span<const FrameEntry>> FooterView::FramesUntrusted() const {
   LUFF_ASSIGN_OR_RETURN(const auto section, SectionUntrusted(head_.frames, true));
-  if (section.size() != head_.frame_count * sizeof(FrameEntry)) return Corruption("frame directory of a wrong size");
+  if (section.size() != head_.frame_count * sizeof(FrameEntry))
+    return Corruption("frame directory of a wrong size");
   std::span<const FrameEntry> entries(reinterpret_cast<const FrameEntry*>(section.data()), head_.frame_count);
   for (const FrameEntry& entry : entries) {
     if (entry.offset % kFrameAlign != 0 || entry.offset < kFileHeaderBytes || entry.offset >= offset_ ||

@@ -48,7 +48,8 @@ class Grouping {
     for (std::size_t t = 1; t < begin_.size(); ++t) begin_[t] += begin_[t - 1];
     order_.resize(table.closed);
     std::vector<std::uint32_t> next(begin_.begin(), begin_.end() - 1);
-    for (std::size_t i = 0; i < table.closed; ++i) order_[next[table.rows[i].tensor]++] = static_cast<std::uint32_t>(i);
+    for (std::size_t i = 0; i < table.closed; ++i)
+      order_[next[table.rows[i].tensor]++] = static_cast<std::uint32_t>(i);
   }
   [[nodiscard]] std::span<std::uint32_t> of(std::uint32_t tensor) noexcept {
     return {order_.data() + begin_[tensor], begin_[tensor + 1] - begin_[tensor]};
@@ -107,7 +108,9 @@ void FooterBuilder::AddLayoutDef(const LayoutDefView& def) {
   PutLayoutDef(def, &state_->layouts);
   ++state_->layout_count;
 }
-void FooterBuilder::AddSummaries(std::span<const SummaryRow> rows) { state_->summaries.Add(rows, state_->step()); }
+void FooterBuilder::AddSummaries(std::span<const SummaryRow> rows) {
+  state_->summaries.Add(rows, state_->step());
+}
 void FooterBuilder::AddScalars(std::span<const ScalarRow> rows) { state_->scalars.Add(rows, state_->step()); }
 void FooterBuilder::AddIndex(std::span<const IndexRow> rows) { state_->index.Add(rows, state_->step()); }
 void FooterBuilder::AddForms(std::span<const FormRow> rows) { state_->forms.Add(rows, state_->step()); }
@@ -127,7 +130,8 @@ void FooterBuilder::DropOpenStep() {
   state_->forms.Drop();
 }
 
-void FooterBuilder::AddFrame(FrameKind kind, std::uint64_t ordinal, std::uint64_t offset, std::uint64_t frame_bytes) {
+void FooterBuilder::AddFrame(FrameKind kind, std::uint64_t ordinal, std::uint64_t offset,
+                             std::uint64_t frame_bytes) {
   state_->frames.push_back(
       {static_cast<std::uint16_t>(kind), 0, static_cast<std::uint32_t>(frame_bytes), ordinal, offset});
   state_->kinds |= 1U << (static_cast<unsigned>(kind) & 31U);
@@ -138,9 +142,10 @@ bool FooterBuilder::empty() const noexcept { return state_->steps.empty() && sta
 
 Status FooterBuilder::Build(std::uint64_t next_ordinal, std::int64_t train_steps, FrameBuffer* to) const {
   const State& s = *state_;
-  const std::uint64_t estimate = s.steps.size() * kFrameAlign * 8 + s.summaries.closed * 80 + s.scalars.closed * 16 +
-                                 s.index.closed * 72 + s.forms.closed * 64 + s.frames.size() * 24 +
-                                 s.defs.body_bytes() + s.layouts.body_bytes() + (std::uint64_t{1} << 20);
+  const std::uint64_t estimate = s.steps.size() * kFrameAlign * 8 + s.summaries.closed * 80 +
+                                 s.scalars.closed * 16 + s.index.closed * 72 + s.forms.closed * 64 +
+                                 s.frames.size() * 24 + s.defs.body_bytes() + s.layouts.body_bytes() +
+                                 (std::uint64_t{1} << 20);
   if (estimate > kMaxFrameBody) {
     return ResourceExhausted("footer of " + std::to_string(estimate) + " bytes, a frame holds 64 MiB");
   }
@@ -159,7 +164,8 @@ Status FooterBuilder::Build(std::uint64_t next_ordinal, std::int64_t train_steps
   to->PutZeros(sizeof(head));
 
   const auto body = [&] {
-    return to->bytes().subspan(static_cast<std::size_t>(footer_offset - to->base_offset()) + sizeof(FrameHeader));
+    return to->bytes().subspan(static_cast<std::size_t>(footer_offset - to->base_offset()) +
+                               sizeof(FrameHeader));
   };
   const auto pad = [&] { to->PutZeros(AlignUp(to->body_bytes(), 8) - to->body_bytes()); };
   const auto close = [&](std::uint64_t offset, std::uint64_t* checksum) {

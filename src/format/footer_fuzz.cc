@@ -1,4 +1,5 @@
-// A segment as it is; and a footer body whose outer checksums are made right first, so that the bounds are reached.
+// A segment as it is; and a footer body whose outer checksums are made right first, so that the bounds are
+// reached.
 #include <cstring>
 #include <vector>
 
@@ -70,7 +71,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tail.checksum = HashBytes(std::as_bytes(std::span(&tail, 1)).first(offsetof(FileTail, checksum)));
   buffer.PutValue(tail);
   std::vector<std::uint64_t> file((kFileHeaderBytes + buffer.bytes().size() + 7) / 8);
-  std::memcpy(reinterpret_cast<std::byte*>(file.data()) + kFileHeaderBytes, buffer.bytes().data(), buffer.bytes().size());
+  std::memcpy(reinterpret_cast<std::byte*>(file.data()) + kFileHeaderBytes, buffer.bytes().data(),
+              buffer.bytes().size());
   Use(std::as_bytes(std::span(file)).first(kFileHeaderBytes + buffer.bytes().size()), 1);
   return 0;
 }

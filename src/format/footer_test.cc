@@ -14,7 +14,8 @@ struct Model {  // what the footer must answer: per tensor, (step index, value) 
   std::uint32_t steps = 0;
 };
 
-/// A sealed segment: header page, `steps` steps with pseudo-random rows, footer. Rows themselves are left out.
+/// A sealed segment: header page, `steps` steps with pseudo-random rows, footer. Rows themselves are left
+/// out.
 std::vector<std::byte> MakeSegment(std::uint32_t steps, std::uint32_t seed, Model* model) {
   FooterBuilder builder;
   std::uint64_t state = seed;
@@ -142,10 +143,12 @@ TEST(FooterTest, EveryFlippedBitIsFoundBeforeItsRowsAreShown) {
     bool good = view.ok();
     if (good) {
       for (const TensorEntry& entry : view->tensors()) {
-        good = good && view->SummariesUntrusted(entry, true).ok() && view->ScalarsUntrusted(entry, true).ok() &&
-               view->IndexUntrusted(entry, true).ok() && view->FormsUntrusted(entry, true).ok();
+        good = good && view->SummariesUntrusted(entry, true).ok() &&
+               view->ScalarsUntrusted(entry, true).ok() && view->IndexUntrusted(entry, true).ok() &&
+               view->FormsUntrusted(entry, true).ok();
       }
-      good = good && view->TensorDefsUntrusted().ok() && view->LayoutDefsUntrusted().ok() && view->FramesUntrusted().ok();
+      good = good && view->TensorDefsUntrusted().ok() && view->LayoutDefsUntrusted().ok() &&
+             view->FramesUntrusted().ok();
     }
     EXPECT_FALSE(good) << bit / 8;
     file[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));

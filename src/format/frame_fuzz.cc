@@ -28,7 +28,8 @@ std::uint64_t ParseBody(unsigned kind, std::span<const std::byte> body) {
       break;
     case FrameKind::kLayoutDefs:
       if (const auto defs = ParseLayoutDefsUntrusted(body); defs.ok()) {
-        for (const auto& def : *defs) sum += def.layout.byte_count() + Sum(def.global_shape) + Sum(def.global_offset);
+        for (const auto& def : *defs)
+          sum += def.layout.byte_count() + Sum(def.global_shape) + Sum(def.global_offset);
       }
       break;
     case FrameKind::kDocument:

@@ -106,13 +106,14 @@ void FrameBuffer::End(std::size_t checksum_bytes) {
   PutZeros(AlignUp(body, kFrameAlign) - body);
 }
 
-FrameOutcome ParseFrameUntrusted(std::span<const std::byte> file, std::uint64_t offset, std::uint64_t sequence,
-                                 FrameView* out) noexcept {
+FrameOutcome ParseFrameUntrusted(std::span<const std::byte> file, std::uint64_t offset,
+                                 std::uint64_t sequence, FrameView* out) noexcept {
   return ParseFrameInWindowUntrusted(file, 0, offset, sequence, out);
 }
 
 FrameOutcome ParseFrameInWindowUntrusted(std::span<const std::byte> window, std::uint64_t window_offset,
-                                         std::uint64_t offset, std::uint64_t sequence, FrameView* out) noexcept {
+                                         std::uint64_t offset, std::uint64_t sequence,
+                                         FrameView* out) noexcept {
   if (offset < window_offset || offset % kFrameAlign != 0) return FrameOutcome::kBad;
   const std::uint64_t at = offset - window_offset;
   if (at > window.size() || window.size() - at < sizeof(FrameHeader)) return FrameOutcome::kIncomplete;

@@ -37,7 +37,8 @@ TEST(FrameTest, TwoFramesReadBackInOrder) {
   ASSERT_TRUE(rows.ok()) << rows.status().ToString();
   ASSERT_EQ(rows->size(), 1U);
   EXPECT_EQ((*rows)[0].sum, 1.5);
-  ASSERT_EQ(ParseFrameInWindowUntrusted(buffer.bytes(), 4096, view.next_offset, 3, &view), FrameOutcome::kFrame);
+  ASSERT_EQ(ParseFrameInWindowUntrusted(buffer.bytes(), 4096, view.next_offset, 3, &view),
+            FrameOutcome::kFrame);
   EXPECT_EQ(view.kind, FrameKind::kEventJson);
   EXPECT_EQ(view.next_offset, buffer.next_offset());
 }
@@ -155,7 +156,8 @@ RC_GTEST_PROP(HistogramProperty, RoundTrips, (const std::map<std::uint16_t, std:
   }
 }
 
-RC_GTEST_PROP(UnitsProperty, RoundTrips, (const std::vector<std::pair<std::uint32_t, std::uint64_t>>& chosen)) {
+RC_GTEST_PROP(UnitsProperty, RoundTrips,
+              (const std::vector<std::pair<std::uint32_t, std::uint64_t>>& chosen)) {
   UnitCounts units;
   units.axis = UnitAxis::kLast;
   units.values_per_unit = 99;

@@ -15,8 +15,9 @@ using std::chrono::milliseconds;
 
 constexpr std::int64_t kLookEveryNs = 50'000'000;  // at the processes of the workers
 constexpr auto kFirstPause = std::chrono::microseconds(200);
-constexpr auto kLongestPause = std::chrono::milliseconds(4);       // with live pages: a load of one word
-constexpr auto kLongestPauseAfar = std::chrono::milliseconds(50);  // without: system calls, perhaps over a network
+constexpr auto kLongestPause = std::chrono::milliseconds(4);  // with live pages: a load of one word
+constexpr auto kLongestPauseAfar =
+    std::chrono::milliseconds(50);  // without: system calls, perhaps over a network
 
 /// Place of a step in the order of the run.
 struct StepKey {
@@ -49,8 +50,7 @@ Result<std::unique_ptr<Trial>> Trial::Open(const std::string& path, const OpenOp
   LUFF_RETURN_IF_ERROR(trial->Refresh().status());
   const auto deadline = std::chrono::steady_clock::now() + options.wait_for_first_step;
   while (trial->step_count() == 0 && !trial->loaded_all_steps()) {
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) break;
     LUFF_RETURN_IF_ERROR(trial->WaitForNews(left).status());
   }
@@ -58,12 +58,14 @@ Result<std::unique_ptr<Trial>> Trial::Open(const std::string& path, const OpenOp
 }
 
 RunTrial::RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& options)
-    : run_(std::move(run)), options_(options) {
+    : run_(std::move(run)),
+      options_(options) {
   (void)TakeIn();
 }
 
 Result<bool> RunTrial::Refresh() {
-  // Who has died is found out first: what it published before is then surely seen by the reading that follows.
+  // Who has died is found out first: what it published before is then surely seen by the reading that
+  // follows.
   const bool changed = CheckWorkers();
   LUFF_ASSIGN_OR_RETURN(const bool news, run_->Refresh());
   if (!news && !changed && version_ > 0) return false;
@@ -72,8 +74,9 @@ Result<bool> RunTrial::Refresh() {
 
 bool RunTrial::TakeIn() {
   for (const auto& reader : run_->workers()) {
-    const auto at = std::lower_bound(workers_.begin(), workers_.end(), reader->worker(),
-                                     [](const auto& known, std::uint32_t key) { return known->reader->worker() < key; });
+    const auto at =
+        std::lower_bound(workers_.begin(), workers_.end(), reader->worker(),
+                         [](const auto& known, std::uint32_t key) { return known->reader->worker() < key; });
     if (at != workers_.end() && (*at)->reader == reader.get()) continue;
     auto state = std::make_unique<WorkerState>();
     state->reader = reader.get();
@@ -83,7 +86,8 @@ bool RunTrial::TakeIn() {
   ResolveCollections();
   if (version_ == 0) (void)CheckWorkers();
   (void)MergeSteps();
-  const bool over = std::all_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->ended() || w->lost; });
+  const bool over =
+      std::all_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->ended() || w->lost; });
   loaded_all_ = over && !Awaited(Env::Real().NowUnixNs());
   ++version_;
   return true;
@@ -147,7 +151,8 @@ void RunTrial::TakeDefinitions(WorkerState& worker) {
 void RunTrial::ResolveCollections() {
   for (const auto& worker : workers_) {
     const auto document = worker->reader->documents().find("collections");
-    const std::string& text = document == worker->reader->documents().end() ? std::string() : document->second;
+    const std::string& text =
+        document == worker->reader->documents().end() ? std::string() : document->second;
     auto& known = collections_[worker->reader->worker()];
     if (known.first == text) continue;
     known.first = text;
@@ -156,7 +161,9 @@ void RunTrial::ResolveCollections() {
       const auto json = nlohmann::json::parse(text, nullptr, false);
       if (json.is_array()) {
         for (const auto& item : json) {
-          known.second.push_back(item.is_object() ? item.value("name", "") : item.is_string() ? item.get<std::string>() : "");
+          known.second.push_back(item.is_object()   ? item.value("name", "")
+                                 : item.is_string() ? item.get<std::string>()
+                                                    : "");
         }
       }
     } catch (const std::exception&) {
@@ -209,7 +216,8 @@ bool RunTrial::MergeSteps() {
       if (!head || KeyAt(*head) != *lowest) continue;
       const auto& columns = head->segment->steps();
       const std::uint64_t ordinal = columns.ordinal[head->index];
-      if (n == kNoStep || worker->OrdinalOf(n) != kNoOrdinal) {  // new, or the worker records the same step again
+      if (n == kNoStep ||
+          worker->OrdinalOf(n) != kNoOrdinal) {  // new, or the worker records the same step again
         const format::StepMark mark = columns.mark(head->index);
         StepInfo info;
         info.global_step = mark.global_step;
@@ -236,10 +244,12 @@ Result<bool> RunTrial::WaitForNews(std::chrono::milliseconds timeout) {
     if (news && (steps_.size() != steps || loaded_all_ != was_over)) return true;
     const auto now = std::chrono::steady_clock::now();
     if (loaded_all_ || now >= deadline) return news;
-    const bool near = !workers_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
-      return worker->reader->uses_live_page() || worker->ended();
-    });
-    const auto longest = near ? std::chrono::nanoseconds(kLongestPause) : std::chrono::nanoseconds(kLongestPauseAfar);
+    const bool near =
+        !workers_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+          return worker->reader->uses_live_page() || worker->ended();
+        });
+    const auto longest =
+        near ? std::chrono::nanoseconds(kLongestPause) : std::chrono::nanoseconds(kLongestPauseAfar);
     std::this_thread::sleep_for(std::min({pause, longest, std::chrono::nanoseconds(deadline - now)}));
     pause = std::min(pause * 3 / 2, longest);
   }
@@ -252,8 +262,7 @@ Status RunTrial::WaitForStep(std::int64_t step, Mode mode, std::chrono::millisec
     const StepState state = StateOfStep(step, mode);
     if (state == StepState::kAvailable) return Status::Ok();
     if (state == StepState::kUnavailable) return StepOrError(step, mode).status();
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) {
       return DeadlineExceeded("step " + std::to_string(step) + " of mode " + std::string(ModeName(mode)) +
                               " is not there after " + std::to_string(timeout.count()) + " ms: " + path());
@@ -279,7 +288,8 @@ std::vector<WorkerInfo> RunTrial::workers() const {
     for (std::size_t s = segments.size(); s-- > 0 && info.last_train_step < 0;) {
       const auto& steps = segments[s]->steps();
       for (std::size_t i = steps.size(); i-- > 0 && info.last_train_step < 0;) {
-        if (steps.mode[i] == static_cast<std::uint8_t>(Mode::kTrain)) info.last_train_step = steps.mode_step[i];
+        if (steps.mode[i] == static_cast<std::uint8_t>(Mode::kTrain))
+          info.last_train_step = steps.mode_step[i];
       }
     }
     result.push_back(info);
@@ -294,7 +304,8 @@ Trial::Outcome RunTrial::outcome() const {
   for (const auto& worker : workers_) {
     const auto segments = worker->reader->segments();
     for (const auto& segment : segments) {
-      if (segment->header().epoch == worker->reader->epoch()) begun = std::max(begun, segment->header().created_unix_ns);
+      if (segment->header().epoch == worker->reader->epoch())
+        begun = std::max(begun, segment->header().created_unix_ns);
     }
     const std::string name = "worker " + std::to_string(worker->reader->worker());
     if (!worker->ended()) {
@@ -318,7 +329,8 @@ Trial::Outcome RunTrial::outcome() const {
       if (record->created_unix_ns != 0 && record->created_unix_ns < begun) break;
       try {
         const auto json = nlohmann::json::parse(record->body, nullptr, false);
-        if (json.is_object() && json.contains("state")) return {json.value("state", ""), json.value("why", "")};
+        if (json.is_object() && json.contains("state"))
+          return {json.value("state", ""), json.value("why", "")};
       } catch (const std::exception&) {
         break;  // no outcome that can be read: the workers' own words count
       }

@@ -18,21 +18,22 @@ inline constexpr std::uint32_t kNoStep = 0xFFFFFFFFU;
 /// What a trial keeps of one worker beside its reader.
 struct WorkerState {
   const store::WorkerReader* reader = nullptr;
-  std::uint64_t taken = 0;          // ordinals below are in the step table
+  std::uint64_t taken = 0;  // ordinals below are in the step table
   std::size_t definitions_taken = 0;
-  std::unordered_map<std::uint64_t, TensorId> trial_id;  // epoch << 32 | the worker's id
+  std::unordered_map<std::uint64_t, TensorId> trial_id;       // epoch << 32 | the worker's id
   std::unordered_map<std::uint64_t, std::uint32_t> local_id;  // epoch << 32 | trial id
-  std::vector<std::uint64_t> ordinal_of;  // by position in the step table
+  std::vector<std::uint64_t> ordinal_of;                      // by position in the step table
   std::uint64_t first_ordinal = kNoOrdinal;
-  std::vector<std::uint32_t> step_of;     // by ordinal - first_ordinal
+  std::vector<std::uint32_t> step_of;  // by ordinal - first_ordinal
   bool lost = false;
-  std::int64_t checked_ns = 0;            // monotonic, of the last look at the process
+  std::int64_t checked_ns = 0;  // monotonic, of the last look at the process
 
   [[nodiscard]] bool ended() const noexcept { return reader->end().has_value(); }
   [[nodiscard]] std::uint64_t OrdinalOf(std::size_t n) const noexcept {
     return n < ordinal_of.size() ? ordinal_of[n] : kNoOrdinal;
   }
-  /// Position in the step table of one of its steps; kNoStep when it isn't complete or was superseded in this worker.
+  /// Position in the step table of one of its steps; kNoStep when it isn't complete or was superseded in this
+  /// worker.
   [[nodiscard]] std::uint32_t StepOf(std::uint64_t ordinal) const noexcept {
     if (ordinal < first_ordinal || ordinal - first_ordinal >= step_of.size()) return kNoStep;
     return step_of[static_cast<std::size_t>(ordinal - first_ordinal)];
@@ -71,7 +72,8 @@ class RunTrial final : public Trial {
   Result<StepInfo> FindStep(std::int64_t step, Mode mode) const override;
   StepState StateOfStep(std::int64_t step, Mode mode) const override;
 
-  Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode, std::optional<std::uint32_t> worker) const override;
+  Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode,
+                          std::optional<std::uint32_t> worker) const override;
   Result<Stack> ReadStack(TensorId id, Mode mode, std::optional<std::uint32_t> worker,
                           std::uint64_t max_bytes) const override;
   Result<ValueShape> Shape(TensorId id, std::int64_t step, Mode mode,
@@ -80,10 +82,12 @@ class RunTrial final : public Trial {
                               std::optional<std::uint32_t> worker) const override;
   Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
                                   std::optional<std::uint32_t> worker) const override;
-  Result<SummaryColumns> Summaries(TensorId id, Mode mode, std::optional<std::uint32_t> worker) const override;
-  Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(TensorId id, Mode mode,
-                                                                std::optional<std::uint32_t> worker) const override;
-  Result<std::vector<ScalarAt>> Scalars(TensorId id, Mode mode, std::optional<std::uint32_t> worker) const override;
+  Result<SummaryColumns> Summaries(TensorId id, Mode mode,
+                                   std::optional<std::uint32_t> worker) const override;
+  Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
+      TensorId id, Mode mode, std::optional<std::uint32_t> worker) const override;
+  Result<std::vector<ScalarAt>> Scalars(TensorId id, Mode mode,
+                                        std::optional<std::uint32_t> worker) const override;
   Result<SparseHistogram> Histogram(TensorId id, std::int64_t step, Mode mode,
                                     std::optional<std::uint32_t> worker) const override;
   Result<UnitCounts> Units(TensorId id, std::int64_t step, Mode mode,
@@ -113,11 +117,11 @@ class RunTrial final : public Trial {
   struct Rows {
     const WorkerState* worker = nullptr;
     const store::SegmentReader* segment = nullptr;
-    std::uint32_t index = 0;                // of the step in the segment
+    std::uint32_t index = 0;  // of the step in the segment
     std::optional<std::size_t> slot;
     std::uint32_t local_id = 0;
     std::uint32_t epoch = 0;
-    std::uint32_t n = 0;                    // position in the step table
+    std::uint32_t n = 0;  // position in the step table
   };
   [[nodiscard]] Result<std::uint32_t> StepOrError(std::int64_t step, Mode mode) const;
   [[nodiscard]] std::optional<Rows> RowsOf(const WorkerState& worker, TensorId id, std::uint32_t n) const;
@@ -125,21 +129,25 @@ class RunTrial final : public Trial {
   [[nodiscard]] Result<std::vector<const WorkerState*>> Candidates(std::optional<std::uint32_t> worker) const;
   /// Calls `use(rows)` for each candidate until it returns true. `use`: Result<bool>.
   template <typename Use>
-  [[nodiscard]] Result<bool> FirstWith(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker, Use use) const;
+  [[nodiscard]] Result<bool> FirstWith(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker,
+                                       Use use) const;
   [[nodiscard]] Status CheckId(TensorId id) const;
   enum class What { kValue, kSummary, kHistogram, kUnits, kForm, kShape };
   [[nodiscard]] Status NotSaved(TensorId id, What what, std::int64_t step, Mode mode) const;
-  /// Marks the positions at which a worker has rows of the tensor. kinds: any of its forms, or raw values only.
+  /// Marks the positions at which a worker has rows of the tensor. kinds: any of its forms, or raw values
+  /// only.
   [[nodiscard]] Status MarkSteps(const WorkerState& worker, TensorId id, bool values_only,
                                  std::vector<std::uint8_t>* marks) const;
-  [[nodiscard]] std::vector<std::int64_t> MarkedSteps(const std::vector<std::uint8_t>& marks, Mode mode) const;
+  [[nodiscard]] std::vector<std::int64_t> MarkedSteps(const std::vector<std::uint8_t>& marks,
+                                                      Mode mode) const;
 
   // trial_values.cc
   [[nodiscard]] Status PartsOf(const Rows& rows, std::vector<format::IndexRow>* parts) const;
   [[nodiscard]] Result<const store::LayoutDef*> LayoutOf(const Rows& rows, const format::IndexRow& row) const;
 
   // trial_summaries.cc
-  [[nodiscard]] Status AppendSummaries(const WorkerState& worker, TensorId id, Mode mode, SummaryColumns* out) const;
+  [[nodiscard]] Status AppendSummaries(const WorkerState& worker, TensorId id, Mode mode,
+                                       SummaryColumns* out) const;
 
   std::unique_ptr<store::RunReader> run_;
   OpenOptions options_;
@@ -149,7 +157,8 @@ class RunTrial final : public Trial {
   std::vector<std::vector<std::uint32_t>> collection_ids_;  // of each tensor, in its first worker's document
   std::vector<const WorkerState*> definer_;
   std::map<std::string, TensorId, std::less<>> by_name_;
-  std::map<std::uint32_t, std::pair<std::string, std::vector<std::string>>> collections_;  // worker: text, names
+  std::map<std::uint32_t, std::pair<std::string, std::vector<std::string>>>
+      collections_;  // worker: text, names
   bool loaded_all_ = false;
   std::uint64_t version_ = 0;  // grows with everything new
   struct Cached {
@@ -167,7 +176,8 @@ class RunTrial final : public Trial {
 }
 
 template <typename Use>
-Result<bool> RunTrial::FirstWith(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker, Use use) const {
+Result<bool> RunTrial::FirstWith(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker,
+                                 Use use) const {
   if (worker) {
     LUFF_RETURN_IF_ERROR(Candidates(worker).status());
   }

@@ -36,7 +36,8 @@ std::uint32_t StepTable::Append(const StepInfo& info, std::uint32_t epoch) {
       if (at != index.end() && at->first == mode_step_[*earlier] && at->second == *earlier) index.erase(at);
     }
   }
-  if (info.mode != Mode::kGlobal) (void)Put(&index_[static_cast<std::size_t>(info.mode) - 1], info.mode_step, n);
+  if (info.mode != Mode::kGlobal)
+    (void)Put(&index_[static_cast<std::size_t>(info.mode) - 1], info.mode_step, n);
   return n;
 }
 

@@ -9,8 +9,9 @@
 
 namespace luff::query {
 
-/// The complete steps of a trial in the order in which they became complete. Positions never change. A global step that is
-/// seen again (a resumed run) takes the place of the earlier one in lookups; the earlier keeps its position.
+/// The complete steps of a trial in the order in which they became complete. Positions never change. A global
+/// step that is seen again (a resumed run) takes the place of the earlier one in lookups; the earlier keeps
+/// its position.
 /// **Thread-compatible.**
 class StepTable {
  public:
@@ -41,7 +42,9 @@ class StepTable {
 
  private:
   using Index = std::vector<std::pair<std::int64_t, std::uint32_t>>;  // step, position; ascending
-  [[nodiscard]] const Index& IndexOf(Mode mode) const noexcept { return index_[static_cast<std::size_t>(mode) - 1]; }
+  [[nodiscard]] const Index& IndexOf(Mode mode) const noexcept {
+    return index_[static_cast<std::size_t>(mode) - 1];
+  }
   static std::optional<std::uint32_t> Put(Index* index, std::int64_t step, std::uint32_t n);
 
   std::vector<std::int64_t> global_step_, mode_step_, update_, wall_, duration_;

@@ -45,7 +45,8 @@ RC_GTEST_PROP(StepTableProperty, LooksUpTheLatestOfEachNumber, ()) {
   const auto numbers = *rc::gen::container<std::vector<std::int64_t>>(rc::gen::inRange<std::int64_t>(0, 30));
   StepTable table;
   std::map<std::int64_t, std::uint32_t> latest;
-  for (const std::int64_t number : numbers) latest[number] = table.Append(Info(number, Mode::kTrain, number), 0);
+  for (const std::int64_t number : numbers)
+    latest[number] = table.Append(Info(number, Mode::kTrain, number), 0);
   for (std::int64_t number = -1; number < 31; ++number) {
     const auto found = table.Find(number, Mode::kTrain);
     const auto expected = latest.find(number);

@@ -38,8 +38,8 @@ class TempRun {
 /// One worker's writer with a short way to say what a step holds.
 class Writing {
  public:
-  Writing(const std::string& path, std::uint32_t worker, std::uint32_t world, bool resume = false, bool live = true,
-          std::uint64_t segment_bytes = 8ULL << 20) {
+  Writing(const std::string& path, std::uint32_t worker, std::uint32_t world, bool resume = false,
+          bool live = true, std::uint64_t segment_bytes = 8ULL << 20) {
     store::RunInfo wanted;
     wanted.world_size = world;
     wanted.run_id = {7};
@@ -56,7 +56,8 @@ class Writing {
   }
 
   /// Tensor `id`, called `name`, of float32 with `count` elements; its layout has the same id.
-  void Define(std::uint32_t id, const std::string& name, std::int64_t count, format::Role role = format::Role::kOther) {
+  void Define(std::uint32_t id, const std::string& name, std::int64_t count,
+              format::Role role = format::Role::kOther) {
     store::TensorDef def;
     def.id = id;
     def.name = name;
@@ -72,7 +73,9 @@ class Writing {
   void AddSummary(std::uint32_t tensor, std::span<const float> values) {
     Summary s;
     const std::int64_t dims[] = {static_cast<std::int64_t>(values.size())};
-    Summarize({reinterpret_cast<const std::byte*>(values.data()), Layout::Contiguous(DType::kFloat32, dims).value()}, &s);
+    Summarize({reinterpret_cast<const std::byte*>(values.data()),
+               Layout::Contiguous(DType::kFloat32, dims).value()},
+              &s);
     format::SummaryRow row{};
     row.tensor = tensor;
     row.dtype = static_cast<std::uint8_t>(DType::kFloat32);
@@ -90,8 +93,8 @@ class Writing {
   }
   void AddScalar(std::uint32_t tensor, double value) { batch.scalars.push_back({tensor, 0, value}); }
   /// The raw value, in `parts` chunks.
-  void AddValue(std::uint32_t tensor, std::span<const float> values, std::uint32_t parts = 1, bool codecs = false,
-                store::Retention retention = {}) {
+  void AddValue(std::uint32_t tensor, std::span<const float> values, std::uint32_t parts = 1,
+                bool codecs = false, store::Retention retention = {}) {
     const auto bytes = std::as_bytes(values);
     const std::size_t each = bytes.size() / parts;
     for (std::uint32_t part = 0; part < parts; ++part) {

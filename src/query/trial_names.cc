@@ -24,10 +24,12 @@ Status RunTrial::CheckId(TensorId id) const {
 Result<TensorId> RunTrial::FindTensor(std::string_view name) const {
   const auto at = by_name_.find(name);
   if (at != by_name_.end()) return at->second;
-  if (tensors_.empty()) return NotFound("no tensor \"" + std::string(name) + "\": the run has none yet: " + path());
+  if (tensors_.empty())
+    return NotFound("no tensor \"" + std::string(name) + "\": the run has none yet: " + path());
   std::vector<std::string> known;
   for (const TensorInfo& info : tensors_) known.push_back(info.name);
-  return NotFound("no tensor \"" + std::string(name) + "\"; nearest: " + Joined(NearestNames(name, known)) + ": " + path());
+  return NotFound("no tensor \"" + std::string(name) + "\"; nearest: " + Joined(NearestNames(name, known)) +
+                  ": " + path());
 }
 
 std::vector<std::string> RunTrial::CollectionNames() const {
@@ -45,9 +47,11 @@ Result<std::vector<std::string>> RunTrial::TensorNames(const NameFilter& filter)
   if (!filter.collection.empty()) {
     const auto known = CollectionNames();
     if (std::find(known.begin(), known.end(), filter.collection) == known.end()) {
-      if (known.empty()) return NotFound("no collection \"" + filter.collection + "\": the run has none: " + path());
+      if (known.empty())
+        return NotFound("no collection \"" + filter.collection + "\": the run has none: " + path());
       return NotFound("no collection \"" + filter.collection + "\"; there are: " +
-                      Joined(known.size() > 12 ? NearestNames(filter.collection, known) : known) + ": " + path());
+                      Joined(known.size() > 12 ? NearestNames(filter.collection, known) : known) + ": " +
+                      path());
     }
   }
   std::vector<std::uint8_t> wanted(tensors_.size(), filter.step || filter.mode != Mode::kGlobal ? 0 : 1);

@@ -24,14 +24,15 @@ std::string FormNames(std::uint16_t bits) {
 
 std::string ReasonName(std::uint16_t reason) {
   static constexpr const char* kNames[] = {
-      "none",         "pool full",      "overhead budget", "byte budget", "disk full",   "input/output error",
-      "compiled graph", "unsupported",  "not seen",        "hook error",  "retired",     "merged",
-      "worker lost",  "fork",           "scripted",        "closing",     "too many"};
+      "none",           "pool full",   "overhead budget", "byte budget", "disk full", "input/output error",
+      "compiled graph", "unsupported", "not seen",        "hook error",  "retired",   "merged",
+      "worker lost",    "fork",        "scripted",        "closing",     "too many"};
   return reason < std::size(kNames) ? kNames[reason] : "reason " + std::to_string(reason);
 }
 
 /// The rows of one step in a column of ascending step indices.
-std::pair<std::size_t, std::size_t> RangeOf(std::span<const std::uint32_t> steps, std::uint32_t index) noexcept {
+std::pair<std::size_t, std::size_t> RangeOf(std::span<const std::uint32_t> steps,
+                                            std::uint32_t index) noexcept {
   const auto [from, to] = std::equal_range(steps.begin(), steps.end(), index);
   return {static_cast<std::size_t>(from - steps.begin()), static_cast<std::size_t>(to - steps.begin())};
 }
@@ -40,7 +41,8 @@ std::pair<std::size_t, std::size_t> RangeOf(std::span<const std::uint32_t> steps
 
 Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
   if (n >= steps_.size()) {
-    return OutOfRange("found step number " + std::to_string(n) + ", expected one below " + std::to_string(steps_.size()));
+    return OutOfRange("found step number " + std::to_string(n) + ", expected one below " +
+                      std::to_string(steps_.size()));
   }
   out->info = steps_.at(n);
   out->summaries.clear();
@@ -124,20 +126,21 @@ Result<SparseHistogram> RunTrial::Histogram(TensorId id, std::int64_t step, Mode
   SparseHistogram histogram;
   std::vector<std::byte> scratch;
   LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-    LUFF_ASSIGN_OR_RETURN(const auto frames, rows.segment->FramesOf(rows.worker->OrdinalOf(n)));
-    bool any = false;
-    for (const format::FrameEntry& entry : frames) {
-      if (static_cast<FrameKind>(entry.kind) != FrameKind::kHistogramRows) continue;
-      LUFF_ASSIGN_OR_RETURN(const auto body, rows.segment->ReadFrame(entry, &scratch));
-      LUFF_ASSIGN_OR_RETURN(const auto entries, format::ParseHistogramsUntrusted(body));
-      for (const format::HistogramView& view : entries) {
-        if (view.tensor != rows.local_id) continue;
-        LUFF_RETURN_IF_ERROR(format::DecodeHistogramUntrusted(view, &histogram));
-        any = true;
-      }
-    }
-    return any;
-  }));
+                          LUFF_ASSIGN_OR_RETURN(const auto frames,
+                                                rows.segment->FramesOf(rows.worker->OrdinalOf(n)));
+                          bool any = false;
+                          for (const format::FrameEntry& entry : frames) {
+                            if (static_cast<FrameKind>(entry.kind) != FrameKind::kHistogramRows) continue;
+                            LUFF_ASSIGN_OR_RETURN(const auto body, rows.segment->ReadFrame(entry, &scratch));
+                            LUFF_ASSIGN_OR_RETURN(const auto entries, format::ParseHistogramsUntrusted(body));
+                            for (const format::HistogramView& view : entries) {
+                              if (view.tensor != rows.local_id) continue;
+                              LUFF_RETURN_IF_ERROR(format::DecodeHistogramUntrusted(view, &histogram));
+                              any = true;
+                            }
+                          }
+                          return any;
+                        }));
   if (!found) return NotSaved(id, What::kHistogram, step, mode);
   return histogram;
 }
@@ -149,20 +152,21 @@ Result<UnitCounts> RunTrial::Units(TensorId id, std::int64_t step, Mode mode,
   UnitCounts counts;
   std::vector<std::byte> scratch;
   LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-    LUFF_ASSIGN_OR_RETURN(const auto frames, rows.segment->FramesOf(rows.worker->OrdinalOf(n)));
-    bool any = false;
-    for (const format::FrameEntry& entry : frames) {
-      if (static_cast<FrameKind>(entry.kind) != FrameKind::kUnitRows) continue;
-      LUFF_ASSIGN_OR_RETURN(const auto body, rows.segment->ReadFrame(entry, &scratch));
-      LUFF_ASSIGN_OR_RETURN(const auto entries, format::ParseUnitsUntrusted(body));
-      for (const format::UnitsView& view : entries) {
-        if (view.tensor != rows.local_id) continue;
-        LUFF_RETURN_IF_ERROR(format::DecodeUnitsUntrusted(view, &counts));
-        any = true;
-      }
-    }
-    return any;
-  }));
+                          LUFF_ASSIGN_OR_RETURN(const auto frames,
+                                                rows.segment->FramesOf(rows.worker->OrdinalOf(n)));
+                          bool any = false;
+                          for (const format::FrameEntry& entry : frames) {
+                            if (static_cast<FrameKind>(entry.kind) != FrameKind::kUnitRows) continue;
+                            LUFF_ASSIGN_OR_RETURN(const auto body, rows.segment->ReadFrame(entry, &scratch));
+                            LUFF_ASSIGN_OR_RETURN(const auto entries, format::ParseUnitsUntrusted(body));
+                            for (const format::UnitsView& view : entries) {
+                              if (view.tensor != rows.local_id) continue;
+                              LUFF_RETURN_IF_ERROR(format::DecodeUnitsUntrusted(view, &counts));
+                              any = true;
+                            }
+                          }
+                          return any;
+                        }));
   if (!found) return NotSaved(id, What::kUnits, step, mode);
   return counts;
 }
@@ -173,17 +177,17 @@ Result<format::FormRow> RunTrial::ReadForm(TensorId id, Form form, std::int64_t 
   LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
   format::FormRow row{};
   LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-    if (!rows.slot) return false;
-    LUFF_ASSIGN_OR_RETURN(const auto block, rows.segment->Forms(*rows.slot));
-    auto [from, to] = RangeOf(block.step, rows.index);
-    bool any = false;
-    for (; from < to; ++from) {
-      if (block.rows[from].form != static_cast<std::uint16_t>(form)) continue;
-      row = block.rows[from];
-      any = true;
-    }
-    return any;
-  }));
+                          if (!rows.slot) return false;
+                          LUFF_ASSIGN_OR_RETURN(const auto block, rows.segment->Forms(*rows.slot));
+                          auto [from, to] = RangeOf(block.step, rows.index);
+                          bool any = false;
+                          for (; from < to; ++from) {
+                            if (block.rows[from].form != static_cast<std::uint16_t>(form)) continue;
+                            row = block.rows[from];
+                            any = true;
+                          }
+                          return any;
+                        }));
   if (!found) return NotSaved(id, What::kForm, step, mode);
   return row;
 }
@@ -195,7 +199,8 @@ std::vector<GapInfo> RunTrial::Gaps() const {
     for (const auto& gap : worker->reader->gaps()) {
       GapInfo info;
       info.worker = worker->reader->worker();
-      if (const auto at = worker->trial_id.find(ScopedId(gap.epoch, gap.row.tensor)); at != worker->trial_id.end()) {
+      if (const auto at = worker->trial_id.find(ScopedId(gap.epoch, gap.row.tensor));
+          at != worker->trial_id.end()) {
         info.tensor = tensors_[at->second].name;
       }
       if (collections != collections_.end() && gap.row.collection < collections->second.second.size()) {
@@ -216,8 +221,9 @@ std::vector<GapInfo> RunTrial::Gaps() const {
       const std::uint64_t next = worker->reader->next_ordinal();
       const auto last = next == 0 ? std::nullopt : worker->reader->FindStep(next - 1);
       info.first_step = last ? last->segment->steps().global_step[last->index] + 1 : 0;
-      info.last_step = steps_.size() == 0 ? info.first_step
-                                          : std::max(info.first_step, steps_.global_steps()[steps_.size() - 1]);
+      info.last_step = steps_.size() == 0
+                           ? info.first_step
+                           : std::max(info.first_step, steps_.global_steps()[steps_.size() - 1]);
       result.push_back(std::move(info));
     }
   }
@@ -235,7 +241,8 @@ std::vector<EventAt> RunTrial::Events(Mode mode) const {
       for (const format::FrameEntry& entry : *frames) {
         if (static_cast<FrameKind>(entry.kind) != FrameKind::kEventRows) continue;
         const std::uint32_t n = worker->StepOf(entry.ordinal);
-        if (n == kNoStep || steps_.superseded(n) || (mode != Mode::kGlobal && steps_.mode(n) != mode)) continue;
+        if (n == kNoStep || steps_.superseded(n) || (mode != Mode::kGlobal && steps_.mode(n) != mode))
+          continue;
         const auto body = segment->ReadFrame(entry, &scratch);
         if (!body.ok()) continue;
         const auto rows = format::ParseEventRowsUntrusted(*body);
@@ -259,7 +266,8 @@ std::vector<Trial::JsonEvent> RunTrial::JsonEvents() const {
       if (!frames.ok()) continue;
       for (const format::FrameEntry& entry : *frames) {
         if (static_cast<FrameKind>(entry.kind) != FrameKind::kEventJson) continue;
-        const std::uint32_t n = entry.ordinal == format::kLooseOrdinal ? kNoStep : worker->StepOf(entry.ordinal);
+        const std::uint32_t n =
+            entry.ordinal == format::kLooseOrdinal ? kNoStep : worker->StepOf(entry.ordinal);
         if (n == kNoStep && entry.ordinal != format::kLooseOrdinal) continue;
         const auto body = segment->ReadFrame(entry, &scratch);
         if (!body.ok()) continue;
@@ -274,7 +282,8 @@ std::vector<Trial::JsonEvent> RunTrial::JsonEvents() const {
 std::vector<std::pair<std::uint32_t, format::AckRow>> RunTrial::Acks() const {
   std::vector<std::pair<std::uint32_t, format::AckRow>> result;
   for (const auto& worker : workers_) {
-    for (const format::AckRow& row : worker->reader->acks()) result.emplace_back(worker->reader->worker(), row);
+    for (const format::AckRow& row : worker->reader->acks())
+      result.emplace_back(worker->reader->worker(), row);
   }
   return result;
 }

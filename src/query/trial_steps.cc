@@ -6,7 +6,8 @@ namespace luff::query {
 namespace {
 
 std::string StepText(std::int64_t step, Mode mode) {
-  return (mode == Mode::kGlobal ? "global step " : std::string(ModeName(mode)) + " step ") + std::to_string(step);
+  return (mode == Mode::kGlobal ? "global step " : std::string(ModeName(mode)) + " step ") +
+         std::to_string(step);
 }
 
 std::string NearestText(const StepTable::Neighbours& around) {
@@ -47,7 +48,8 @@ Result<std::vector<const WorkerState*>> RunTrial::Candidates(std::optional<std::
   std::string known;
   for (const auto& candidate : workers_) {
     if (!worker || candidate->reader->worker() == *worker) found.push_back(candidate.get());
-    if (known.size() < 100) known += (known.empty() ? "" : ", ") + std::to_string(candidate->reader->worker());
+    if (known.size() < 100)
+      known += (known.empty() ? "" : ", ") + std::to_string(candidate->reader->worker());
   }
   if (worker && found.empty()) {
     return NotFound("no worker " + std::to_string(*worker) + "; there are: " + known + ": " + path());
@@ -55,7 +57,8 @@ Result<std::vector<const WorkerState*>> RunTrial::Candidates(std::optional<std::
   return found;
 }
 
-std::optional<RunTrial::Rows> RunTrial::RowsOf(const WorkerState& worker, TensorId id, std::uint32_t n) const {
+std::optional<RunTrial::Rows> RunTrial::RowsOf(const WorkerState& worker, TensorId id,
+                                               std::uint32_t n) const {
   const std::uint64_t ordinal = worker.OrdinalOf(n);
   if (ordinal == kNoOrdinal) return std::nullopt;
   const auto place = worker.reader->FindStep(ordinal);
@@ -74,18 +77,22 @@ std::optional<RunTrial::Rows> RunTrial::RowsOf(const WorkerState& worker, Tensor
 }
 
 Status RunTrial::NotSaved(TensorId id, What what, std::int64_t step, Mode mode) const {
-  static constexpr const char* kNames[] = {"value", "summary", "histogram", "unit counts", "this form", "shape"};
+  static constexpr const char* kNames[] = {"value",       "summary",   "histogram",
+                                           "unit counts", "this form", "shape"};
   const std::string& name = tensors_[id].name;
-  const std::string subject = std::string(kNames[static_cast<int>(what)]) + " of \"" + name + "\" at " + StepText(step, mode);
+  const std::string subject =
+      std::string(kNames[static_cast<int>(what)]) + " of \"" + name + "\" at " + StepText(step, mode);
   const auto n = steps_.Find(step, mode);
   bool summary = false;
   for (const auto& worker : workers_) {
     const auto rows = n ? RowsOf(*worker, id, *n) : std::nullopt;
     if (!rows || !rows->slot) continue;
     const auto block = rows->segment->Summaries(*rows->slot);
-    summary = summary || (block.ok() && std::binary_search(block->step.begin(), block->step.end(), rows->index));
+    summary =
+        summary || (block.ok() && std::binary_search(block->step.begin(), block->step.end(), rows->index));
   }
-  const auto steps = what == What::kValue || what == What::kShape ? ValueSteps(id, mode, std::nullopt) : TensorSteps(id, mode);
+  const auto steps = what == What::kValue || what == What::kShape ? ValueSteps(id, mode, std::nullopt)
+                                                                  : TensorSteps(id, mode);
   StepTable::Neighbours around;
   if (steps.ok()) {
     const auto at = std::lower_bound(steps->begin(), steps->end(), step);
@@ -147,7 +154,8 @@ Result<std::vector<std::int64_t>> RunTrial::ValueSteps(TensorId id, Mode mode,
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_ASSIGN_OR_RETURN(const auto candidates, Candidates(worker));
   std::vector<std::uint8_t> marks(steps_.size(), 0);
-  for (const WorkerState* candidate : candidates) LUFF_RETURN_IF_ERROR(MarkSteps(*candidate, id, true, &marks));
+  for (const WorkerState* candidate : candidates)
+    LUFF_RETURN_IF_ERROR(MarkSteps(*candidate, id, true, &marks));
   return MarkedSteps(marks, mode);
 }
 

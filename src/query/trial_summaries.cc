@@ -30,12 +30,14 @@ double Bound(std::uint64_t bits, DType dtype) noexcept {
   return std::bit_cast<double>(bits);
 }
 
-/// Numbers that follow from rows first..last of a block, appended to `out`: those of Summary, as loops over columns. Nothing
-/// finite means sums of zero, so that 0 / 0 gives the NaN that it should.
-void AppendDerived(const format::SummaryBlock& block, std::size_t first, std::size_t last, SummaryColumns* out) {
+/// Numbers that follow from rows first..last of a block, appended to `out`: those of Summary, as loops over
+/// columns. Nothing finite means sums of zero, so that 0 / 0 gives the NaN that it should.
+void AppendDerived(const format::SummaryBlock& block, std::size_t first, std::size_t last,
+                   SummaryColumns* out) {
   const std::size_t at = out->mean.size();
   const std::size_t rows = last - first;
-  for (std::vector<double>* column : {&out->mean, &out->std, &out->abs_mean, &out->l2, &out->min, &out->max}) {
+  for (std::vector<double>* column :
+       {&out->mean, &out->std, &out->abs_mean, &out->l2, &out->min, &out->max}) {
     column->resize(at + rows);
   }
   double* mean = out->mean.data() + at;
@@ -44,7 +46,8 @@ void AppendDerived(const format::SummaryBlock& block, std::size_t first, std::si
   double* l2 = out->l2.data() + at;
   for (std::size_t i = 0; i < rows; ++i) {
     const std::size_t k = first + i;
-    const auto n = static_cast<double>(static_cast<std::int64_t>(block.count[k] - block.nan_count[k] - block.inf_count[k]));
+    const auto n = static_cast<double>(
+        static_cast<std::int64_t>(block.count[k] - block.nan_count[k] - block.inf_count[k]));
     const double m = block.sum[k] / n;
     const double v = block.sum_sq[k] / n - m * m;
     mean[i] = m;
@@ -64,8 +67,10 @@ void AppendDerived(const format::SummaryBlock& block, std::size_t first, std::si
 /// Room for as many rows as there are steps, so that nothing is moved while rows are appended.
 void Reserve(SummaryColumns* out, std::size_t rows) {
   for (auto* column : {&out->global_step, &out->mode_step, &out->update}) column->reserve(rows);
-  for (auto* column : {&out->count, &out->zero_count, &out->nan_count, &out->inf_count}) column->reserve(rows);
-  for (auto* column : {&out->min, &out->max, &out->mean, &out->std, &out->sum, &out->abs_mean, &out->l2}) column->reserve(rows);
+  for (auto* column : {&out->count, &out->zero_count, &out->nan_count, &out->inf_count})
+    column->reserve(rows);
+  for (auto* column : {&out->min, &out->max, &out->mean, &out->std, &out->sum, &out->abs_mean, &out->l2})
+    column->reserve(rows);
   out->mode.reserve(rows);
 }
 
@@ -82,17 +87,19 @@ Result<SummaryAt> RunTrial::ReadSummaryAt(TensorId id, std::int64_t step, Mode m
   LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
   SummaryAt result;
   LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-    if (!rows.slot) return false;
-    LUFF_ASSIGN_OR_RETURN(const auto block, rows.segment->Summaries(*rows.slot));
-    const auto after = std::upper_bound(block.step.begin(), block.step.end(), rows.index);
-    if (after == block.step.begin() || *std::prev(after) != rows.index) return false;
-    const format::SummaryRow row = block.row(static_cast<std::size_t>(after - block.step.begin()) - 1, rows.local_id);
-    result.summary = SummaryOf(row);
-    result.dtype = static_cast<DType>(row.dtype);
-    result.merged_steps = row.steps;
-    result.worker = rows.worker->reader->worker();
-    return true;
-  }));
+                          if (!rows.slot) return false;
+                          LUFF_ASSIGN_OR_RETURN(const auto block, rows.segment->Summaries(*rows.slot));
+                          const auto after =
+                              std::upper_bound(block.step.begin(), block.step.end(), rows.index);
+                          if (after == block.step.begin() || *std::prev(after) != rows.index) return false;
+                          const format::SummaryRow row = block.row(
+                              static_cast<std::size_t>(after - block.step.begin()) - 1, rows.local_id);
+                          result.summary = SummaryOf(row);
+                          result.dtype = static_cast<DType>(row.dtype);
+                          result.merged_steps = row.steps;
+                          result.worker = rows.worker->reader->worker();
+                          return true;
+                        }));
   if (!found) return NotSaved(id, What::kSummary, step, mode);
   const StepInfo info = steps_.at(n);
   result.global_step = info.global_step;
@@ -108,9 +115,11 @@ Result<Summary> RunTrial::ReadSummary(TensorId id, std::int64_t step, Mode mode,
   return at.summary;
 }
 
-Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mode, SummaryColumns* out) const {
+Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mode,
+                                 SummaryColumns* out) const {
   const bool uniform = steps_.Uniform(mode);
-  const auto append = [&](const format::SummaryBlock& block, std::size_t first, std::size_t last, std::uint32_t n) {
+  const auto append = [&](const format::SummaryBlock& block, std::size_t first, std::size_t last,
+                          std::uint32_t n) {
     const auto rows = last - first;
     const auto copy = [&](auto* to, auto from) { Append(to, from.subspan(first, rows)); };
     copy(&out->count, block.count);
@@ -139,7 +148,9 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
     std::size_t first = 0;
     while (first < block.size()) {
       const std::uint32_t n = worker.StepOf(ordinals[block.step[first]]);
-      const bool wanted = n != kNoStep && (uniform || (!steps_.superseded(n) && (mode == Mode::kGlobal || steps_.mode(n) == mode)));
+      const bool wanted =
+          n != kNoStep &&
+          (uniform || (!steps_.superseded(n) && (mode == Mode::kGlobal || steps_.mode(n) == mode)));
       if (!wanted || (first + 1 < block.size() && block.step[first + 1] == block.step[first])) {
         ++first;  // of a tensor that was written twice in one step the last counts
         continue;
@@ -148,7 +159,8 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
       for (; last < block.size(); ++last) {
         const std::uint32_t next = worker.StepOf(ordinals[block.step[last]]);
         if (next != n + (last - first)) break;
-        if (!uniform && (steps_.superseded(next) || (mode != Mode::kGlobal && steps_.mode(next) != mode))) break;
+        if (!uniform && (steps_.superseded(next) || (mode != Mode::kGlobal && steps_.mode(next) != mode)))
+          break;
         if (last + 1 < block.size() && block.step[last + 1] == block.step[last]) break;
       }
       append(block, first, last, n);
@@ -158,8 +170,8 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
   return Status::Ok();
 }
 
-Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(TensorId id, Mode mode,
-                                                                        std::optional<std::uint32_t> worker) const {
+Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
+    TensorId id, Mode mode, std::optional<std::uint32_t> worker) const {
   LUFF_RETURN_IF_ERROR(CheckId(id));
   for (auto at = cache_.begin(); at != cache_.end(); ++at) {
     if (at->id != id || at->mode != mode || at->worker != worker || at->version != version_) continue;
@@ -192,12 +204,14 @@ Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(TensorId
   return std::shared_ptr<const SummaryColumns>(std::move(columns));
 }
 
-Result<SummaryColumns> RunTrial::Summaries(TensorId id, Mode mode, std::optional<std::uint32_t> worker) const {
+Result<SummaryColumns> RunTrial::Summaries(TensorId id, Mode mode,
+                                           std::optional<std::uint32_t> worker) const {
   LUFF_ASSIGN_OR_RETURN(const auto shared, SharedSummaries(id, mode, worker));
   return *shared;
 }
 
-Result<std::vector<ScalarAt>> RunTrial::Scalars(TensorId id, Mode mode, std::optional<std::uint32_t> worker) const {
+Result<std::vector<ScalarAt>> RunTrial::Scalars(TensorId id, Mode mode,
+                                                std::optional<std::uint32_t> worker) const {
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_ASSIGN_OR_RETURN(const auto candidates, Candidates(worker));
   std::vector<ScalarAt> result;
@@ -210,7 +224,8 @@ Result<std::vector<ScalarAt>> RunTrial::Scalars(TensorId id, Mode mode, std::opt
       LUFF_ASSIGN_OR_RETURN(const auto block, segment->Scalars(*slot));
       for (std::size_t i = 0; i < block.size(); ++i) {
         const std::uint32_t n = candidate->StepOf(segment->steps().ordinal[block.step[i]]);
-        if (n == kNoStep || steps_.superseded(n) || (mode != Mode::kGlobal && steps_.mode(n) != mode)) continue;
+        if (n == kNoStep || steps_.superseded(n) || (mode != Mode::kGlobal && steps_.mode(n) != mode))
+          continue;
         const StepInfo info = steps_.at(n);
         result.push_back({info.global_step, info.mode_step, info.update, info.mode, block.value[i]});
       }

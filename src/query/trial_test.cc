@@ -160,7 +160,8 @@ TEST_P(TrialTest, AStepIsCompleteWhenEveryLivingWorkerHasPassedIt) {
   ASSERT_TRUE(trial->WaitForStep(1, Mode::kGlobal, std::chrono::seconds(10)).ok());
   EXPECT_EQ(trial->StateOfStep(2, Mode::kGlobal), StepState::kNotYetAvailable);
   b.Close();
-  ASSERT_TRUE(trial->WaitForStep(2, Mode::kGlobal, std::chrono::seconds(10)).ok()) << "who has ended holds nothing back";
+  ASSERT_TRUE(trial->WaitForStep(2, Mode::kGlobal, std::chrono::seconds(10)).ok())
+      << "who has ended holds nothing back";
   EXPECT_FALSE(trial->loaded_all_steps());
   a.Close();
   ASSERT_TRUE(trial->WaitForNews(std::chrono::seconds(10)).ok());
@@ -221,7 +222,8 @@ TEST_P(TrialTest, ErrorsNameWhatIsNear) {
   EXPECT_EQ(summary.status().code(), StatusCode::kOutOfRange);
   EXPECT_THAT(std::string(summary.status().message()), HasSubstr("nearest saved: 0 and 2"));
   EXPECT_EQ(trial->ReadValue(0, 99, Mode::kTrain).status().code(), StatusCode::kOutOfRange);
-  EXPECT_THAT(std::string(ParseMode("training").status().message()), HasSubstr("TRAIN, EVAL, PREDICT or GLOBAL"));
+  EXPECT_THAT(std::string(ParseMode("training").status().message()),
+              HasSubstr("TRAIN, EVAL, PREDICT or GLOBAL"));
   Trial::NameFilter filter;
   filter.regex = "conv(";
   const auto bad = trial->TensorNames(filter);
@@ -269,7 +271,8 @@ TEST(TrialOpenTest, WhatIsNoRunIsRefusedWithAReason) {
   TempRun run;
   std::filesystem::create_directories(run.path());
   EXPECT_EQ(Trial::Open(run.path()).status().code(), StatusCode::kFailedPrecondition);
-  std::ofstream(run.path() + "/run.json") << R"({"format":"luff-run","format_major":99,"run_id":"00000000000000000000000000000000"})";
+  std::ofstream(run.path() + "/run.json")
+      << R"({"format":"luff-run","format_major":99,"run_id":"00000000000000000000000000000000"})";
   EXPECT_EQ(Trial::Open(run.path()).status().code(), StatusCode::kUnsupportedVersion);
   std::ofstream(run.path() + "/run.json") << "{";
   EXPECT_EQ(Trial::Open(run.path()).status().code(), StatusCode::kCorruption);

@@ -5,7 +5,8 @@
 
 namespace luff::query {
 
-/// Index rows of the value, in the order of its parts. A tensor that was written twice in one step: the last counts.
+/// Index rows of the value, in the order of its parts. A tensor that was written twice in one step: the last
+/// counts.
 Status RunTrial::PartsOf(const Rows& rows, std::vector<format::IndexRow>* parts) const {
   parts->clear();
   if (!rows.slot) return Status::Ok();
@@ -37,7 +38,8 @@ Status RunTrial::PartsOf(const Rows& rows, std::vector<format::IndexRow>* parts)
 Result<const store::LayoutDef*> RunTrial::LayoutOf(const Rows& rows, const format::IndexRow& row) const {
   const store::LayoutDef* layout = rows.worker->reader->FindLayout(rows.epoch, row.layout);
   if (layout == nullptr) {
-    return Corruption("value of layout " + std::to_string(row.layout) + ", which is not defined: " + rows.segment->path());
+    return Corruption("value of layout " + std::to_string(row.layout) +
+                      ", which is not defined: " + rows.segment->path());
   }
   if (static_cast<std::uint8_t>(layout->layout.dtype) != row.dtype) {
     return Corruption("value whose dtype differs from that of its layout: " + rows.segment->path());
@@ -45,22 +47,24 @@ Result<const store::LayoutDef*> RunTrial::LayoutOf(const Rows& rows, const forma
   return layout;
 }
 
-Result<Value> RunTrial::ReadValue(TensorId id, std::int64_t step, Mode mode, std::optional<std::uint32_t> worker) const {
+Result<Value> RunTrial::ReadValue(TensorId id, std::int64_t step, Mode mode,
+                                  std::optional<std::uint32_t> worker) const {
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
   Value value;
   std::vector<format::IndexRow> parts;
   LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-    LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
-    if (parts.empty()) return false;
-    LUFF_ASSIGN_OR_RETURN(const store::LayoutDef* layout, LayoutOf(rows, parts[0]));
-    LUFF_ASSIGN_OR_RETURN(auto payload, rows.worker->reader->ReadPayload(parts, layout->layout.byte_count()));
-    value.dtype = layout->layout.dtype;
-    value.shape.assign(layout->layout.shape().begin(), layout->layout.shape().end());
-    value.bytes = payload.bytes;
-    value.owner = std::move(payload.owner);
-    return true;
-  }));
+                          LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
+                          if (parts.empty()) return false;
+                          LUFF_ASSIGN_OR_RETURN(const store::LayoutDef* layout, LayoutOf(rows, parts[0]));
+                          LUFF_ASSIGN_OR_RETURN(auto payload, rows.worker->reader->ReadPayload(
+                                                                  parts, layout->layout.byte_count()));
+                          value.dtype = layout->layout.dtype;
+                          value.shape.assign(layout->layout.shape().begin(), layout->layout.shape().end());
+                          value.bytes = payload.bytes;
+                          value.owner = std::move(payload.owner);
+                          return true;
+                        }));
   if (!found) return NotSaved(id, What::kValue, step, mode);
   return value;
 }
@@ -72,16 +76,16 @@ Result<Trial::ValueShape> RunTrial::Shape(TensorId id, std::int64_t step, Mode m
   ValueShape shape;
   std::vector<format::IndexRow> parts;
   LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-    LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
-    if (parts.empty()) return false;
-    LUFF_ASSIGN_OR_RETURN(const store::LayoutDef* layout, LayoutOf(rows, parts[0]));
-    shape.dtype = layout->layout.dtype;
-    shape.shape.assign(layout->layout.shape().begin(), layout->layout.shape().end());
-    shape.global_shape = layout->global_shape;
-    shape.global_offset = layout->global_offset;
-    shape.worker = rows.worker->reader->worker();
-    return true;
-  }));
+                          LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
+                          if (parts.empty()) return false;
+                          LUFF_ASSIGN_OR_RETURN(const store::LayoutDef* layout, LayoutOf(rows, parts[0]));
+                          shape.dtype = layout->layout.dtype;
+                          shape.shape.assign(layout->layout.shape().begin(), layout->layout.shape().end());
+                          shape.global_shape = layout->global_shape;
+                          shape.global_offset = layout->global_offset;
+                          shape.worker = rows.worker->reader->worker();
+                          return true;
+                        }));
   if (!found) return NotSaved(id, What::kShape, step, mode);
   return shape;
 }
@@ -124,8 +128,9 @@ Result<Trial::Stack> RunTrial::ReadStack(TensorId id, Mode mode, std::optional<s
           }
           LUFF_ASSIGN_OR_RETURN(const store::LayoutDef* found, LayoutOf(rows, parts[0]));
           if (layout != nullptr && found != layout && !(found->layout == layout->layout)) {
-            return FailedPrecondition("values of \"" + tensors_[id].name +
-                                      "\" differ in dtype or shape, so they cannot be stacked; read them one by one");
+            return FailedPrecondition(
+                "values of \"" + tensors_[id].name +
+                "\" differ in dtype or shape, so they cannot be stacked; read them one by one");
           }
           layout = found;
           pieces.push_back({n, candidate, rows_of_pieces.size(), parts.size()});
@@ -138,16 +143,22 @@ Result<Trial::Stack> RunTrial::ReadStack(TensorId id, Mode mode, std::optional<s
   }
   Stack stack;
   if (layout == nullptr) return stack;
-  const auto less = [&](const Piece& a, const Piece& b) { return steps_.key(a.n, mode) < steps_.key(b.n, mode); };
-  if (!std::is_sorted(pieces.begin(), pieces.end(), less)) std::stable_sort(pieces.begin(), pieces.end(), less);
+  const auto less = [&](const Piece& a, const Piece& b) {
+    return steps_.key(a.n, mode) < steps_.key(b.n, mode);
+  };
+  if (!std::is_sorted(pieces.begin(), pieces.end(), less))
+    std::stable_sort(pieces.begin(), pieces.end(), less);
   const std::uint64_t each = layout->layout.byte_count();
   if (each != 0 && pieces.size() > max_bytes / each) {
-    return ResourceExhausted("values of " + std::to_string(pieces.size()) + " steps of " + std::to_string(each) +
-                             " bytes, at most " + std::to_string(max_bytes) + " bytes are stacked at once");
+    return ResourceExhausted("values of " + std::to_string(pieces.size()) + " steps of " +
+                             std::to_string(each) + " bytes, at most " + std::to_string(max_bytes) +
+                             " bytes are stacked at once");
   }
   stack.byte_count = each * pieces.size();
-  auto* memory = static_cast<std::byte*>(std::malloc(static_cast<std::size_t>(std::max<std::uint64_t>(1, stack.byte_count))));
-  if (memory == nullptr) return ResourceExhausted("no memory for " + std::to_string(stack.byte_count) + " bytes of values");
+  auto* memory = static_cast<std::byte*>(
+      std::malloc(static_cast<std::size_t>(std::max<std::uint64_t>(1, stack.byte_count))));
+  if (memory == nullptr)
+    return ResourceExhausted("no memory for " + std::to_string(stack.byte_count) + " bytes of values");
   stack.bytes = {memory, [](std::byte* p) { std::free(p); }};
   stack.dtype = layout->layout.dtype;
   stack.shape.assign(layout->layout.shape().begin(), layout->layout.shape().end());

@@ -45,7 +45,9 @@ Result<ParameterSet> ParseParameterSet(std::string_view text) {
   return InvalidArgument(fmt::format("'{}' is no parameter set; there are luff and original", text));
 }
 
-std::string_view ParameterSetName(ParameterSet set) noexcept { return set == ParameterSet::kLuff ? "luff" : "original"; }
+std::string_view ParameterSetName(ParameterSet set) noexcept {
+  return set == ParameterSet::kLuff ? "luff" : "original";
+}
 
 Result<std::vector<Choice>> ParseChoices(std::string_view text, ParameterSet set) {
   std::vector<Choice> choices;
@@ -61,7 +63,8 @@ Result<std::vector<Choice>> ParseChoices(std::string_view text, ParameterSet set
     const std::size_t cut = text.find(',');
     LUFF_ASSIGN_OR_RETURN(Choice choice, ParseChoice(text.substr(0, cut), set));
     if (std::any_of(choices.begin(), choices.end(), [&](const Choice& c) { return c.spec == choice.spec; })) {
-      return InvalidArgument(fmt::format("rule {} is named twice; name it once with all its parameters", choice.spec->name));
+      return InvalidArgument(
+          fmt::format("rule {} is named twice; name it once with all its parameters", choice.spec->name));
     }
     choices.push_back(std::move(choice));
     if (cut == std::string_view::npos) return choices;

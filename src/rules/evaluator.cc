@@ -23,7 +23,9 @@ constexpr int kCheckpointVersion = 1;
 class EvaluatorImpl final : public Evaluator {
  public:
   EvaluatorImpl(EvaluatorOptions options, Listener listener)
-      : options_(std::move(options)), listener_(std::move(listener)), env_(Env::Real()) {}
+      : options_(std::move(options)),
+        listener_(std::move(listener)),
+        env_(Env::Real()) {}
 
   Status Start() {
     for (const Choice& choice : options_.choices) {
@@ -34,7 +36,8 @@ class EvaluatorImpl final : public Evaluator {
     LUFF_RETURN_IF_ERROR(env_.MakeDirectories(options_.folder));
     LUFF_ASSIGN_OR_RETURN(lock_, env_.Open(options_.folder + "/lock", Env::OpenMode::kReadWrite));
     if (!lock_->TryLock()) {
-      return FailedPrecondition("another process evaluates rules here; wait for it or end it: " + options_.folder);
+      return FailedPrecondition("another process evaluates rules here; wait for it or end it: " +
+                                options_.folder);
     }
     LUFF_RETURN_IF_ERROR(LoadCheckpoint());
     return OpenFindings();
@@ -80,7 +83,8 @@ class EvaluatorImpl final : public Evaluator {
     LUFF_RETURN_IF_ERROR(error_);
     // What is still so at the end is said once more, with its last step.
     for (Finding& finding : findings_) {
-      if (!finding.healed && finding.last_step > written_last_[finding.id]) LUFF_RETURN_IF_ERROR(Write(finding, "update"));
+      if (!finding.healed && finding.last_step > written_last_[finding.id])
+        LUFF_RETURN_IF_ERROR(Write(finding, "update"));
     }
     return Checkpoint();
   }
@@ -176,7 +180,8 @@ class EvaluatorImpl final : public Evaluator {
       }
       // Said again when it became worse, or when it has lasted twice as long as when it was said last.
       if (worse || open->last_step >= next_update_[open->id]) {
-        next_update_[open->id] = open->last_step + std::max<std::int64_t>(100, open->last_step - open->since_step);
+        next_update_[open->id] =
+            open->last_step + std::max<std::int64_t>(100, open->last_step - open->since_step);
         Remember(Write(*open, "update"));
       }
       return;
@@ -188,7 +193,8 @@ class EvaluatorImpl final : public Evaluator {
       return;
     }
     finding.id = FindingId(finding.rule, finding.cause, finding.tensor, finding.step);
-    next_update_[finding.id] = finding.last_step + std::max<std::int64_t>(100, finding.last_step - finding.since_step);
+    next_update_[finding.id] =
+        finding.last_step + std::max<std::int64_t>(100, finding.last_step - finding.since_step);
     findings_.push_back(std::move(finding));
     Remember(Write(findings_.back(), "new"));
   }

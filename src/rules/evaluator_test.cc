@@ -23,10 +23,13 @@ class EvaluatorTest : public ::testing::Test {
  protected:
   EvaluatorTest() {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() / ("luff_" + std::string(test->name()) + std::to_string(getpid()));
+    folder_ = std::filesystem::temp_directory_path() /
+              ("luff_" + std::string(test->name()) + std::to_string(getpid()));
     std::filesystem::remove_all(folder_);
     for (int step = 0; step < 40; ++step) {
-      trial_.Step().Loss(step < 20 ? 1.0 : std::nan("")).Tensor("w", Role::kWeight, {step < 21 ? 1.0 : std::nan("")});
+      trial_.Step()
+          .Loss(step < 20 ? 1.0 : std::nan(""))
+          .Tensor("w", Role::kWeight, {step < 21 ? 1.0 : std::nan("")});
     }
   }
   ~EvaluatorTest() override { std::filesystem::remove_all(folder_); }
@@ -35,7 +38,8 @@ class EvaluatorTest : public ::testing::Test {
     EvaluatorOptions options;
     options.folder = folder_;
     options.choices = ParseChoices(rules, ParameterSet::kLuff).value();
-    auto opened = Evaluator::Open(options, [this](const Finding&, const std::string& event) { heard_.push_back(event); });
+    auto opened = Evaluator::Open(
+        options, [this](const Finding&, const std::string& event) { heard_.push_back(event); });
     EXPECT_TRUE(opened.ok()) << opened.status().ToString();
     return std::move(opened).value();
   }
@@ -159,7 +163,9 @@ TEST(Choices, NearestNamesInErrors) {
 }
 
 TEST(Choices, TextGivesTheSameChoices) {
-  const auto choices = ParseChoices("ExplodingTensor:tensor_regex=(?:a|b);c:only_nan=true,DeadRelu", ParameterSet::kOriginal).value();
+  const auto choices =
+      ParseChoices("ExplodingTensor:tensor_regex=(?:a|b);c:only_nan=true,DeadRelu", ParameterSet::kOriginal)
+          .value();
   EXPECT_EQ(choices[0].parameters.at("tensor_regex"), "(?:a|b);c");
   const auto again = ParseChoices(ChoicesToText(choices), ParameterSet::kOriginal).value();
   ASSERT_EQ(again.size(), 2U);
@@ -169,7 +175,8 @@ TEST(Choices, TextGivesTheSameChoices) {
 
 TEST(CaptureConfig, HoldsDefaultsAndNeeds) {
   const auto choices = ParseChoices("all", ParameterSet::kLuff).value();
-  const auto config = nlohmann::json::parse(CaptureConfigFor(choices, R"({"max_overhead": 0.1, "collections": [{"name": "mine"}]})").value());
+  const auto config = nlohmann::json::parse(
+      CaptureConfigFor(choices, R"({"max_overhead": 0.1, "collections": [{"name": "mine"}]})").value());
   EXPECT_EQ(config["max_overhead"], 0.1);
   std::map<std::string, nlohmann::json> by_name;
   for (const auto& collection : config["collections"]) by_name[collection["name"]] = collection;

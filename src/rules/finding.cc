@@ -33,7 +33,8 @@ double NumberFrom(const Json& value) {
 
 }  // namespace
 
-std::string FindingId(const std::string& rule, const std::string& cause, const std::string& tensor, std::int64_t step) {
+std::string FindingId(const std::string& rule, const std::string& cause, const std::string& tensor,
+                      std::int64_t step) {
   const std::string key = fmt::format("{}\n{}\n{}\n{}", rule, cause, tensor, step);
   return fmt::format("{:016x}", XXH3_64bits(key.data(), key.size()));
 }
@@ -73,7 +74,8 @@ std::string ToJson(const Finding& finding, const std::string& event) {
 
 Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view text) {
   if (text.size() > kMaxFindingBytes) {
-    return Corruption(fmt::format("a finding of {} bytes, at most {} are allowed", text.size(), kMaxFindingBytes));
+    return Corruption(
+        fmt::format("a finding of {} bytes, at most {} are allowed", text.size(), kMaxFindingBytes));
   }
   try {
     const Json json = Json::parse(text);
@@ -85,7 +87,8 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
     finding.rule = string("rule");
     finding.cause = string("cause");
     const std::string severity = string("severity");
-    if (severity != "stop" && severity != "warn") return Corruption("a finding's severity is neither stop nor warn");
+    if (severity != "stop" && severity != "warn")
+      return Corruption("a finding's severity is neither stop nor warn");
     finding.severity = severity == "stop" ? Severity::kStop : Severity::kWarn;
     finding.tensor = string("tensor");
     finding.other_tensors = json.value("other_tensors", std::vector<std::string>());

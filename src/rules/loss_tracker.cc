@@ -12,7 +12,8 @@ using Json = nlohmann::json;
 std::vector<LossValue> LossesOf(const query::Trial& trial, const query::Trial::StepRows& rows) {
   std::vector<LossValue> losses;
   for (const auto& entry : rows.scalars) {
-    if (trial.tensor(entry.tensor).role == format::Role::kLoss) losses.push_back({entry.tensor, entry.worker, entry.value});
+    if (trial.tensor(entry.tensor).role == format::Role::kLoss)
+      losses.push_back({entry.tensor, entry.worker, entry.value});
   }
   for (const auto& entry : rows.summaries) {
     if (entry.summary.count != 1 || trial.tensor(entry.tensor).role != format::Role::kLoss) continue;
@@ -160,10 +161,21 @@ std::vector<std::pair<std::int64_t, double>> LossSeries::Picture() const {
 void LossSeries::Save(Json* to) const {
   Json blocks = Json::array();
   for (const Block& block : blocks_) blocks.push_back({block.first_step, block.values, block.sum});
-  *to = {{"count", count_}, {"nonfinite", nonfinite_}, {"positive", positive_}, {"negative", negative_},
-         {"last_step", last_step_}, {"head", head_}, {"second", second_}, {"tail", std::vector<double>(tail_.begin(), tail_.end())},
-         {"best", best_}, {"best_step", best_step_}, {"difference_sq", difference_sq_}, {"last_value", last_value_},
-         {"differences", differences_}, {"block_values", block_values_}, {"blocks", std::move(blocks)}};
+  *to = {{"count", count_},
+         {"nonfinite", nonfinite_},
+         {"positive", positive_},
+         {"negative", negative_},
+         {"last_step", last_step_},
+         {"head", head_},
+         {"second", second_},
+         {"tail", std::vector<double>(tail_.begin(), tail_.end())},
+         {"best", best_},
+         {"best_step", best_step_},
+         {"difference_sq", difference_sq_},
+         {"last_value", last_value_},
+         {"differences", differences_},
+         {"block_values", block_values_},
+         {"blocks", std::move(blocks)}};
 }
 
 void LossSeries::Load(const Json& from) {
@@ -184,7 +196,8 @@ void LossSeries::Load(const Json& from) {
   block_values_ = from.at("block_values");
   blocks_.clear();
   for (const Json& block : from.at("blocks")) {
-    blocks_.push_back({block.at(0).get<std::int64_t>(), block.at(1).get<std::int64_t>(), block.at(2).get<double>()});
+    blocks_.push_back(
+        {block.at(0).get<std::int64_t>(), block.at(1).get<std::int64_t>(), block.at(2).get<double>()});
   }
 }
 
@@ -202,23 +215,26 @@ std::vector<LossValue> LossTracker::OnStep(const query::Trial& trial, const quer
   if (rows.info.mode != query::Mode::kTrain) return losses;
   losses = LossesOf(trial, rows);
   for (const LossValue& loss : losses) {
-    if (loss.worker != losses.front().worker) continue;  // ranks see parts of one batch: the first speaks for all
+    if (loss.worker != losses.front().worker)
+      continue;  // ranks see parts of one batch: the first speaks for all
     if (LossSeries* series = Of(trial.tensor(loss.tensor).name)) series->Add(rows.info.mode_step, loss.value);
   }
   return losses;
 }
 
 bool LossTracker::AnyImproved(double share) const noexcept {
-  return std::any_of(series_.begin(), series_.end(), [&](const auto& entry) { return entry.second.Improved(share); });
+  return std::any_of(series_.begin(), series_.end(),
+                     [&](const auto& entry) { return entry.second.Improved(share); });
 }
 
 bool LossTracker::AnyImprovedSinceSettled(double share) const noexcept {
-  return std::any_of(series_.begin(), series_.end(), [&](const auto& entry) { return entry.second.ImprovedSinceSettled(share); });
+  return std::any_of(series_.begin(), series_.end(),
+                     [&](const auto& entry) { return entry.second.ImprovedSinceSettled(share); });
 }
 
 bool LossTracker::EnoughEvidence(std::int64_t values) const noexcept {
-  return !series_.empty() &&
-         std::all_of(series_.begin(), series_.end(), [&](const auto& entry) { return entry.second.count() >= values; });
+  return !series_.empty() && std::all_of(series_.begin(), series_.end(),
+                                         [&](const auto& entry) { return entry.second.count() >= values; });
 }
 
 void LossTracker::Save(Json* to) const {

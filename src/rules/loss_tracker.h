@@ -18,14 +18,17 @@ struct LossValue {
   double value;
 };
 
-/// Losses of a step: scalars and one-element summaries of role kLoss. A loss that both forms hold appears once.
+/// Losses of a step: scalars and one-element summaries of role kLoss. A loss that both forms hold appears
+/// once.
 [[nodiscard]] std::vector<LossValue> LossesOf(const query::Trial& trial, const query::Trial::StepRows& rows);
 
-/// One loss over time in constant memory: its first and last values as they were, everything as means of equal blocks
-/// (their length doubles when there are kMaxBlocks of them), and the best level so far. Non-finite values are counted only.
+/// One loss over time in constant memory: its first and last values as they were, everything as means of
+/// equal blocks (their length doubles when there are kMaxBlocks of them), and the best level so far.
+/// Non-finite values are counted only.
 class LossSeries {
  public:
-  static constexpr std::size_t kWindow = 16;     // values of a level: the error of a mean falls to a quarter of the noise
+  static constexpr std::size_t kWindow =
+      16;  // values of a level: the error of a mean falls to a quarter of the noise
   static constexpr std::size_t kMaxBlocks = 128;
 
   void Add(std::int64_t step, double value);
@@ -41,18 +44,21 @@ class LossSeries {
   [[nodiscard]] std::int64_t best_step() const noexcept { return best_step_; }
   /// Standard error of a level: from differences of neighbouring values, so a trend does not count as noise.
   [[nodiscard]] double noise() const noexcept;
-  [[nodiscard]] bool takes_both_signs() const noexcept { return negative_ > count_ / 50 && positive_ > count_ / 50; }
+  [[nodiscard]] bool takes_both_signs() const noexcept {
+    return negative_ > count_ / 50 && positive_ > count_ / 50;
+  }
 
   /// The best level lies below the start by more than chance: three standard errors and `share` of the start.
   [[nodiscard]] bool Improved(double share = 0.01) const noexcept;
 
-  /// The same against the level after the first window: what the output layer learns in its first steps is no progress.
+  /// The same against the level after the first window: what the output layer learns in its first steps is no
+  /// progress.
   [[nodiscard]] bool ImprovedSinceSettled(double share) const noexcept;
   [[nodiscard]] double settled() const noexcept;
 
   struct Trend {
-    double z = 0;       // Mann-Kendall; below -1.64: falls, at the 5 % level
-    double slope = 0;   // Theil-Sen, per step
+    double z = 0;      // Mann-Kendall; below -1.64: falls, at the 5 % level
+    double slope = 0;  // Theil-Sen, per step
     std::size_t blocks = 0;
   };
   /// Trend of the block means from `since` on. Source: Mann 1945, Kendall 1975, Sen 1968; ties corrected.
@@ -87,7 +93,9 @@ class LossTracker {
 
   /// Takes in one step. Returns the losses of it.
   std::vector<LossValue> OnStep(const query::Trial& trial, const query::Trial::StepRows& rows);
-  [[nodiscard]] const std::vector<std::pair<std::string, LossSeries>>& series() const noexcept { return series_; }
+  [[nodiscard]] const std::vector<std::pair<std::string, LossSeries>>& series() const noexcept {
+    return series_;
+  }
   /// Some loss has improved.
   [[nodiscard]] bool AnyImproved(double share = 0.01) const noexcept;
   [[nodiscard]] bool AnyImprovedSinceSettled(double share) const noexcept;

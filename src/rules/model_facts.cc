@@ -29,15 +29,18 @@ ModelFacts ModelFacts::Of(const query::Trial& trial) {
       ParameterFacts one;
       one.model = word(model, "name");
       one.optimizer = word(parameter, "optimizer");
-      if (const auto it = parameter.find("requires_grad"); it != parameter.end() && it->is_boolean()) one.requires_grad = it->get<bool>();
-      if (const auto it = parameter.find("group"); it != parameter.end() && it->is_number_integer()) one.group = it->get<std::int64_t>();
+      if (const auto it = parameter.find("requires_grad"); it != parameter.end() && it->is_boolean())
+        one.requires_grad = it->get<bool>();
+      if (const auto it = parameter.find("group"); it != parameter.end() && it->is_number_integer())
+        one.group = it->get<std::int64_t>();
       facts.parameters_.emplace(word(parameter, "name"), std::move(one));
     }
   }
   for (const Json& optimizer : list(json, "optimizers")) {
     if (!optimizer.is_object()) continue;
     const auto it = optimizer.find("number");
-    if (it != optimizer.end() && it->is_number_unsigned()) facts.optimizers_[word(optimizer, "name")] = it->get<std::uint32_t>();
+    if (it != optimizer.end() && it->is_number_unsigned())
+      facts.optimizers_[word(optimizer, "name")] = it->get<std::uint32_t>();
   }
   return facts;
 }
@@ -48,12 +51,14 @@ const ParameterFacts* ModelFacts::Find(const std::string& name) const {
 }
 
 bool ModelFacts::IsPartlyOptimized(const std::string& model) const {
-  return std::any_of(parameters_.begin(), parameters_.end(),
-                     [&](const auto& entry) { return entry.second.model == model && !entry.second.optimizer.empty(); });
+  return std::any_of(parameters_.begin(), parameters_.end(), [&](const auto& entry) {
+    return entry.second.model == model && !entry.second.optimizer.empty();
+  });
 }
 
 bool ModelFacts::AnyOptimized() const {
-  return std::any_of(parameters_.begin(), parameters_.end(), [](const auto& entry) { return !entry.second.optimizer.empty(); });
+  return std::any_of(parameters_.begin(), parameters_.end(),
+                     [](const auto& entry) { return !entry.second.optimizer.empty(); });
 }
 
 std::optional<std::uint32_t> ModelFacts::OptimizerNumber(const std::string& name) const {

@@ -13,7 +13,7 @@ namespace luff::rules {
 struct ParameterFacts {
   std::string model;
   bool requires_grad = true;
-  std::string optimizer;    // "" if no optimizer holds it
+  std::string optimizer;  // "" if no optimizer holds it
   std::int64_t group = -1;
 };
 
@@ -24,7 +24,9 @@ class ModelFacts {
   [[nodiscard]] static ModelFacts Of(const query::Trial& trial);
   [[nodiscard]] bool empty() const noexcept { return parameters_.empty(); }
   [[nodiscard]] const ParameterFacts* Find(const std::string& name) const;
-  [[nodiscard]] const std::map<std::string, ParameterFacts>& parameters() const noexcept { return parameters_; }
+  [[nodiscard]] const std::map<std::string, ParameterFacts>& parameters() const noexcept {
+    return parameters_;
+  }
   /// Some parameter of the model is held by an optimizer.
   [[nodiscard]] bool IsPartlyOptimized(const std::string& model) const;
   /// Some model has a parameter that an optimizer holds.

@@ -17,16 +17,27 @@ using format::Form;
 using format::Role;
 
 constexpr std::array<std::pair<Form, const char*>, 8> kForms = {{{Form::kSummary, "summary"},
-                                                                {Form::kRaw, "raw"},
-                                                                {Form::kHistogram, "histogram"},
-                                                                {Form::kHash, "hash"},
-                                                                {Form::kUnits, "units"},
-                                                                {Form::kDifference, "difference"},
-                                                                {Form::kExtra, "extra"},
-                                                                {Form::kShape, "shape"}}};
-constexpr std::array<const char*, 14> kRoles = {"other",  "weight", "bias",       "gradient",        "buffer",
-                                               "input",  "output", "loss",       "loss_input",      "optimizer_state",
-                                               "optimizer_setting", "scalar", "custom", "label"};
+                                                                 {Form::kRaw, "raw"},
+                                                                 {Form::kHistogram, "histogram"},
+                                                                 {Form::kHash, "hash"},
+                                                                 {Form::kUnits, "units"},
+                                                                 {Form::kDifference, "difference"},
+                                                                 {Form::kExtra, "extra"},
+                                                                 {Form::kShape, "shape"}}};
+constexpr std::array<const char*, 14> kRoles = {"other",
+                                                "weight",
+                                                "bias",
+                                                "gradient",
+                                                "buffer",
+                                                "input",
+                                                "output",
+                                                "loss",
+                                                "loss_input",
+                                                "optimizer_state",
+                                                "optimizer_setting",
+                                                "scalar",
+                                                "custom",
+                                                "label"};
 constexpr std::array<const char*, 3> kAxes = {"channel", "last", "all_but_first"};
 
 std::uint32_t Bits(std::initializer_list<Form> forms) {
@@ -45,11 +56,12 @@ Need Default(const char* collection, std::vector<Role> roles, const char* mode) 
 }
 
 bool SameTensors(const Need& a, const Need& b) {
-  return a.collection == b.collection && a.include == b.include && a.roles == b.roles && a.module_types == b.module_types &&
-         a.unit_axis == b.unit_axis;
+  return a.collection == b.collection && a.include == b.include && a.roles == b.roles &&
+         a.module_types == b.module_types && a.unit_axis == b.unit_axis;
 }
 
-// A collection takes one set of forms at one interval per mode. Needs that differ in that become collections of their own.
+// A collection takes one set of forms at one interval per mode. Needs that differ in that become collections
+// of their own.
 struct Wanted {
   Need need;
   std::vector<std::pair<std::string, std::int64_t>> save;  // mode, interval
@@ -86,7 +98,8 @@ Json ToCollection(const Wanted& wanted, const std::string& name) {
   json["unit_axis"] = kAxes[static_cast<std::size_t>(wanted.need.unit_axis)];
   Json save = Json::object();
   for (const auto& [mode, interval] : wanted.save) {
-    save[mode] = {{"save_interval", interval}, {"start_step", 0}, {"end_step", nullptr}, {"save_steps", Json::array()}};
+    save[mode] = {
+        {"save_interval", interval}, {"start_step", 0}, {"end_step", nullptr}, {"save_steps", Json::array()}};
   }
   json["save"] = std::move(save);
   return json;
@@ -131,14 +144,16 @@ Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::strin
           config[key] = value;
           continue;
         }
-        if (!value.is_array()) return InvalidArgument("'collections' of the capture configuration is no list");
+        if (!value.is_array())
+          return InvalidArgument("'collections' of the capture configuration is no list");
         for (const Json& collection : value) {
           if (!collection.is_object() || !collection.contains("name") || !collection["name"].is_string()) {
             return InvalidArgument("a collection of the capture configuration has no name");
           }
           auto& list = config["collections"];
-          const auto same = std::find_if(list.begin(), list.end(),
-                                         [&](const Json& known) { return known["name"] == collection["name"]; });
+          const auto same = std::find_if(list.begin(), list.end(), [&](const Json& known) {
+            return known["name"] == collection["name"];
+          });
           if (same != list.end()) {
             *same = collection;
           } else {

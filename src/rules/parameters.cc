@@ -1,5 +1,5 @@
-#include <charconv>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -29,7 +29,8 @@ Result<double> ParseDouble(std::string_view text) {
   if (trimmed.starts_with('+')) trimmed.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), value);
-  if (trimmed.empty() || error != std::errc() || end != trimmed.data() + trimmed.size() || std::isnan(value)) {
+  if (trimmed.empty() || error != std::errc() || end != trimmed.data() + trimmed.size() ||
+      std::isnan(value)) {
     return InvalidArgument(fmt::format("'{}' is no number", text));
   }
   return value;

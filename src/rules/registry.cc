@@ -29,22 +29,25 @@ Result<const RuleSpec*> FindRule(std::string_view name) {
     if (rule.name == name) return &rule;
     known.push_back(rule.name);
   }
-  return NotFound(fmt::format("there is no rule '{}'; nearest: {}; see `luff rules`", name, Nearest(name, known)));
+  return NotFound(
+      fmt::format("there is no rule '{}'; nearest: {}; see `luff rules`", name, Nearest(name, known)));
 }
 
 Result<Parameters> CompleteParameters(const RuleSpec& rule, ParameterSet set, const Parameters& given) {
   Parameters complete;
   std::vector<std::string> known;
   for (const Parameter& parameter : rule.parameters) {
-    complete[parameter.name] = set == ParameterSet::kLuff ? parameter.luff_default : parameter.original_default;
+    complete[parameter.name] =
+        set == ParameterSet::kLuff ? parameter.luff_default : parameter.original_default;
     known.push_back(parameter.name);
   }
   complete["parameters"] = set == ParameterSet::kLuff ? "luff" : "original";
   for (const auto& [name, value] : given) {
     if (name == "parameters") continue;
     if (!complete.contains(name)) {
-      return InvalidArgument(fmt::format("rule {} has no parameter '{}'; nearest: {}; see `luff rules explain {}`",
-                                         rule.name, name, Nearest(name, known), rule.name));
+      return InvalidArgument(
+          fmt::format("rule {} has no parameter '{}'; nearest: {}; see `luff rules explain {}`", rule.name,
+                      name, Nearest(name, known), rule.name));
     }
     complete[name] = value;
   }

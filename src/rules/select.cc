@@ -34,7 +34,8 @@ bool TensorSelector::Selects(const query::Trial& trial, query::TensorId id) {
     const query::TensorInfo& info = trial.tensor(id);
     bool chosen = empty() && all_if_empty_;
     for (const std::string& collection : collections_) {
-      chosen = chosen || std::find(info.collections.begin(), info.collections.end(), collection) != info.collections.end();
+      chosen = chosen || std::find(info.collections.begin(), info.collections.end(), collection) !=
+                             info.collections.end();
     }
     for (const Regex& pattern : patterns_) chosen = chosen || pattern.Search(info.name);
     known_[id] = chosen ? 1 : 0;
@@ -60,8 +61,8 @@ std::vector<Need> TensorSelector::NeedsOf(const std::string& collection, std::ui
   return needs;
 }
 
-Finding FindingAt(const char* rule, const char* page, const char* cause, const query::Trial& trial, query::TensorId tensor,
-                  std::uint32_t worker, const query::StepInfo& step) {
+Finding FindingAt(const char* rule, const char* page, const char* cause, const query::Trial& trial,
+                  query::TensorId tensor, std::uint32_t worker, const query::StepInfo& step) {
   Finding finding;
   finding.rule = rule;
   finding.page = page;

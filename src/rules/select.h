@@ -33,9 +33,11 @@ class TensorSelector {
 [[nodiscard]] std::string TextOf(const Parameters& parameters, const std::string& name);
 [[nodiscard]] bool IsOriginal(const Parameters& parameters);
 
-/// A finding with the fields that every rule fills in the same way: rule, page, cause, tensor, mode, worker, steps.
-[[nodiscard]] Finding FindingAt(const char* rule, const char* page, const char* cause, const query::Trial& trial,
-                                query::TensorId tensor, std::uint32_t worker, const query::StepInfo& step);
+/// A finding with the fields that every rule fills in the same way: rule, page, cause, tensor, mode, worker,
+/// steps.
+[[nodiscard]] Finding FindingAt(const char* rule, const char* page, const char* cause,
+                                const query::Trial& trial, query::TensorId tensor, std::uint32_t worker,
+                                const query::StepInfo& step);
 
 constexpr std::uint32_t Bit(format::Form form) noexcept { return static_cast<std::uint32_t>(form); }
 

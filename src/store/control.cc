@@ -60,7 +60,8 @@ Result<ControlRecord> ParseControlUntrusted(std::string_view text) {
     if (json.is_discarded() || !json.is_object()) return Corruption("control record is no JSON object");
     ControlRecord record;
     const auto number = json.find("number");
-    if (number == json.end() || !number->is_number_unsigned()) return Corruption("control record without a number");
+    if (number == json.end() || !number->is_number_unsigned())
+      return Corruption("control record without a number");
     record.number = number->get<std::uint64_t>();
     record.kind = Text(json, "kind");
     if (record.kind.empty()) return Corruption("control record without a kind");

@@ -29,9 +29,9 @@ Result<Bytes> Load(Env& env, const std::string& path) {
   if (size > kMaxMetaBytes) return OutOfRange("metadata file of more than 1 GiB: " + path);
   Bytes bytes;
   bytes.words.resize(static_cast<std::size_t>((size + 7) / 8));
-  LUFF_ASSIGN_OR_RETURN(bytes.size, file->ReadAt(std::as_writable_bytes(std::span(bytes.words))
-                                                     .first(static_cast<std::size_t>(size)),
-                                                 0));
+  LUFF_ASSIGN_OR_RETURN(
+      bytes.size,
+      file->ReadAt(std::as_writable_bytes(std::span(bytes.words)).first(static_cast<std::size_t>(size)), 0));
   return bytes;
 }
 
@@ -113,14 +113,16 @@ Result<EarlierEpochs> ReadEarlierEpochs(Env& env, const std::string& directory) 
       } else {
         format::FrameView frame;
         for (std::uint64_t offset = format::kFileHeaderBytes;
-             format::ParseFrameUntrusted(bytes->view(), offset, at->first, &frame) == format::FrameOutcome::kFrame;
+             format::ParseFrameUntrusted(bytes->view(), offset, at->first, &frame) ==
+             format::FrameOutcome::kFrame;
              offset = frame.next_offset) {
           if (frame.kind == format::FrameKind::kRetire) NoteRetired(frame.body, &retired);
           if (frame.kind != format::FrameKind::kStep) continue;
           const auto mark = format::ParseStepMarkUntrusted(frame.body);
           if (!mark.ok()) continue;
           earlier.next_ordinal = std::max(earlier.next_ordinal, frame.ordinal + 1);
-          if (!counted && mark->mode == static_cast<std::uint8_t>(format::Mode::kTrain)) ++earlier.train_steps;
+          if (!counted && mark->mode == static_cast<std::uint8_t>(format::Mode::kTrain))
+            ++earlier.train_steps;
         }
       }
     }

@@ -26,8 +26,8 @@ struct EarlierEpochs {
   std::vector<DataFile> data;
 };
 
-/// Reads the folder. Damaged files are passed over: their numbers stay taken. Temporary files are removed, space that dead
-/// writers had reserved is given back, payload files that are retired on record are removed.
+/// Reads the folder. Damaged files are passed over: their numbers stay taken. Temporary files are removed,
+/// space that dead writers had reserved is given back, payload files that are retired on record are removed.
 /// Errors: kIo, kNotFound (the folder itself).
 [[nodiscard]] Result<EarlierEpochs> ReadEarlierEpochs(Env& env, const std::string& directory);
 

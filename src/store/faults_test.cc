@@ -53,7 +53,9 @@ class FaultyEnv final : public Env {
   class FaultyFile final : public File {
    public:
     FaultyFile(FaultyEnv& env, std::string path, std::unique_ptr<File> file)
-        : env_(env), path_(std::move(path)), file_(std::move(file)) {}
+        : env_(env),
+          path_(std::move(path)),
+          file_(std::move(file)) {}
     Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) override {
       const Status refusal = env_.Refusal(path_);
       if (!refusal.ok()) {
@@ -154,8 +156,8 @@ class FaultTest : public testing::TestWithParam<FaultyEnv::Fault> {
         const auto payload = worker.ReadPayload(index->rows.subspan(i, 1), kElements * 4);
         if (!payload.ok()) continue;
         ++seen.values;
-        EXPECT_TRUE(std::ranges::equal(
-            payload->bytes, ValueOf(0, segment->steps().global_step[index->step[i]], kElements)));
+        EXPECT_TRUE(std::ranges::equal(payload->bytes,
+                                       ValueOf(0, segment->steps().global_step[index->step[i]], kElements)));
       }
     }
     for (const auto& gap : worker.gaps()) seen.gap_count += gap.row.count;
@@ -228,7 +230,8 @@ TEST_P(FaultTest, ClosingIntoARefusingDiskEnds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, FaultTest,
-                         testing::Values(FaultyEnv::Fault::kFull, FaultyEnv::Fault::kReadOnly, FaultyEnv::Fault::kGone));
+                         testing::Values(FaultyEnv::Fault::kFull, FaultyEnv::Fault::kReadOnly,
+                                         FaultyEnv::Fault::kGone));
 
 TEST(VanishedDirectoryTest, TheWriterGoesOnWithoutIt) {
   TemporaryDirectory directory;

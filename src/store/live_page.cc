@@ -10,8 +10,7 @@ namespace luff::store {
 namespace {
 
 std::uint64_t HeadChecksum(const format::LivePage& page) noexcept {
-  return format::HashBytes(
-      {reinterpret_cast<const std::byte*>(&page), offsetof(format::LivePage, checksum)});
+  return format::HashBytes({reinterpret_cast<const std::byte*>(&page), offsetof(format::LivePage, checksum)});
 }
 
 /// True when the page names a process of this boot of this host that still runs.
@@ -34,22 +33,24 @@ bool WriterAlive(File& file, bool locked) {
 
 }  // namespace
 
-Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std::string& directory, bool publish) {
+Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std::string& directory,
+                                                             bool publish) {
   const std::string path = directory + "/live";
   std::unique_ptr<LivePageWriter> writer(new LivePageWriter());
   LUFF_ASSIGN_OR_RETURN(writer->file_, env.Open(path, Env::OpenMode::kReadWrite));
   const bool locked = writer->file_->TryLock();
   const bool alive = WriterAlive(*writer->file_, locked);
   LUFF_ASSIGN_OR_RETURN(const std::uint64_t size, writer->file_->Size());
-  // A lock without a living owner is left over in children that the owner forked; an empty page with a lock belongs to
-  // a writer that has just begun.
+  // A lock without a living owner is left over in children that the owner forked; an empty page with a lock
+  // belongs to a writer that has just begun.
   if (alive || (!locked && size < format::kPageBytes)) {
-    return AlreadyExists("found a worker's folder that another process is writing, expected a free one; wait for its "
-                         "end or name another run: " +
-                         directory);
+    return AlreadyExists(
+        "found a worker's folder that another process is writing, expected a free one; wait for its "
+        "end or name another run: " +
+        directory);
   }
-  // The old page must not speak for the new writer. Written, not truncated: a reader may have it mapped, and a store into
-  // a mapped page without a block behind it is a bus error on a full disk.
+  // The old page must not speak for the new writer. Written, not truncated: a reader may have it mapped, and
+  // a store into a mapped page without a block behind it is a bus error on a full disk.
   const std::byte zeros[format::kPageBytes] = {};
   const Status written = writer->file_->WriteAt(zeros, 0);
   if (publish && written.ok()) {
@@ -60,8 +61,8 @@ Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std
 
 LivePageWriter::~LivePageWriter() = default;
 
-void LivePageWriter::Begin(const RunInfo& run, std::uint32_t worker, std::uint32_t epoch, std::uint64_t next_ordinal,
-                           std::int64_t train_steps) {
+void LivePageWriter::Begin(const RunInfo& run, std::uint32_t worker, std::uint32_t epoch,
+                           std::uint64_t next_ordinal, std::int64_t train_steps) {
   if (page_ == nullptr) return;
   const HostIdentity here = ThisHost();
   format::LivePage& page = *page_;
@@ -81,7 +82,8 @@ void LivePageWriter::Begin(const RunInfo& run, std::uint32_t worker, std::uint32
   page.state.store(static_cast<std::uint32_t>(format::LiveState::kStarting), std::memory_order_relaxed);
   page.magic = 0;
   format::LivePage head{};
-  std::memcpy(static_cast<void*>(&head), static_cast<const void*>(&page), offsetof(format::LivePage, checksum));
+  std::memcpy(static_cast<void*>(&head), static_cast<const void*>(&page),
+              offsetof(format::LivePage, checksum));
   head.magic = format::kLiveMagic;
   page.checksum = HeadChecksum(head);
   std::atomic_ref<std::uint64_t>(page.magic).store(format::kLiveMagic, std::memory_order_release);

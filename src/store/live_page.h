@@ -10,11 +10,12 @@
 
 namespace luff::store {
 
-/// The writer's side of a live page, and the lock that says who owns the folder. **Owned by the writer thread.**
+/// The writer's side of a live page, and the lock that says who owns the folder. **Owned by the writer
+/// thread.**
 class LivePageWriter {
  public:
-  /// Takes the folder. `publish` false: the page is left empty (readers follow frames), the lock is still taken.
-  /// Errors: kAlreadyExists when a live process has it, kIo.
+  /// Takes the folder. `publish` false: the page is left empty (readers follow frames), the lock is still
+  /// taken. Errors: kAlreadyExists when a live process has it, kIo.
   [[nodiscard]] static Result<std::unique_ptr<LivePageWriter>> Take(Env& env, const std::string& directory,
                                                                     bool publish);
   ~LivePageWriter();

@@ -89,14 +89,17 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     LUFF_ASSIGN_OR_RETURN(size, file->Size());
     if (size > kMaxSegmentBytes) return ResourceExhausted("segment is too large to be merged: " + old_path);
     words.resize(static_cast<std::size_t>((size + 7) / 8));
-    LUFF_ASSIGN_OR_RETURN(const std::size_t read, file->ReadAt(std::as_writable_bytes(std::span(words)).first(size), 0));
+    LUFF_ASSIGN_OR_RETURN(const std::size_t read,
+                          file->ReadAt(std::as_writable_bytes(std::span(words)).first(size), 0));
     if (read != size) return Corruption("segment became shorter: " + old_path);
   }
   const auto bytes = std::as_bytes(std::span(words)).first(static_cast<std::size_t>(size));
-  LUFF_ASSIGN_OR_RETURN(format::FileHeader header, format::ParseFileHeaderUntrusted(bytes, format::kMetaMagic));
+  LUFF_ASSIGN_OR_RETURN(format::FileHeader header,
+                        format::ParseFileHeaderUntrusted(bytes, format::kMetaMagic));
   LUFF_ASSIGN_OR_RETURN(const auto view, format::FooterView::ParseUntrusted(bytes, sequence));
   const format::StepColumns& steps = view.steps();
-  // Rows of a segment that was merged before stand for ten steps and more: its carriers are ten times as far apart.
+  // Rows of a segment that was merged before stand for ten steps and more: its carriers are ten times as far
+  // apart.
   std::size_t group = kMergedSteps;
   for (std::uint32_t i = 0; i < generation; ++i) group *= kMergedSteps;
   const auto carriers = Carriers(steps, group);
@@ -144,7 +147,7 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     const auto kind = static_cast<FrameKind>(entry.kind);
     if (kind == FrameKind::kHistogramRows || kind == FrameKind::kUnitRows) {
       dropped_forms |= static_cast<std::uint32_t>(kind == FrameKind::kUnitRows ? format::Form::kUnits
-                                                                                : format::Form::kHistogram);
+                                                                               : format::Form::kHistogram);
       continue;
     }
     format::FrameView frame;
@@ -157,7 +160,8 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     format::GapRow gap{};
     gap.tensor = gap.collection = format::kNoId;
     gap.reason = static_cast<std::uint16_t>(format::GapReason::kMerged);
-    gap.forms = static_cast<std::uint16_t>(dropped_forms | static_cast<std::uint32_t>(format::Form::kSummary));
+    gap.forms =
+        static_cast<std::uint16_t>(dropped_forms | static_cast<std::uint32_t>(format::Form::kSummary));
     gap.count = merged_away;
     gap.first_step = steps.size() == 0 ? 0 : steps.global_step.front();
     gap.last_step = steps.size() == 0 ? 0 : steps.global_step.back();

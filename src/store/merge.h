@@ -9,18 +9,22 @@
 
 namespace luff::store {
 
-/// Rewrites a sealed segment with the summaries of ten steps of a mode as one row, under the next generation's name, and
-/// removes the old file. Returns the bytes of the new file. `with_definitions`: false when a newer segment of the epoch
-/// holds them. Errors: kCorruption, kIo, kResourceExhausted; then the old file is untouched.
-[[nodiscard]] Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::uint64_t sequence,
-                                                 std::uint32_t generation, bool with_definitions);
+/// Rewrites a sealed segment with the summaries of ten steps of a mode as one row, under the next
+/// generation's name, and removes the old file. Returns the bytes of the new file. `with_definitions`: false
+/// when a newer segment of the epoch holds them. Errors: kCorruption, kIo, kResourceExhausted; then the old
+/// file is untouched.
+[[nodiscard]] Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory,
+                                                 std::uint64_t sequence, std::uint32_t generation,
+                                                 bool with_definitions);
 
 /// Keeps the sealed metadata of a worker within its share. **Owned by the writer thread.**
 class MetaBudget {
  public:
   /// `max_bytes` 0: no limit.
   MetaBudget(Env& env, std::string directory, std::uint64_t max_bytes)
-      : env_(env), directory_(std::move(directory)), max_bytes_(max_bytes) {}
+      : env_(env),
+        directory_(std::move(directory)),
+        max_bytes_(max_bytes) {}
   void Adopt(const EarlierEpochs::MetaFile& file);
   void Add(const MetaStream::SealedSegment& segment, std::uint32_t epoch);
   /// Merges at most one segment, the oldest that was merged least. True when it did.

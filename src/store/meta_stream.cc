@@ -11,8 +11,8 @@ namespace {
 using format::Form;
 using format::FrameKind;
 
-constexpr std::size_t kMaxRowsPerFrame = 1 << 18;      // 20 MiB of summaries, below what a frame may hold
-constexpr std::size_t kMaxBytesPerFrame = 32U << 20;   // of rows of variable size: one entry more still fits
+constexpr std::size_t kMaxRowsPerFrame = 1 << 18;     // 20 MiB of summaries, below what a frame may hold
+constexpr std::size_t kMaxBytesPerFrame = 32U << 20;  // of rows of variable size: one entry more still fits
 
 std::uint32_t FormsOf(const StepBatch& batch) noexcept {
   std::uint32_t forms = 0;
@@ -83,7 +83,8 @@ void MetaStream::EndFrame() {
 }
 
 template <typename Row>
-void MetaStream::EncodeTable(FrameKind kind, std::uint64_t ordinal, const std::vector<Row>& rows, bool listed) {
+void MetaStream::EncodeTable(FrameKind kind, std::uint64_t ordinal, const std::vector<Row>& rows,
+                             bool listed) {
   for (std::size_t at = 0; at < rows.size(); at += kMaxRowsPerFrame) {
     Frame(kind, ordinal, listed);
     buffer_.PutRows(std::span<const Row>(rows).subspan(at, std::min(kMaxRowsPerFrame, rows.size() - at)));
@@ -100,7 +101,8 @@ void MetaStream::EncodeRows(const StepBatch& batch, std::uint64_t ordinal) {
     }
   };
   entries(FrameKind::kTensorDefs, batch.tensors, false, [&](const TensorDef& def) {
-    format::PutTensorDef({def.id, def.role, def.name, def.module_path, def.module_type, def.collections}, &buffer_);
+    format::PutTensorDef({def.id, def.role, def.name, def.module_path, def.module_type, def.collections},
+                         &buffer_);
   });
   entries(FrameKind::kLayoutDefs, batch.layouts, false, [&](const LayoutDef& def) {
     format::PutLayoutDef({def.id, def.layout, def.global_shape, def.global_offset}, &buffer_);

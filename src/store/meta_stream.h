@@ -12,10 +12,11 @@
 
 namespace luff::store {
 
-/// The metadata stream of one worker: encodes batches, appends them, seals segments. **Owned by the writer thread.**
+/// The metadata stream of one worker: encodes batches, appends them, seals segments. **Owned by the writer
+/// thread.**
 ///
-/// After an error the open segment is abandoned, never written again: a reader that follows frames may already have
-/// read a part of what failed. The next write opens a new segment.
+/// After an error the open segment is abandoned, never written again: a reader that follows frames may
+/// already have read a part of what failed. The next write opens a new segment.
 class MetaStream {
  public:
   struct Start {
@@ -31,8 +32,8 @@ class MetaStream {
 
   /// Opens a segment if none is open. Errors: as Env.
   [[nodiscard]] Status EnsureSegment();
-  /// One step with its mark; or what belongs to no step (definitions, documents, JSON events, gaps, acknowledgements).
-  /// On an error nothing of it counts as written.
+  /// One step with its mark; or what belongs to no step (definitions, documents, JSON events, gaps,
+  /// acknowledgements). On an error nothing of it counts as written.
   [[nodiscard]] Status WriteStep(const StepBatch& batch);
   [[nodiscard]] Status WriteLoose(const StepBatch& batch);
   [[nodiscard]] Status WriteRetention(std::span<const format::RelocateRow> relocated,

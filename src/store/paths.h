@@ -20,7 +20,8 @@ inline std::string MetaFileName(std::uint64_t sequence, std::uint32_t generation
   if (generation == 0) {
     std::snprintf(name, sizeof(name), "m-%06llu.lfm", static_cast<unsigned long long>(sequence));
   } else {
-    std::snprintf(name, sizeof(name), "m-%06llu-%u.lfm", static_cast<unsigned long long>(sequence), generation);
+    std::snprintf(name, sizeof(name), "m-%06llu-%u.lfm", static_cast<unsigned long long>(sequence),
+                  generation);
   }
   return name;
 }
@@ -41,8 +42,10 @@ inline std::optional<StreamFileName> ParseStreamFileName(std::string_view name) 
   StreamFileName parsed;
   if (name.size() < 12 || name.size() > 40 || name[1] != '-') return std::nullopt;
   std::string_view suffix = name.substr(name.size() - 4);
-  if (name[0] == 'm' && suffix == ".lfm") parsed.meta = true;
-  else if (name[0] != 'd' || suffix != ".lfd") return std::nullopt;
+  if (name[0] == 'm' && suffix == ".lfm")
+    parsed.meta = true;
+  else if (name[0] != 'd' || suffix != ".lfd")
+    return std::nullopt;
   std::string_view digits = name.substr(2, name.size() - 6);
   std::uint64_t number = 0;
   std::size_t at = 0;

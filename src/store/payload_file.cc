@@ -12,7 +12,8 @@
 namespace luff::store {
 namespace {
 
-constexpr std::uint64_t kReserveStep = 16ULL << 20;  // small enough for short runs, 4 calls per segment of 64 MiB
+constexpr std::uint64_t kReserveStep = 16ULL
+                                       << 20;  // small enough for short runs, 4 calls per segment of 64 MiB
 constexpr std::uint64_t kWriteBackWindow = 8ULL << 20;
 constexpr std::size_t kBounceBytes = 1 << 20;
 
@@ -23,7 +24,10 @@ struct FreeDeleter {
 }  // namespace
 
 PayloadFile::PayloadFile(Env& env, std::string path, std::unique_ptr<File> file, DirectIo* direct)
-    : env_(env), path_(std::move(path)), file_(std::move(file)), direct_(direct) {}
+    : env_(env),
+      path_(std::move(path)),
+      file_(std::move(file)),
+      direct_(direct) {}
 
 PayloadFile::~PayloadFile() { Finish(); }
 
@@ -53,7 +57,8 @@ Result<std::uint64_t> PayloadFile::Append(std::span<const std::byte> bytes) {
     const std::size_t whole = bytes.size() & ~(format::kPageBytes - 1);
     ReserveUpTo(page + bytes.size());
     static constexpr std::byte kZeros[format::kPageBytes] = {};
-    Status status = page == offset ? Status::Ok() : WriteBuffered({kZeros, static_cast<std::size_t>(page - offset)}, offset);
+    Status status = page == offset ? Status::Ok()
+                                   : WriteBuffered({kZeros, static_cast<std::size_t>(page - offset)}, offset);
     if (status.ok()) {
       auto written = WriteDirect(bytes.first(whole), page);
       if (written.ok() && *written) {
@@ -83,8 +88,8 @@ Result<std::uint64_t> PayloadFile::Append(std::span<const std::byte> bytes) {
 Status PayloadFile::WriteBuffered(std::span<const std::byte> bytes, std::uint64_t offset) {
   if (bytes.empty()) return Status::Ok();
   LUFF_RETURN_IF_ERROR(file_->WriteAt(bytes, offset));
-  // Dirty pages must not pile up: the kernel would stop the training process to write them. Each window is handed to
-  // the disk when it is full, and waited for and dropped one window later.
+  // Dirty pages must not pile up: the kernel would stop the training process to write them. Each window is
+  // handed to the disk when it is full, and waited for and dropped one window later.
   const std::uint64_t end = offset + bytes.size();
   if (end - dirty_begin_ >= kWriteBackWindow) {
     if (writing_begin_ < dirty_begin_) file_->WriteBack(writing_begin_, dirty_begin_ - writing_begin_, true);

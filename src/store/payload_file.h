@@ -22,14 +22,15 @@ struct DirectIo {
 
 /// One payload file that is being appended to. **Owned by the writer thread.**
 ///
-/// Big runs of bytes are written as whole pages by O_DIRECT, beginning at a page; what is left over goes through the
-/// page cache. No page is ever written both ways: before a direct write the file is padded with zeros to the next
-/// page. After an error the file takes no more bytes; what was appended before stays valid.
+/// Big runs of bytes are written as whole pages by O_DIRECT, beginning at a page; what is left over goes
+/// through the page cache. No page is ever written both ways: before a direct write the file is padded with
+/// zeros to the next page. After an error the file takes no more bytes; what was appended before stays valid.
 class PayloadFile {
  public:
   /// Creates the file with its header. Errors: as Env and File.
   [[nodiscard]] static Result<std::unique_ptr<PayloadFile>> Create(Env& env, const std::string& path,
-                                                                   const format::FileHeader& header, DirectIo* direct);
+                                                                   const format::FileHeader& header,
+                                                                   DirectIo* direct);
   ~PayloadFile();
 
   /// Appends and returns the offset of the first byte.

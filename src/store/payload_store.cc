@@ -28,7 +28,10 @@ std::uint32_t PackClass(const Retention& retention, std::uint32_t klass) noexcep
 }  // namespace
 
 PayloadStore::PayloadStore(Env& env, std::string directory, const Start& start)
-    : env_(env), directory_(std::move(directory)), start_(start), next_sequence_(start.next_sequence) {
+    : env_(env),
+      directory_(std::move(directory)),
+      start_(start),
+      next_sequence_(start.next_sequence) {
   direct_.enabled = start.direct;
 }
 
@@ -44,18 +47,21 @@ void PayloadStore::Adopt(std::uint32_t sequence, std::uint64_t bytes, std::uint3
   file.policy = PolicyOf(retention);
   file.klass = klass < kClasses ? klass : 0;
   file.bytes = bytes;
-  file.first_step = file.last_step = 1;  // goes with the first step of this epoch: then the policy has enough new ones
+  file.first_step = file.last_step =
+      1;  // goes with the first step of this epoch: then the policy has enough new ones
   bytes_ += bytes;
   files_.emplace(sequence, std::move(file));
 }
 
 std::uint32_t PayloadStore::PolicyOf(Retention retention) {
   if (retention.kind == Retention::Kind::kAll) retention.last_steps = 0;
-  if (retention.kind == Retention::Kind::kLast) retention.last_steps = std::max<std::int64_t>(retention.last_steps, 1);
+  if (retention.kind == Retention::Kind::kLast)
+    retention.last_steps = std::max<std::int64_t>(retention.last_steps, 1);
   for (std::size_t i = 0; i < policies_.size(); ++i) {
     if (policies_[i].retention == retention) return static_cast<std::uint32_t>(i);
   }
-  if (policies_.size() >= kMaxPolicies && retention.kind != Retention::Kind::kAll) return PolicyOf(Retention{});
+  if (policies_.size() >= kMaxPolicies && retention.kind != Retention::Kind::kAll)
+    return PolicyOf(Retention{});
   policies_.push_back({});
   policies_.back().retention = retention;
   return static_cast<std::uint32_t>(policies_.size() - 1);
@@ -91,7 +97,8 @@ Result<PayloadStore::DataFile*> PayloadStore::Writable(std::uint32_t policy_inde
     DataFile& file = files_.at(sequence);
     const bool too_big = file.bytes + bytes > SegmentLimit(policy) && file.bytes > format::kFileHeaderBytes;
     // Files of few steps, so that not much more than the last steps stays on disk.
-    const std::uint64_t span = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(policy.retention.last_steps) / 8);
+    const std::uint64_t span =
+        std::max<std::uint64_t>(1, static_cast<std::uint64_t>(policy.retention.last_steps) / 8);
     const bool too_long = policy.retention.last_steps > 0 && klass != 0 && klass != 3 &&
                           policy.steps - file.first_step >= span * kClassPeriod[klass];
     if (!too_big && !too_long && !file.open->failed()) return &file;
@@ -179,7 +186,8 @@ Status PayloadStore::Append(std::span<const ChunkRef> chunks, Retention retentio
   return Status::Ok();
 }
 
-Result<Place> PayloadStore::Copy(Place from, std::uint32_t policy, std::uint32_t klass, std::uint64_t ordinal) {
+Result<Place> PayloadStore::Copy(Place from, std::uint32_t policy, std::uint32_t klass,
+                                 std::uint64_t ordinal) {
   const auto source = files_.find(from.data_file);
   if (source == files_.end()) return NotFound("payload file is gone");
   std::unique_ptr<File> opened;
@@ -198,10 +206,12 @@ Result<Place> PayloadStore::Copy(Place from, std::uint32_t policy, std::uint32_t
   if (header.stored_bytes > kMaxChunkCopy) return ResourceExhausted("chunk is too large to be copied");
   copy_buffer_.assign(static_cast<std::size_t>(format::ChunkSpace(header.stored_bytes)), std::byte{0});
   LUFF_RETURN_IF_ERROR(
-      read(std::span(copy_buffer_).first(sizeof(header) + static_cast<std::size_t>(header.stored_bytes)), from.offset));
+      read(std::span(copy_buffer_).first(sizeof(header) + static_cast<std::size_t>(header.stored_bytes)),
+           from.offset));
   LUFF_ASSIGN_OR_RETURN(const format::ChunkView view, format::ParseChunkUntrusted(copy_buffer_, 0));
   LUFF_RETURN_IF_ERROR(format::VerifyChunkUntrusted(view));
-  LUFF_ASSIGN_OR_RETURN(DataFile* const file, Writable(policy, klass, copy_buffer_.size(), ordinal, global_step_));
+  LUFF_ASSIGN_OR_RETURN(DataFile* const file,
+                        Writable(policy, klass, copy_buffer_.size(), ordinal, global_step_));
   const auto offset = file->open->Append(copy_buffer_);
   if (!offset.ok()) {
     Close(*file);
@@ -258,7 +268,8 @@ Status PayloadStore::PrepareRows(std::vector<format::IndexRow>* rows, std::vecto
         if (copies_.size() > kMaxCopies) copies_.clear();
         if (good) file = files_.find(place.data_file);
       }
-      if (good && file->second.klass != 0 && (place.offset < file->second.step_begin || file->second.klass != klass)) {
+      if (good && file->second.klass != 0 &&
+          (place.offset < file->second.step_begin || file->second.klass != klass)) {
         pending_references_.push_back({place.data_file, place.offset, klass, policy.steps});
       }
     }
@@ -303,7 +314,8 @@ void PayloadStore::UpdateFloors(Policy& policy) noexcept {
   }
 }
 
-bool PayloadStore::StillReferred(const Policy& policy, const std::array<std::uint64_t, kClasses>& reference) noexcept {
+bool PayloadStore::StillReferred(const Policy& policy,
+                                 const std::array<std::uint64_t, kClasses>& reference) noexcept {
   for (std::size_t klass = 1; klass < kClasses; ++klass) {
     if (reference[klass] > policy.floor[klass]) return true;
   }
@@ -314,7 +326,8 @@ Status PayloadStore::Expire(std::uint64_t ordinal, Expiry* expiry) {
   expiry->clear();
   std::vector<std::uint32_t> due;
   for (const auto& [sequence, file] : files_) {
-    if (file.klass != 0 && file.last_step <= policies_[file.policy].floor[file.klass]) due.push_back(sequence);
+    if (file.klass != 0 && file.last_step <= policies_[file.policy].floor[file.klass])
+      due.push_back(sequence);
   }
   for (const std::uint32_t sequence : due) {
     DataFile& file = files_.at(sequence);

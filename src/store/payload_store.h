@@ -14,12 +14,14 @@
 
 namespace luff::store {
 
-/// All payload files of one worker: which chunk goes to which file, which files may go. **Owned by the writer thread.**
+/// All payload files of one worker: which chunk goes to which file, which files may go. **Owned by the writer
+/// thread.**
 ///
-/// A *policy* is one Retention. It has up to three *classes* of steps with a file stream each: recent (1), tenth (2),
-/// hundredth (3); keep-all has class 0. A policy counts its own steps; `floor` of a class is the last step whose rows are
-/// dropped. A file goes when its last step is at or below its class's floor. A chunk in it to which a row above its floor
-/// still refers is written again before, to the stream of the class that lives longest.
+/// A *policy* is one Retention. It has up to three *classes* of steps with a file stream each: recent (1),
+/// tenth (2), hundredth (3); keep-all has class 0. A policy counts its own steps; `floor` of a class is the
+/// last step whose rows are dropped. A file goes when its last step is at or below its class's floor. A chunk
+/// in it to which a row above its floor still refers is written again before, to the stream of the class that
+/// lives longest.
 class PayloadStore {
  public:
   struct Start {
@@ -35,12 +37,13 @@ class PayloadStore {
   /// A file of an earlier epoch: counts, and goes by its own policy.
   void Adopt(std::uint32_t sequence, std::uint64_t bytes, std::uint32_t retention_class);
 
-  /// Errors: kResourceExhausted when max_bytes would be exceeded (then exhausted() is set) or the disk is full; as File.
+  /// Errors: kResourceExhausted when max_bytes would be exceeded (then exhausted() is set) or the disk is
+  /// full; as File.
   [[nodiscard]] Status Append(std::span<const ChunkRef> chunks, Retention retention, std::int64_t global_step,
                               std::uint64_t ordinal, std::vector<Place>* places);
 
-  /// Before rows are written: follows relocations, copies chunks that a row would outlive, removes rows whose chunk is gone.
-  /// The rows removed are counted in `lost`.
+  /// Before rows are written: follows relocations, copies chunks that a row would outlive, removes rows whose
+  /// chunk is gone. The rows removed are counted in `lost`.
   [[nodiscard]] Status PrepareRows(std::vector<format::IndexRow>* rows, std::vector<Retention>* retentions,
                                    std::uint64_t ordinal, format::GapRow* lost);
   /// The step's rows are published: its references count, the next step begins.
@@ -58,7 +61,8 @@ class PayloadStore {
     }
   };
   [[nodiscard]] Status Expire(std::uint64_t ordinal, Expiry* expiry);
-  /// Lowers classes of thin policies, recent first, until `need` more bytes would fit. False when nothing is left to thin.
+  /// Lowers classes of thin policies, recent first, until `need` more bytes would fit. False when nothing is
+  /// left to thin.
   bool ThinFor(std::uint64_t need);
   void RemoveRetired(const Expiry& expiry);
 
@@ -91,7 +95,8 @@ class PayloadStore {
     std::uint64_t chunks = 0;
     std::uint64_t step_begin = 0;  // length when the current step began: chunks before it are older
     std::unique_ptr<PayloadFile> open;
-    std::unordered_map<std::uint64_t, std::array<std::uint64_t, kClasses>> references;  // offset: last step per class
+    std::unordered_map<std::uint64_t, std::array<std::uint64_t, kClasses>>
+        references;  // offset: last step per class
   };
 
   std::uint32_t PolicyOf(Retention retention);
@@ -101,7 +106,8 @@ class PayloadStore {
   [[nodiscard]] Result<DataFile*> Writable(std::uint32_t policy, std::uint32_t klass, std::uint64_t bytes,
                                            std::uint64_t ordinal, std::int64_t global_step);
   void Close(DataFile& file);
-  [[nodiscard]] Result<Place> Copy(Place from, std::uint32_t policy, std::uint32_t klass, std::uint64_t ordinal);
+  [[nodiscard]] Result<Place> Copy(Place from, std::uint32_t policy, std::uint32_t klass,
+                                   std::uint64_t ordinal);
   void Move(Place from, Place to);
   void UpdateFloors(Policy& policy) noexcept;
   [[nodiscard]] static bool StillReferred(const Policy& policy,
@@ -118,7 +124,7 @@ class PayloadStore {
   Place newest_;
   std::int64_t global_step_ = 0;
   std::vector<Policy> policies_;
-  std::map<std::uint32_t, DataFile> files_;  // kept ones
+  std::map<std::uint32_t, DataFile> files_;                             // kept ones
   std::unordered_map<std::uint64_t, Place> moved_;                      // where a relocated chunk is now
   std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> from_;  // the other way, bounded
   std::unordered_map<std::uint64_t, std::vector<std::pair<std::uint32_t, Place>>> copies_;  // per policy

@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kRememberBytes = 16 << 10;  // chunks from here on are hashed once only
 constexpr std::size_t kMaxRemembered = 1 << 20;
 constexpr std::size_t kMaxMappedFiles = 1024;
-constexpr int kMaxRelocations = 64;                 // longer chains are hostile
+constexpr int kMaxRelocations = 64;  // longer chains are hostile
 
 std::uint64_t PlaceKey(std::uint64_t file, std::uint64_t offset) noexcept { return file << 40 ^ offset; }
 
@@ -29,7 +29,9 @@ std::shared_ptr<std::byte> Allocate(std::uint64_t bytes) {
 
 }  // namespace
 
-std::string WorkerReader::DataPath(std::uint32_t data_file) const { return folder_ + "/" + DataFileName(data_file); }
+std::string WorkerReader::DataPath(std::uint32_t data_file) const {
+  return folder_ + "/" + DataFileName(data_file);
+}
 
 Result<Place> WorkerReader::Locate(const format::IndexRow& row) const {
   Place place{row.data_file, row.offset};
@@ -38,14 +40,16 @@ Result<Place> WorkerReader::Locate(const format::IndexRow& row) const {
     if (retired == retired_.end()) return place;
     const auto moved = relocated_.find({place.data_file, place.offset});
     if (moved == relocated_.end()) {
-      return OutOfRange("the value was deleted by retention, its summary remains: " + DataPath(place.data_file));
+      return OutOfRange("the value was deleted by retention, its summary remains: " +
+                        DataPath(place.data_file));
     }
     place = moved->second;
   }
   return Corruption("relocations go round in a circle: " + folder_);
 }
 
-Result<std::shared_ptr<const MappedFile>> WorkerReader::DataFile(std::uint32_t number, std::uint64_t at_least) const {
+Result<std::shared_ptr<const MappedFile>> WorkerReader::DataFile(std::uint32_t number,
+                                                                 std::uint64_t at_least) const {
   const auto at = data_files_.find(number);
   if (at != data_files_.end() && at->second->bytes().size() >= at_least) return at->second;
   auto opened = MappedFile::Open(DataPath(number));  // again when it has grown
@@ -62,20 +66,24 @@ Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row)
   LUFF_ASSIGN_OR_RETURN(const Place place, Locate(row));
   const std::uint64_t space = format::ChunkSpace(row.stored_bytes);
   if (row.stored_bytes > std::uint64_t{1} << 62 || place.offset > (std::uint64_t{1} << 62)) {
-    return Corruption("index row points outside of its file" + Where(DataPath(place.data_file), place.offset));
+    return Corruption("index row points outside of its file" +
+                      Where(DataPath(place.data_file), place.offset));
   }
-  LUFF_ASSIGN_OR_RETURN(auto file, DataFile(place.data_file, place.offset + sizeof(format::ChunkHeader) + row.stored_bytes));
+  LUFF_ASSIGN_OR_RETURN(
+      auto file, DataFile(place.data_file, place.offset + sizeof(format::ChunkHeader) + row.stored_bytes));
   (void)space;
   auto chunk = format::ParseChunkUntrusted(file->bytes(), place.offset);
   if (!chunk.ok()) {
     const bool torn = chunk.status().code() == StatusCode::kOutOfRange;
-    return Corruption((torn ? std::string("payload file is shorter than its index says") : std::string(chunk.status().message())) +
+    return Corruption((torn ? std::string("payload file is shorter than its index says")
+                            : std::string(chunk.status().message())) +
                       Where(DataPath(place.data_file), place.offset));
   }
   const format::ChunkHeader& header = chunk->header;
   if (header.content_hash != row.content_hash || header.raw_bytes != row.raw_bytes ||
       header.stored_bytes != row.stored_bytes || header.codec != row.codec) {
-    return Corruption("chunk is not the one its index row means" + Where(DataPath(place.data_file), place.offset));
+    return Corruption("chunk is not the one its index row means" +
+                      Where(DataPath(place.data_file), place.offset));
   }
   const std::uint64_t key = PlaceKey(place.data_file, place.offset);
   if (header.stored_bytes < kRememberBytes || !verified_chunks_.contains(key)) {
@@ -97,7 +105,8 @@ Result<WorkerReader::Payload> WorkerReader::ReadPayload(std::span<const format::
     LUFF_ASSIGN_OR_RETURN(Piece piece, ReadChunk(parts[0]));
     if (piece.chunk.stored.size() != expected_bytes) {
       return Corruption("value of " + std::to_string(piece.chunk.stored.size()) + " bytes, its layout says " +
-                        std::to_string(expected_bytes) + Where(DataPath(parts[0].data_file), parts[0].offset));
+                        std::to_string(expected_bytes) +
+                        Where(DataPath(parts[0].data_file), parts[0].offset));
     }
     return Payload{piece.chunk.stored, std::move(piece.owner)};
   }
@@ -114,23 +123,26 @@ Status WorkerReader::ReadPayloadInto(std::span<const format::IndexRow> parts, st
   std::uint64_t total = 0;
   for (const format::IndexRow& part : parts) {
     if (part.raw_bytes > to.size() - total) {
-      return Corruption("value of more bytes than its layout says" + Where(DataPath(part.data_file), part.offset));
+      return Corruption("value of more bytes than its layout says" +
+                        Where(DataPath(part.data_file), part.offset));
     }
     total += part.raw_bytes;
   }
   if (total != to.size() || parts.empty()) {
-    return Corruption("value of " + std::to_string(total) + " bytes, its layout says " + std::to_string(to.size()) +
-                      ": " + folder_);
+    return Corruption("value of " + std::to_string(total) + " bytes, its layout says " +
+                      std::to_string(to.size()) + ": " + folder_);
   }
   std::size_t at = 0;
   for (const format::IndexRow& part : parts) {
     LUFF_ASSIGN_OR_RETURN(const Piece piece, ReadChunk(part));
     const auto place = to.subspan(at, static_cast<std::size_t>(part.raw_bytes));
     if (piece.chunk.header.codec == static_cast<std::uint8_t>(format::Codec::kRaw)) {
-      std::copy(piece.chunk.stored.begin(), piece.chunk.stored.end(), place.begin());  // verified by ReadChunk
+      std::copy(piece.chunk.stored.begin(), piece.chunk.stored.end(),
+                place.begin());  // verified by ReadChunk
     } else {
       const Status status = format::DecodeChunkUntrusted(piece.chunk, place);
-      if (!status.ok()) return Corruption(std::string(status.message()) + Where(DataPath(part.data_file), part.offset));
+      if (!status.ok())
+        return Corruption(std::string(status.message()) + Where(DataPath(part.data_file), part.offset));
     }
     at += static_cast<std::size_t>(part.raw_bytes);
   }

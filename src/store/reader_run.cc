@@ -28,7 +28,8 @@ std::optional<std::uint32_t> ParseWorkerName(const std::string& name) noexcept {
 
 Result<RunInfo> ReadRunInfo(const std::string& run_path) { return ReadRunFile(Env::Real(), run_path); }
 
-Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& run_path, const ReaderOptions& options) {
+Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& run_path,
+                                                   const ReaderOptions& options) {
   LUFF_ASSIGN_OR_RETURN(RunInfo info, ReadRunInfo(run_path));
   std::unique_ptr<RunReader> reader(new RunReader());
   reader->path_ = run_path;
@@ -45,9 +46,10 @@ Result<bool> RunReader::FindWorkers() {
   const std::int64_t every = workers_.size() >= info_.world_size ? 5 * kCheckEveryNs : kCheckEveryNs;
   if (mtime_ns_ >= 0 && now - checked_monotonic_ns_ < every) return false;
   checked_monotonic_ns_ = now;
-  struct stat info {};
+  struct stat info{};
   if (stat(path_.c_str(), &info) != 0) return false;  // vanished behind our back
-  const std::int64_t modified = static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
+  const std::int64_t modified =
+      static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
   const std::int64_t age = env.NowUnixNs() - modified;
   if (modified == mtime_ns_ && (age > kFreshNs || age < -kFreshNs)) return false;
   mtime_ns_ = modified;
@@ -56,8 +58,9 @@ Result<bool> RunReader::FindWorkers() {
   for (const std::string& name : names) {
     const auto worker = ParseWorkerName(name);
     if (!worker) continue;
-    const auto at = std::lower_bound(workers_.begin(), workers_.end(), *worker,
-                                     [](const auto& known, std::uint32_t key) { return known->worker() < key; });
+    const auto at =
+        std::lower_bound(workers_.begin(), workers_.end(), *worker,
+                         [](const auto& known, std::uint32_t key) { return known->worker() < key; });
     if (at != workers_.end() && (*at)->worker() == *worker) continue;
     LUFF_ASSIGN_OR_RETURN(auto reader, WorkerReader::Open(path_ + "/" + name, *worker, info_, options_));
     workers_.insert(at, std::move(reader));

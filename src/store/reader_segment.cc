@@ -14,7 +14,8 @@
 namespace luff::store {
 namespace {
 
-constexpr std::uint64_t kWindowBytes = 256 << 10;  // first attempt at reading a tail; doubled while a step does not fit
+constexpr std::uint64_t kWindowBytes =
+    256 << 10;  // first attempt at reading a tail; doubled while a step does not fit
 constexpr std::uint64_t kMaxWindowBytes = 512ULL << 20;
 
 enum VerifiedBit : std::uint8_t { kSummaries = 1, kScalars = 2, kIndex = 4, kForms = 8 };
@@ -27,7 +28,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& pa
     const std::string text = std::string(std::strerror(errno)) + ": " + path;
     return errno == ENOENT ? NotFound(text) : IoError(text);
   }
-  struct stat info {};
+  struct stat info{};
   void* at = nullptr;
   int error = fstat(fd, &info) != 0 ? errno : 0;
   if (error == 0 && !S_ISREG(info.st_mode)) error = EINVAL;
@@ -38,7 +39,8 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& pa
   close(fd);
   if (error != 0) return IoError(std::string("map file: ") + std::strerror(error) + ": " + path);
   std::shared_ptr<MappedFile> file(new MappedFile());
-  if (at != nullptr) file->bytes_ = {static_cast<const std::byte*>(at), static_cast<std::size_t>(info.st_size)};
+  if (at != nullptr)
+    file->bytes_ = {static_cast<const std::byte*>(at), static_cast<std::size_t>(info.st_size)};
   return std::shared_ptr<const MappedFile>(std::move(file));
 }
 
@@ -77,7 +79,8 @@ Status SegmentReader::TrySeal() {
   LUFF_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path_));
   auto header = format::ParseFileHeaderUntrusted(file->bytes(), format::kMetaMagic);
   if (!header.ok()) return Located(header.status());
-  if (header->sequence != header_.sequence) return Corruption("found a segment under another number: " + path_);
+  if (header->sequence != header_.sequence)
+    return Corruption("found a segment under another number: " + path_);
   header_ = *header;
   auto footer = format::FooterView::ParseUntrusted(file->bytes(), header_.sequence);
   if (footer.ok()) {
@@ -114,7 +117,7 @@ Result<bool> SegmentReader::Poll(std::uint64_t limit, bool reopen) {
     }
     if (moved && got == want) continue;
     if (got < want || window >= kMaxWindowBytes) break;  // all there is was seen
-    window *= 2;  // one step larger than the window
+    window *= 2;                                         // one step larger than the window
   }
   if (tail_->window.capacity() > 4 * kWindowBytes) tail_->window = {};
   return news;
@@ -152,11 +155,11 @@ std::optional<std::size_t> SegmentReader::FindSlot(std::uint32_t tensor) const n
 }
 
 // A sealed block is verified at its first use; what is remembered is only that it was right.
-#define LUFF_SEALED_BLOCK_(function, bit)                                             \
-  const bool verify = (verified_[slot] & (bit)) == 0;                                 \
-  auto block = footer_->function(footer_->tensors()[slot], verify);                   \
-  if (!block.ok()) return Located(block.status());                                    \
-  verified_[slot] = static_cast<std::uint8_t>(verified_[slot] | (bit));               \
+#define LUFF_SEALED_BLOCK_(function, bit)                               \
+  const bool verify = (verified_[slot] & (bit)) == 0;                   \
+  auto block = footer_->function(footer_->tensors()[slot], verify);     \
+  if (!block.ok()) return Located(block.status());                      \
+  verified_[slot] = static_cast<std::uint8_t>(verified_[slot] | (bit)); \
   return block
 
 Result<format::SummaryBlock> SegmentReader::Summaries(std::size_t slot) const {
@@ -188,7 +191,9 @@ std::uint32_t SegmentReader::frame_kinds() const noexcept {
   return footer_ ? footer_->head().kinds : tail_->columns.kinds();
 }
 
-std::int64_t SegmentReader::heartbeat_unix_ns() const noexcept { return tail_ ? tail_->columns.heartbeat_unix_ns() : 0; }
+std::int64_t SegmentReader::heartbeat_unix_ns() const noexcept {
+  return tail_ ? tail_->columns.heartbeat_unix_ns() : 0;
+}
 
 Result<std::vector<format::FrameEntry>> SegmentReader::FramesOf(std::uint64_t ordinal) const {
   std::vector<format::FrameEntry> found;
@@ -224,7 +229,8 @@ Result<std::span<const std::byte>> SegmentReader::ReadFrame(const format::FrameE
   if (file_) {
     window = file_->bytes();
   } else {
-    if (entry.frame_bytes > format::kMaxFrameBody + 64ULL) return Corruption("frame of an impossible size: " + path_);
+    if (entry.frame_bytes > format::kMaxFrameBody + 64ULL)
+      return Corruption("frame of an impossible size: " + path_);
     scratch->resize(entry.frame_bytes);
     LUFF_ASSIGN_OR_RETURN(const std::size_t got, tail_->file->ReadAt(*scratch, entry.offset));
     window = std::span<const std::byte>(*scratch).first(got);

@@ -88,18 +88,20 @@ void TailColumns::AddColumns(const FrameView& frame, std::uint32_t step) {
       }
       return;
     }
-    default:
-      AddFrame(frame);
+    default: AddFrame(frame);
   }
 }
 
 void TailColumns::AddFrame(const FrameView& frame) {
-  if (frame.kind == FrameKind::kHeartbeat) {  // no footer lists it: the list must be the one that a footer will have
-    if (const auto beat = format::ParseHeartbeatUntrusted(frame.body); beat.ok()) heartbeat_ = std::max(heartbeat_, *beat);
+  if (frame.kind ==
+      FrameKind::kHeartbeat) {  // no footer lists it: the list must be the one that a footer will have
+    if (const auto beat = format::ParseHeartbeatUntrusted(frame.body); beat.ok())
+      heartbeat_ = std::max(heartbeat_, *beat);
     return;
   }
   frames_.push_back({static_cast<std::uint16_t>(frame.kind), 0,
-                     static_cast<std::uint32_t>(frame.next_offset - frame.offset), frame.ordinal, frame.offset});
+                     static_cast<std::uint32_t>(frame.next_offset - frame.offset), frame.ordinal,
+                     frame.offset});
   kinds_ |= 1U << (static_cast<unsigned>(frame.kind) & 31U);
 }
 

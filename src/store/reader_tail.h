@@ -14,16 +14,19 @@ namespace luff::store {
 /// Rows of a segment that has no footer yet, in the columns that a footer would have. **Thread-compatible.**
 class TailColumns {
  public:
-  /// Takes in the frames of `window`, which begins at `offset` of file `sequence`, a place between publications. Returns the
-  /// offset up to which all is taken in: the end of the last step mark, or of loose frames. Steps without mark are
-  /// left for the next call. `footer` is set when the segment's footer was met.
+  /// Takes in the frames of `window`, which begins at `offset` of file `sequence`, a place between
+  /// publications. Returns the offset up to which all is taken in: the end of the last step mark, or of loose
+  /// frames. Steps without mark are left for the next call. `footer` is set when the segment's footer was
+  /// met.
   [[nodiscard]] std::uint64_t TakeInUntrusted(std::span<const std::byte> window, std::uint64_t offset,
                                               std::uint64_t sequence, bool* footer);
 
   [[nodiscard]] const format::StepColumns& steps() const noexcept { return view_; }
   [[nodiscard]] std::size_t slot_count() const noexcept { return tensors_.size(); }
   [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept { return tensors_[slot].tensor; }
-  [[nodiscard]] const std::unordered_map<std::uint32_t, std::uint32_t>& slots() const noexcept { return slots_; }
+  [[nodiscard]] const std::unordered_map<std::uint32_t, std::uint32_t>& slots() const noexcept {
+    return slots_;
+  }
   [[nodiscard]] format::SummaryBlock Summaries(std::size_t slot) const noexcept;
   [[nodiscard]] format::ScalarBlock Scalars(std::size_t slot) const noexcept;
   [[nodiscard]] format::IndexBlock Index(std::size_t slot) const noexcept;

@@ -23,7 +23,8 @@ class Verifier {
     LUFF_ASSIGN_OR_RETURN(const auto names, Env::Real().List(worker.folder()));
     std::uint64_t newest = 0;
     for (const std::string& name : names) {
-      if (const auto parsed = ParseStreamFileName(name); parsed && parsed->meta) newest = std::max(newest, parsed->sequence);
+      if (const auto parsed = ParseStreamFileName(name); parsed && parsed->meta)
+        newest = std::max(newest, parsed->sequence);
     }
     for (const std::string& name : names) {
       const auto parsed = ParseStreamFileName(name);
@@ -61,7 +62,8 @@ class Verifier {
   }
 
   /// Every frame and, when there is one, all of the footer.
-  void Segment(const std::string& path, std::span<const std::byte> file, std::uint64_t sequence, bool newest) {
+  void Segment(const std::string& path, std::span<const std::byte> file, std::uint64_t sequence,
+               bool newest) {
     if (const auto header = format::ParseFileHeaderUntrusted(file, format::kMetaMagic); !header.ok()) {
       if (newest && file.size() < format::kFileHeaderBytes) return Note(path + ": begun, nothing in it yet");
       return Tell(path, 0, std::string(header.status().message()) + "; the steps of this segment are lost");
@@ -84,11 +86,14 @@ class Verifier {
         const bool zeros = std::all_of(rows.begin() + static_cast<std::ptrdiff_t>(at), rows.end(),
                                        [](std::byte b) { return b == std::byte{0}; });
         if (!footer.ok() && (zeros || outcome == format::FrameOutcome::kIncomplete)) {
-          Note(path + ": ends in the middle of a step at byte " + std::to_string(at) + ", which was never published");
+          Note(path + ": ends in the middle of a step at byte " + std::to_string(at) +
+               ", which was never published");
         } else {
-          Tell(path, at, "damaged frame; " + (footer.ok() ? std::string("histograms, events and documents of up to ")
-                                                           : std::string("all steps in the last ")) +
-                             std::to_string(left) + " bytes are lost");
+          Tell(path, at,
+               "damaged frame; " +
+                   (footer.ok() ? std::string("histograms, events and documents of up to ")
+                                : std::string("all steps in the last ")) +
+                   std::to_string(left) + " bytes are lost");
         }
         break;
       }
@@ -96,11 +101,14 @@ class Verifier {
       Body(path, frame);
       if (frame.kind == FrameKind::kStep) {
         const auto mark = format::ParseStepMarkUntrusted(frame.body);
-        if (!mark.ok()) Tell(path, at, "step mark: " + std::string(mark.status().message()) + "; the step is lost");
+        if (!mark.ok())
+          Tell(path, at, "step mark: " + std::string(mark.status().message()) + "; the step is lost");
         else if (frame.ordinal != ordinal || mark->frames != in_step) {
-          if (in_step != 0 || mark->frames != 0) Tell(path, at, "found " + std::to_string(in_step) + " frames, expected the " +
-                             std::to_string(mark->frames) + " that the step mark counts; rows of global step " +
-                             std::to_string(mark->global_step) + " are lost");
+          if (in_step != 0 || mark->frames != 0)
+            Tell(path, at,
+                 "found " + std::to_string(in_step) + " frames, expected the " +
+                     std::to_string(mark->frames) + " that the step mark counts; rows of global step " +
+                     std::to_string(mark->global_step) + " are lost");
         }
         in_step = 0;
       } else if (frame.ordinal != format::kLooseOrdinal && frame.kind != FrameKind::kFooter) {
@@ -148,13 +156,15 @@ class Verifier {
       }
       default: break;
     }
-    if (!status.ok()) Tell(path, frame.offset, std::string(status.message()) + "; the rows of this frame are lost");
+    if (!status.ok())
+      Tell(path, frame.offset, std::string(status.message()) + "; the rows of this frame are lost");
   }
 
   void Footer(const std::string& path, const format::FooterView& footer) {
     ++report_->footers;
     const auto check = [&](const auto& result, const char* lost) {
-      if (!result.ok()) Tell(path, footer.offset(), std::string(result.status().message()) + "; lost: " + lost);
+      if (!result.ok())
+        Tell(path, footer.offset(), std::string(result.status().message()) + "; lost: " + lost);
     };
     check(footer.TensorDefsUntrusted(), "names of tensors");
     check(footer.LayoutDefsUntrusted(), "shapes");
@@ -184,13 +194,17 @@ class Verifier {
       at = *next;
       const auto chunk = format::ParseChunkUntrusted(file, at);
       if (!chunk.ok()) {
-        if (chunk.status().code() == StatusCode::kOutOfRange) return;  // torn; rows that point here are told of below
-        Tell(path, at, std::string(chunk.status().message()) + "; chunks behind it are checked by their rows only");
+        if (chunk.status().code() == StatusCode::kOutOfRange)
+          return;  // torn; rows that point here are told of below
+        Tell(path, at,
+             std::string(chunk.status().message()) + "; chunks behind it are checked by their rows only");
         return;
       }
       ++report_->chunks;
       if (const Status status = format::VerifyChunkUntrusted(*chunk); !status.ok()) {
-        Tell(path, at, std::string(status.message()) + "; lost: a value of tensor " + std::to_string(chunk->header.tensor));
+        Tell(path, at,
+             std::string(status.message()) + "; lost: a value of tensor " +
+                 std::to_string(chunk->header.tensor));
       }
       at += format::ChunkSpace(chunk->header.stored_bytes);
     }
@@ -207,7 +221,8 @@ class Verifier {
     for (std::size_t slot = 0; slot < segment.slot_count(); ++slot) {
       const std::uint32_t tensor = segment.slot_tensor(slot);
       if (!defined.contains(tensor)) {
-        Tell(segment.path(), 0, "rows of tensor " + std::to_string(tensor) + ", which is not defined; they are lost");
+        Tell(segment.path(), 0,
+             "rows of tensor " + std::to_string(tensor) + ", which is not defined; they are lost");
       }
       const auto index = segment.Index(slot);
       if (!index.ok()) continue;  // told of by Footer
@@ -215,24 +230,30 @@ class Verifier {
         const format::IndexRow& row = index->rows[i];
         ++report_->rows;
         const std::int64_t step = segment.steps().global_step[index->step[i]];
-        const std::string value = "value of tensor " + std::to_string(tensor) + " at global step " + std::to_string(step);
+        const std::string value =
+            "value of tensor " + std::to_string(tensor) + " at global step " + std::to_string(step);
         if (worker.FindLayout(epoch, row.layout) == nullptr) {
-          Tell(segment.path(), 0, value + " has layout " + std::to_string(row.layout) + ", which is not defined; it is lost");
+          Tell(segment.path(), 0,
+               value + " has layout " + std::to_string(row.layout) + ", which is not defined; it is lost");
           continue;
         }
         const auto place = worker.Locate(row);
         if (!place.ok()) {
-          if (place.status().code() == StatusCode::kOutOfRange) ++retired;
-          else Tell(segment.path(), 0, value + ": " + std::string(place.status().message()));
+          if (place.status().code() == StatusCode::kOutOfRange)
+            ++retired;
+          else
+            Tell(segment.path(), 0, value + ": " + std::string(place.status().message()));
           continue;
         }
         const auto read = worker.ReadPayload(std::span(&row, 1), row.raw_bytes);
         if (!read.ok()) {
-          Tell(worker.DataPath(place->data_file), place->offset, "lost: " + value + ": " + std::string(read.status().message()));
+          Tell(worker.DataPath(place->data_file), place->offset,
+               "lost: " + value + ": " + std::string(read.status().message()));
         }
       }
     }
-    if (retired > 0) Note(segment.path() + ": " + std::to_string(retired) + " values were deleted by retention");
+    if (retired > 0)
+      Note(segment.path() + ": " + std::to_string(retired) + " values were deleted by retention");
   }
 
   std::string root_;

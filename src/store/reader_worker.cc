@@ -17,21 +17,26 @@
 namespace luff::store {
 namespace {
 
-constexpr std::int64_t kCheckEveryNs = 500'000'000;     // directory, although the live page says nothing is new
-constexpr std::int64_t kFreshNs = 2'000'000'000;        // a directory changed so recently may change again in the same tick
+constexpr std::int64_t kCheckEveryNs = 500'000'000;  // directory, although the live page says nothing is new
+constexpr std::int64_t kFreshNs =
+    2'000'000'000;  // a directory changed so recently may change again in the same tick
 constexpr std::size_t kMaxProblems = 100;
-constexpr std::uint32_t kLooseKinds =
-    1U << static_cast<unsigned>(format::FrameKind::kDocument) | 1U << static_cast<unsigned>(format::FrameKind::kGapRows) |
-    1U << static_cast<unsigned>(format::FrameKind::kAck) | 1U << static_cast<unsigned>(format::FrameKind::kEnd) |
-    1U << static_cast<unsigned>(format::FrameKind::kRelocate) | 1U << static_cast<unsigned>(format::FrameKind::kRetire);
+constexpr std::uint32_t kLooseKinds = 1U << static_cast<unsigned>(format::FrameKind::kDocument) |
+                                      1U << static_cast<unsigned>(format::FrameKind::kGapRows) |
+                                      1U << static_cast<unsigned>(format::FrameKind::kAck) |
+                                      1U << static_cast<unsigned>(format::FrameKind::kEnd) |
+                                      1U << static_cast<unsigned>(format::FrameKind::kRelocate) |
+                                      1U << static_cast<unsigned>(format::FrameKind::kRetire);
 
 std::int64_t ModifiedNs(const std::string& path) noexcept {
-  struct stat info {};
+  struct stat info{};
   if (stat(path.c_str(), &info) != 0) return -1;
   return static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
-std::uint64_t DefKey(std::uint32_t epoch, std::uint32_t id) noexcept { return std::uint64_t{epoch} << 32 | id; }
+std::uint64_t DefKey(std::uint32_t epoch, std::uint32_t id) noexcept {
+  return std::uint64_t{epoch} << 32 | id;
+}
 
 }  // namespace
 
@@ -59,7 +64,8 @@ Result<std::unique_ptr<WorkerReader>> WorkerReader::Open(const std::string& fold
 }
 
 void WorkerReader::Problem(std::string text) {
-  if (problems_.size() < kMaxProblems && std::find(problems_.begin(), problems_.end(), text) == problems_.end()) {
+  if (problems_.size() < kMaxProblems &&
+      std::find(problems_.begin(), problems_.end(), text) == problems_.end()) {
     problems_.push_back(std::move(text));
   }
 }
@@ -69,7 +75,7 @@ void WorkerReader::OpenLive() {
   if (!options_.use_live_page) return;
   const int fd = open((folder_ + "/live").c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
-  struct stat info {};
+  struct stat info{};
   void* at = MAP_FAILED;
   if (fstat(fd, &info) == 0 && info.st_size >= static_cast<off_t>(format::kPageBytes)) {
     at = mmap(nullptr, format::kPageBytes, PROT_READ, MAP_SHARED, fd, 0);
@@ -80,7 +86,8 @@ void WorkerReader::OpenLive() {
   live->page = static_cast<const format::LivePage*>(at);
   const format::LivePage& page = *live->page;
   const HostIdentity here = ThisHost();
-  if (page.magic != format::kLiveMagic || page.layout != format::kLiveLayout || page.worker != worker_) return;
+  if (page.magic != format::kLiveMagic || page.layout != format::kLiveLayout || page.worker != worker_)
+    return;
   const auto head = std::span(static_cast<const std::byte*>(at), offsetof(format::LivePage, checksum));
   if (HashBytes(head.data(), head.size()) != page.checksum) return;
   if (std::memcmp(page.run_id, run_.run_id.data(), sizeof(page.run_id)) != 0) return;
@@ -95,7 +102,8 @@ Liveness WorkerReader::liveness() const {
   if (live_) {
     result.heartbeat_unix_ns =
         std::max(heartbeat_, live_->page->heartbeat_unix_ns.load(std::memory_order_relaxed));
-    result.process_exists = live_->pid_start_ticks != 0 && ProcessStartTicks(live_->pid) == live_->pid_start_ticks;
+    result.process_exists =
+        live_->pid_start_ticks != 0 && ProcessStartTicks(live_->pid) == live_->pid_start_ticks;
   }
   return result;
 }
@@ -109,7 +117,8 @@ Result<bool> WorkerReader::Refresh(bool thorough) {
     const std::uint64_t position = live_->page->meta_position.load(std::memory_order_acquire);
     const std::uint32_t changes = live_->page->changes.load(std::memory_order_relaxed);
     if (position == live_position_ && changes == live_changes_) return false;
-    const bool same_file = !segments_.empty() && segments_.back()->sequence() == format::PositionSequence(position);
+    const bool same_file =
+        !segments_.empty() && segments_.back()->sequence() == format::PositionSequence(position);
     if (same_file && changes == live_changes_ && !segments_.back()->sealed()) {
       live_position_ = position;
       return PollTail(format::PositionLength(position));
@@ -155,7 +164,8 @@ Result<bool> WorkerReader::ScanFolder() {
   auto names = Env::Real().List(folder_);
   if (!names.ok()) {
     if (segments_.empty()) return names.status();
-    Problem(std::string(names.status().message()));  // vanished behind our back: what was mapped stays readable
+    Problem(
+        std::string(names.status().message()));  // vanished behind our back: what was mapped stays readable
     return false;
   }
   std::map<std::uint64_t, std::uint32_t> files;  // sequence, highest generation
@@ -169,11 +179,13 @@ Result<bool> WorkerReader::ScanFolder() {
   bool news = PollTail(~std::uint64_t{0});
   std::vector<SegmentReader*> fresh;
   for (const auto& [sequence, generation] : files) {
-    const auto at = std::lower_bound(segments_.begin(), segments_.end(), sequence,
-                                     [](const auto& segment, std::uint64_t key) { return segment->sequence() < key; });
+    const auto at =
+        std::lower_bound(segments_.begin(), segments_.end(), sequence,
+                         [](const auto& segment, std::uint64_t key) { return segment->sequence() < key; });
     const bool known = at != segments_.end() && (*at)->sequence() == sequence;
     if (known && (*at)->generation() >= generation) continue;
-    auto opened = SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence, generation);
+    auto opened =
+        SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence, generation);
     if (!opened.ok()) {
       // The newest file may be seen before its header is written; an old one that is unreadable stays so.
       if (sequence != files.rbegin()->first && unreadable_.insert(sequence).second) {
@@ -181,7 +193,8 @@ Result<bool> WorkerReader::ScanFolder() {
       }
       continue;
     }
-    if (!(*opened)->damage().ok()) Problem("footer is not used: " + std::string((*opened)->damage().message()));
+    if (!(*opened)->damage().ok())
+      Problem("footer is not used: " + std::string((*opened)->damage().message()));
     fresh.push_back(opened->get());
     if (known) {
       *at = std::move(opened).value();
@@ -263,9 +276,10 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
         if (const auto rows = format::ParseGapRowsUntrusted(*body); rows.ok()) {
           for (const format::GapRow& row : *rows) {
             const std::uint32_t epoch = segment.header().epoch;
-            const auto [at, fresh] = gaps_.try_emplace({DefKey(epoch, row.tensor), std::uint64_t{row.collection} << 32 |
-                                                        static_cast<std::uint32_t>(row.reason << 16) | row.forms},
-                                                       Gap{epoch, row});
+            const auto [at, fresh] = gaps_.try_emplace(
+                {DefKey(epoch, row.tensor), std::uint64_t{row.collection} << 32 |
+                                                static_cast<std::uint32_t>(row.reason << 16) | row.forms},
+                Gap{epoch, row});
             if (fresh) continue;
             format::GapRow& sum = at->second.row;
             sum.count += row.count;
@@ -281,14 +295,16 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
         }
         break;
       case format::FrameKind::kEnd:
-        if (const auto mark = format::ParseEndMarkUntrusted(*body); mark.ok() && segment.header().epoch == epoch_) {
+        if (const auto mark = format::ParseEndMarkUntrusted(*body);
+            mark.ok() && segment.header().epoch == epoch_) {
           end_ = *mark;
           heartbeat_ = std::max(heartbeat_, mark->unix_ns);
         }
         break;
       case format::FrameKind::kRelocate:
         if (const auto rows = format::ParseRelocateRowsUntrusted(*body); rows.ok()) {
-          for (const auto& row : *rows) relocated_[{row.from_file, row.from_offset}] = {row.to_file, row.to_offset};
+          for (const auto& row : *rows)
+            relocated_[{row.from_file, row.from_offset}] = {row.to_file, row.to_offset};
         }
         break;
       case format::FrameKind::kRetire:
@@ -299,8 +315,7 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
           }
         }
         break;
-      default:
-        break;
+      default: break;
     }
   }
 }
@@ -337,7 +352,8 @@ std::optional<WorkerReader::StepPlace> WorkerReader::FirstStepFrom(std::uint64_t
   for (; low < segments_.size(); ++low) {
     const auto ordinals = segments_[low]->steps().ordinal;
     if (ordinals.empty() || ordinals.back() < ordinal) continue;
-    if (const auto exact = segments_[low]->FindOrdinal(ordinal)) return StepPlace{segments_[low].get(), *exact};
+    if (const auto exact = segments_[low]->FindOrdinal(ordinal))
+      return StepPlace{segments_[low].get(), *exact};
     const auto at = std::lower_bound(ordinals.begin(), ordinals.end(), ordinal);
     return StepPlace{segments_[low].get(), static_cast<std::uint32_t>(at - ordinals.begin())};
   }

@@ -1,4 +1,5 @@
-// Retention with references: whatever is kept and deleted, a kept row reads its value and no row reads a wrong one.
+// Retention with references: whatever is kept and deleted, a kept row reads its value and no row reads a
+// wrong one.
 #include <filesystem>
 #include <map>
 #include <random>
@@ -36,8 +37,8 @@ class Driver {
   struct Row {
     std::uint32_t tensor;
     Retention retention;
-    std::int64_t value_of;     // the step whose value it has: an earlier one when unchanged
-    std::uint32_t alias_of;    // the tensor whose value it has
+    std::int64_t value_of;   // the step whose value it has: an earlier one when unchanged
+    std::uint32_t alias_of;  // the tensor whose value it has
   };
   void Step(std::int64_t step, const std::vector<Row>& rows) {
     StepBatch batch;
@@ -92,7 +93,8 @@ class Driver {
             EXPECT_EQ(payload.status().code(), StatusCode::kOutOfRange) << payload.status().ToString();
             continue;
           }
-          EXPECT_TRUE(std::ranges::equal(payload->bytes, expected_.at(key))) << key.first << " at " << key.second;
+          EXPECT_TRUE(std::ranges::equal(payload->bytes, expected_.at(key)))
+              << key.first << " at " << key.second;
           readable[key] = true;
         }
       }
@@ -124,7 +126,8 @@ class Driver {
 
   std::string run_;
   std::unique_ptr<WorkerWriter> writer_;
-  std::map<std::pair<std::uint32_t, std::int64_t>, Place> stored_;  // as capture remembers them: never updated by itself
+  std::map<std::pair<std::uint32_t, std::int64_t>, Place>
+      stored_;  // as capture remembers them: never updated by itself
   std::map<std::pair<std::uint32_t, std::int64_t>, std::vector<std::byte>> expected_;
   std::map<std::pair<std::uint32_t, std::int64_t>, Retention> policy_of_;
   std::map<std::pair<int, std::int64_t>, std::vector<std::int64_t>> steps_;
@@ -215,7 +218,8 @@ TEST(RetentionTest, MaxBytesThinsWhatMayBeThinnedAndThenSaysSo) {
   const std::vector<std::byte> big(2 << 20, std::byte{1});
   block.Add(0, big, false);
   std::vector<Place> places;
-  EXPECT_EQ(driver.writer().AppendChunks(block.refs(), {}, 4000, &places).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(driver.writer().AppendChunks(block.refs(), {}, 4000, &places).code(),
+            StatusCode::kResourceExhausted);
   EXPECT_TRUE(driver.writer().payload_budget_exhausted());
 }
 

@@ -26,7 +26,8 @@ Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool j
   if (path.empty()) return InvalidArgument("found an empty path, expected that of a run directory");
   auto existing = ReadRunFile(env, path);
   if (existing.ok() && !join && !resume) {
-    return AlreadyExists("found a run, expected a new or empty directory; resume it or name another: " + path);
+    return AlreadyExists("found a run, expected a new or empty directory; resume it or name another: " +
+                         path);
   }
   if (!existing.ok() && existing.status().code() != StatusCode::kNotFound &&
       existing.status().code() != StatusCode::kFailedPrecondition) {
@@ -62,7 +63,8 @@ Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool j
     (void)env.Remove(temporary);
     if (status.code() == StatusCode::kAlreadyExists) {
       if (!join && !resume) {
-        return AlreadyExists("found a run that another process has just created; name another directory: " + path);
+        return AlreadyExists("found a run that another process has just created; name another directory: " +
+                             path);
       }
     } else if (!status.ok()) {
       return status;

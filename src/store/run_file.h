@@ -14,7 +14,8 @@ inline constexpr std::uint64_t kMaxRunFileBytes = 1 << 20;
 [[nodiscard]] std::string FormatRunFile(const RunInfo& info);
 /// Errors: kCorruption (no JSON, or fields missing), kUnsupportedVersion (names both versions).
 [[nodiscard]] Result<RunInfo> ParseRunFileUntrusted(std::string_view text);
-/// Errors: kNotFound (no such directory), kFailedPrecondition (a directory that is no run), those of parsing, kIo.
+/// Errors: kNotFound (no such directory), kFailedPrecondition (a directory that is no run), those of parsing,
+/// kIo.
 [[nodiscard]] Result<RunInfo> ReadRunFile(Env& env, const std::string& run_path);
 
 }  // namespace luff::store

@@ -15,7 +15,8 @@
 #include "luff/store/reader.h"
 #include "luff/store/writer.h"
 
-/// Words of the tests of this room: a run in a temporary directory, steps with values that follow from tensor and step.
+/// Words of the tests of this room: a run in a temporary directory, steps with values that follow from tensor
+/// and step.
 namespace luff::store {
 
 class TemporaryDirectory {
@@ -39,7 +40,8 @@ class TemporaryDirectory {
 /// The only value that (tensor, step) may ever read as.
 inline std::vector<std::byte> ValueOf(std::uint32_t tensor, std::int64_t step, std::size_t elements) {
   std::vector<std::byte> value(elements * 4);
-  std::uint64_t state = (std::uint64_t{tensor} << 32 ^ static_cast<std::uint64_t>(step)) * 0x9E3779B97F4A7C15ULL + 1;
+  std::uint64_t state =
+      (std::uint64_t{tensor} << 32 ^ static_cast<std::uint64_t>(step)) * 0x9E3779B97F4A7C15ULL + 1;
   for (std::size_t i = 0; i < elements; ++i) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
     const auto word = static_cast<std::uint32_t>(state >> 33);

@@ -12,8 +12,8 @@
 #include "store/live_page.h"
 #include "store/merge.h"
 #include "store/meta_stream.h"
-#include "store/payload_store.h"
 #include "store/paths.h"
+#include "store/payload_store.h"
 
 namespace luff::store {
 namespace {
@@ -26,10 +26,11 @@ constexpr std::int64_t kLastRetryNs = 10 * kSecond;
 constexpr std::uint64_t kMaxPendingBytes = 8ULL << 20;  // rows kept in memory while the disk refuses them
 
 std::uint64_t RowBytes(const StepBatch& batch) noexcept {
-  std::uint64_t bytes = sizeof(format::StepMark) + batch.summaries.size() * sizeof(format::SummaryRow) +
-                        batch.index.size() * sizeof(format::IndexRow) + batch.forms.size() * sizeof(format::FormRow) +
-                        batch.scalars.size() * sizeof(format::ScalarRow) +
-                        batch.events.size() * sizeof(format::EventRow) + batch.gaps.size() * sizeof(format::GapRow);
+  std::uint64_t bytes =
+      sizeof(format::StepMark) + batch.summaries.size() * sizeof(format::SummaryRow) +
+      batch.index.size() * sizeof(format::IndexRow) + batch.forms.size() * sizeof(format::FormRow) +
+      batch.scalars.size() * sizeof(format::ScalarRow) + batch.events.size() * sizeof(format::EventRow) +
+      batch.gaps.size() * sizeof(format::GapRow);
   for (const auto& [tensor, bins] : batch.histograms) bytes += bins.size() * sizeof(HistogramBin);
   for (const auto& [tensor, units] : batch.units) bytes += units.positive.size() * 24;
   for (const std::string& json : batch.event_json) bytes += json.size();
@@ -43,8 +44,8 @@ std::uint64_t RowCount(const StepBatch& batch) noexcept {
 
 class FileWorkerWriter final : public WorkerWriter {
  public:
-  FileWorkerWriter(Env& env, const WriterOptions& options, std::unique_ptr<LivePageWriter> live, MetaStream::Start meta,
-                   const PayloadStore::Start& payload, std::uint64_t meta_max_bytes)
+  FileWorkerWriter(Env& env, const WriterOptions& options, std::unique_ptr<LivePageWriter> live,
+                   MetaStream::Start meta, const PayloadStore::Start& payload, std::uint64_t meta_max_bytes)
       : env_(env),
         options_(options),
         live_(std::move(live)),
@@ -72,12 +73,16 @@ class FileWorkerWriter final : public WorkerWriter {
   void Heartbeat() override;
   Status Close(format::EndReason reason) override;
 
-  bool payload_budget_exhausted() const noexcept override { return exhausted_.load(std::memory_order_relaxed); }
+  bool payload_budget_exhausted() const noexcept override {
+    return exhausted_.load(std::memory_order_relaxed);
+  }
   bool ChunkIsKept(Place place) const noexcept override { return payload_.IsKept(place); }
   Place Resolve(Place place) const noexcept override { return payload_.Resolve(place); }
   std::uint32_t epoch() const noexcept override { return meta_.epoch(); }
   std::uint64_t next_ordinal() const noexcept override { return meta_.next_ordinal(); }
-  std::uint64_t bytes_written() const noexcept override { return bytes_written_.load(std::memory_order_relaxed); }
+  std::uint64_t bytes_written() const noexcept override {
+    return bytes_written_.load(std::memory_order_relaxed);
+  }
 
  private:
   /// False in a forked child: the files are its parent's, and it must leave them alone.
@@ -129,14 +134,16 @@ class FileWorkerWriter final : public WorkerWriter {
 };
 
 format::GapReason ReasonOf(const Status& status) noexcept {
-  return status.code() == StatusCode::kResourceExhausted ? format::GapReason::kDiskFull : format::GapReason::kIoError;
+  return status.code() == StatusCode::kResourceExhausted ? format::GapReason::kDiskFull
+                                                         : format::GapReason::kIoError;
 }
 
-Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retention retention, std::int64_t global_step,
-                                      std::vector<Place>* places) {
+Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retention retention,
+                                      std::int64_t global_step, std::vector<Place>* places) {
   try {
     places->clear();
-    if (closed_ || !Mine()) return FailedPrecondition("the writer is closed, or belongs to the parent process");
+    if (closed_ || !Mine())
+      return FailedPrecondition("the writer is closed, or belongs to the parent process");
     if (payload_retry_at_ns_ != 0 && env_.NowMonotonicNs() < payload_retry_at_ns_) {
       return Unavailable("payload was refused a moment ago; tried again soon");
     }
@@ -162,7 +169,8 @@ Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retentio
 
 Status FileWorkerWriter::Publish(StepBatch& batch, bool step) {
   try {
-    if (closed_ || !Mine()) return FailedPrecondition("the writer is closed, or belongs to the parent process");
+    if (closed_ || !Mine())
+      return FailedPrecondition("the writer is closed, or belongs to the parent process");
     if (failing_ && (!MayTry() || !Recover())) {
       Keep(batch, step);
       return failure_status_;
@@ -298,7 +306,8 @@ void FileWorkerWriter::Keep(const StepBatch& batch, bool step) {
     dropped_.last_step = std::max(dropped_.last_step, batch.mark.global_step);
   }
   const auto forms = [&](bool present, format::Form form) {
-    if (present) dropped_.forms = static_cast<std::uint16_t>(dropped_.forms | static_cast<std::uint16_t>(form));
+    if (present)
+      dropped_.forms = static_cast<std::uint16_t>(dropped_.forms | static_cast<std::uint16_t>(form));
   };
   forms(!batch.summaries.empty(), format::Form::kSummary);
   forms(!batch.index.empty(), format::Form::kRaw);
@@ -420,14 +429,15 @@ Result<std::unique_ptr<WorkerWriter>> WorkerWriter::Open(const WriterOptions& op
     payload.segment_bytes = std::clamp<std::uint64_t>(options.segment_bytes_payload, 1 << 14, 1ULL << 34);
     std::uint64_t meta_max_bytes = options.summary_max_bytes;
     if (options.max_bytes != 0) {
-      const std::uint64_t summaries =
-          options.summary_max_bytes != 0 ? std::min(options.summary_max_bytes, options.max_bytes)
-                                         : options.max_bytes / 4;
+      const std::uint64_t summaries = options.summary_max_bytes != 0
+                                          ? std::min(options.summary_max_bytes, options.max_bytes)
+                                          : options.max_bytes / 4;
       meta_max_bytes = summaries;
       payload.max_bytes = std::max<std::uint64_t>(options.max_bytes - summaries, 1);
     }
     payload.direct = options.direct_io != WriterOptions::Direct::kOff;
-    auto writer = std::make_unique<FileWorkerWriter>(env, options, std::move(live), meta, payload, meta_max_bytes);
+    auto writer =
+        std::make_unique<FileWorkerWriter>(env, options, std::move(live), meta, payload, meta_max_bytes);
     LUFF_RETURN_IF_ERROR(writer->Start(run, earlier));
     return std::unique_ptr<WorkerWriter>(std::move(writer));
   } catch (const std::bad_alloc&) {

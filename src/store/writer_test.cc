@@ -125,7 +125,8 @@ TEST_F(WriterTest, SegmentsAreSealedAndReadTheSame) {
 TEST_F(WriterTest, BigBlocksGoRoundThePageCacheAndReadTheSame) {
   Open();
   constexpr std::size_t kBig = 300'000;  // 1.2 MB each: direct, with a rest of less than a page
-  for (std::int64_t step = 0; step < 4; ++step) ASSERT_TRUE(Step(step, step % 2 == 0 ? kBig : kElements).ok());
+  for (std::int64_t step = 0; step < 4; ++step)
+    ASSERT_TRUE(Step(step, step % 2 == 0 ? kBig : kElements).ok());
   ASSERT_TRUE(writer_->Close(format::EndReason::kCompleted).ok());
   EXPECT_EQ(GoodSteps(*Read(), kBig), (std::vector<std::int64_t>{0, 2}));
   EXPECT_EQ(GoodSteps(*Read(), kElements), (std::vector<std::int64_t>{1, 3}));
@@ -279,7 +280,8 @@ TEST(ControlTest, NumbersGrowAndRecordsReadBack) {
 TEST(ControlTest, HostileTextIsRefused) {
   const std::string deep(100'000, '[');
   EXPECT_EQ(ParseControlUntrusted(deep).status().code(), StatusCode::kCorruption);
-  EXPECT_EQ(ParseControlUntrusted("{\"number\":-1,\"kind\":\"stop\"}").status().code(), StatusCode::kCorruption);
+  EXPECT_EQ(ParseControlUntrusted("{\"number\":-1,\"kind\":\"stop\"}").status().code(),
+            StatusCode::kCorruption);
   EXPECT_EQ(ParseControlUntrusted("{\"number\":1}").status().code(), StatusCode::kCorruption);
   EXPECT_EQ(ParseControlUntrusted("{\"number\":1,\"kind\":\"stop\",\"deadline_s\":1e300}").status().code(),
             StatusCode::kCorruption);

@@ -9,9 +9,12 @@
 
 namespace luff {
 
-void ComputeDifference(const TensorView& view, std::byte* previous, bool update_previous, Difference* out) noexcept {
+void ComputeDifference(const TensorView& view, std::byte* previous, bool update_previous,
+                       Difference* out) noexcept {
   *out = Difference();
-  if (view.data == nullptr || previous == nullptr || !IsKnownDType(static_cast<std::uint8_t>(view.layout.dtype))) return;
+  if (view.data == nullptr || previous == nullptr ||
+      !IsKnownDType(static_cast<std::uint8_t>(view.layout.dtype)))
+    return;
   const tensor::FloatEnvironment environment;
   const std::size_t size = DTypeSize(view.layout.dtype);
   const auto kernel = tensor::Kernels().difference[static_cast<std::size_t>(view.layout.dtype)];

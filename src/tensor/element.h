@@ -34,7 +34,8 @@ template <typename T>
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-/// One of the 8-bit formats of OCP MX and of the "fnuz" family. Bits: sign, `exponent_bits`, the rest mantissa.
+/// One of the 8-bit formats of OCP MX and of the "fnuz" family. Bits: sign, `exponent_bits`, the rest
+/// mantissa.
 struct Float8Format {
   int exponent_bits;
   int bias;
@@ -55,7 +56,8 @@ struct Float8Format {
     return negative ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
   }
   if (!format.ieee && !format.fnuz && (code & 0x7f) == 0x7f) return kNan;
-  float value = exponent == 0 ? static_cast<float>(mantissa) : static_cast<float>(mantissa + (1 << mantissa_bits));
+  float value =
+      exponent == 0 ? static_cast<float>(mantissa) : static_cast<float>(mantissa + (1 << mantissa_bits));
   int power = (exponent == 0 ? 1 : exponent) - format.bias - mantissa_bits;
   for (; power > 0; --power) value *= 2;
   for (; power < 0; ++power) value /= 2;
@@ -79,10 +81,14 @@ using Float8Table = std::array<float, 256>;
   return table;
 }
 
-inline constexpr Float8Table kFloat8E4M3FN = MakeFloat8Table({.exponent_bits = 4, .bias = 7, .ieee = false, .fnuz = false});
-inline constexpr Float8Table kFloat8E5M2 = MakeFloat8Table({.exponent_bits = 5, .bias = 15, .ieee = true, .fnuz = false});
-inline constexpr Float8Table kFloat8E4M3FNUZ = MakeFloat8Table({.exponent_bits = 4, .bias = 8, .ieee = false, .fnuz = true});
-inline constexpr Float8Table kFloat8E5M2FNUZ = MakeFloat8Table({.exponent_bits = 5, .bias = 16, .ieee = false, .fnuz = true});
+inline constexpr Float8Table kFloat8E4M3FN =
+    MakeFloat8Table({.exponent_bits = 4, .bias = 7, .ieee = false, .fnuz = false});
+inline constexpr Float8Table kFloat8E5M2 =
+    MakeFloat8Table({.exponent_bits = 5, .bias = 15, .ieee = true, .fnuz = false});
+inline constexpr Float8Table kFloat8E4M3FNUZ =
+    MakeFloat8Table({.exponent_bits = 4, .bias = 8, .ieee = false, .fnuz = true});
+inline constexpr Float8Table kFloat8E5M2FNUZ =
+    MakeFloat8Table({.exponent_bits = 5, .bias = 16, .ieee = false, .fnuz = true});
 inline constexpr Float8Table kFloat8E8M0FNU = MakeE8M0Table();
 
 /// Magnitude of a complex number: NaN if either part is NaN, else Inf if either is infinite.
@@ -95,19 +101,32 @@ inline constexpr Float8Table kFloat8E8M0FNU = MakeE8M0Table();
 template <DType kType>
 [[nodiscard]] inline double ReadElement(const std::byte* from) noexcept {
   const auto byte = [from] { return static_cast<std::size_t>(*from); };
-  if constexpr (kType == DType::kBool) return byte() != 0 ? 1.0 : 0.0;
-  else if constexpr (kType == DType::kUInt8 || kType == DType::kString) return static_cast<double>(byte());
-  else if constexpr (kType == DType::kInt8) return LoadAs<std::int8_t>(from);
-  else if constexpr (kType == DType::kUInt16) return LoadAs<std::uint16_t>(from);
-  else if constexpr (kType == DType::kInt16) return LoadAs<std::int16_t>(from);
-  else if constexpr (kType == DType::kUInt32) return LoadAs<std::uint32_t>(from);
-  else if constexpr (kType == DType::kInt32) return LoadAs<std::int32_t>(from);
-  else if constexpr (kType == DType::kUInt64) return static_cast<double>(LoadAs<std::uint64_t>(from));
-  else if constexpr (kType == DType::kInt64) return static_cast<double>(LoadAs<std::int64_t>(from));
-  else if constexpr (kType == DType::kFloat16) return static_cast<double>(HalfToFloat(LoadAs<std::uint16_t>(from)));
-  else if constexpr (kType == DType::kBFloat16) return static_cast<double>(BFloat16ToFloat(LoadAs<std::uint16_t>(from)));
-  else if constexpr (kType == DType::kFloat32) return static_cast<double>(LoadAs<float>(from));
-  else if constexpr (kType == DType::kFloat64) return LoadAs<double>(from);
+  if constexpr (kType == DType::kBool)
+    return byte() != 0 ? 1.0 : 0.0;
+  else if constexpr (kType == DType::kUInt8 || kType == DType::kString)
+    return static_cast<double>(byte());
+  else if constexpr (kType == DType::kInt8)
+    return LoadAs<std::int8_t>(from);
+  else if constexpr (kType == DType::kUInt16)
+    return LoadAs<std::uint16_t>(from);
+  else if constexpr (kType == DType::kInt16)
+    return LoadAs<std::int16_t>(from);
+  else if constexpr (kType == DType::kUInt32)
+    return LoadAs<std::uint32_t>(from);
+  else if constexpr (kType == DType::kInt32)
+    return LoadAs<std::int32_t>(from);
+  else if constexpr (kType == DType::kUInt64)
+    return static_cast<double>(LoadAs<std::uint64_t>(from));
+  else if constexpr (kType == DType::kInt64)
+    return static_cast<double>(LoadAs<std::int64_t>(from));
+  else if constexpr (kType == DType::kFloat16)
+    return static_cast<double>(HalfToFloat(LoadAs<std::uint16_t>(from)));
+  else if constexpr (kType == DType::kBFloat16)
+    return static_cast<double>(BFloat16ToFloat(LoadAs<std::uint16_t>(from)));
+  else if constexpr (kType == DType::kFloat32)
+    return static_cast<double>(LoadAs<float>(from));
+  else if constexpr (kType == DType::kFloat64)
+    return LoadAs<double>(from);
   else if constexpr (kType == DType::kComplex64) {
     return Magnitude(static_cast<double>(LoadAs<float>(from)), static_cast<double>(LoadAs<float>(from + 4)));
   } else if constexpr (kType == DType::kComplex128) {
@@ -115,12 +134,18 @@ template <DType kType>
   } else if constexpr (kType == DType::kComplex32) {
     return Magnitude(static_cast<double>(HalfToFloat(LoadAs<std::uint16_t>(from))),
                      static_cast<double>(HalfToFloat(LoadAs<std::uint16_t>(from + 2))));
-  } else if constexpr (kType == DType::kFloat8E4M3FN) return static_cast<double>(kFloat8E4M3FN[byte()]);
-  else if constexpr (kType == DType::kFloat8E5M2) return static_cast<double>(kFloat8E5M2[byte()]);
-  else if constexpr (kType == DType::kFloat8E4M3FNUZ) return static_cast<double>(kFloat8E4M3FNUZ[byte()]);
-  else if constexpr (kType == DType::kFloat8E5M2FNUZ) return static_cast<double>(kFloat8E5M2FNUZ[byte()]);
-  else if constexpr (kType == DType::kFloat8E8M0FNU) return static_cast<double>(kFloat8E8M0FNU[byte()]);
-  else return 0.0;
+  } else if constexpr (kType == DType::kFloat8E4M3FN)
+    return static_cast<double>(kFloat8E4M3FN[byte()]);
+  else if constexpr (kType == DType::kFloat8E5M2)
+    return static_cast<double>(kFloat8E5M2[byte()]);
+  else if constexpr (kType == DType::kFloat8E4M3FNUZ)
+    return static_cast<double>(kFloat8E4M3FNUZ[byte()]);
+  else if constexpr (kType == DType::kFloat8E5M2FNUZ)
+    return static_cast<double>(kFloat8E5M2FNUZ[byte()]);
+  else if constexpr (kType == DType::kFloat8E8M0FNU)
+    return static_cast<double>(kFloat8E8M0FNU[byte()]);
+  else
+    return 0.0;
 }
 
 /// Which of the three meanings Summary::min_bits has.

@@ -32,7 +32,8 @@ void ToDouble(const std::byte* from, std::size_t count, double* to) noexcept {
     hn::StoreU(ToDoubles<0>(v, T{}), dd, target);
     if constexpr (kParts<T> == 2) hn::StoreU(ToDoubles<1>(v, T{}), dd, target + kHalf);
   };
-  for (; count >= kLanes; count -= kLanes, from += kLanes * L::kSize, to += kLanes) convert(L::Load(from), to);
+  for (; count >= kLanes; count -= kLanes, from += kLanes * L::kSize, to += kLanes)
+    convert(L::Load(from), to);
   if (count != 0) {
     double converted[kLanes];
     convert(LoadFew<L>(from, count), converted);
@@ -63,14 +64,14 @@ void ToFloat(const std::byte* from, std::size_t count, float* to) noexcept {
       if constexpr (kParts<T> == 2) hn::StoreU(narrow(ToDoubles<1>(v, T{})), DFHalf(), target + kHalf);
     }
   };
-  for (; count >= kLanes; count -= kLanes, from += kLanes * L::kSize, to += kLanes) convert(L::Load(from), to);
+  for (; count >= kLanes; count -= kLanes, from += kLanes * L::kSize, to += kLanes)
+    convert(L::Load(from), to);
   if (count != 0) {
     float converted[kLanes];
     convert(LoadFew<L>(from, count), converted);
     std::memcpy(to, converted, count * sizeof(float));
   }
 }
-
 
 // ---- Difference to an earlier value ----
 
@@ -95,11 +96,13 @@ HWY_INLINE std::uint64_t CountChanged(const std::byte* a, const std::byte* b, st
 }
 
 template <class L>
-void Differ(const std::byte* current, const std::byte* previous, std::size_t count, Difference* into) noexcept {
+void Differ(const std::byte* current, const std::byte* previous, std::size_t count,
+            Difference* into) noexcept {
   using T = typename L::T;
-  using Bits = std::conditional_t<L::kSize == 1, std::uint8_t,
-                                  std::conditional_t<L::kSize == 2, std::uint16_t,
-                                                     std::conditional_t<L::kSize == 4, std::uint32_t, std::uint64_t>>>;
+  using Bits =
+      std::conditional_t<L::kSize == 1, std::uint8_t,
+                         std::conditional_t<L::kSize == 2, std::uint16_t,
+                                            std::conditional_t<L::kSize == 4, std::uint32_t, std::uint64_t>>>;
   constexpr std::size_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
   into->changed_count += CountChanged<Bits>(current, previous, count);
   const DD dd;
@@ -129,7 +132,8 @@ void Differ(const std::byte* current, const std::byte* previous, std::size_t cou
     add_lanes(hn::IfThenElseZero(mask, LoadFew<L>(current, count)),
               hn::IfThenElseZero(mask, LoadFew<L>(previous, count)));
   }
-  const auto total = [dd](const VD* v) HWY_ATTR { return hn::GetLane(hn::SumOfLanes(dd, hn::Add(v[0], v[1]))); };
+  const auto total = [dd](const VD* v)
+                         HWY_ATTR { return hn::GetLane(hn::SumOfLanes(dd, hn::Add(v[0], v[1]))); };
   into->l1 += total(l1);
   into->sum_sq += total(sq);
   into->previous_l1 += total(previous_l1);
@@ -156,7 +160,8 @@ void UnitsAcross(const double* values, std::size_t count, std::uint64_t* positiv
   for (; i + kLanes <= count; i += kLanes) {
     const VD v = hn::LoadU(dd, values + i);
     const VD finite = hn::IfThenElseZero(hn::IsFinite(v), v);
-    hn::StoreU(hn::Add(hn::LoadU(d64, positive + i), OneWhere(hn::Gt(finite, hn::Zero(dd)))), d64, positive + i);
+    hn::StoreU(hn::Add(hn::LoadU(d64, positive + i), OneWhere(hn::Gt(finite, hn::Zero(dd)))), d64,
+               positive + i);
     hn::StoreU(hn::Add(hn::LoadU(d64, zero + i), OneWhere(hn::Eq(v, hn::Zero(dd)))), d64, zero + i);
     hn::StoreU(hn::Add(hn::LoadU(dd, sum + i), finite), dd, sum + i);
   }

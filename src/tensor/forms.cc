@@ -57,7 +57,9 @@ void ComputeExtra(const TensorView& view, ExtraReductions* out) noexcept {
   out->abs_prod = std::fabs(prod);
 }
 
-std::uint64_t HashBytes(const void* data, std::size_t size) noexcept { return tensor::Kernels().hash(data, size); }
+std::uint64_t HashBytes(const void* data, std::size_t size) noexcept {
+  return tensor::Kernels().hash(data, size);
+}
 
 std::uint64_t ContentHash(const TensorView& view) noexcept {
   const std::size_t size = DTypeSize(view.layout.dtype);

@@ -62,7 +62,8 @@ TEST(Histogram, AddsToWhatIsThere_AndIsTheSumOfItsParts) {
   const auto data = MakeElements(DType::kFloat32, 50000, Content::kOrdinary, 4);
   std::vector<std::uint64_t> whole(kHistogramBins), parts(kHistogramBins);
   AddHistogram(Flat(DType::kFloat32, data), whole);
-  const std::vector<std::byte> first(data.begin(), data.begin() + 4 * 777), rest(data.begin() + 4 * 777, data.end());
+  const std::vector<std::byte> first(data.begin(), data.begin() + 4 * 777),
+      rest(data.begin() + 4 * 777, data.end());
   AddHistogram(Flat(DType::kFloat32, first), parts);
   AddHistogram(Flat(DType::kFloat32, rest), parts);
   EXPECT_EQ(whole, parts);
@@ -90,7 +91,8 @@ TEST(Histogram, BinsCoverTheFloatsWithoutHoles) {
 
 TEST(Histogram, Quantiles_AreWithinABinOfTheSortedValues) {
   EXPECT_TRUE(rc::check("quantile", [] {
-    const auto raw = *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(-100000, 100000)));
+    const auto raw =
+        *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(-100000, 100000)));
     std::vector<float> values;
     for (const int r : raw) values.push_back(static_cast<float>(r) / 64.0f);
     std::vector<std::uint64_t> dense(kHistogramBins);
@@ -101,8 +103,10 @@ TEST(Histogram, Quantiles_AreWithinABinOfTheSortedValues) {
     const double got = HistogramQuantile(sparse, q);
     // Between the neighbours of rank q * n, each widened by one bin.
     const double rank = q * static_cast<double>(values.size());
-    const auto below = static_cast<std::size_t>(std::clamp(std::floor(rank) - 1, 0.0, static_cast<double>(values.size() - 1)));
-    const auto above = static_cast<std::size_t>(std::clamp(std::ceil(rank), 0.0, static_cast<double>(values.size() - 1)));
+    const auto below = static_cast<std::size_t>(
+        std::clamp(std::floor(rank) - 1, 0.0, static_cast<double>(values.size() - 1)));
+    const auto above =
+        static_cast<std::size_t>(std::clamp(std::ceil(rank), 0.0, static_cast<double>(values.size() - 1)));
     const double low = static_cast<double>(values[below]), high = static_cast<double>(values[above]);
     RC_ASSERT(got >= low - std::fabs(low) / 8 - 1e-38);
     RC_ASSERT(got <= high + std::fabs(high) / 8 + 1e-38);
@@ -148,7 +152,8 @@ TEST(Units, OfTransposedMemory_AreThoseOfTheTensor) {
   const std::vector<float> memory = {1, 2, 3, -4, -5, 0};  // (3, 2) seen as its transpose (2, 3)
   const std::int64_t dims[] = {2, 3}, strides[] = {1, 2};
   UnitCounts units;
-  ComputeUnits({reinterpret_cast<const std::byte*>(memory.data()), Layout::Strided(DType::kFloat32, dims, strides).value()},
+  ComputeUnits({reinterpret_cast<const std::byte*>(memory.data()),
+                Layout::Strided(DType::kFloat32, dims, strides).value()},
                UnitAxis::kChannel, &units);
   EXPECT_THAT(units.sum, ElementsAre(3, -1, -5));
   EXPECT_THAT(units.positive, ElementsAre(2, 1, 0));
@@ -178,7 +183,8 @@ TEST_P(DifferenceTest, AgreesWithALoop_AndReplacesWhenAsked) {
   auto before = MakeElements(dtype, count, Content::kWithNonFinite, 2);
   std::memcpy(before.data(), now.data(), size * 400);  // the first 400 have not changed
   std::uint64_t changed = 0;
-  for (std::size_t i = 0; i < count; ++i) changed += std::memcmp(&now[i * size], &before[i * size], size) != 0;
+  for (std::size_t i = 0; i < count; ++i)
+    changed += std::memcmp(&now[i * size], &before[i * size], size) != 0;
   long double l1 = 0, sq = 0, top = 0, prev_l1 = 0;
   std::vector<double> x(count), y(count);
   ToFloat64(dtype, now.data(), count, x.data());
@@ -215,7 +221,8 @@ TEST(Difference, OfComplexNumbers_IsTheMagnitudeOfTheirDifference) {
   const std::vector<float> now = {3, 4, 1, 1};
   std::vector<float> before = {0, 0, 1, -1};
   Difference got;
-  ComputeDifference(ViewOf(DType::kComplex64, now, {2}), reinterpret_cast<std::byte*>(before.data()), true, &got);
+  ComputeDifference(ViewOf(DType::kComplex64, now, {2}), reinterpret_cast<std::byte*>(before.data()), true,
+                    &got);
   EXPECT_THAT(got.l1, DoubleNear(7, 1e-12));
   EXPECT_THAT(got.max, DoubleNear(5, 1e-12));
   EXPECT_THAT(got.previous_sum_sq, DoubleNear(2, 1e-12));
@@ -255,7 +262,8 @@ TEST(Hash, IsTheSameOnEveryTarget_AndThePublishedOne) {
   for (const std::size_t bytes : {0u, 1u, 3u, 8u, 16u, 17u, 128u, 129u, 240u, 241u, 1024u, 100000u}) {
     const auto data = MakeElements(DType::kUInt8, bytes + 1, Content::kAnyBits, bytes);
     const std::uint64_t want = HashBaseline(data.data() + 1, bytes);
-    ForEachTarget([&](const KernelTable& table) { EXPECT_EQ(HashBytes(data.data() + 1, bytes), want) << table.name; });
+    ForEachTarget(
+        [&](const KernelTable& table) { EXPECT_EQ(HashBytes(data.data() + 1, bytes), want) << table.name; });
   }
   // Published test vector of XXH3-64 with seed 0: the empty input.
   EXPECT_EQ(HashBytes("", 0), 0x2d06800538d394c2u);

@@ -6,8 +6,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-// The loop is chosen by this macro, and its functions need the target's instructions; the headers that xxhash includes
-// are already in, so no function of theirs is compiled with them.
+// The loop is chosen by this macro, and its functions need the target's instructions; the headers that xxhash
+// includes are already in, so no function of theirs is compiled with them.
 #define XXH_VECTOR 2
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,bmi2"))), apply_to = function)

@@ -6,11 +6,12 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-// The loop is chosen by this macro, and its functions need the target's instructions; the headers that xxhash includes
-// are already in, so no function of theirs is compiled with them.
+// The loop is chosen by this macro, and its functions need the target's instructions; the headers that xxhash
+// includes are already in, so no function of theirs is compiled with them.
 #define XXH_VECTOR 3
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2"))), \
+                             apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2")

@@ -39,7 +39,8 @@ double HistogramQuantile(std::span<const HistogramBin> bins, double q) noexcept 
   if (!(total > 0) || std::isnan(q)) return kNan;
   double left = std::clamp(q, 0.0, 1.0) * total;
   // Values ascend through the negative bins from the last to the first, then through the positive ones.
-  const auto split = std::find_if(bins.begin(), bins.end(), [](const HistogramBin& b) { return b.bin >= kSignBin; });
+  const auto split =
+      std::find_if(bins.begin(), bins.end(), [](const HistogramBin& b) { return b.bin >= kSignBin; });
   double last = kNan;
   const auto visit = [&](const HistogramBin& bin) noexcept {
     const auto count = static_cast<double>(bin.count);

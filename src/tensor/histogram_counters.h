@@ -1,6 +1,7 @@
 #pragma once
-// Counting into the 4,096 bins. Increments of one bin wait for each other (a load must see the store before it), and
-// neighbours in a tensor often share a bin; so large tensors count into four tables in turn, joined at the end.
+// Counting into the 4,096 bins. Increments of one bin wait for each other (a load must see the store before
+// it), and neighbours in a tensor often share a bin; so large tensors count into four tables in turn, joined
+// at the end.
 #include <bit>
 #include <cstring>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
-// What one SIMD target offers. All kernels read contiguous memory, never allocate, never throw, and expect the
-// default floating-point environment (see float_environment.h).
+// What one SIMD target offers. All kernels read contiguous memory, never allocate, never throw, and expect
+// the default floating-point environment (see float_environment.h).
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace luff::tensor {
 
-/// Adds `count` elements at `from` to `*into` (which Begin() made), and copies them to `to` unless it is null.
-/// `stream`: store past the caches. `from` needs no alignment.
+/// Adds `count` elements at `from` to `*into` (which Begin() made), and copies them to `to` unless it is
+/// null. `stream`: store past the caches. `from` needs no alignment.
 using SummarizeKernel = void (*)(const std::byte* from, std::size_t count, std::byte* to, bool stream,
                                  Summary* into) noexcept;
 /// Converts to float64 (complex: magnitude).
@@ -21,13 +21,14 @@ using ToDoubleKernel = void (*)(const std::byte* from, std::size_t count, double
 using ToFloatKernel = void (*)(const std::byte* from, std::size_t count, float* to) noexcept;
 /// XXH3-64, seed 0.
 using HashKernel = std::uint64_t (*)(const void* from, std::size_t bytes) noexcept;
-/// Adds the difference of `count` contiguous elements; elements with a non-finite distance are left out of the sums.
+/// Adds the difference of `count` contiguous elements; elements with a non-finite distance are left out of
+/// the sums.
 using DifferenceKernel = void (*)(const std::byte* current, const std::byte* previous, std::size_t count,
                                   Difference* into) noexcept;
 /// One value each of `count` units that lie side by side: positive[i], zero[i], sum[i] belong to values[i].
 /// As UnitsWithin: `count` values of one unit, whose counters these are.
-using UnitsKernel = void (*)(const double* values, std::size_t count, std::uint64_t* positive, std::uint64_t* zero,
-                             double* sum) noexcept;
+using UnitsKernel = void (*)(const double* values, std::size_t count, std::uint64_t* positive,
+                             std::uint64_t* zero, double* sum) noexcept;
 
 struct KernelTable {
   const char* name = "";     // as SimdTarget() shows it
@@ -41,8 +42,8 @@ struct KernelTable {
   HashKernel hash = nullptr;
 };
 
-/// The table in use: the best the CPU offers, or what LUFF_SIMD names (an unknown or impossible name is ignored).
-/// Chosen once. Threads: safe. Cost: one load.
+/// The table in use: the best the CPU offers, or what LUFF_SIMD names (an unknown or impossible name is
+/// ignored). Chosen once. Threads: safe. Cost: one load.
 [[nodiscard]] const KernelTable& Kernels() noexcept;
 /// All tables this CPU can run, worst first. For tests and benchmarks.
 [[nodiscard]] std::span<const KernelTable* const> UsableKernels() noexcept;

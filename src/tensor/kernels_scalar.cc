@@ -1,4 +1,5 @@
-// The reference: one element at a time, accumulating in float64. Used where no SIMD target fits, and by tests.
+// The reference: one element at a time, accumulating in float64. Used where no SIMD target fits, and by
+// tests.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,8 +16,9 @@ template <DType kType>
 void SummarizeBlock(const std::byte* from, std::size_t count, Summary* into) noexcept {
   const std::size_t size = DTypeSize(kType);
   constexpr Domain kDomain = DomainOf(kType);
-  using Bound = std::conditional_t<kDomain == Domain::kFloat, double,
-                                   std::conditional_t<kDomain == Domain::kSigned, std::int64_t, std::uint64_t>>;
+  using Bound =
+      std::conditional_t<kDomain == Domain::kFloat, double,
+                         std::conditional_t<kDomain == Domain::kSigned, std::int64_t, std::uint64_t>>;
   auto low = std::bit_cast<Bound>(into->min_bits);
   auto high = std::bit_cast<Bound>(into->max_bits);
   double sum = 0, sum_sq = 0, abs_sum = 0;
@@ -62,7 +64,8 @@ void SummarizeBlock(const std::byte* from, std::size_t count, Summary* into) noe
 }
 
 template <DType kType>
-void Summarize(const std::byte* from, std::size_t count, std::byte* to, bool /*stream*/, Summary* into) noexcept {
+void Summarize(const std::byte* from, std::size_t count, std::byte* to, bool /*stream*/,
+               Summary* into) noexcept {
   constexpr std::size_t kBlock = 1024;  // errors of the sums grow with the number of blocks, not of elements
   const std::size_t size = DTypeSize(kType);
   if (to != nullptr && count != 0) std::memcpy(to, from, count * size);
@@ -102,9 +105,11 @@ std::pair<double, double> ReadParts(const std::byte* from) noexcept {
 }
 
 template <DType kType>
-void Differ(const std::byte* current, const std::byte* previous, std::size_t count, Difference* into) noexcept {
+void Differ(const std::byte* current, const std::byte* previous, std::size_t count,
+            Difference* into) noexcept {
   const std::size_t size = DTypeSize(kType);
-  Difference part;  // of its own, so that a long run of small additions is not added to a large sum one by one
+  Difference
+      part;  // of its own, so that a long run of small additions is not added to a large sum one by one
   for (std::size_t i = 0; i < count; ++i) {
     const std::byte* now = current + i * size;
     const std::byte* before = previous + i * size;

@@ -1,24 +1,28 @@
-// The kernels for every SIMD target, written once with Highway and compiled once per target by foreach_target.h.
+// The kernels for every SIMD target, written once with Highway and compiled once per target by
+// foreach_target.h.
 //
-// One pass gives everything. A loader turns elements of a dtype into lanes of float, double, int32, uint32 or int64;
-// min and max stay in that width. How sums are taken:
+// One pass gives everything. A loader turns elements of a dtype into lanes of float, double, int32, uint32 or
+// int64; min and max stay in that width. How sums are taken:
 //
-// - in float64 lanes, block by block. The error for n elements is at most (160 + n / 2^15) * 2^-53 of the sum of
+// - in float64 lanes, block by block. The error for n elements is at most (160 + n / 2^15) * 2^-53 of the sum
+// of
 //   magnitudes.
-// - lanes of float (float32, float16, bfloat16, float8), from the second block on, in float lanes of at most 16 terms
-//   that are then joined in float64: half the instructions. The values are taken relative to a centre when the
-//   tensor's mean is large against its deviation, so that the variance keeps its digits (mean 1e6, deviation 1).
-//   The error is at most 1.1e-6 of the sum of magnitudes, in practice some 1e-8. Blocks whose squares would leave the
-//   range of a float are done again in float64.
+// - lanes of float (float32, float16, bfloat16, float8), from the second block on, in float lanes of at most
+// 16 terms
+//   that are then joined in float64: half the instructions. The values are taken relative to a centre when
+//   the tensor's mean is large against its deviation, so that the variance keeps its digits (mean 1e6,
+//   deviation 1). The error is at most 1.1e-6 of the sum of magnitudes, in practice some 1e-8. Blocks whose
+//   squares would leave the range of a float are done again in float64.
 //
-// Both loops assume that all elements are finite and find out afterwards: a sum of squares of finite values is finite,
-// one with a NaN or Inf is not. A block in which it is not is done again, lane by lane masked.
+// Both loops assume that all elements are finite and find out afterwards: a sum of squares of finite values
+// is finite, one with a NaN or Inf is not. A block in which it is not is done again, lane by lane masked.
 #include "tensor/element.h"
 #include "tensor/kernel_table.h"
 
 // Targets: SSE4, AVX2, AVX-512 (AVX3), NEON. Where none fits, kernels_scalar.cc serves.
 #ifdef LUFF_SIMD_AVX2_ONLY
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #else
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #endif

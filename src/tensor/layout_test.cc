@@ -54,7 +54,8 @@ TEST(Layout, DimensionsOfOne_MayHaveAnyStride) {
 }
 
 TEST(Layout, WhatCannotBeATensor_IsRefusedWithAReason) {
-  const std::vector<std::int64_t> nine(9, 1), negative = {3, -1}, huge = {std::int64_t{1} << 40, std::int64_t{1} << 40};
+  const std::vector<std::int64_t> nine(9, 1), negative = {3, -1},
+                                              huge = {std::int64_t{1} << 40, std::int64_t{1} << 40};
   const std::vector<std::int64_t> empty_but_huge = {0, std::int64_t{1} << 62, 4};
   EXPECT_THAT(Layout::Contiguous(DType::kInt8, nine).status().message(), HasSubstr("rank 9"));
   EXPECT_THAT(Layout::Contiguous(DType::kInt8, negative).status().message(), HasSubstr("negative"));
@@ -94,7 +95,8 @@ TEST(SummaryValues, FollowFromTheSums) {
   const float values[] = {-3, 1, 2, std::numeric_limits<float>::infinity()};
   const std::int64_t dims[] = {4};
   Summary s;
-  Summarize({reinterpret_cast<const std::byte*>(values), Layout::Contiguous(DType::kFloat32, dims).value()}, &s);
+  Summarize({reinterpret_cast<const std::byte*>(values), Layout::Contiguous(DType::kFloat32, dims).value()},
+            &s);
   EXPECT_EQ(s.finite_count(), 3u);
   EXPECT_EQ(s.mean(), 0.0);
   EXPECT_DOUBLE_EQ(s.variance(), 14.0 / 3);

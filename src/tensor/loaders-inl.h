@@ -57,7 +57,8 @@ HWY_INLINE hn::Vec<D> HalvesToFloats(D df, hn::Vec<hn::Rebind<std::uint16_t, D>>
 #if HWY_TARGET <= HWY_AVX2
   return hn::PromoteTo(df, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
 #else
-  // Exponent and mantissa moved into place are 2^112 times too small, subnormals included; the product is exact.
+  // Exponent and mantissa moved into place are 2^112 times too small, subnormals included; the product is
+  // exact.
   const hn::Rebind<std::uint32_t, D> d32;
   const auto half = hn::PromoteTo(d32, bits);
   const auto magnitude = hn::And(half, hn::Set(d32, 0x7fffu));
@@ -145,8 +146,10 @@ struct Complex128 {
     const VD one = hn::Set(DD(), 1.0);
     const auto huge = hn::Gt(big, hn::Set(DD(), 0x1p500));
     const auto tiny = hn::Lt(big, hn::Set(DD(), 0x1p-400));
-    const VD down = hn::IfThenElse(huge, hn::Set(DD(), 0x1p-600), hn::IfThenElse(tiny, hn::Set(DD(), 0x1p600), one));
-    const VD up = hn::IfThenElse(huge, hn::Set(DD(), 0x1p600), hn::IfThenElse(tiny, hn::Set(DD(), 0x1p-600), one));
+    const VD down =
+        hn::IfThenElse(huge, hn::Set(DD(), 0x1p-600), hn::IfThenElse(tiny, hn::Set(DD(), 0x1p600), one));
+    const VD up =
+        hn::IfThenElse(huge, hn::Set(DD(), 0x1p600), hn::IfThenElse(tiny, hn::Set(DD(), 0x1p-600), one));
     re = hn::Mul(re, down);
     im = hn::Mul(im, down);
     return hn::Mul(hn::Sqrt(hn::MulAdd(re, re, hn::Mul(im, im))), up);
@@ -156,7 +159,8 @@ struct Complex128 {
 /// Integers of up to 32 bits, promoted to int32 lanes (uint32 and int64 stay what they are).
 template <typename Element>
 struct Integer {
-  using T = std::conditional_t<sizeof(Element) == 8 || std::is_same_v<Element, std::uint32_t>, Element, std::int32_t>;
+  using T = std::conditional_t<sizeof(Element) == 8 || std::is_same_v<Element, std::uint32_t>, Element,
+                               std::int32_t>;
   static constexpr bool kPlain = std::is_same_v<T, Element>;
   static constexpr bool kSigned = std::is_signed_v<Element>;
   static constexpr std::size_t kSize = sizeof(Element);
@@ -164,8 +168,10 @@ struct Integer {
     const hn::ScalableTag<T> d;
     const hn::Rebind<Element, decltype(d)> narrow;
     const auto v = hn::LoadU(narrow, As<Element>(from));
-    if constexpr (std::is_same_v<T, Element>) return v;
-    else return hn::PromoteTo(d, v);
+    if constexpr (std::is_same_v<T, Element>)
+      return v;
+    else
+      return hn::PromoteTo(d, v);
   }
 };
 
@@ -201,8 +207,10 @@ HWY_INLINE VD ToDoubles(V v, T /*lane*/) {
   } else {
     const hn::Rebind<T, DD> half;
     const auto part = [&]() HWY_ATTR {
-      if constexpr (kPart == 0) return hn::LowerHalf(half, v);
-      else return hn::UpperHalf(half, v);
+      if constexpr (kPart == 0)
+        return hn::LowerHalf(half, v);
+      else
+        return hn::UpperHalf(half, v);
     }();
     if constexpr (std::is_same_v<T, std::uint32_t>) {
       // 2^52 + x is exact; its low bits are x.
@@ -214,7 +222,6 @@ HWY_INLINE VD ToDoubles(V v, T /*lane*/) {
     }
   }
 }
-
 
 // ---- Fewer elements than a vector has ----
 
@@ -245,7 +252,8 @@ HWY_INLINE void CopyFew(const std::byte* from, std::size_t bytes, std::byte* to)
   }
 }
 
-/// The first `count` elements at `from`, less than a vector of them; the other lanes hold whatever a 0 byte means.
+/// The first `count` elements at `from`, less than a vector of them; the other lanes hold whatever a 0 byte
+/// means.
 template <class L>
 HWY_INLINE auto LoadFew(const std::byte* from, std::size_t count) {
   using T = typename L::T;

@@ -117,8 +117,10 @@ class Pass {
       for (std::size_t k = 0; k < kStep * L::kSize; k += kCopyLanes) {
         const auto raw = hn::LoadU(DCopy(), As<std::uint8_t>(from + k));
         // Highway streams 16 bytes at least.
-        if constexpr (kStream && kCopyLanes >= 16) hn::Stream(raw, DCopy(), reinterpret_cast<std::uint8_t*>(to + k));
-        else hn::StoreU(raw, DCopy(), reinterpret_cast<std::uint8_t*>(to + k));
+        if constexpr (kStream && kCopyLanes >= 16)
+          hn::Stream(raw, DCopy(), reinterpret_cast<std::uint8_t*>(to + k));
+        else
+          hn::StoreU(raw, DCopy(), reinterpret_cast<std::uint8_t*>(to + k));
       }
       to += kStep * L::kSize;
     }
@@ -143,7 +145,8 @@ class Pass {
     }
   }
 
-  /// Adds `count` elements, a multiple of kStep. False, with nothing added (but copied), if not all are finite.
+  /// Adds `count` elements, a multiple of kStep. False, with nothing added (but copied), if not all are
+  /// finite.
   template <bool kCopy, bool kStream>
   HWY_INLINE bool AddFinite(const std::byte* from, std::size_t count, std::byte* to) {
     const DD dd;
@@ -179,15 +182,16 @@ class Pass {
     return true;
   }
 
-  /// Adds `blocks` blocks of kFloatBlock elements: the first in float64 lanes, which gives the centre of the others.
+  /// Adds `blocks` blocks of kFloatBlock elements: the first in float64 lanes, which gives the centre of the
+  /// others.
   template <bool kCopy, bool kStream>
   HWY_INLINE void RunCentred(const std::byte* from, std::size_t blocks, std::byte* to) {
     const double sum_before = Total(sum_), sq_before = Total(sq_);
     AddBlock<kCopy, kStream>(from, kFloatBlock, to);
     const double mean = (Total(sum_) - sum_before) / static_cast<double>(kFloatBlock);
     const double mean_sq = (Total(sq_) - sq_before) / static_cast<double>(kFloatBlock);
-    // Any centre is right; one far from the values would cost digits. Below 2^-30 differences of neighbouring floats
-    // could underflow when squared.
+    // Any centre is right; one far from the values would cost digits. Below 2^-30 differences of neighbouring
+    // floats could underflow when squared.
     const double size = mean < 0 ? -mean : mean;
     const bool offset = mean * mean > 0.95 * mean_sq && size > 0x1p-30 && size < 0x1p60;
     const float centre = offset ? static_cast<float>(mean) : 0.0f;
@@ -210,8 +214,8 @@ class Pass {
     centred_sq_ += hn::GetLane(hn::SumOfLanes(DD(), hn::Add(sq[0], sq[1]))) + 2 * c * deviation + c * c * n;
   }
 
-  /// Adds one block in float lanes, relative to `centre`. False, with nothing added (but copied), if not all are
-  /// finite or squares leave the range in which a float keeps its digits.
+  /// Adds one block in float lanes, relative to `centre`. False, with nothing added (but copied), if not all
+  /// are finite or squares leave the range in which a float keeps its digits.
   template <bool kCopy, bool kStream>
   HWY_INLINE bool AddFloats(const std::byte* from, std::byte* to, float centre, VD* total_sum, VD* total_sq) {
     const D d;

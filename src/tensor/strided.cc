@@ -14,7 +14,8 @@ void PackRow(const std::byte* from, std::int64_t stride, std::uint64_t count, st
   }
 }
 
-void PackRow(const std::byte* from, std::int64_t stride, std::uint64_t count, std::size_t size, std::byte* to) noexcept {
+void PackRow(const std::byte* from, std::int64_t stride, std::uint64_t count, std::size_t size,
+             std::byte* to) noexcept {
   if (stride == static_cast<std::int64_t>(size)) {
     std::memcpy(to, from, count * size);
     return;

@@ -1,5 +1,6 @@
 #pragma once
-// Walks a view of any strides in pieces of contiguous memory, so that kernels only ever see contiguous elements.
+// Walks a view of any strides in pieces of contiguous memory, so that kernels only ever see contiguous
+// elements.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -34,7 +35,8 @@ struct Extent {
   Extent extent;
   for (std::size_t i = layout.rank; i-- > 0;) {
     const std::int64_t dim = layout.dims[i];
-    extent.contiguous = extent.contiguous && (dim == 1 || layout.strides[i] == static_cast<std::int64_t>(extent.count));
+    extent.contiguous =
+        extent.contiguous && (dim == 1 || layout.strides[i] == static_cast<std::int64_t>(extent.count));
     extent.count *= static_cast<std::uint64_t>(dim);
   }
   return extent;
@@ -60,7 +62,8 @@ template <typename Fn>
   }
   const std::uint64_t tile = kTileBytes / size;
   const std::uint64_t row = loops.count[static_cast<std::size_t>(loops.depth) - 1];
-  if (loops.stride[static_cast<std::size_t>(loops.depth) - 1] == static_cast<std::int64_t>(size) && row * size >= 1024) {
+  if (loops.stride[static_cast<std::size_t>(loops.depth) - 1] == static_cast<std::int64_t>(size) &&
+      row * size >= 1024) {
     // Long rows are worth a kernel call each.
     std::array<std::uint64_t, kMaxRank> index{};
     const std::byte* from = loops.base;

@@ -17,9 +17,9 @@ using tensor::FloatEnvironment;
 using tensor::Kernels;
 using tensor::KernelTable;
 
-/// From here on a copy bypasses the caches: it would evict the training's data, and reading for ownership costs bandwidth.
-/// Below, the copy stays in the last-level cache, where the writer thread finds it. Source: tensor_benchmark, rows
-/// summary_copy against memcpy at 4 and 64 MiB.
+/// From here on a copy bypasses the caches: it would evict the training's data, and reading for ownership
+/// costs bandwidth. Below, the copy stays in the last-level cache, where the writer thread finds it. Source:
+/// tensor_benchmark, rows summary_copy against memcpy at 4 and 64 MiB.
 constexpr std::size_t kStreamBytes = std::size_t{16} << 20;
 
 bool Measurable(const TensorView& view) noexcept {
@@ -58,10 +58,9 @@ void AddHistogram(const TensorView& view, std::span<std::uint64_t> dense) noexce
   if (!Measurable(view) || dense.size() < kHistogramBins) return;
   const FloatEnvironment environment;
   tensor::HistogramCounters counters(view.layout.dtype, view.layout.element_count(), dense);
-  tensor::ForEachPiece(view, /*any_order=*/true, nullptr,
-                       [&](const std::byte* data, std::uint64_t count, std::byte*) noexcept {
-                         counters.Add(data, count);
-                       });
+  tensor::ForEachPiece(
+      view, /*any_order=*/true, nullptr,
+      [&](const std::byte* data, std::uint64_t count, std::byte*) noexcept { counters.Add(data, count); });
 }
 
 void SummarizeWithHistogram(const TensorView& view, Summary* out, std::span<std::uint64_t> dense,

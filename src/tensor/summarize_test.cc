@@ -25,16 +25,17 @@ INSTANTIATE_TEST_SUITE_P(DTypes, SummarizeTest, testing::ValuesIn(AllDTypes()),
 
 TEST_P(SummarizeTest, AgreesWithReference_OnEveryTargetSizeAndContent) {
   const DType dtype = GetParam();
-  for (const Content content : {Content::kOrdinary, Content::kWithNonFinite, Content::kAnyBits, Content::kOffset,
-                                Content::kZeros}) {
-    for (const std::size_t count : {1u, 2u, 3u, 7u, 15u, 16u, 17u, 31u, 63u, 64u, 65u, 127u, 129u, 1000u, 4096u, 4097u, 10007u}) {
+  for (const Content content :
+       {Content::kOrdinary, Content::kWithNonFinite, Content::kAnyBits, Content::kOffset, Content::kZeros}) {
+    for (const std::size_t count :
+         {1u, 2u, 3u, 7u, 15u, 16u, 17u, 31u, 63u, 64u, 65u, 127u, 129u, 1000u, 4096u, 4097u, 10007u}) {
       const auto data = MakeElements(dtype, count, content, count);
       const Reference want = ReferenceSummary(dtype, data.data(), count);
       ForEachTarget([&](const KernelTable& table) {
         Summary got;
         Summarize(Flat(dtype, data.data(), count), &got);
-        EXPECT_EQ(Mismatch(got, want), "") << table.name << " count " << count << " content "
-                                           << static_cast<int>(content);
+        EXPECT_EQ(Mismatch(got, want), "")
+            << table.name << " count " << count << " content " << static_cast<int>(content);
         std::vector<std::byte> copy(data.size());
         Summary with_copy;
         Summarize(Flat(dtype, data.data(), count), &with_copy, copy.data());
@@ -79,7 +80,8 @@ TEST_P(SummarizeTest, StreamedCopy_ReachesAnyAlignment) {
       table.summarize[index](data.data(), count, room.data() + shift, /*stream=*/true, &got);
       Finish(&got);
       EXPECT_EQ(Mismatch(got, want), "") << table.name;
-      EXPECT_EQ(std::memcmp(room.data() + shift, data.data(), data.size()), 0) << table.name << " shift " << shift;
+      EXPECT_EQ(std::memcmp(room.data() + shift, data.data(), data.size()), 0)
+          << table.name << " shift " << shift;
       EXPECT_EQ(room.back(), std::byte{0x5a});
     });
   }
@@ -113,7 +115,8 @@ TEST_P(SummarizeTest, Conversions_AgreeAcrossTargets) {
         if (std::isnan(want[i])) {
           EXPECT_TRUE(std::isnan(got[i])) << table.name;
         } else {
-          EXPECT_THAT(got[i], testing::AnyOf(want[i], testing::DoubleNear(want[i], std::fabs(want[i]) * 1e-15)))
+          EXPECT_THAT(got[i],
+                      testing::AnyOf(want[i], testing::DoubleNear(want[i], std::fabs(want[i]) * 1e-15)))
               << table.name;
         }
         if (std::isnan(want_float[i])) {
@@ -191,8 +194,9 @@ TEST(StridedSummarize, LargeTransposedAndSliced_EqualTheContiguousCopy) {
   const auto data = MakeElements(DType::kFloat32, 300 * 700, Content::kWithNonFinite, 1);
   const std::int64_t dims[] = {700, 300}, strides[] = {1, 700};
   const std::int64_t slice_dims[] = {300, 500}, slice_strides[] = {700, 1};
-  for (const TensorView& view : {TensorView{data.data(), Layout::Strided(DType::kFloat32, dims, strides).value()},
-                                 TensorView{data.data() + 400, Layout::Strided(DType::kFloat32, slice_dims, slice_strides).value()}}) {
+  for (const TensorView& view :
+       {TensorView{data.data(), Layout::Strided(DType::kFloat32, dims, strides).value()},
+        TensorView{data.data() + 400, Layout::Strided(DType::kFloat32, slice_dims, slice_strides).value()}}) {
     std::vector<std::byte> copy(view.layout.byte_count());
     CopyContiguous(view, copy.data());
     const Reference want = ReferenceSummary(DType::kFloat32, copy.data(), view.layout.element_count());
@@ -233,7 +237,8 @@ TEST(Summarize, SquaresOfTinyAndHugeFloats_NeitherVanishNorOverflow) {
     for (const float x : {1e-30f, 3e38f, std::numeric_limits<float>::denorm_min()}) {
       const std::vector<float> values(1000, x);
       Summary got;
-      Summarize(Flat(DType::kFloat32, reinterpret_cast<const std::byte*>(values.data()), values.size()), &got);
+      Summarize(Flat(DType::kFloat32, reinterpret_cast<const std::byte*>(values.data()), values.size()),
+                &got);
       const double wide = static_cast<double>(x);
       EXPECT_NEAR(got.l2() / (wide * std::sqrt(1000.0)), 1.0, 1e-12) << table.name;
       EXPECT_EQ(got.zero_count, 0u);
@@ -245,7 +250,8 @@ TEST(Summarize, SquaresOfTinyAndHugeFloats_NeitherVanishNorOverflow) {
 TEST(Summarize, IntegerBounds_AreExactInTheirOwnWidth) {
   const std::int64_t signed_values[] = {std::numeric_limits<std::int64_t>::min(), 5,
                                         std::numeric_limits<std::int64_t>::max() - 1};
-  const std::uint64_t unsigned_values[] = {(std::uint64_t{1} << 53) + 1, std::numeric_limits<std::uint64_t>::max()};
+  const std::uint64_t unsigned_values[] = {(std::uint64_t{1} << 53) + 1,
+                                           std::numeric_limits<std::uint64_t>::max()};
   ForEachTarget([&](const KernelTable&) {
     Summary got;
     Summarize(Flat(DType::kInt64, reinterpret_cast<const std::byte*>(signed_values), 3), &got);
@@ -260,7 +266,8 @@ TEST(Summarize, IntegerBounds_AreExactInTheirOwnWidth) {
 TEST(Summarize, ScalarOfRankZero_IsOneElement) {
   const float value = -2.5f;
   Summary got;
-  Summarize({reinterpret_cast<const std::byte*>(&value), Layout::Contiguous(DType::kFloat32, {}).value()}, &got);
+  Summarize({reinterpret_cast<const std::byte*>(&value), Layout::Contiguous(DType::kFloat32, {}).value()},
+            &got);
   EXPECT_EQ(got.count, 1u);
   EXPECT_EQ(got.sum, -2.5);
   EXPECT_EQ(got.max(DType::kFloat32), -2.5);

@@ -30,7 +30,8 @@ inline std::vector<DType> AllDTypes() {
 enum class Content { kOrdinary, kWithNonFinite, kAnyBits, kOffset, kZeros };
 
 /// `count` elements of `dtype`, the same for the same seed.
-inline std::vector<std::byte> MakeElements(DType dtype, std::size_t count, Content content, std::uint64_t seed) {
+inline std::vector<std::byte> MakeElements(DType dtype, std::size_t count, Content content,
+                                           std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const std::size_t size = DTypeSize(dtype);
   std::vector<std::byte> bytes(count * size);
@@ -67,7 +68,8 @@ inline std::vector<std::byte> MakeElements(DType dtype, std::size_t count, Conte
   if (dtype == DType::kFloat64 || dtype == DType::kComplex128) fill(double{});
   if (dtype == DType::kBFloat16 && content != Content::kWithNonFinite) {
     for (std::size_t i = 0; i < count; ++i) {
-      const auto bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(normal(random))) >> 16);
+      const auto bits =
+          static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(normal(random))) >> 16);
       std::memcpy(bytes.data() + 2 * i, &bits, 2);
     }
   }
@@ -112,7 +114,8 @@ inline Reference ReferenceSummary(DType dtype, const std::byte* data, std::size_
                                               : static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
         break;
       case Domain::kUnsigned:
-        one.min_bits = dtype == DType::kUInt64 ? LoadAs<std::uint64_t>(at) : static_cast<std::uint64_t>(value);
+        one.min_bits =
+            dtype == DType::kUInt64 ? LoadAs<std::uint64_t>(at) : static_cast<std::uint64_t>(value);
         break;
     }
     one.max_bits = one.min_bits;
@@ -130,12 +133,13 @@ inline Reference ReferenceSummary(DType dtype, const std::byte* data, std::size_
   return r;
 }
 
-/// Empty if `got` is what the reference says. Sums: within 1.1e-6 (float lanes) or 1e-12 of the sum of magnitudes; bounds of complex
-/// numbers to 1e-12; all else exact.
+/// Empty if `got` is what the reference says. Sums: within 1.1e-6 (float lanes) or 1e-12 of the sum of
+/// magnitudes; bounds of complex numbers to 1e-12; all else exact.
 inline std::string Mismatch(const Summary& got, const Reference& want) {
   std::string text;
   const auto exact = [&](const char* name, std::uint64_t a, std::uint64_t b) {
-    if (a != b) text += std::string(name) + " is " + std::to_string(a) + ", expected " + std::to_string(b) + "; ";
+    if (a != b)
+      text += std::string(name) + " is " + std::to_string(a) + ", expected " + std::to_string(b) + "; ";
   };
   const auto near = [&](const char* name, double a, double b, long double bound) {
     if (a == b || (std::isnan(a) && std::isnan(b))) return;
@@ -149,8 +153,10 @@ inline std::string Mismatch(const Summary& got, const Reference& want) {
   exact("nan_count", got.nan_count, want.summary.nan_count);
   exact("inf_count", got.inf_count, want.summary.inf_count);
   if (IsComplex(want.dtype)) {  // hypot and a square root may differ in the last place
-    near("min", got.min(want.dtype), want.summary.min(want.dtype), std::fabs(want.summary.min(want.dtype)) * tolerance);
-    near("max", got.max(want.dtype), want.summary.max(want.dtype), std::fabs(want.summary.max(want.dtype)) * tolerance);
+    near("min", got.min(want.dtype), want.summary.min(want.dtype),
+         std::fabs(want.summary.min(want.dtype)) * tolerance);
+    near("max", got.max(want.dtype), want.summary.max(want.dtype),
+         std::fabs(want.summary.max(want.dtype)) * tolerance);
   } else {
     exact("min_bits", got.min_bits, want.summary.min_bits);
     exact("max_bits", got.max_bits, want.summary.max_bits);

@@ -85,7 +85,8 @@ void ComputeUnits(const TensorView& view, UnitAxis axis, UnitCounts* out) {
   out->positive.assign(units, 0);
   out->zero.assign(units, 0);
   out->sum.assign(units, 0.0);
-  if (total == 0 || view.data == nullptr || !IsKnownDType(static_cast<std::uint8_t>(view.layout.dtype))) return;
+  if (total == 0 || view.data == nullptr || !IsKnownDType(static_cast<std::uint8_t>(view.layout.dtype)))
+    return;
   const tensor::FloatEnvironment environment;
   const std::size_t size = DTypeSize(view.layout.dtype);
   const auto to_double = tensor::Kernels().to_double[static_cast<std::size_t>(view.layout.dtype)];

@@ -9,7 +9,8 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;
 
 std::string ShapeText(std::span<const std::int64_t> dims) {
   std::string text = "(";
-  for (std::size_t i = 0; i < dims.size() && i < 16; ++i) text += (i == 0 ? "" : ", ") + std::to_string(dims[i]);
+  for (std::size_t i = 0; i < dims.size() && i < 16; ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(dims[i]);
   return text + ")";
 }
 
@@ -33,7 +34,8 @@ Status CheckDims(DType dtype, std::span<const std::int64_t> dims) {
     const auto factor = d == 0 ? std::uint64_t{1} : static_cast<std::uint64_t>(d);
     if (factor > kMaxBytes / bytes) {
       return InvalidArgument("shape " + ShapeText(dims) + " of " + std::string(DTypeName(dtype)) +
-                             (empty ? " is empty but its other dimensions exceed" : " has more than") + " 2^62 bytes");
+                             (empty ? " is empty but its other dimensions exceed" : " has more than") +
+                             " 2^62 bytes");
     }
     bytes *= factor;
   }

@@ -1,8 +1,9 @@
-// luff_crash --kills N [--seed S] [--dir D]: kills a writing process at random instants and reads what it left.
+// luff_crash --kills N [--seed S] [--dir D]: kills a writing process at random instants and reads what it
+// left.
 //
-// The child writes values that follow from (tensor, step) alone, so that every value read back can be checked. After the
-// kill: no value, summary or scalar may be wrong, and every step that the live page had published is readable.
-// Half of the runs are then resumed and killed again, so that epochs pile up.
+// The child writes values that follow from (tensor, step) alone, so that every value read back can be
+// checked. After the kill: no value, summary or scalar may be wrong, and every step that the live page had
+// published is readable. Half of the runs are then resumed and killed again, so that epochs pile up.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -29,7 +30,9 @@ constexpr std::size_t kSmall = 40, kBig = 60'000;  // elements: buffered, and di
 
 std::size_t ElementsOf(std::uint32_t tensor) { return tensor % 3 == 0 ? kBig : kSmall; }
 /// Tensors 4 and 5 change at every 16th step only: in between their rows refer to earlier chunks.
-std::int64_t ChangedAt(std::uint32_t tensor, std::int64_t step) { return tensor >= 4 ? step - step % 16 : step; }
+std::int64_t ChangedAt(std::uint32_t tensor, std::int64_t step) {
+  return tensor >= 4 ? step - step % 16 : step;
+}
 Retention RetentionOf(std::uint32_t tensor) {
   Retention retention;
   if (tensor % 2 == 1) {
@@ -75,7 +78,8 @@ bool MustBeKept(std::uint32_t tensor, std::int64_t step, std::int64_t last_step)
         members.push_back(tensor);
       }
       std::vector<Place> places;
-      if (!members.empty() && !writer.AppendChunks(block.refs(), RetentionOf(keep_all ? 0 : 1), step, &places).ok()) {
+      if (!members.empty() &&
+          !writer.AppendChunks(block.refs(), RetentionOf(keep_all ? 0 : 1), step, &places).ok()) {
         _exit(6);
       }
       for (std::size_t i = 0; i < members.size(); ++i) {
@@ -143,7 +147,9 @@ Verdict Check(const std::string& run, std::uint64_t published, bool use_live_pag
         for (std::size_t i = 0; i < columns.size(); ++i) {
           const std::int64_t step = columns.global_step[summaries->step[i]];
           verdict.wrong += summaries->sum[i] != SummaryOf(tensor, step).sum;
-          if (tensor == 0) verdict.wrong += scalars->value[i] != static_cast<double>(columns.global_step[scalars->step[i]]) * 0.5;
+          if (tensor == 0)
+            verdict.wrong +=
+                scalars->value[i] != static_cast<double>(columns.global_step[scalars->step[i]]) * 0.5;
           const auto payload = worker->ReadPayload(index->rows.subspan(i, 1), ElementsOf(tensor) * 4);
           const std::int64_t at = columns.global_step[index->step[i]];
           if (!payload.ok()) {
@@ -176,9 +182,12 @@ int Main(int argc, char** argv) {
   std::string directory = "/tmp";
   for (int i = 1; i < argc; ++i) {
     const bool more = i + 1 < argc;
-    if (more && std::strcmp(argv[i], "--kills") == 0) kills = std::strtoull(argv[++i], nullptr, 10);
-    else if (more && std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[++i], nullptr, 10);
-    else if (more && std::strcmp(argv[i], "--dir") == 0) directory = argv[++i];
+    if (more && std::strcmp(argv[i], "--kills") == 0)
+      kills = std::strtoull(argv[++i], nullptr, 10);
+    else if (more && std::strcmp(argv[i], "--seed") == 0)
+      seed = std::strtoull(argv[++i], nullptr, 10);
+    else if (more && std::strcmp(argv[i], "--dir") == 0)
+      directory = argv[++i];
     else {
       std::fprintf(stderr, "usage: luff_crash [--kills N] [--seed S] [--dir DIRECTORY]\n");
       return 2;

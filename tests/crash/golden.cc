@@ -12,7 +12,9 @@ namespace {
 /// Real files, a clock that stands still: the bytes are the same each time.
 class StillEnv final : public Env {
  public:
-  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override { return Real().Open(path, mode); }
+  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    return Real().Open(path, mode);
+  }
   Status MakeDirectories(const std::string& path) override { return Real().MakeDirectories(path); }
   Status MakeDirectory(const std::string& path) override { return Real().MakeDirectory(path); }
   Result<std::vector<std::string>> List(const std::string& path) override { return Real().List(path); }
@@ -32,10 +34,10 @@ struct Tensor {
 };
 constexpr Tensor kTensors[] = {
     {"fc.weight", DType::kFloat32, 12, format::Role::kWeight},
-    {"relu_output_0", DType::kFloat32, 32, format::Role::kOutput},  // mostly zeros: a bitmap
+    {"relu_output_0", DType::kFloat32, 32, format::Role::kOutput},     // mostly zeros: a bitmap
     {"embedding.weight", DType::kBFloat16, 6, format::Role::kWeight},  // frozen: one chunk for all steps
-    {"labels", DType::kInt64, 4, format::Role::kLabel},  // constant
-    {"mask", DType::kBool, 0, format::Role::kBuffer},    // empty
+    {"labels", DType::kInt64, 4, format::Role::kLabel},                // constant
+    {"mask", DType::kBool, 0, format::Role::kBuffer},                  // empty
 };
 
 /// Bytes of a tensor at a step.

@@ -1,5 +1,5 @@
-// luff_golden DIRECTORY: writes the golden run and its JSON twin there (testdata/format/v0). Only with an ADR: bytes of a
-// format that was published never change.
+// luff_golden DIRECTORY: writes the golden run and its JSON twin there (testdata/format/v0). Only with an
+// ADR: bytes of a format that was published never change.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

@@ -1,4 +1,5 @@
-// The golden run of version 0: its bytes stay, its twin says what is in it, and cut off at any byte it shows nothing wrong.
+// The golden run of version 0: its bytes stay, its twin says what is in it, and cut off at any byte it shows
+// nothing wrong.
 #include "golden.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +59,8 @@ Seen Compare(const std::string& run, const nlohmann::json& twin) {
       for (std::uint32_t i = 0; i < steps.size(); ++i) {
         ++seen.steps;
         const int mode = expected(i)["mode"] == "EVAL" ? 2 : 1;
-        seen.wrong += steps.mode[i] != mode || steps.ordinal[i] != static_cast<std::uint64_t>(steps.global_step[i]);
+        seen.wrong +=
+            steps.mode[i] != mode || steps.ordinal[i] != static_cast<std::uint64_t>(steps.global_step[i]);
       }
       for (std::size_t slot = 0; slot < segment->slot_count(); ++slot) {
         const std::uint32_t tensor = segment->slot_tensor(slot);
@@ -122,7 +124,8 @@ TEST_F(GoldenTest, TheWriterStillMakesTheSameBytes) {
 }
 
 TEST_F(GoldenTest, CutOffAtAnyByteItShowsNothingWrong) {
-  // In memory where there is such a place: tens of thousands of truncations are slow on a journaling file system.
+  // In memory where there is such a place: tens of thousands of truncations are slow on a journaling file
+  // system.
   const std::string base = fs::exists("/dev/shm") ? "/dev/shm" : fs::temp_directory_path().string();
   for (const auto& entry : fs::directory_iterator(kGolden / "run" / "w0000")) {
     TemporaryDirectory directory(base);

@@ -13,21 +13,21 @@ namespace luff::actions {
 struct ProcessOptions {
   std::vector<std::string> argv;
   std::vector<std::pair<std::string, std::string>> environment;  // added to, or replacing, the current one
-  bool new_session = false;    // setsid: no terminal, no signals from it
-  bool foreground = false;     // hands the terminal on stdin over, when there is one and it is ours
-  int stdin_fd = -1;           // -1: inherited
+  bool new_session = false;                                      // setsid: no terminal, no signals from it
+  bool foreground = false;  // hands the terminal on stdin over, when there is one and it is ours
+  int stdin_fd = -1;        // -1: inherited
   int stdout_fd = -1;
   bool dies_with_parent = false;
 };
 
 /// How a process ended.
 struct ExitState {
-  int code = 0;      // exit status, or 128 + signal
-  int signal = 0;    // 0: it exited by itself
+  int code = 0;    // exit status, or 128 + signal
+  int signal = 0;  // 0: it exited by itself
 };
 
-/// Starts a process in a process group of its own; its pid is the group's id. All signals are reset to their defaults.
-/// Errors: kNotFound (no such command), kFailedPrecondition (not executable), kIo.
+/// Starts a process in a process group of its own; its pid is the group's id. All signals are reset to their
+/// defaults. Errors: kNotFound (no such command), kFailedPrecondition (not executable), kIo.
 [[nodiscard]] Result<pid_t> StartProcess(const ProcessOptions& options);
 /// Takes the terminal back after a child that was `foreground`. No-op without a terminal.
 void TakeTerminalBack() noexcept;

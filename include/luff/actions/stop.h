@@ -15,13 +15,15 @@ namespace luff::actions {
 
 /// Deadlines in seconds.
 struct StopSettings {
-  double lead_s = 0.25;      // how far ahead of the fastest worker the first proposal names its step; doubled each time
+  double lead_s =
+      0.25;  // how far ahead of the fastest worker the first proposal names its step; doubled each time
   double answer_s = 5.0;     // how long to wait for all answers before the proposal is aborted
   double decision_s = 10.0;  // how long a worker waits at the step for commit or abort
   int proposals = 5;         // then the processes are ended by signal
   double leave_s = 60.0;     // after commit, before SIGTERM
-  double swallow_s = 3.0;    // after a worker went on beyond the step (it swallowed the exception), before SIGTERM
-  double kill_s = 10.0;      // after SIGTERM, before SIGKILL
+  double swallow_s =
+      3.0;  // after a worker went on beyond the step (it swallowed the exception), before SIGTERM
+  double kill_s = 10.0;  // after SIGTERM, before SIGKILL
 };
 
 /// Decides; never waits, never touches a process or a clock itself. **Thread-compatible.**
@@ -32,12 +34,14 @@ class StopCoordinator {
   /// Writes one control record, gives its number.
   using Writer = std::function<Result<std::uint64_t>(const store::ControlRecord&)>;
 
-  StopCoordinator(const StopSettings& settings, Writer writer) : settings_(settings), write_(std::move(writer)) {}
+  StopCoordinator(const StopSettings& settings, Writer writer)
+      : settings_(settings),
+        write_(std::move(writer)) {}
 
   /// Asks for a stop. The first request counts, later ones change nothing (exactly once).
   void Request(const std::string& reason, const std::string& finding_id);
-  /// To be called often (every 20 ms while a stop is wanted). `now_ns` is monotonic. Signal: what the caller must send to all
-  /// processes of the job now; each is asked for once.
+  /// To be called often (every 20 ms while a stop is wanted). `now_ns` is monotonic. Signal: what the caller
+  /// must send to all processes of the job now; each is asked for once.
   Signal Poll(std::int64_t now_ns, std::span<const query::WorkerInfo> workers,
               std::span<const std::pair<std::uint32_t, format::AckRow>> acks);
 

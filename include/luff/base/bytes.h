@@ -10,8 +10,8 @@ namespace luff {
 
 /// Reads little-endian values from borrowed bytes that may be hostile.
 ///
-/// **Thread-compatible.** Every read checks the bound first and answers false without moving when the bytes end
-/// too early. Lifetime: the bytes must outlive the cursor and every span it hands out.
+/// **Thread-compatible.** Every read checks the bound first and answers false without moving when the bytes
+/// end too early. Lifetime: the bytes must outlive the cursor and every span it hands out.
 class ByteCursor {
  public:
   explicit ByteCursor(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}

@@ -14,8 +14,9 @@ namespace luff {
 
 /// One open file. **Thread-compatible.** Closed by the destructor.
 ///
-/// Errors of all writes: kResourceExhausted (ENOSPC, EDQUOT, EFBIG), kInvalidArgument (EINVAL: direct I/O that the file
-/// system refuses), kNotFound (ENOENT, ESTALE), kIo (all others). Blocking: as the file system does.
+/// Errors of all writes: kResourceExhausted (ENOSPC, EDQUOT, EFBIG), kInvalidArgument (EINVAL: direct I/O
+/// that the file system refuses), kNotFound (ENOENT, ESTALE), kIo (all others). Blocking: as the file system
+/// does.
 class File {
  public:
   virtual ~File() = default;
@@ -29,7 +30,8 @@ class File {
   [[nodiscard]] virtual Status Sync() = 0;
   /// Reserves space without changing the size. Best effort: a file system without it is no error.
   [[nodiscard]] virtual Status Reserve(std::uint64_t offset, std::uint64_t bytes) = 0;
-  /// Starts writing dirty pages of the range; with `finish` waits for them and drops them from the page cache.
+  /// Starts writing dirty pages of the range; with `finish` waits for them and drops them from the page
+  /// cache.
   virtual void WriteBack(std::uint64_t offset, std::uint64_t bytes, bool finish) noexcept = 0;
   /// Takes an exclusive lock of the whole file without waiting. False when another process has it.
   [[nodiscard]] virtual bool TryLock() noexcept = 0;
@@ -37,7 +39,8 @@ class File {
   [[nodiscard]] virtual std::byte* MapShared(std::size_t bytes) noexcept = 0;
 };
 
-/// **Thread-safe.** The process's view of the file system and the clocks. Env::Real() is the only one outside tests.
+/// **Thread-safe.** The process's view of the file system and the clocks. Env::Real() is the only one outside
+/// tests.
 class Env {
  public:
   enum class OpenMode : std::uint8_t {
@@ -73,12 +76,13 @@ class Env {
 
 /// Which machine, which start of it, which process: who wrote a live page and whether it is still there.
 struct HostIdentity {
-  std::uint64_t host = 0;       // hash of machine id and host name
-  std::uint64_t boot[2] = {};   // the kernel's boot id
+  std::uint64_t host = 0;      // hash of machine id and host name
+  std::uint64_t boot[2] = {};  // the kernel's boot id
   friend bool operator==(const HostIdentity&, const HostIdentity&) = default;
 };
 [[nodiscard]] HostIdentity ThisHost() noexcept;
-/// Start time of a process in clock ticks since boot; 0 when there is no such process. With it a pid is unique.
+/// Start time of a process in clock ticks since boot; 0 when there is no such process. With it a pid is
+/// unique.
 [[nodiscard]] std::uint64_t ProcessStartTicks(std::uint64_t pid) noexcept;
 
 }  // namespace luff

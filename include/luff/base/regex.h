@@ -11,9 +11,9 @@ namespace luff {
 
 /// A compiled regular expression, PCRE2 with UTF-8: the dialect of Python's `re`, look-aheads included.
 ///
-/// **Thread-safe** once compiled. Matching is bounded (100,000 backtracks, depth 1,000, 10 MiB of heap), so that no
-/// expression from a configuration or a request can hold a thread; beyond the bound it counts as no match.
-/// Cheap to copy.
+/// **Thread-safe** once compiled. Matching is bounded (100,000 backtracks, depth 1,000, 10 MiB of heap), so
+/// that no expression from a configuration or a request can hold a thread; beyond the bound it counts as no
+/// match. Cheap to copy.
 class Regex {
  public:
   static constexpr std::size_t kMaxPatternBytes = 10'000;

@@ -12,7 +12,7 @@ namespace luff {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     if (status_.ok()) status_ = Internal("Result made from an OK status without a value");
   }
@@ -41,8 +41,9 @@ class [[nodiscard]] Result {
 #define LUFF_CONCAT_INNER_(a, b) a##b
 #define LUFF_CONCAT_(a, b) LUFF_CONCAT_INNER_(a, b)
 /// `LUFF_ASSIGN_OR_RETURN(auto x, F());` assigns the value or returns the status.
-#define LUFF_ASSIGN_OR_RETURN(lhs, expr) LUFF_ASSIGN_OR_RETURN_(LUFF_CONCAT_(luff_result_, __LINE__), lhs, expr)
-#define LUFF_ASSIGN_OR_RETURN_(tmp, lhs, expr)     \
-  auto tmp = (expr);                               \
-  if (!tmp.ok()) return std::move(tmp).status();   \
+#define LUFF_ASSIGN_OR_RETURN(lhs, expr) \
+  LUFF_ASSIGN_OR_RETURN_(LUFF_CONCAT_(luff_result_, __LINE__), lhs, expr)
+#define LUFF_ASSIGN_OR_RETURN_(tmp, lhs, expr)   \
+  auto tmp = (expr);                             \
+  if (!tmp.ok()) return std::move(tmp).status(); \
   lhs = std::move(tmp).value()

@@ -77,8 +77,8 @@ class [[nodiscard]] Status {
 }  // namespace luff
 
 /// Returns from the enclosing function when `expr` (a Status) is not OK.
-#define LUFF_RETURN_IF_ERROR(expr)                   \
-  do {                                               \
-    ::luff::Status luff_status_ = (expr);            \
-    if (!luff_status_.ok()) return luff_status_;     \
+#define LUFF_RETURN_IF_ERROR(expr)               \
+  do {                                           \
+    ::luff::Status luff_status_ = (expr);        \
+    if (!luff_status_.ok()) return luff_status_; \
   } while (false)

@@ -23,8 +23,9 @@ struct ChunkInfo {
   return (sizeof(ChunkHeader) + stored_bytes + kChunkAlign - 1) & ~std::uint64_t{kChunkAlign - 1};
 }
 
-/// Fills in the header in front of `stored_bytes` that already lie at `chunk + 64`, and the padding behind them.
-/// `content_hash`: HashBytes of the raw bytes. A raw chunk is not read again: its content hash is its checksum.
+/// Fills in the header in front of `stored_bytes` that already lie at `chunk + 64`, and the padding behind
+/// them. `content_hash`: HashBytes of the raw bytes. A raw chunk is not read again: its content hash is its
+/// checksum.
 void FinishChunk(std::byte* chunk, const ChunkInfo& info, Codec codec, std::uint64_t raw_bytes,
                  std::uint64_t stored_bytes, std::uint64_t content_hash) noexcept;
 
@@ -34,10 +35,10 @@ void FinishChunk(std::byte* chunk, const ChunkInfo& info, Codec codec, std::uint
 /// True when all elements have the same bits (and there are at least two).
 [[nodiscard]] bool IsConstant(std::span<const std::byte> raw, std::size_t width) noexcept;
 
-/// Encodes `raw` into `to` (resized). With `try_codecs` takes constant or zero bitmap where it saves at least an eighth;
-/// raw otherwise. Returns the codec. `content_hash` as in FinishChunk.
-Codec EncodeChunk(const ChunkInfo& info, std::span<const std::byte> raw, bool try_codecs, std::uint64_t content_hash,
-                  std::vector<std::byte>* to);
+/// Encodes `raw` into `to` (resized). With `try_codecs` takes constant or zero bitmap where it saves at least
+/// an eighth; raw otherwise. Returns the codec. `content_hash` as in FinishChunk.
+Codec EncodeChunk(const ChunkInfo& info, std::span<const std::byte> raw, bool try_codecs,
+                  std::uint64_t content_hash, std::vector<std::byte>* to);
 
 struct ChunkView {
   ChunkHeader header{};
@@ -51,11 +52,13 @@ struct ChunkView {
 [[nodiscard]] Result<ChunkHeader> ParseChunkHeaderUntrusted(std::span<const std::byte> bytes);
 /// Verifies the stored bytes of any codec. For raw chunks this is the content hash.
 [[nodiscard]] Status VerifyChunkUntrusted(const ChunkView& chunk);
-/// Verifies and decodes into `to`, which must have header.raw_bytes bytes. Errors: kCorruption, kInvalidArgument (size).
+/// Verifies and decodes into `to`, which must have header.raw_bytes bytes. Errors: kCorruption,
+/// kInvalidArgument (size).
 [[nodiscard]] Status DecodeChunkUntrusted(const ChunkView& chunk, std::span<std::byte> to);
 
-/// Offset of the next chunk when walking a payload file: `offset` itself if a header begins there; after padding zeros the
-/// next page. kOutOfRange at the end.
-[[nodiscard]] Result<std::uint64_t> NextChunkOffsetUntrusted(std::span<const std::byte> file, std::uint64_t offset);
+/// Offset of the next chunk when walking a payload file: `offset` itself if a header begins there; after
+/// padding zeros the next page. kOutOfRange at the end.
+[[nodiscard]] Result<std::uint64_t> NextChunkOffsetUntrusted(std::span<const std::byte> file,
+                                                             std::uint64_t offset);
 
 }  // namespace luff::format

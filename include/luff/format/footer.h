@@ -19,7 +19,8 @@
 ///   blocks    per tensor: SummaryBlock, ScalarBlock, index rows, form rows, each sorted by step
 ///   defs      a kTensorDefs body: **all tensors defined in this epoch so far**
 ///   layouts   a kLayoutDefs body: likewise
-///   frames    FrameEntry[n], ascending by offset: frames that are not columns (histograms, units, events, JSON, gaps, acks,
+///   frames    FrameEntry[n], ascending by offset: frames that are not columns (histograms, units, events,
+///   JSON, gaps, acks,
 ///             documents, relocations, retirements, end mark)
 /// Tensor and layout ids are scoped by epoch (FileHeader.epoch).
 namespace luff::format {
@@ -33,13 +34,13 @@ static_assert(sizeof(FooterSection) == 24);
 
 struct FooterHead {
   std::uint32_t head_bytes;
-  std::uint32_t kinds;           // bit k: the frame directory holds frames of kind k
-  std::uint64_t first_ordinal;   // of the first step; next_ordinal when there is none
-  std::uint64_t next_ordinal;    // one beyond the last step
-  std::int64_t last_train_steps; // TRAIN steps of this worker up to the end of the segment, all epochs
+  std::uint32_t kinds;            // bit k: the frame directory holds frames of kind k
+  std::uint64_t first_ordinal;    // of the first step; next_ordinal when there is none
+  std::uint64_t next_ordinal;     // one beyond the last step
+  std::int64_t last_train_steps;  // TRAIN steps of this worker up to the end of the segment, all epochs
   std::uint32_t step_count, tensor_count, def_count, layout_count, frame_count, reserved;
   FooterSection steps, tensors, defs, layouts, frames;
-  std::uint64_t checksum;        // XXH3-64 of all bytes before it
+  std::uint64_t checksum;  // XXH3-64 of all bytes before it
 };
 static_assert(sizeof(FooterHead) == 184);
 
@@ -47,7 +48,8 @@ struct TensorEntry {
   std::uint32_t tensor;
   std::uint32_t forms;  // Form bits that occur in form rows
   std::uint32_t summary_rows, scalar_rows, index_rows, form_rows;
-  std::uint64_t summary_offset, scalar_offset, index_offset, form_offset;  // from the body's beginning, 8-aligned
+  std::uint64_t summary_offset, scalar_offset, index_offset,
+      form_offset;  // from the body's beginning, 8-aligned
   std::uint64_t summary_checksum, scalar_checksum, index_checksum, form_checksum;
 };
 static_assert(sizeof(TensorEntry) == 88);
@@ -99,12 +101,16 @@ struct FormBlock {  // ascending by step, then form
 /// A footer in borrowed bytes. **Immutable.** Lifetime: as the bytes, which must be 8-byte aligned.
 class FooterView {
  public:
-  /// `file`: the whole sealed segment. Verifies tail, head, steps and the tensor directory; blocks, definitions and the frame
-  /// directory are verified by their functions. Errors: kNotFound (no tail: the segment is not sealed), kCorruption.
-  [[nodiscard]] static Result<FooterView> ParseUntrusted(std::span<const std::byte> file, std::uint64_t sequence);
+  /// `file`: the whole sealed segment. Verifies tail, head, steps and the tensor directory; blocks,
+  /// definitions and the frame directory are verified by their functions. Errors: kNotFound (no tail: the
+  /// segment is not sealed), kCorruption.
+  [[nodiscard]] static Result<FooterView> ParseUntrusted(std::span<const std::byte> file,
+                                                         std::uint64_t sequence);
 
   [[nodiscard]] const FooterHead& head() const noexcept { return head_; }
-  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }  // of the footer's frame: rows lie before
+  [[nodiscard]] std::uint64_t offset() const noexcept {
+    return offset_;
+  }  // of the footer's frame: rows lie before
   [[nodiscard]] const StepColumns& steps() const noexcept { return steps_; }
   [[nodiscard]] std::span<const TensorEntry> tensors() const noexcept { return tensors_; }
   [[nodiscard]] const TensorEntry* Find(std::uint32_t tensor) const noexcept;  // null: no rows of it
@@ -120,7 +126,8 @@ class FooterView {
 
  private:
   FooterView() = default;
-  [[nodiscard]] Result<std::span<const std::byte>> SectionUntrusted(const FooterSection& section, bool verify) const;
+  [[nodiscard]] Result<std::span<const std::byte>> SectionUntrusted(const FooterSection& section,
+                                                                    bool verify) const;
   [[nodiscard]] Result<std::span<const std::byte>> BlockUntrusted(std::uint64_t offset, std::uint64_t bytes,
                                                                   std::uint64_t checksum, bool verify) const;
 
@@ -132,8 +139,8 @@ class FooterView {
 };
 
 /// Collects the rows of one segment as they are written and makes its footer.
-/// **Owned by the writer thread.** Memory: about that of the segment. Clear() keeps it for the next segment; definitions
-/// stay until ClearDefs().
+/// **Owned by the writer thread.** Memory: about that of the segment. Clear() keeps it for the next segment;
+/// definitions stay until ClearDefs().
 class FooterBuilder {
  public:
   FooterBuilder();

@@ -14,14 +14,14 @@
 /// Frames of the metadata stream: encoding into memory, and parsing of bytes that may be hostile.
 namespace luff::format {
 
-/// FrameHeader.ordinal of frames that belong to no step (definitions, documents, acks, gaps, relocations of a loose
-/// publication). They are valid on their own, without a StepMark.
+/// FrameHeader.ordinal of frames that belong to no step (definitions, documents, acks, gaps, relocations of a
+/// loose publication). They are valid on their own, without a StepMark.
 inline constexpr std::uint64_t kLooseOrdinal = 0xFFFFFFFFFFFFFFFFULL;
 /// FrameHeader.flags of a footer: the checksum covers the FooterHead only, sections have their own.
 inline constexpr std::uint16_t kFlagHeadChecksumOnly = 1;
 /// IndexRow.flags.
-inline constexpr std::uint16_t kIndexAlias = 1;        // another tensor of the same step stored the chunk
-inline constexpr std::uint16_t kIndexUnchanged = 2;    // the chunk was stored for an earlier step
+inline constexpr std::uint16_t kIndexAlias = 1;      // another tensor of the same step stored the chunk
+inline constexpr std::uint16_t kIndexUnchanged = 2;  // the chunk was stored for an earlier step
 inline constexpr std::uint16_t kIndexLossy = 4;
 /// SummaryRow.flags.
 inline constexpr std::uint8_t kSummaryMerged = 1;
@@ -32,10 +32,11 @@ inline constexpr std::uint8_t kSummaryMerged = 1;
 /// Fills in magic, version, size and checksum.
 void SealFileHeader(FileHeader* header, std::uint64_t magic) noexcept;
 /// Errors: kCorruption (too short, wrong magic, checksum), kUnsupportedVersion (names both versions).
-[[nodiscard]] Result<FileHeader> ParseFileHeaderUntrusted(std::span<const std::byte> file, std::uint64_t magic);
+[[nodiscard]] Result<FileHeader> ParseFileHeaderUntrusted(std::span<const std::byte> file,
+                                                          std::uint64_t magic);
 
-/// Frames that will lie at `base_offset` of metadata file `sequence`. **Thread-compatible.** Reused: Reset() keeps the
-/// memory, so the steady state allocates nothing.
+/// Frames that will lie at `base_offset` of metadata file `sequence`. **Thread-compatible.** Reused: Reset()
+/// keeps the memory, so the steady state allocates nothing.
 class FrameBuffer {
  public:
   void Reset(std::uint64_t sequence, std::uint64_t base_offset);
@@ -60,7 +61,9 @@ class FrameBuffer {
   [[nodiscard]] std::uint64_t next_offset() const noexcept { return base_offset_ + bytes_.size(); }
   [[nodiscard]] std::uint64_t base_offset() const noexcept { return base_offset_; }
   [[nodiscard]] std::uint64_t sequence() const noexcept { return sequence_; }
-  [[nodiscard]] std::size_t body_bytes() const noexcept { return bytes_.size() - begin_ - sizeof(FrameHeader); }
+  [[nodiscard]] std::size_t body_bytes() const noexcept {
+    return bytes_.size() - begin_ - sizeof(FrameHeader);
+  }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
   [[nodiscard]] bool empty() const noexcept { return bytes_.empty(); }
 
@@ -87,19 +90,20 @@ enum class FrameOutcome : std::uint8_t {
   kBad,         // wrong magic, size or checksum. Scanning stops here
 };
 
-/// Parses the frame at `offset`. `file` holds the file from its beginning up to what is readable; frames of unknown kind
-/// are frames (skip them). A footer's sections are not verified here.
+/// Parses the frame at `offset`. `file` holds the file from its beginning up to what is readable; frames of
+/// unknown kind are frames (skip them). A footer's sections are not verified here.
 [[nodiscard]] FrameOutcome ParseFrameUntrusted(std::span<const std::byte> file, std::uint64_t offset,
                                                std::uint64_t sequence, FrameView* out) noexcept;
 
 /// The same for bytes that begin at `window_offset` of the file (a tail read by pread).
-[[nodiscard]] FrameOutcome ParseFrameInWindowUntrusted(std::span<const std::byte> window, std::uint64_t window_offset,
-                                                       std::uint64_t offset, std::uint64_t sequence,
-                                                       FrameView* out) noexcept;
+[[nodiscard]] FrameOutcome ParseFrameInWindowUntrusted(std::span<const std::byte> window,
+                                                       std::uint64_t window_offset, std::uint64_t offset,
+                                                       std::uint64_t sequence, FrameView* out) noexcept;
 
-// Typed bodies ------------------------------------------------------------------------------------------------------
-// All: kCorruption when sizes do not fit or a value is none of its enumeration. Spans point into `body`, which must be
-// 8-byte aligned (mapped files and FrameBuffers are).
+// Typed bodies
+// ------------------------------------------------------------------------------------------------------ All:
+// kCorruption when sizes do not fit or a value is none of its enumeration. Spans point into `body`, which
+// must be 8-byte aligned (mapped files and FrameBuffers are).
 
 [[nodiscard]] Result<std::span<const SummaryRow>> ParseSummaryRowsUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<std::span<const IndexRow>> ParseIndexRowsUntrusted(std::span<const std::byte> body);
@@ -108,7 +112,8 @@ enum class FrameOutcome : std::uint8_t {
 [[nodiscard]] Result<std::span<const EventRow>> ParseEventRowsUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<std::span<const GapRow>> ParseGapRowsUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<std::span<const AckRow>> ParseAckRowsUntrusted(std::span<const std::byte> body);
-[[nodiscard]] Result<std::span<const RelocateRow>> ParseRelocateRowsUntrusted(std::span<const std::byte> body);
+[[nodiscard]] Result<std::span<const RelocateRow>> ParseRelocateRowsUntrusted(
+    std::span<const std::byte> body);
 [[nodiscard]] Result<std::span<const RetireRow>> ParseRetireRowsUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<StepMark> ParseStepMarkUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<EndMark> ParseEndMarkUntrusted(std::span<const std::byte> body);
@@ -124,7 +129,7 @@ struct TensorDefView {
 /// Definition of a layout (dtype, shape; of shards also the whole).
 struct LayoutDefView {
   std::uint32_t id = 0;
-  Layout layout;  // contiguous
+  Layout layout;                                              // contiguous
   std::span<const std::int64_t> global_shape, global_offset;  // both of rank entries, or both empty
 };
 struct DocumentView {

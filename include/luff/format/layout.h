@@ -28,64 +28,98 @@ enum class Codec : std::uint8_t { kRaw = 0, kZeroBitmap = 1, kConstant = 2 };
 
 /// What a tensor is to the model. Drives default collections and rules.
 enum class Role : std::uint8_t {
-  kOther = 0, kWeight = 1, kBias = 2, kGradient = 3, kBuffer = 4, kInput = 5, kOutput = 6, kLoss = 7,
-  kLossInput = 8, kOptimizerState = 9, kOptimizerSetting = 10, kScalar = 11, kCustom = 12, kLabel = 13,
+  kOther = 0,
+  kWeight = 1,
+  kBias = 2,
+  kGradient = 3,
+  kBuffer = 4,
+  kInput = 5,
+  kOutput = 6,
+  kLoss = 7,
+  kLossInput = 8,
+  kOptimizerState = 9,
+  kOptimizerSetting = 10,
+  kScalar = 11,
+  kCustom = 12,
+  kLabel = 13,
 };
 
 enum class FrameKind : std::uint16_t {
-  kTensorDefs = 1,   // TensorDefEntry...
-  kLayoutDefs = 2,   // LayoutDefEntry...
-  kDocument = 3,     // u16 name length, name, UTF-8 JSON: "collections", "model", "environment"; the latest wins
+  kTensorDefs = 1,  // TensorDefEntry...
+  kLayoutDefs = 2,  // LayoutDefEntry...
+  kDocument = 3,  // u16 name length, name, UTF-8 JSON: "collections", "model", "environment"; the latest wins
   kSummaryRows = 4,  // SummaryRow[n]
   kIndexRows = 5,    // IndexRow[n]
-  kHistogramRows = 6,  // entries: u32 tensor, u32 bin count, then (u16 bin delta as varint, count as varint)...
-  kUnitRows = 7,       // entries: UnitHeader, positive varints, zero varints, float32 sums
-  kFormRows = 8,       // FormRow[n]
-  kScalarRows = 9,     // ScalarRow[n]
-  kEventRows = 10,     // EventRow[n]
-  kEventJson = 11,     // one UTF-8 JSON object with "kind"
-  kGapRows = 12,       // GapRow[n]
-  kStep = 13,          // StepMark: every frame since the last StepMark with this ordinal is complete
-  kAck = 14,           // AckRow: a worker's answer to a control record
-  kEnd = 15,           // EndMark: the worker has ended
-  kRelocate = 16,      // RelocateRow[n]
-  kRetire = 17,        // RetireRow[n]: payload files that are gone
-  kHeartbeat = 18,     // i64 unix ns
-  kFooter = 19,        // columns of the whole segment; see footer.h
+  kHistogramRows =
+      6,            // entries: u32 tensor, u32 bin count, then (u16 bin delta as varint, count as varint)...
+  kUnitRows = 7,    // entries: UnitHeader, positive varints, zero varints, float32 sums
+  kFormRows = 8,    // FormRow[n]
+  kScalarRows = 9,  // ScalarRow[n]
+  kEventRows = 10,  // EventRow[n]
+  kEventJson = 11,  // one UTF-8 JSON object with "kind"
+  kGapRows = 12,    // GapRow[n]
+  kStep = 13,       // StepMark: every frame since the last StepMark with this ordinal is complete
+  kAck = 14,        // AckRow: a worker's answer to a control record
+  kEnd = 15,        // EndMark: the worker has ended
+  kRelocate = 16,   // RelocateRow[n]
+  kRetire = 17,     // RetireRow[n]: payload files that are gone
+  kHeartbeat = 18,  // i64 unix ns
+  kFooter = 19,     // columns of the whole segment; see footer.h
 };
 
 enum class Form : std::uint16_t {  // bits, also in StepMark and GapRow
-  kSummary = 1, kRaw = 2, kHistogram = 4, kHash = 8, kUnits = 16, kDifference = 32, kExtra = 64, kShape = 128,
+  kSummary = 1,
+  kRaw = 2,
+  kHistogram = 4,
+  kHash = 8,
+  kUnits = 16,
+  kDifference = 32,
+  kExtra = 64,
+  kShape = 128,
 };
 
 enum class GapReason : std::uint16_t {
   kNone = 0,
-  kPoolFull = 1,          // no free block in time
-  kOverheadBudget = 2,    // the governor widened the interval
-  kByteBudget = 3,        // max_bytes reached
+  kPoolFull = 1,        // no free block in time
+  kOverheadBudget = 2,  // the governor widened the interval
+  kByteBudget = 3,      // max_bytes reached
   kDiskFull = 4,
   kIoError = 5,
-  kCompiledGraph = 6,     // activations inside a compiled graph
-  kUnsupported = 7,       // dtype, layout, sparse or device memory that is not captured
-  kNotSeen = 8,           // the hook did not see the event (compiled optimizer step, ...)
-  kHookError = 9,         // an error inside Luff, counted
-  kRetired = 10,          // payload deleted by retention
-  kMerged = 11,           // summaries merged in tens
+  kCompiledGraph = 6,  // activations inside a compiled graph
+  kUnsupported = 7,    // dtype, layout, sparse or device memory that is not captured
+  kNotSeen = 8,        // the hook did not see the event (compiled optimizer step, ...)
+  kHookError = 9,      // an error inside Luff, counted
+  kRetired = 10,       // payload deleted by retention
+  kMerged = 11,        // summaries merged in tens
   kWorkerLost = 12,
   kFork = 13,
-  kScripted = 14,         // inside a jit.script module
-  kClosing = 15,          // deadline at exit
-  kTooMany = 16,          // more tensors or names than the limit
+  kScripted = 14,  // inside a jit.script module
+  kClosing = 15,   // deadline at exit
+  kTooMany = 16,   // more tensors or names than the limit
 };
 
 enum class EventKind : std::uint16_t {
-  kForward = 1, kBackward = 2, kZeroGrad = 3, kOptimizerStep = 4, kSchedulerStep = 5, kModeChange = 6,
-  kBatch = 7,           // arg = content hash of the first dense input
-  kStepSkipped = 8,     // loss scaler skipped the update
-  kClipGrad = 9, kCheckpoint = 10, kException = 11, kScaleLoss = 12,
+  kForward = 1,
+  kBackward = 2,
+  kZeroGrad = 3,
+  kOptimizerStep = 4,
+  kSchedulerStep = 5,
+  kModeChange = 6,
+  kBatch = 7,        // arg = content hash of the first dense input
+  kStepSkipped = 8,  // loss scaler skipped the update
+  kClipGrad = 9,
+  kCheckpoint = 10,
+  kException = 11,
+  kScaleLoss = 12,
 };
 
-enum class EndReason : std::uint32_t { kCompleted = 1, kStopped = 2, kException = 3, kSignal = 4, kFailed = 5 };
+enum class EndReason : std::uint32_t {
+  kCompleted = 1,
+  kStopped = 2,
+  kException = 3,
+  kSignal = 4,
+  kFailed = 5
+};
 
 struct FileHeader {  // first bytes of every m-*.lfm and d-*.lfd
   std::uint64_t magic;
@@ -93,9 +127,9 @@ struct FileHeader {  // first bytes of every m-*.lfm and d-*.lfd
   std::uint32_t header_bytes;  // kFileHeaderBytes
   std::uint8_t run_id[16];
   std::uint32_t worker, epoch;
-  std::uint64_t sequence;       // number in the file name
+  std::uint64_t sequence;  // number in the file name
   std::int64_t created_unix_ns;
-  std::uint64_t first_ordinal;  // step ordinal of the first row
+  std::uint64_t first_ordinal;    // step ordinal of the first row
   std::uint32_t retention_class;  // data files: 0 keep all, 1 recent, 2 tenth, 3 hundredth; else 0
   std::uint32_t generation;       // metadata: how often the segment was rewritten by merging
   std::uint64_t checksum;         // XXH3-64 of all bytes before it
@@ -108,8 +142,9 @@ struct FrameHeader {  // 32 bytes; body follows, zero-padded to 8
   std::uint16_t flags;
   std::uint32_t body_bytes;  // without padding
   std::uint32_t reserved;
-  std::uint64_t ordinal;     // the step these rows belong to (0-based count of published steps of this worker)
-  std::uint64_t checksum;    // XXH3-64(body, seed = XXH3-64(first 24 header bytes, seed = sequence << 40 ^ offset))
+  std::uint64_t ordinal;  // the step these rows belong to (0-based count of published steps of this worker)
+  std::uint64_t
+      checksum;  // XXH3-64(body, seed = XXH3-64(first 24 header bytes, seed = sequence << 40 ^ offset))
 };
 static_assert(sizeof(FrameHeader) == 32);
 
@@ -122,8 +157,8 @@ struct ChunkHeader {  // 64 bytes before each payload chunk, so that payload can
   std::uint64_t ordinal;
   std::uint64_t raw_bytes, stored_bytes;
   std::uint64_t content_hash;  // XXH3-64 of the raw bytes of this part
-  // XXH3-64(header bytes before it, seed). Seed: 0 for raw chunks, whose stored bytes the content hash covers;
-  // else XXH3-64(stored bytes). So a raw chunk is hashed once.
+  // XXH3-64(header bytes before it, seed). Seed: 0 for raw chunks, whose stored bytes the content hash
+  // covers; else XXH3-64(stored bytes). So a raw chunk is hashed once.
   std::uint64_t checksum;
 };
 static_assert(sizeof(ChunkHeader) == 64);
@@ -131,8 +166,8 @@ static_assert(sizeof(ChunkHeader) == 64);
 struct SummaryRow {  // 80 bytes
   std::uint32_t tensor;
   std::uint8_t dtype;
-  std::uint8_t flags;  // bit 0: merged from several steps
-  std::uint16_t steps; // number of steps merged, 1 otherwise
+  std::uint8_t flags;   // bit 0: merged from several steps
+  std::uint16_t steps;  // number of steps merged, 1 otherwise
   std::uint64_t count;
   double sum, sum_sq, abs_sum;
   std::uint64_t min_bits, max_bits;
@@ -143,10 +178,10 @@ static_assert(sizeof(SummaryRow) == 80);
 struct IndexRow {  // 64 bytes: where the raw value (or one part of it) is
   std::uint32_t tensor, layout;
   std::uint32_t part, parts;
-  std::uint32_t data_file;   // sequence of d-*.lfd in the same worker folder
+  std::uint32_t data_file;  // sequence of d-*.lfd in the same worker folder
   std::uint8_t dtype, codec;
-  std::uint16_t flags;       // bit 0: alias within the step; bit 1: same as an earlier step; bit 2: lossy
-  std::uint64_t offset;      // of the ChunkHeader in the file
+  std::uint16_t flags;   // bit 0: alias within the step; bit 1: same as an earlier step; bit 2: lossy
+  std::uint64_t offset;  // of the ChunkHeader in the file
   std::uint64_t raw_bytes, stored_bytes;
   std::uint64_t content_hash;
   std::uint64_t reserved;
@@ -155,10 +190,10 @@ static_assert(sizeof(IndexRow) == 64);
 
 struct FormRow {  // hash, difference, extra reductions
   std::uint32_t tensor;
-  std::uint16_t form;   // one Form bit
+  std::uint16_t form;  // one Form bit
   std::uint16_t flags;
-  double values[6];     // difference: l1 sum_sq max changed previous_l1 previous_sum_sq; extra: abs_min prod
-                        // abs_prod; hash: the bits of the u64 in values[0]
+  double values[6];  // difference: l1 sum_sq max changed previous_l1 previous_sum_sq; extra: abs_min prod
+                     // abs_prod; hash: the bits of the u64 in values[0]
 };
 static_assert(sizeof(FormRow) == 56);
 
@@ -172,19 +207,19 @@ static_assert(sizeof(ScalarRow) == 16);
 struct EventRow {
   std::uint16_t kind;
   std::uint16_t flags;
-  std::uint32_t subject;      // optimizer number, module number or kNoId
+  std::uint32_t subject;  // optimizer number, module number or kNoId
   std::uint64_t argument;
-  std::int64_t since_step_ns; // time since the step began
+  std::int64_t since_step_ns;  // time since the step began
 };
 static_assert(sizeof(EventRow) == 24);
 
 struct GapRow {
-  std::uint32_t tensor;       // kNoId: every tensor of the collection, or of the run
-  std::uint32_t collection;   // index in the "collections" document; kNoId: none
+  std::uint32_t tensor;      // kNoId: every tensor of the collection, or of the run
+  std::uint32_t collection;  // index in the "collections" document; kNoId: none
   std::uint16_t reason;
-  std::uint16_t forms;        // Form bits that are missing
+  std::uint16_t forms;  // Form bits that are missing
   std::uint32_t reserved;
-  std::uint64_t count;        // values left out
+  std::uint64_t count;  // values left out
   std::uint64_t bytes;
   std::int64_t first_step, last_step;  // global steps
 };
@@ -192,28 +227,28 @@ static_assert(sizeof(GapRow) == 48);
 
 struct StepMark {
   std::int64_t global_step, mode_step;
-  std::int64_t update;        // optimizer updates before this step
+  std::int64_t update;  // optimizer updates before this step
   std::int64_t wall_unix_ns;
   std::int64_t duration_ns;
   std::uint8_t mode;
   std::uint8_t reserved[3];
-  std::uint32_t frames;       // frames of this step before the mark
-  std::uint32_t forms;        // Form bits seen in it
+  std::uint32_t frames;  // frames of this step before the mark
+  std::uint32_t forms;   // Form bits seen in it
   std::uint32_t epoch;
 };
 static_assert(sizeof(StepMark) == 56);
 
 struct AckRow {
-  std::uint64_t control;      // number of the control record
-  std::uint32_t verdict;      // 1 accepted, 2 too late, 3 carried out, 4 refused
+  std::uint64_t control;  // number of the control record
+  std::uint32_t verdict;  // 1 accepted, 2 too late, 3 carried out, 4 refused
   std::uint32_t reserved;
-  std::int64_t train_step;    // TRAIN steps finished when answering
+  std::int64_t train_step;  // TRAIN steps finished when answering
   std::int64_t unix_ns;
 };
 static_assert(sizeof(AckRow) == 32);
 
 struct EndMark {
-  std::uint32_t reason;       // EndReason
+  std::uint32_t reason;  // EndReason
   std::uint32_t reserved;
   std::int64_t last_global_step;
   std::int64_t unix_ns;
@@ -228,7 +263,7 @@ static_assert(sizeof(RelocateRow) == 24);
 
 struct RetireRow {
   std::uint32_t data_file;
-  std::uint32_t reason;       // GapReason
+  std::uint32_t reason;  // GapReason
 };
 static_assert(sizeof(RetireRow) == 8);
 
@@ -238,7 +273,7 @@ struct FileTail {  // last 64 bytes of a sealed metadata segment
   std::uint64_t footer_bytes;   // header and padding included
   std::uint64_t sequence;
   std::uint64_t reserved[3];
-  std::uint64_t checksum;       // XXH3-64 of the bytes before it
+  std::uint64_t checksum;  // XXH3-64 of the bytes before it
 };
 static_assert(sizeof(FileTail) == 64);
 

@@ -5,8 +5,8 @@
 
 #include "luff/format/layout.h"
 
-/// The page `live` in a worker's folder: 4 KiB, mapped shared by the writer and, on the same host and boot, by readers.
-/// An accelerator, never the truth: everything in it can be found by walking frames.
+/// The page `live` in a worker's folder: 4 KiB, mapped shared by the writer and, on the same host and boot,
+/// by readers. An accelerator, never the truth: everything in it can be found by walking frames.
 namespace luff::format {
 
 enum class LiveState : std::uint32_t { kStarting = 0, kWriting = 1, kDegraded = 2, kEnded = 3 };
@@ -17,18 +17,20 @@ inline constexpr std::uint32_t kLiveLayout = 1;
 [[nodiscard]] constexpr std::uint64_t PackPosition(std::uint64_t sequence, std::uint64_t length) noexcept {
   return sequence << 40 | (length & ((std::uint64_t{1} << 40) - 1));
 }
-[[nodiscard]] constexpr std::uint64_t PositionSequence(std::uint64_t position) noexcept { return position >> 40; }
+[[nodiscard]] constexpr std::uint64_t PositionSequence(std::uint64_t position) noexcept {
+  return position >> 40;
+}
 [[nodiscard]] constexpr std::uint64_t PositionLength(std::uint64_t position) noexcept {
   return position & ((std::uint64_t{1} << 40) - 1);
 }
 
-/// Constant after creation up to `checksum`; the atomics begin at a cache line of their own. The writer stores rows, then
-/// the fields, then `meta_position` with release; a reader loads that first, with acquire.
+/// Constant after creation up to `checksum`; the atomics begin at a cache line of their own. The writer
+/// stores rows, then the fields, then `meta_position` with release; a reader loads that first, with acquire.
 struct LivePage {
-  std::uint64_t magic;  // kLiveMagic, stored last
+  std::uint64_t magic;   // kLiveMagic, stored last
   std::uint32_t layout;  // kLiveLayout
   std::uint32_t worker;
-  std::uint64_t host;     // HostIdentity of base/env.h
+  std::uint64_t host;  // HostIdentity of base/env.h
   std::uint64_t boot[2];
   std::uint64_t pid;
   std::uint64_t pid_start_ticks;  // with it a pid is unique within a boot
@@ -50,6 +52,7 @@ struct LivePage {
 };
 static_assert(offsetof(LivePage, meta_position) == 128);
 static_assert(sizeof(LivePage) <= kPageBytes);
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
+              std::atomic<std::uint32_t>::is_always_lock_free);
 
 }  // namespace luff::format

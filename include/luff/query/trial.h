@@ -13,7 +13,8 @@
 #include "luff/format/layout.h"
 #include "luff/tensor/summary.h"
 
-/// Reading a run: the trial API, C++ side. Values, summaries, steps, names; while the job writes, or afterwards.
+/// Reading a run: the trial API, C++ side. Values, summaries, steps, names; while the job writes, or
+/// afterwards.
 namespace luff::query {
 
 using format::Mode;
@@ -39,9 +40,9 @@ struct StepInfo {
   std::int64_t mode_step = 0;
   std::int64_t update = 0;
   Mode mode = Mode::kTrain;
-  std::int64_t wall_unix_ns = 0;   // of the first worker that passed it
+  std::int64_t wall_unix_ns = 0;  // of the first worker that passed it
   std::int64_t duration_ns = 0;
-  bool superseded = false;         // a resumed run has recorded this global step again: lookups find the later one
+  bool superseded = false;  // a resumed run has recorded this global step again: lookups find the later one
 };
 
 /// One tensor at one step. `dtype` tells how to read summary.min_bits.
@@ -85,10 +86,10 @@ struct EventAt {
 
 struct GapInfo {
   std::uint32_t worker = 0;
-  std::string tensor;       // "" if not of one tensor
-  std::string collection;   // "" if none
-  std::string reason;       // e.g. "pool full"
-  std::string forms;        // e.g. "raw"
+  std::string tensor;      // "" if not of one tensor
+  std::string collection;  // "" if none
+  std::string reason;      // e.g. "pool full"
+  std::string forms;       // e.g. "raw"
   std::uint64_t count = 0, bytes = 0;
   std::int64_t first_step = 0, last_step = 0;
 };
@@ -97,8 +98,8 @@ struct WorkerInfo {
   std::uint32_t worker = 0;
   bool ended = false;
   std::optional<format::EndReason> reason;
-  bool alive = false;                    // heartbeat within the limit, or process seen on this host
-  std::int64_t last_global_step = -1;    // published
+  bool alive = false;                  // heartbeat within the limit, or process seen on this host
+  std::int64_t last_global_step = -1;  // published
   std::int64_t last_train_step = -1;
   std::int64_t heartbeat_unix_ns = 0;
 };
@@ -107,26 +108,29 @@ enum class StepState { kAvailable, kNotYetAvailable, kUnavailable };
 
 struct OpenOptions {
   std::chrono::milliseconds wait_for_first_step{0};  // 0: an empty run opens at once
-  bool use_live_page = true;    // false imitates a network mount without coherence
-  double lost_after_s = 60.0;   // no heartbeat for so long: the worker is lost (a gap, not a wait)
+  bool use_live_page = true;                         // false imitates a network mount without coherence
+  double lost_after_s = 60.0;  // no heartbeat for so long: the worker is lost (a gap, not a wait)
 };
 
-/// **Thread-compatible.** A run opened for reading. Nothing is parsed before it is needed; Refresh() with nothing new
-/// is one comparison of three numbers.
+/// **Thread-compatible.** A run opened for reading. Nothing is parsed before it is needed; Refresh() with
+/// nothing new is one comparison of three numbers.
 ///
-/// Steps are complete when every worker that is alive and not ended has passed them. All functions show complete steps only,
-/// unless said otherwise. Errors of all: kNotFound (with the three nearest names) for unknown tensors, kOutOfRange for steps that
-/// were not saved (message names the nearest saved steps), kUnavailable for steps not yet there, kCorruption.
+/// Steps are complete when every worker that is alive and not ended has passed them. All functions show
+/// complete steps only, unless said otherwise. Errors of all: kNotFound (with the three nearest names) for
+/// unknown tensors, kOutOfRange for steps that were not saved (message names the nearest saved steps),
+/// kUnavailable for steps not yet there, kCorruption.
 class Trial {
  public:
-  /// Errors: kNotFound (no such directory), kFailedPrecondition (a directory that is no run), kUnsupportedVersion (names both
-  /// versions), kCorruption (run.json).
-  [[nodiscard]] static Result<std::unique_ptr<Trial>> Open(const std::string& path, const OpenOptions& options = {});
+  /// Errors: kNotFound (no such directory), kFailedPrecondition (a directory that is no run),
+  /// kUnsupportedVersion (names both versions), kCorruption (run.json).
+  [[nodiscard]] static Result<std::unique_ptr<Trial>> Open(const std::string& path,
+                                                           const OpenOptions& options = {});
   virtual ~Trial() = default;
 
   /// Takes in what was published since. Returns true if something new became visible.
   virtual Result<bool> Refresh() = 0;
-  /// Refreshes until a new complete step, the end of the run, or the time-out. Returns true if there is something new.
+  /// Refreshes until a new complete step, the end of the run, or the time-out. Returns true if there is
+  /// something new.
   virtual Result<bool> WaitForNews(std::chrono::milliseconds timeout) = 0;
   /// Waits for a step. kDeadlineExceeded after the time-out, kOutOfRange when the step can never come.
   virtual Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) = 0;
@@ -136,13 +140,15 @@ class Trial {
   [[nodiscard]] virtual std::vector<WorkerInfo> workers() const = 0;
   [[nodiscard]] virtual std::uint32_t world_size() const noexcept = 0;
 
-  // Names ---------------------------------------------------------------------------------------------------------
-  [[nodiscard]] virtual std::size_t tensor_count() const noexcept = 0;  // ids are 0 .. count-1, stable while open
+  // Names
+  // ---------------------------------------------------------------------------------------------------------
+  [[nodiscard]] virtual std::size_t tensor_count()
+      const noexcept = 0;  // ids are 0 .. count-1, stable while open
   [[nodiscard]] virtual const TensorInfo& tensor(TensorId id) const = 0;
   [[nodiscard]] virtual Result<TensorId> FindTensor(std::string_view name) const = 0;
   struct NameFilter {
-    std::string regex;        // PCRE2, searched anywhere; "" = all
-    std::string collection;   // "" = any
+    std::string regex;       // PCRE2, searched anywhere; "" = all
+    std::string collection;  // "" = any
     std::optional<std::int64_t> step;
     Mode mode = Mode::kGlobal;
   };
@@ -152,18 +158,22 @@ class Trial {
   /// JSON of a document: "model", "collections", "environment"; "" if absent.
   [[nodiscard]] virtual std::string Document(std::string_view name) const = 0;
 
-  // Steps ---------------------------------------------------------------------------------------------------------
-  /// Complete steps, ascending; superseded ones only once. kGlobal: global steps; else mode steps of that mode.
+  // Steps
+  // ---------------------------------------------------------------------------------------------------------
+  /// Complete steps, ascending; superseded ones only once. kGlobal: global steps; else mode steps of that
+  /// mode.
   [[nodiscard]] virtual std::vector<std::int64_t> Steps(Mode mode) const = 0;
   /// Steps of one tensor (any form).
   [[nodiscard]] virtual Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const = 0;
   [[nodiscard]] virtual std::size_t step_count() const noexcept = 0;
-  /// The n-th step that became complete (0 .. step_count()-1); superseded ones keep their place. Stable while open.
+  /// The n-th step that became complete (0 .. step_count()-1); superseded ones keep their place. Stable while
+  /// open.
   [[nodiscard]] virtual StepInfo step_at(std::size_t n) const = 0;
   [[nodiscard]] virtual Result<StepInfo> FindStep(std::int64_t step, Mode mode) const = 0;
   [[nodiscard]] virtual StepState StateOfStep(std::int64_t step, Mode mode) const = 0;
 
-  // Values --------------------------------------------------------------------------------------------------------
+  // Values
+  // --------------------------------------------------------------------------------------------------------
   /// worker: nullopt = the first worker that has it.
   [[nodiscard]] virtual Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode,
                                                 std::optional<std::uint32_t> worker = {}) const = 0;
@@ -177,8 +187,10 @@ class Trial {
   /// The same, shared with a small cache: nothing is copied when it was asked for before and nothing is new.
   [[nodiscard]] virtual Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
       TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
-  /// Difference, extra reductions or hash of one tensor at one step. kOutOfRange when that form was not recorded.
-  [[nodiscard]] virtual Result<format::FormRow> ReadForm(TensorId id, format::Form form, std::int64_t step, Mode mode,
+  /// Difference, extra reductions or hash of one tensor at one step. kOutOfRange when that form was not
+  /// recorded.
+  [[nodiscard]] virtual Result<format::FormRow> ReadForm(TensorId id, format::Form form, std::int64_t step,
+                                                         Mode mode,
                                                          std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<UnitCounts> Units(TensorId id, std::int64_t step, Mode mode,
                                                  std::optional<std::uint32_t> worker = {}) const = 0;
@@ -199,32 +211,50 @@ class Trial {
     std::shared_ptr<std::byte> bytes;
     std::uint64_t byte_count = 0;
   };
-  /// All steps of the mode at which the raw value is there. Errors also: kFailedPrecondition when shapes differ,
-  /// kResourceExhausted beyond `max_bytes`.
+  /// All steps of the mode at which the raw value is there. Errors also: kFailedPrecondition when shapes
+  /// differ, kResourceExhausted beyond `max_bytes`.
   [[nodiscard]] virtual Result<Stack> ReadStack(TensorId id, Mode mode, std::optional<std::uint32_t> worker,
                                                 std::uint64_t max_bytes) const = 0;
   /// Steps of one tensor at which the raw value was recorded.
-  [[nodiscard]] virtual Result<std::vector<std::int64_t>> ValueSteps(TensorId id, Mode mode,
-                                                                     std::optional<std::uint32_t> worker = {}) const = 0;
+  [[nodiscard]] virtual Result<std::vector<std::int64_t>> ValueSteps(
+      TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
   /// Workers that have rows of the tensor at the step.
   [[nodiscard]] virtual Result<std::vector<std::uint32_t>> TensorWorkers(TensorId id, std::int64_t step,
                                                                          Mode mode) const = 0;
-  [[nodiscard]] virtual Result<std::vector<ScalarAt>> Scalars(TensorId id, Mode mode,
-                                                              std::optional<std::uint32_t> worker = {}) const = 0;
+  [[nodiscard]] virtual Result<std::vector<ScalarAt>> Scalars(
+      TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<SparseHistogram> Histogram(TensorId id, std::int64_t step, Mode mode,
                                                           std::optional<std::uint32_t> worker = {}) const = 0;
 
-  // One step, for rules: everything in it, all workers ---------------------------------------------------------------
-  struct SummaryEntry { TensorId tensor; std::uint32_t worker; DType dtype; Summary summary; };
-  struct ScalarEntry { TensorId tensor; std::uint32_t worker; double value; };
-  struct UnitEntry { TensorId tensor; std::uint32_t worker; UnitCounts counts; };
-  struct FormEntry { TensorId tensor; std::uint32_t worker; format::FormRow row; };
+  // One step, for rules: everything in it, all workers
+  // ---------------------------------------------------------------
+  struct SummaryEntry {
+    TensorId tensor;
+    std::uint32_t worker;
+    DType dtype;
+    Summary summary;
+  };
+  struct ScalarEntry {
+    TensorId tensor;
+    std::uint32_t worker;
+    double value;
+  };
+  struct UnitEntry {
+    TensorId tensor;
+    std::uint32_t worker;
+    UnitCounts counts;
+  };
+  struct FormEntry {
+    TensorId tensor;
+    std::uint32_t worker;
+    format::FormRow row;
+  };
   struct StepRows {
     StepInfo info;
     std::vector<SummaryEntry> summaries;
     std::vector<ScalarEntry> scalars;
     std::vector<UnitEntry> units;
-    std::vector<FormEntry> forms;      // hash, difference, extra
+    std::vector<FormEntry> forms;  // hash, difference, extra
     std::vector<EventAt> events;
     std::vector<std::string> event_json;
   };
@@ -236,7 +266,10 @@ class Trial {
   /// Answers of workers to control records: (worker, row).
   [[nodiscard]] virtual std::vector<std::pair<std::uint32_t, format::AckRow>> Acks() const = 0;
   /// "running", "completed", "stopped" or "failed" and why (for `luff show`).
-  struct Outcome { std::string state; std::string why; };
+  struct Outcome {
+    std::string state;
+    std::string why;
+  };
   [[nodiscard]] virtual Outcome outcome() const = 0;
   /// Damage met so far: file, place, what is lost. Bounded.
   [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
@@ -251,6 +284,7 @@ class Trial {
 };
 
 /// The three names nearest to `name` (edit distance), for error messages.
-[[nodiscard]] std::vector<std::string> NearestNames(std::string_view name, std::span<const std::string> known);
+[[nodiscard]] std::vector<std::string> NearestNames(std::string_view name,
+                                                    std::span<const std::string> known);
 
 }  // namespace luff::query

@@ -18,7 +18,8 @@ struct Choice {
 
 /// Parses "NAME[:param=value…],NAME…"; "" and "all" name all built-in rules, "none" names none.
 /// A value may hold ':' (a new parameter begins only at ":word="); lists inside a value are written with ';'.
-/// Errors: kNotFound for a rule, kInvalidArgument for a parameter, both with the nearest names; a rule named twice.
+/// Errors: kNotFound for a rule, kInvalidArgument for a parameter, both with the nearest names; a rule named
+/// twice.
 [[nodiscard]] Result<std::vector<Choice>> ParseChoices(std::string_view text, ParameterSet set);
 /// The text that gives the same choices when parsed again with the same set.
 [[nodiscard]] std::string ChoicesToText(std::span<const Choice> choices);
@@ -26,10 +27,11 @@ struct Choice {
 [[nodiscard]] Result<ParameterSet> ParseParameterSet(std::string_view text);
 [[nodiscard]] std::string_view ParameterSetName(ParameterSet set) noexcept;
 
-/// The capture configuration (JSON) that holds what Luff takes without options and the union of the rules' needs.
-/// `extra` (JSON object text or "") is merged over it: its members replace ours, its collections are appended, a
-/// collection of the same name replaces ours. Errors: kInvalidArgument when `extra` is no JSON object.
-/// Source: docs/spec/capture-config.md; read by the capture room.
-[[nodiscard]] Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::string_view extra = {});
+/// The capture configuration (JSON) that holds what Luff takes without options and the union of the rules'
+/// needs. `extra` (JSON object text or "") is merged over it: its members replace ours, its collections are
+/// appended, a collection of the same name replaces ours. Errors: kInvalidArgument when `extra` is no JSON
+/// object. Source: docs/spec/capture-config.md; read by the capture room.
+[[nodiscard]] Result<std::string> CaptureConfigFor(std::span<const Choice> choices,
+                                                   std::string_view extra = {});
 
 }  // namespace luff::rules

@@ -17,29 +17,34 @@ struct EvaluatorOptions {
   /// Folder for checkpoint.json and findings.jsonl (created, mode 0700); "" keeps everything in memory.
   std::string folder;
   std::vector<Choice> choices;
-  std::int64_t checkpoint_steps = 2000;   // a checkpoint after so many steps,
-  double checkpoint_seconds = 10.0;       // or so many seconds, whichever comes first
+  std::int64_t checkpoint_steps = 2000;    // a checkpoint after so many steps,
+  double checkpoint_seconds = 10.0;        // or so many seconds, whichever comes first
   std::size_t max_findings_per_rule = 64;  // beyond: counted, not written
 };
 
 /// Runs rules over the complete steps of a trial, each step once and in order.
 ///
-/// **Thread-compatible.** Findings depend on the run alone. With a folder it is restartable: it goes on from the last
-/// checkpoint and writes no line that the findings file already holds. A rule whose version or parameters differ from the
-/// checkpoint's starts at the first step. One evaluator per folder at a time (a lock file).
+/// **Thread-compatible.** Findings depend on the run alone. With a folder it is restartable: it goes on from
+/// the last checkpoint and writes no line that the findings file already holds. A rule whose version or
+/// parameters differ from the checkpoint's starts at the first step. One evaluator per folder at a time (a
+/// lock file).
 class Evaluator {
  public:
-  /// Called for each finding that is new, changed or healed ("new", "update", "healed"); not for those a restart replays.
+  /// Called for each finding that is new, changed or healed ("new", "update", "healed"); not for those a
+  /// restart replays.
   using Listener = std::function<void(const Finding&, const std::string& event)>;
 
   /// Errors: kIo, kFailedPrecondition when another evaluator holds the folder.
-  [[nodiscard]] static Result<std::unique_ptr<Evaluator>> Open(const EvaluatorOptions& options, Listener listener);
+  [[nodiscard]] static Result<std::unique_ptr<Evaluator>> Open(const EvaluatorOptions& options,
+                                                               Listener listener);
   virtual ~Evaluator() = default;
 
-  /// Evaluates at most `limit` complete steps that were not evaluated yet; returns how many. A step that cannot be read is
-  /// counted (unreadable_steps) and passed over. Errors: kIo when findings cannot be written.
+  /// Evaluates at most `limit` complete steps that were not evaluated yet; returns how many. A step that
+  /// cannot be read is counted (unreadable_steps) and passed over. Errors: kIo when findings cannot be
+  /// written.
   virtual Result<std::size_t> Advance(const query::Trial& trial, std::size_t limit) = 0;
-  /// The run is over: lets rules draw their last conclusions, writes the checkpoint. Call once, after Advance returned 0.
+  /// The run is over: lets rules draw their last conclusions, writes the checkpoint. Call once, after Advance
+  /// returned 0.
   virtual Status Finish(const query::Trial& trial) = 0;
   /// Writes a checkpoint now (no-op without a folder).
   virtual Status Checkpoint() = 0;

@@ -11,38 +11,39 @@ namespace luff::rules {
 
 enum class Severity : std::uint8_t { kWarn = 1, kStop = 2 };  // stop: going on is wasted
 
-/// What a rule saw. JSON schema: docs/spec/findings.md. Depends on the run alone, never on when it was evaluated.
+/// What a rule saw. JSON schema: docs/spec/findings.md. Depends on the run alone, never on when it was
+/// evaluated.
 struct Finding {
-  std::string id;            // 16 hex digits from rule, cause, tensor and first step: a restart repeats none
-  std::string rule;          // "ExplodingTensor"
-  std::string cause;         // short stable key inside the rule, e.g. "nan"
+  std::string id;     // 16 hex digits from rule, cause, tensor and first step: a restart repeats none
+  std::string rule;   // "ExplodingTensor"
+  std::string cause;  // short stable key inside the rule, e.g. "nan"
   Severity severity = Severity::kWarn;
-  std::string tensor;        // "" if not of one tensor
+  std::string tensor;                      // "" if not of one tensor
   std::vector<std::string> other_tensors;  // also affected, at most 20, then counted
   std::uint64_t other_count = 0;
   std::string mode = "TRAIN";
   std::uint32_t worker = 0;
-  std::int64_t step = 0;         // mode step at which it was seen first (counts forward+backward passes from 0)
+  std::int64_t step = 0;  // mode step at which it was seen first (counts forward+backward passes from 0)
   std::int64_t global_step = 0;
-  std::int64_t update = 0;       // optimizer updates before that step
-  std::int64_t since_step = 0;   // where the trouble began, <= step
-  std::int64_t last_step = 0;    // newest step at which it was still so
+  std::int64_t update = 0;      // optimizer updates before that step
+  std::int64_t since_step = 0;  // where the trouble began, <= step
+  std::int64_t last_step = 0;   // newest step at which it was still so
   bool healed = false;
-  std::string what;              // one sentence: what is wrong
-  std::string why;               // why this is wrong, and the likeliest cause
-  std::string remedy;            // what to do
-  std::vector<std::string> causes;   // likely causes in order
+  std::string what;                                      // one sentence: what is wrong
+  std::string why;                                       // why this is wrong, and the likeliest cause
+  std::string remedy;                                    // what to do
+  std::vector<std::string> causes;                       // likely causes in order
   std::vector<std::pair<std::string, double>> evidence;  // numbers by name
   std::vector<std::pair<std::int64_t, double>> series;   // (mode step, value) around it, at most 64
-  std::string threshold;         // text: which limit, and where it comes from
-  std::string page;              // "docs/rules/exploding_tensor.md"
+  std::string threshold;                                 // text: which limit, and where it comes from
+  std::string page;                                      // "docs/rules/exploding_tensor.md"
 };
 
 /// One JSON object on one line. `event` is "new", "update" or "healed".
 [[nodiscard]] std::string ToJson(const Finding& finding, const std::string& event);
 [[nodiscard]] Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view json);
 /// Id as described above.
-[[nodiscard]] std::string FindingId(const std::string& rule, const std::string& cause, const std::string& tensor,
-                                    std::int64_t step);
+[[nodiscard]] std::string FindingId(const std::string& rule, const std::string& cause,
+                                    const std::string& tensor, std::int64_t step);
 
 }  // namespace luff::rules

@@ -11,18 +11,19 @@
 #include "luff/query/trial.h"
 #include "luff/rules/finding.h"
 
-/// The rule interface. Adding a rule: one file src/rules/builtin/NAME.cc, its test, its page docs/rules/NAME.md.
+/// The rule interface. Adding a rule: one file src/rules/builtin/NAME.cc, its test, its page
+/// docs/rules/NAME.md.
 namespace luff::rules {
 
 /// What a rule needs captured; `luff run` captures the union of all needs and no more.
 struct Need {
-  std::string collection;              // name of the collection to create or extend
-  std::vector<std::string> include;    // regexes on tensor names
-  std::vector<format::Role> roles;     // or by role
+  std::string collection;                 // name of the collection to create or extend
+  std::vector<std::string> include;       // regexes on tensor names
+  std::vector<format::Role> roles;        // or by role
   std::vector<std::string> module_types;  // and (when not empty) only of these module types, e.g. "ReLU"
-  std::uint32_t forms = 0;             // format::Form bits
+  std::uint32_t forms = 0;                // format::Form bits
   UnitAxis unit_axis = UnitAxis::kChannel;
-  std::string mode = "TRAIN";          // or "EVAL", "GLOBAL"
+  std::string mode = "TRAIN";  // or "EVAL", "GLOBAL"
   std::int64_t save_interval = 1;
 };
 
@@ -33,7 +34,7 @@ struct Parameter {
   std::string name;
   std::string luff_default;
   std::string original_default;
-  std::string doc;                     // meaning, unit, where the default comes from
+  std::string doc;  // meaning, unit, where the default comes from
 };
 
 using Parameters = std::map<std::string, std::string>;  // complete after Registry::Make
@@ -48,27 +49,32 @@ struct StepView {
 class Sink {
  public:
   virtual ~Sink() = default;
-  virtual void Report(Finding finding) = 0;                                     // new, or update of an open one
+  virtual void Report(Finding finding) = 0;  // new, or update of an open one
   virtual void Heal(const std::string& cause, const std::string& tensor, std::int64_t step) = 0;
 };
 
-/// **Thread-compatible.** One rule over one trial. Incremental: small state, told of each complete step once, in order.
+/// **Thread-compatible.** One rule over one trial. Incremental: small state, told of each complete step once,
+/// in order.
 class Rule {
  public:
   virtual ~Rule() = default;
   virtual void OnStep(const StepView& view, Sink& sink) = 0;
   /// The run has ended; `view` of the last step may be missing.
-  virtual void OnEnd(const query::Trial& trial, Sink& sink) { (void)trial; (void)sink; }
-  /// State as JSON, and back. A checkpoint of another version or other parameters is not loaded (start from step 0).
+  virtual void OnEnd(const query::Trial& trial, Sink& sink) {
+    (void)trial;
+    (void)sink;
+  }
+  /// State as JSON, and back. A checkpoint of another version or other parameters is not loaded (start from
+  /// step 0).
   [[nodiscard]] virtual std::string SaveState() const = 0;
   [[nodiscard]] virtual Status LoadState(std::string_view json) = 0;
 };
 
 struct RuleSpec {
-  std::string name;                    // "VanishingGradient"
-  int version = 1;                     // of state and behaviour
-  std::string summary;                 // one line for `luff rules`
-  std::string page;                    // "docs/rules/vanishing_gradient.md"
+  std::string name;     // "VanishingGradient"
+  int version = 1;      // of state and behaviour
+  std::string summary;  // one line for `luff rules`
+  std::string page;     // "docs/rules/vanishing_gradient.md"
   std::vector<Parameter> parameters;
   std::function<std::vector<Need>(const Parameters&)> needs;
   std::function<Result<std::unique_ptr<Rule>>(const Parameters&)> make;
@@ -78,8 +84,10 @@ struct RuleSpec {
 [[nodiscard]] std::span<const RuleSpec> BuiltinRules();
 /// Errors: kNotFound with the nearest names.
 [[nodiscard]] Result<const RuleSpec*> FindRule(std::string_view name);
-/// Fills in defaults of the set. Errors: kInvalidArgument for unknown parameters (nearest names) or values that do not parse.
-[[nodiscard]] Result<Parameters> CompleteParameters(const RuleSpec& rule, ParameterSet set, const Parameters& given);
+/// Fills in defaults of the set. Errors: kInvalidArgument for unknown parameters (nearest names) or values
+/// that do not parse.
+[[nodiscard]] Result<Parameters> CompleteParameters(const RuleSpec& rule, ParameterSet set,
+                                                    const Parameters& given);
 
 // Parsing of parameter text as the original does: "True"/"true"/"1", numbers, comma lists with blanks.
 [[nodiscard]] Result<bool> ParseBool(std::string_view text);

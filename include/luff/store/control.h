@@ -9,8 +9,8 @@
 /// Commands to a running job: control/NNNNNN.json in the run directory, created by rename, never changed.
 namespace luff::store {
 
-/// One control record. JSON fields: number, kind, phase, proposal, train_step, deadline_s, reason, finding, config,
-/// created_unix_ns, author, key_id, signature (the last two empty until a run is shared).
+/// One control record. JSON fields: number, kind, phase, proposal, train_step, deadline_s, reason, finding,
+/// config, created_unix_ns, author, key_id, signature (the last two empty until a run is shared).
 struct ControlRecord {
   std::uint64_t number = 0;      // NNNNNN of the file name
   std::string kind;              // "stop", "capture" (change of collections), "outcome", "note"
@@ -29,7 +29,8 @@ struct ControlRecord {
 /// Errors: kIo, kNotFound (no run there).
 [[nodiscard]] Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRecord& record);
 
-/// Records with a number greater than `after`, ascending. Unreadable ones are skipped and reported in `problems`.
+/// Records with a number greater than `after`, ascending. Unreadable ones are skipped and reported in
+/// `problems`.
 [[nodiscard]] Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std::uint64_t after,
                                                              std::vector<std::string>* problems);
 

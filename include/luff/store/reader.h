@@ -17,11 +17,11 @@
 #include "luff/format/layout.h"
 #include "luff/store/writer.h"
 
-/// Reading one run directory, worker by worker, as it lies on disk. What a step of the whole run is, names over
-/// workers and waiting are the business of query::Trial.
+/// Reading one run directory, worker by worker, as it lies on disk. What a step of the whole run is, names
+/// over workers and waiting are the business of query::Trial.
 ///
-/// All classes: **thread-compatible**; every byte of the run may be hostile; memory is bounded by what is published
-/// and not yet sealed (about the size of one segment for each worker), plus 60 bytes for each step.
+/// All classes: **thread-compatible**; every byte of the run may be hostile; memory is bounded by what is
+/// published and not yet sealed (about the size of one segment for each worker), plus 60 bytes for each step.
 namespace luff::store {
 
 /// Read-only mapping of a whole file, as long as it was when it was mapped. **Immutable.**
@@ -39,12 +39,12 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-/// run.json. Errors: kNotFound (no such directory), kFailedPrecondition (no run.json in it), kUnsupportedVersion,
-/// kCorruption.
+/// run.json. Errors: kNotFound (no such directory), kFailedPrecondition (no run.json in it),
+/// kUnsupportedVersion, kCorruption.
 [[nodiscard]] Result<RunInfo> ReadRunInfo(const std::string& run_path);
 
-/// One metadata segment. Sealed: a mapped file and its footer, verified piece by piece when it is first used. Not sealed
-/// (or with a damaged footer): its frames, in the same columns, in memory.
+/// One metadata segment. Sealed: a mapped file and its footer, verified piece by piece when it is first used.
+/// Not sealed (or with a damaged footer): its frames, in the same columns, in memory.
 class SegmentReader {
  public:
   /// Errors: kNotFound, kIo, kCorruption (file header), kUnsupportedVersion.
@@ -52,8 +52,9 @@ class SegmentReader {
                                                                    std::uint32_t generation);
   ~SegmentReader();
 
-  /// Takes in frames that were published since, up to `limit` bytes of the file. True if there were any. Becomes
-  /// sealed when it meets its footer. A torn tail is "not yet". `reopen` asks a network file system for its newest state.
+  /// Takes in frames that were published since, up to `limit` bytes of the file. True if there were any.
+  /// Becomes sealed when it meets its footer. A torn tail is "not yet". `reopen` asks a network file system
+  /// for its newest state.
   [[nodiscard]] Result<bool> Poll(std::uint64_t limit = ~std::uint64_t{0}, bool reopen = false);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -74,8 +75,8 @@ class SegmentReader {
   [[nodiscard]] std::size_t slot_count() const noexcept;
   [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept;
   [[nodiscard]] std::optional<std::size_t> FindSlot(std::uint32_t tensor) const noexcept;
-  /// Rows of a slot, ascending by step. Spans live until the next Poll() or as long as the reader when sealed.
-  /// Errors: kCorruption naming the file.
+  /// Rows of a slot, ascending by step. Spans live until the next Poll() or as long as the reader when
+  /// sealed. Errors: kCorruption naming the file.
   [[nodiscard]] Result<format::SummaryBlock> Summaries(std::size_t slot) const;
   [[nodiscard]] Result<format::ScalarBlock> Scalars(std::size_t slot) const;
   [[nodiscard]] Result<format::IndexBlock> Index(std::size_t slot) const;
@@ -109,7 +110,7 @@ class SegmentReader {
   mutable std::vector<std::uint8_t> verified_;  // sealed: bits by slot, of blocks whose checksum was right
   mutable std::vector<format::FrameEntry> by_ordinal_;  // sealed: frames sorted by ordinal, on first use
   mutable bool sorted_ = false;
-  std::unique_ptr<Tail> tail_;              // not sealed
+  std::unique_ptr<Tail> tail_;  // not sealed
   Status damage_;
 };
 
@@ -125,26 +126,29 @@ struct ReaderOptions {
 
 /// What is known about the process that writes.
 struct Liveness {
-  std::int64_t heartbeat_unix_ns = 0;     // the latest sign of life found
-  std::optional<bool> process_exists;     // only on the same host and boot
+  std::int64_t heartbeat_unix_ns = 0;  // the latest sign of life found
+  std::optional<bool> process_exists;  // only on the same host and boot
 };
 
 /// One worker's folder.
 class WorkerReader {
  public:
-  [[nodiscard]] static Result<std::unique_ptr<WorkerReader>> Open(const std::string& folder, std::uint32_t worker,
-                                                                  const RunInfo& run, const ReaderOptions& options);
+  [[nodiscard]] static Result<std::unique_ptr<WorkerReader>> Open(const std::string& folder,
+                                                                  std::uint32_t worker, const RunInfo& run,
+                                                                  const ReaderOptions& options);
   ~WorkerReader();
 
-  /// Takes in what was published since. True if anything new was found. With a live page and nothing new: no system call,
-  /// except every half second. Damage is no error here: see problems().
-  /// `thorough`: looks at the directory although the live page says that nothing is new.
+  /// Takes in what was published since. True if anything new was found. With a live page and nothing new: no
+  /// system call, except every half second. Damage is no error here: see problems(). `thorough`: looks at the
+  /// directory although the live page says that nothing is new.
   [[nodiscard]] Result<bool> Refresh(bool thorough = false);
 
   [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
   [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
   /// Ascending by sequence.
-  [[nodiscard]] std::span<const std::unique_ptr<SegmentReader>> segments() const noexcept { return segments_; }
+  [[nodiscard]] std::span<const std::unique_ptr<SegmentReader>> segments() const noexcept {
+    return segments_;
+  }
   /// Grows when segments were replaced by merged ones: spans and indices into them are void.
   [[nodiscard]] std::uint64_t rebuilds() const noexcept { return rebuilds_; }
   /// Ordinal of the first step after those published.
@@ -178,19 +182,24 @@ class WorkerReader {
   /// Damage met so far: file, offset, what is lost. At most 100 entries.
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
 
-  /// Raw value: the rows of one tensor at one step (its parts). A single raw chunk is a view of the mapped file.
+  /// Raw value: the rows of one tensor at one step (its parts). A single raw chunk is a view of the mapped
+  /// file.
   struct Payload {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
   };
-  /// Errors: kCorruption (checksum, sizes; names file and offset), kOutOfRange (deleted by retention), kNotFound
-  /// (payload file vanished), kResourceExhausted (no memory for a value that has to be assembled).
-  [[nodiscard]] Result<Payload> ReadPayload(std::span<const format::IndexRow> parts, std::uint64_t expected_bytes) const;
+  /// Errors: kCorruption (checksum, sizes; names file and offset), kOutOfRange (deleted by retention),
+  /// kNotFound (payload file vanished), kResourceExhausted (no memory for a value that has to be assembled).
+  [[nodiscard]] Result<Payload> ReadPayload(std::span<const format::IndexRow> parts,
+                                            std::uint64_t expected_bytes) const;
   /// The same into memory of the caller, of exactly the size of the value.
-  [[nodiscard]] Status ReadPayloadInto(std::span<const format::IndexRow> parts, std::span<std::byte> to) const;
+  [[nodiscard]] Status ReadPayloadInto(std::span<const format::IndexRow> parts,
+                                       std::span<std::byte> to) const;
   /// Where the chunk of a row is now. kOutOfRange when it was retired.
   [[nodiscard]] Result<Place> Locate(const format::IndexRow& row) const;
-  [[nodiscard]] bool IsRetired(std::uint32_t data_file) const noexcept { return retired_.contains(data_file); }
+  [[nodiscard]] bool IsRetired(std::uint32_t data_file) const noexcept {
+    return retired_.contains(data_file);
+  }
   [[nodiscard]] std::string DataPath(std::uint32_t data_file) const;
 
  private:
@@ -208,19 +217,21 @@ class WorkerReader {
     std::shared_ptr<const void> owner;
   };
   [[nodiscard]] Result<Piece> ReadChunk(const format::IndexRow& row) const;
-  [[nodiscard]] Result<std::shared_ptr<const MappedFile>> DataFile(std::uint32_t number, std::uint64_t at_least) const;
+  [[nodiscard]] Result<std::shared_ptr<const MappedFile>> DataFile(std::uint32_t number,
+                                                                   std::uint64_t at_least) const;
 
   std::string folder_;
   std::uint32_t worker_ = 0;
   RunInfo run_;
   ReaderOptions options_;
   std::vector<std::unique_ptr<SegmentReader>> segments_;
-  std::map<std::uint64_t, std::size_t> frames_taken_;  // by sequence: frames of the directory that are taken in
-  std::unordered_set<std::uint64_t> unreadable_;       // sequences whose problem is reported
+  std::map<std::uint64_t, std::size_t>
+      frames_taken_;                              // by sequence: frames of the directory that are taken in
+  std::unordered_set<std::uint64_t> unreadable_;  // sequences whose problem is reported
   std::uint64_t rebuilds_ = 0;
   std::uint64_t next_ordinal_ = 0;
   std::vector<EpochTensorDef> definitions_;
-  std::unordered_set<std::uint64_t> defined_;          // epoch << 32 | id
+  std::unordered_set<std::uint64_t> defined_;  // epoch << 32 | id
   std::unordered_map<std::uint64_t, LayoutDef> layouts_;
   std::map<std::string, std::string> documents_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Gap> gaps_;

@@ -9,16 +9,17 @@
 namespace luff::store {
 
 struct Damage {
-  std::string file;          // path below the run directory
+  std::string file;  // path below the run directory
   std::uint64_t offset = 0;
-  std::string what;          // what was found and what is lost
+  std::string what;  // what was found and what is lost
 };
 
 struct VerifyReport {
   std::uint64_t files = 0, frames = 0, footers = 0, chunks = 0, rows = 0, bytes = 0;
   std::uint64_t damage_count = 0;
-  std::vector<Damage> damage;          // the first 1,000
-  std::vector<std::string> notes;      // no damage: torn tails of what still runs or was killed, values deleted by retention
+  std::vector<Damage> damage;  // the first 1,000
+  std::vector<std::string>
+      notes;  // no damage: torn tails of what still runs or was killed, values deleted by retention
 };
 
 /// Reads all of the run. Errors: those of ReadRunInfo, and kIo. Damage is no error. Threads: any.

@@ -25,19 +25,21 @@ struct RunInfo {
   std::string command;  // JSON text of the argument vector, "" if unknown
 };
 
-/// Creates `path` (mode 0700, parents too) with run.json, control/ and rules/, or opens it if another worker of the
-/// same run has just created it (`join`) or `resume` is set.
-/// Errors: kAlreadyExists when it holds a run and neither join nor resume is set; kFailedPrecondition for a
-/// non-empty directory that is no run; kUnsupportedVersion; kIo.
-[[nodiscard]] Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool join, bool resume);
+/// Creates `path` (mode 0700, parents too) with run.json, control/ and rules/, or opens it if another worker
+/// of the same run has just created it (`join`) or `resume` is set. Errors: kAlreadyExists when it holds a
+/// run and neither join nor resume is set; kFailedPrecondition for a non-empty directory that is no run;
+/// kUnsupportedVersion; kIo.
+[[nodiscard]] Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool join,
+                                        bool resume);
 
-/// What is kept of raw payload. Steps are counted per retention: those in which at least one row of it was written.
+/// What is kept of raw payload. Steps are counted per retention: those in which at least one row of it was
+/// written.
 struct Retention {
   enum class Kind : std::uint8_t {
     kAll,   // everything, until max_bytes
     kLast,  // the last `last_steps` steps
-    kThin,  // the last `last_steps` steps, every 10th of ten times as many, every 100th for ever; 0: thinned only when
-            // max_bytes asks for it
+    kThin,  // the last `last_steps` steps, every 10th of ten times as many, every 100th for ever; 0: thinned
+            // only when max_bytes asks for it
   } kind = Kind::kAll;
   std::int64_t last_steps = 0;
   friend bool operator==(const Retention&, const Retention&) = default;
@@ -46,8 +48,8 @@ struct Retention {
 struct WriterOptions {
   std::string run_path;
   std::uint32_t worker = 0;
-  std::uint64_t max_bytes = 0;            // payload and metadata of this worker; 0: no limit
-  std::uint64_t summary_max_bytes = 0;    // share of metadata; 0: a quarter of max_bytes, or no limit
+  std::uint64_t max_bytes = 0;          // payload and metadata of this worker; 0: no limit
+  std::uint64_t summary_max_bytes = 0;  // share of metadata; 0: a quarter of max_bytes, or no limit
   std::uint64_t segment_bytes_payload = 64ULL << 20;
   std::uint64_t segment_bytes_meta = 8ULL << 20;
   enum class Direct : std::uint8_t { kAuto, kOn, kOff } direct_io = Direct::kAuto;
@@ -62,8 +64,8 @@ struct Place {
   std::uint64_t offset = 0;
 };
 
-/// A chunk in memory: header (checksum and content_hash already filled in) and stored bytes, laid out contiguously,
-/// padded to 64 bytes.
+/// A chunk in memory: header (checksum and content_hash already filled in) and stored bytes, laid out
+/// contiguously, padded to 64 bytes.
 struct ChunkRef {
   const std::byte* data = nullptr;  // at the ChunkHeader
   std::uint64_t bytes = 0;          // header, stored bytes and padding
@@ -86,13 +88,13 @@ struct LayoutDef {
 
 /// Everything of one step, in the order it is written. Reused between steps: clear() keeps capacity.
 struct StepBatch {
-  std::vector<TensorDef> tensors;   // defined since the last step
+  std::vector<TensorDef> tensors;  // defined since the last step
   std::vector<LayoutDef> layouts;
   std::vector<std::pair<std::string, std::string>> documents;  // name, JSON
   std::vector<format::SummaryRow> summaries;
   std::vector<format::IndexRow> index;  // data_file/offset already resolved by AppendChunks
-  /// Retention of each index row, or empty: that of the file its chunk lies in. A row that is kept longer than the file
-  /// it points to gets a copy of the chunk.
+  /// Retention of each index row, or empty: that of the file its chunk lies in. A row that is kept longer
+  /// than the file it points to gets a copy of the chunk.
   std::vector<Retention> index_retention;
   std::vector<std::pair<std::uint32_t, SparseHistogram>> histograms;
   std::vector<std::pair<std::uint32_t, UnitCounts>> units;
@@ -108,18 +110,20 @@ struct StepBatch {
 
 /// **Owned by one writer thread** (all calls), except health counters.
 ///
-/// Order on disk: payload, then metadata, then the live page. After an error of the file system the writer goes on in
-/// degraded form: AppendChunks fails, rows are kept while they can be, gaps say what is missing; a later call may succeed.
+/// Order on disk: payload, then metadata, then the live page. After an error of the file system the writer
+/// goes on in degraded form: AppendChunks fails, rows are kept while they can be, gaps say what is missing; a
+/// later call may succeed.
 class WorkerWriter {
  public:
   /// Errors: kIo, kAlreadyExists (another live writer owns the folder).
   /// A folder with earlier segments (resume) continues with new sequence numbers and the next epoch.
-  [[nodiscard]] static Result<std::unique_ptr<WorkerWriter>> Open(const WriterOptions& options, const RunInfo& run);
+  [[nodiscard]] static Result<std::unique_ptr<WorkerWriter>> Open(const WriterOptions& options,
+                                                                  const RunInfo& run);
   virtual ~WorkerWriter() = default;
 
-  /// Writes chunks of one step to the payload stream of a retention class, whole pages by O_DIRECT where possible.
-  /// `block` memory is best 4 KiB-aligned and contiguous: adjacent ChunkRefs are written with one call.
-  /// Fills `places` (same order).
+  /// Writes chunks of one step to the payload stream of a retention class, whole pages by O_DIRECT where
+  /// possible. `block` memory is best 4 KiB-aligned and contiguous: adjacent ChunkRefs are written with one
+  /// call. Fills `places` (same order).
   [[nodiscard]] virtual Status AppendChunks(std::span<const ChunkRef> chunks, Retention retention,
                                             std::int64_t global_step, std::vector<Place>* places) = 0;
   /// Writes the rows and the step mark, publishes them, seals segments, applies retention and budgets.
@@ -138,7 +142,8 @@ class WorkerWriter {
   /// Follows relocations: where the chunk is now.
   [[nodiscard]] virtual Place Resolve(Place place) const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t epoch() const noexcept = 0;
-  /// Number that the next published step gets. ChunkHeader.ordinal is a hint of it for walking payload without metadata.
+  /// Number that the next published step gets. ChunkHeader.ordinal is a hint of it for walking payload
+  /// without metadata.
   [[nodiscard]] virtual std::uint64_t next_ordinal() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t bytes_written() const noexcept = 0;
 };

@@ -50,8 +50,8 @@ struct ExtraReductions {
 };
 
 /// Logarithmic histogram of 4,096 bins: bin = float32 bit pattern of the value >> 20 (sign, exponent, top 3
-/// mantissa bits). Mergeable by addition; any quantile within 6.25 % relative error. NaN and Inf are not binned.
-/// Source: the DDSketch argument in docs/spec/run-format.md.
+/// mantissa bits). Mergeable by addition; any quantile within 6.25 % relative error. NaN and Inf are not
+/// binned. Source: the DDSketch argument in docs/spec/run-format.md.
 struct HistogramBin {
   std::uint16_t bin;
   std::uint64_t count;
@@ -109,9 +109,10 @@ void ComputeExtra(const TensorView& view, ExtraReductions* out) noexcept;
 [[nodiscard]] std::uint64_t ContentHash(const TensorView& view) noexcept;
 /// Resizes the vectors of `out`. Rank 0 and 1 count as one row of units.
 void ComputeUnits(const TensorView& view, UnitAxis axis, UnitCounts* out);
-/// `previous` holds the earlier elements contiguously, same layout. When `update_previous` the current elements
-/// are copied over them in the same pass.
-void ComputeDifference(const TensorView& view, std::byte* previous, bool update_previous, Difference* out) noexcept;
+/// `previous` holds the earlier elements contiguously, same layout. When `update_previous` the current
+/// elements are copied over them in the same pass.
+void ComputeDifference(const TensorView& view, std::byte* previous, bool update_previous,
+                       Difference* out) noexcept;
 
 /// Converts `count` contiguous elements to float64 (complex: magnitude). For tests, plots and rules.
 void ToFloat64(DType dtype, const std::byte* from, std::size_t count, double* to) noexcept;

@@ -20,25 +20,35 @@ constexpr const char* kName = "DeadRelu";
 constexpr const char* kPage = "docs/rules/dead_relu.md";
 constexpr std::size_t kMaxUnits = 1 << 20;
 
-// ---- original --------------------------------------------------------------------------------------------------------
-// A node is dead when less than threshold_inactivity percent of its outputs are > 0; fires when more than threshold_layer
-// percent of a tensor's nodes are dead.
+// ---- original
+// -------------------------------------------------------------------------------------------------------- A
+// node is dead when less than threshold_inactivity percent of its outputs are > 0; fires when more than
+// threshold_layer percent of a tensor's nodes are dead.
 
 class Original final : public Rule {
  public:
   Original(TensorSelector selector, double inactivity, double layer)
-      : selector_(std::move(selector)), inactivity_(inactivity), layer_(layer) {}
+      : selector_(std::move(selector)),
+        inactivity_(inactivity),
+        layer_(layer) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const auto& entry : view.rows.units) {
-      if (!selector_.Selects(view.trial, entry.tensor) || entry.counts.positive.empty() || entry.counts.values_per_unit == 0) continue;
+      if (!selector_.Selects(view.trial, entry.tensor) || entry.counts.positive.empty() ||
+          entry.counts.values_per_unit == 0)
+        continue;
       std::size_t dead = 0;
       for (const std::uint64_t positive : entry.counts.positive) {
-        dead += 100.0 * static_cast<double>(positive) / static_cast<double>(entry.counts.values_per_unit) < inactivity_ ? 1 : 0;
+        dead += 100.0 * static_cast<double>(positive) / static_cast<double>(entry.counts.values_per_unit) <
+                        inactivity_
+                    ? 1
+                    : 0;
       }
-      const double percent = 100.0 * static_cast<double>(dead) / static_cast<double>(entry.counts.positive.size());
+      const double percent =
+          100.0 * static_cast<double>(dead) / static_cast<double>(entry.counts.positive.size());
       if (!(percent > layer_)) continue;
-      Finding finding = FindingAt(kName, kPage, "dead", view.trial, entry.tensor, entry.worker, view.rows.info);
+      Finding finding =
+          FindingAt(kName, kPage, "dead", view.trial, entry.tensor, entry.worker, view.rows.info);
       finding.what = fmt::format("{:.3g} % of the nodes of {} are dead", percent, finding.tensor);
       finding.why = fmt::format("less than {:g} % of their outputs in this batch are positive", inactivity_);
       finding.remedy = "lower the learning rate, check biases and inputs, or use LeakyReLU";
@@ -55,10 +65,11 @@ class Original final : public Rule {
   double inactivity_, layer_;
 };
 
-// ---- Luff's own ------------------------------------------------------------------------------------------------------
-// A unit is dead when it gave no positive output in the last `window` captures. Born dead: it never gave one. Most units born
-// dead are a mistake of initialisation or of inputs; units that die later are a mistake only when hardly any is left
-// (a penalty on activations lets units die on purpose).
+// ---- Luff's own
+// ------------------------------------------------------------------------------------------------------ A
+// unit is dead when it gave no positive output in the last `window` captures. Born dead: it never gave one.
+// Most units born dead are a mistake of initialisation or of inputs; units that die later are a mistake only
+// when hardly any is left (a penalty on activations lets units die on purpose).
 
 struct Limits {
   std::int64_t window = 4;
@@ -75,7 +86,8 @@ class Luff final : public Rule {
     if (view.rows.info.mode != query::Mode::kTrain) return;
     for (const auto& entry : view.rows.units) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
-      if (tensor.role != Role::kOutput || (tensor.module_type != "ReLU" && tensor.module_type != "ReLU6")) continue;
+      if (tensor.role != Role::kOutput || (tensor.module_type != "ReLU" && tensor.module_type != "ReLU6"))
+        continue;
       const std::size_t units = entry.counts.positive.size();
       if (units < 2 || units > kMaxUnits) continue;
       Layer& layer = layers_[fmt::format("{}\n{}", entry.worker, tensor.name)];
@@ -90,7 +102,8 @@ class Luff final : public Rule {
       std::int64_t dead = 0;
       std::int64_t born = 0;
       for (std::size_t i = 0; i < units; ++i) {
-        const bool all_zero = i < entry.counts.zero.size() && entry.counts.zero[i] == entry.counts.values_per_unit;
+        const bool all_zero =
+            i < entry.counts.zero.size() && entry.counts.zero[i] == entry.counts.values_per_unit;
         if (!all_zero) {  // also when values are not finite: that is not death
           layer.idle[i] = 0;
           layer.ever[i] = 1;
@@ -101,7 +114,8 @@ class Luff final : public Rule {
         ++dead;
         born += layer.ever[i] == 0 ? 1 : 0;
       }
-      if (layer.captures < limits_.window || layer.values < static_cast<std::uint64_t>(limits_.values)) continue;
+      if (layer.captures < limits_.window || layer.values < static_cast<std::uint64_t>(limits_.values))
+        continue;
       Judge(view, entry, layer, dead, born, sink);
     }
   }
@@ -109,7 +123,8 @@ class Luff final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json json = Json::object();
     for (const auto& [name, layer] : layers_) {
-      json[name] = {layer.captures, layer.values, layer.first_step, layer.since, layer.open, layer.idle, layer.ever};
+      json[name] = {layer.captures, layer.values, layer.first_step, layer.since,
+                    layer.open,     layer.idle,   layer.ever};
     }
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
@@ -135,14 +150,15 @@ class Luff final : public Rule {
  private:
   struct Layer {
     std::int64_t captures = 0;
-    std::uint64_t values = 0;       // per unit, all captures together
+    std::uint64_t values = 0;  // per unit, all captures together
     std::int64_t first_step = 0, since = -1;
     bool open = false;
     std::vector<std::uint32_t> idle;  // captures in a row without a positive output
     std::vector<unsigned char> ever;  // has given one
   };
 
-  void Judge(const StepView& view, const query::Trial::UnitEntry& entry, Layer& layer, std::int64_t dead, std::int64_t born, Sink& sink) {
+  void Judge(const StepView& view, const query::Trial::UnitEntry& entry, Layer& layer, std::int64_t dead,
+             std::int64_t born, Sink& sink) {
     const double units = static_cast<double>(layer.idle.size());
     const double dead_share = static_cast<double>(dead) / units;
     const double born_share = static_cast<double>(born) / units;
@@ -154,21 +170,29 @@ class Luff final : public Rule {
       layer.since = -1;
       return;
     }
-    if (layer.since < 0) layer.since = born_share >= limits_.born_share ? layer.first_step : view.rows.info.mode_step;
+    if (layer.since < 0)
+      layer.since = born_share >= limits_.born_share ? layer.first_step : view.rows.info.mode_step;
     layer.open = true;
     Finding finding = FindingAt(kName, kPage, "dead", view.trial, entry.tensor, entry.worker, view.rows.info);
     finding.severity = all ? Severity::kStop : Severity::kWarn;
     finding.since_step = layer.since;
     finding.what = fmt::format("{} of the {} ReLU units behind {} are dead", dead, layer.idle.size(), name);
-    finding.why = fmt::format("they gave no positive output in the last {} captured batches{}; a dead unit has no gradient, so it can "
-                              "hardly come back",
-                              limits_.window, born > 0 ? fmt::format(" ({} of them never did)", born) : "");
-    finding.remedy = "check the biases' initialisation and the scale of the inputs, lower the learning rate, or use LeakyReLU";
+    finding.why = fmt::format(
+        "they gave no positive output in the last {} captured batches{}; a dead unit has no gradient, so it "
+        "can "
+        "hardly come back",
+        limits_.window, born > 0 ? fmt::format(" ({} of them never did)", born) : "");
+    finding.remedy =
+        "check the biases' initialisation and the scale of the inputs, lower the learning rate, or use "
+        "LeakyReLU";
     finding.causes = born_share >= limits_.born_share
-                         ? std::vector<std::string>{"biases far below zero", "inputs that are not normalised", "a first update that was far too large"}
-                         : std::vector<std::string>{"learning rate too high", "a batch with wild values", "a penalty on activations that is too strong"};
+                         ? std::vector<std::string>{"biases far below zero", "inputs that are not normalised",
+                                                    "a first update that was far too large"}
+                         : std::vector<std::string>{"learning rate too high", "a batch with wild values",
+                                                    "a penalty on activations that is too strong"};
     finding.evidence = {{"dead_share", dead_share}, {"born_dead_share", born_share}, {"units", units}};
-    finding.threshold = fmt::format("{:g} % born dead, or {:g} % dead (Luff)", 100 * limits_.born_share, 100 * limits_.died_share);
+    finding.threshold = fmt::format("{:g} % born dead, or {:g} % dead (Luff)", 100 * limits_.born_share,
+                                    100 * limits_.died_share);
     sink.Report(std::move(finding));
   }
 
@@ -185,9 +209,11 @@ RuleSpec DeadReluSpec() {
   spec.page = kPage;
   spec.summary = "units of a ReLU layer that never give a positive output";
   spec.parameters = {
-      {"tensor_regex", ".*relu_output", ".*relu_output", "outputs to inspect (original; Luff's set takes modules of type ReLU and ReLU6)"},
+      {"tensor_regex", ".*relu_output", ".*relu_output",
+       "outputs to inspect (original; Luff's set takes modules of type ReLU and ReLU6)"},
       {"collection_names", "None", "None", "collections to inspect (original)"},
-      {"threshold_inactivity", "1.0", "1.0", "percent of positive outputs below which a node is dead (original)"},
+      {"threshold_inactivity", "1.0", "1.0",
+       "percent of positive outputs below which a node is dead (original)"},
       {"threshold_layer", "50.0", "50.0", "percent of dead nodes (original)"},
       {"interval", "8", "1", "TRAIN steps between two captures"},
       {"window", "4", "4", "captures in a row without a positive output (Luff)"},
@@ -223,8 +249,10 @@ RuleSpec DeadReluSpec() {
     LUFF_ASSIGN_OR_RETURN(limits.values, ParseInt(TextOf(parameters, "values")));
     LUFF_ASSIGN_OR_RETURN(limits.born_share, ParseDouble(TextOf(parameters, "born_share")));
     LUFF_ASSIGN_OR_RETURN(limits.died_share, ParseDouble(TextOf(parameters, "died_share")));
-    if (interval < 1 || limits.window < 1) return InvalidArgument("'interval' and 'window' must be at least 1");
-    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(selector), inactivity, layer));
+    if (interval < 1 || limits.window < 1)
+      return InvalidArgument("'interval' and 'window' must be at least 1");
+    if (IsOriginal(parameters))
+      return std::unique_ptr<Rule>(new Original(std::move(selector), inactivity, layer));
     return std::unique_ptr<Rule>(new Luff(limits));
   };
   return spec;

@@ -21,7 +21,8 @@ using format::Role;
 constexpr const char* kName = "ExplodingTensor";
 constexpr const char* kPage = "docs/rules/exploding_tensor.md";
 
-// ---- original: any inspected tensor holds NaN, or infinity unless only_nan -------------------------------------------
+// ---- original: any inspected tensor holds NaN, or infinity unless only_nan
+// -------------------------------------------
 
 class Original final : public Rule {
  public:
@@ -31,7 +32,8 @@ class Original final : public Rule {
     for (const auto& entry : view.rows.summaries) {
       if (!selector_.Selects(view.trial, entry.tensor)) continue;
       const std::uint64_t bad = entry.summary.nan_count + (only_nan_ ? 0 : entry.summary.inf_count);
-      if (bad > 0) Tell(view, entry.tensor, entry.worker, entry.summary.nan_count, entry.summary.inf_count, sink);
+      if (bad > 0)
+        Tell(view, entry.tensor, entry.worker, entry.summary.nan_count, entry.summary.inf_count, sink);
     }
     for (const auto& entry : view.rows.scalars) {
       if (!selector_.Selects(view.trial, entry.tensor)) continue;
@@ -44,12 +46,14 @@ class Original final : public Rule {
   [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
-  static void Tell(const StepView& view, query::TensorId tensor, std::uint32_t worker, std::uint64_t nans, std::uint64_t infs,
-                   Sink& sink) {
-    Finding finding = FindingAt(kName, kPage, nans > 0 ? "nan" : "inf", view.trial, tensor, worker, view.rows.info);
+  static void Tell(const StepView& view, query::TensorId tensor, std::uint32_t worker, std::uint64_t nans,
+                   std::uint64_t infs, Sink& sink) {
+    Finding finding =
+        FindingAt(kName, kPage, nans > 0 ? "nan" : "inf", view.trial, tensor, worker, view.rows.info);
     finding.what = fmt::format("{} holds {}", finding.tensor, nans > 0 ? "NaN" : "infinity");
     finding.why = "a value that is no number spreads to everything that is computed from it";
-    finding.remedy = "lower the learning rate, clip gradients, look for a division by zero or a logarithm of zero";
+    finding.remedy =
+        "lower the learning rate, clip gradients, look for a division by zero or a logarithm of zero";
     finding.evidence = {{"nan_count", static_cast<double>(nans)}, {"inf_count", static_cast<double>(infs)}};
     finding.threshold = "any (original)";
     sink.Report(std::move(finding));
@@ -59,12 +63,13 @@ class Original final : public Rule {
   bool only_nan_;
 };
 
-// ---- Luff's own ------------------------------------------------------------------------------------------------------
+// ---- Luff's own
+// ------------------------------------------------------------------------------------------------------
 
 struct Limits {
-  std::int64_t loss_steps = 3;        // steps in a row with a non-finite loss, when no weight tells more
-  std::int64_t gradient_steps = 25;   // recorded steps in a row with non-finite gradients
-  double growth = 1e4;                // loss over its first level
+  std::int64_t loss_steps = 3;       // steps in a row with a non-finite loss, when no weight tells more
+  std::int64_t gradient_steps = 25;  // recorded steps in a row with non-finite gradients
+  double growth = 1e4;               // loss over its first level
 };
 
 // Steps in a row in which one kind of tensor was not finite.
@@ -113,7 +118,9 @@ class Luff final : public Rule {
       } else if (role == Role::kGradient) {
         gradients_seen = true;
         if (bad == 0) continue;
-        if (!gradient_bad) Extend(&gradients_, info, view.trial.tensor(entry.tensor).name, entry.worker, entry.summary.nan_count > 0);
+        if (!gradient_bad)
+          Extend(&gradients_, info, view.trial.tensor(entry.tensor).name, entry.worker,
+                 entry.summary.nan_count > 0);
         gradient_bad = true;
       }
     }
@@ -125,7 +132,8 @@ class Luff final : public Rule {
     bool loss_bad = false;
     for (const LossValue& loss : losses) {
       if (std::isfinite(loss.value)) continue;
-      if (!loss_bad) Extend(&loss_, info, view.trial.tensor(loss.tensor).name, loss.worker, std::isnan(loss.value));
+      if (!loss_bad)
+        Extend(&loss_, info, view.trial.tensor(loss.tensor).name, loss.worker, std::isnan(loss.value));
       loss_bad = true;
     }
     if (!losses.empty() && !loss_bad) loss_ = {};
@@ -155,8 +163,9 @@ class Luff final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json growth = Json::object();
     for (const auto& [name, g] : growth_) growth[name] = {g.values, g.level, g.above, g.since};
-    return Json{{"loss", loss_}, {"gradients", gradients_}, {"weights", weights_}, {"open", open_tensor_},
-                {"born", born_infinite_}, {"first", first_train_}, {"growth", growth}}
+    return Json{{"loss", loss_},        {"gradients", gradients_}, {"weights", weights_},
+                {"open", open_tensor_}, {"born", born_infinite_},  {"first", first_train_},
+                {"growth", growth}}
         .dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
@@ -169,7 +178,8 @@ class Luff final : public Rule {
       born_infinite_ = json.at("born").get<std::set<std::string>>();
       first_train_ = json.at("first").get<bool>();
       for (const auto& [name, g] : json.at("growth").items()) {
-        growth_[name] = {g.at(0).get<std::int64_t>(), g.at(1).get<double>(), g.at(2).get<int>(), g.at(3).get<std::int64_t>()};
+        growth_[name] = {g.at(0).get<std::int64_t>(), g.at(1).get<double>(), g.at(2).get<int>(),
+                         g.at(3).get<std::int64_t>()};
       }
     } catch (const std::exception& error) {
       return Corruption(error.what());
@@ -186,7 +196,8 @@ class Luff final : public Rule {
   };
   static constexpr std::int64_t kLevelValues = 5;
 
-  static void Extend(Streak* streak, const query::StepInfo& info, const std::string& tensor, std::uint32_t worker, bool nan) {
+  static void Extend(Streak* streak, const query::StepInfo& info, const std::string& tensor,
+                     std::uint32_t worker, bool nan) {
     if (streak->steps == 0) {
       *streak = {0, info.mode_step, info.global_step, info.update, tensor, worker, nan};
     }
@@ -225,29 +236,35 @@ class Luff final : public Rule {
     const char* kind = lead->nan ? "NaN" : "infinite";
     if (lead == &loss_) {
       finding.what = fmt::format("the loss is {} since step {}", kind, lead->first_step);
-      finding.why = weights_.steps > 0
-                        ? "its gradients were applied, and now the weights are not finite either: every later step is lost"
-                        : fmt::format("it was so in {} steps in a row", lead->steps);
+      finding.why = weights_.steps > 0 ? "its gradients were applied, and now the weights are not finite "
+                                         "either: every later step is lost"
+                                       : fmt::format("it was so in {} steps in a row", lead->steps);
       finding.causes = {"logarithm, square root or division of zero in the loss", "learning rate too high",
                         "inputs or targets that hold NaN", "overflow in half precision"};
     } else if (lead == &gradients_) {
       finding.what = fmt::format("gradients are {} since step {}", kind, lead->first_step);
-      finding.why = weights_.steps > 0 ? "they were applied, and now the weights are not finite: every later step is lost"
-                                       : fmt::format("it was so in {} updates in a row, so none of them can teach the model anything",
-                                                     lead->steps);
+      finding.why =
+          weights_.steps > 0
+              ? "they were applied, and now the weights are not finite: every later step is lost"
+              : fmt::format("it was so in {} updates in a row, so none of them can teach the model anything",
+                            lead->steps);
       finding.causes = {"loss scale that overflows on every step", "gradients that explode",
                         "infinite derivative (square root or norm at zero)"};
     } else {
       finding.what = fmt::format("weights are {} since step {}", kind, lead->first_step);
       finding.why = "every later step computes with them and is lost";
-      finding.causes = {"learning rate too high", "weights that were never initialised", "a checkpoint that holds NaN"};
+      finding.causes = {"learning rate too high", "weights that were never initialised",
+                        "a checkpoint that holds NaN"};
     }
-    finding.remedy = "go back to a checkpoint before that step; lower the learning rate or clip gradients; use the fused, stable form "
-                     "of the loss (with logits); check the batch of that step";
+    finding.remedy =
+        "go back to a checkpoint before that step; lower the learning rate or clip gradients; use the fused, "
+        "stable form "
+        "of the loss (with logits); check the batch of that step";
     finding.evidence = {{"loss_steps", static_cast<double>(loss_.steps)},
                         {"gradient_steps", static_cast<double>(gradients_.steps)},
                         {"weights_affected", static_cast<double>(bad_weights.size())}};
-    finding.threshold = fmt::format("any weight, {} losses or {} gradients in a row (Luff)", limits_.loss_steps, limits_.gradient_steps);
+    finding.threshold = fmt::format("any weight, {} losses or {} gradients in a row (Luff)",
+                                    limits_.loss_steps, limits_.gradient_steps);
     sink.Report(std::move(finding));
   }
 
@@ -271,12 +288,19 @@ class Luff final : public Rule {
     Finding finding = FindingAt(kName, kPage, "growth", view.trial, loss.tensor, loss.worker, view.rows.info);
     finding.severity = Severity::kStop;
     finding.since_step = g.since;
-    finding.what = fmt::format("the loss has grown to {:.3g}, {:.1g} times its first values", loss.value, std::abs(loss.value) / g.level);
-    finding.why = "it explodes: numbers of this size overflow soon, and the weights behind them are worthless";
-    finding.remedy = "lower the learning rate (by ten), clip gradients, check that the loss has a lower bound and gets what it expects";
-    finding.causes = {"learning rate too high", "loss without a lower bound (NLLLoss fed with logits)", "exploding recurrence"};
+    finding.what = fmt::format("the loss has grown to {:.3g}, {:.1g} times its first values", loss.value,
+                               std::abs(loss.value) / g.level);
+    finding.why =
+        "it explodes: numbers of this size overflow soon, and the weights behind them are worthless";
+    finding.remedy =
+        "lower the learning rate (by ten), clip gradients, check that the loss has a lower bound and gets "
+        "what it expects";
+    finding.causes = {"learning rate too high", "loss without a lower bound (NLLLoss fed with logits)",
+                      "exploding recurrence"};
     finding.evidence = {{"loss", loss.value}, {"first_level", g.level}};
-    finding.threshold = fmt::format("{:g} times the largest of the first {} losses, three steps in a row (Luff)", limits_.growth, kLevelValues);
+    finding.threshold =
+        fmt::format("{:g} times the largest of the first {} losses, three steps in a row (Luff)",
+                    limits_.growth, kLevelValues);
     sink.Report(std::move(finding));
   }
 
@@ -301,13 +325,15 @@ RuleSpec ExplodingTensorSpec() {
       {"tensor_regex", "None", "None", "expressions on tensor names to inspect (original)"},
       {"only_nan", "false", "False", "infinity is fine (original)"},
       {"loss_steps", "3", "3", "steps in a row with a non-finite loss, when weights stay finite (Luff)"},
-      {"gradient_steps", "25", "25", "recorded steps in a row with non-finite gradients; a dynamic loss scale needs up to 16 (Luff)"},
+      {"gradient_steps", "25", "25",
+       "recorded steps in a row with non-finite gradients; a dynamic loss scale needs up to 16 (Luff)"},
       {"growth", "1e4", "1e4", "loss over the largest of its first five values, three steps in a row (Luff)"},
   };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (!IsOriginal(parameters)) return {};  // summaries of weights and gradients and losses are always taken
     Result<TensorSelector> selector = TensorSelector::Make(parameters, true);
-    return selector.ok() ? selector.value().NeedsOf("exploding_tensor", Bit(format::Form::kSummary)) : std::vector<Need>{};
+    return selector.ok() ? selector.value().NeedsOf("exploding_tensor", Bit(format::Form::kSummary))
+                         : std::vector<Need>{};
   };
   spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, true));

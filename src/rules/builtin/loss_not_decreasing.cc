@@ -22,9 +22,10 @@ using format::Role;
 constexpr const char* kName = "LossNotDecreasing";
 constexpr const char* kPage = "docs/rules/loss_not_decreasing.md";
 
-// ---- original --------------------------------------------------------------------------------------------------------
-// At an available step s, at least num_steps after the last evaluation (first: s >= num_steps), loss(s) is compared with
-// the newest available loss at p <= s - num_steps: pct = 100 (loss_p - loss_s) / |loss_p|.
+// ---- original
+// -------------------------------------------------------------------------------------------------------- At
+// an available step s, at least num_steps after the last evaluation (first: s >= num_steps), loss(s) is
+// compared with the newest available loss at p <= s - num_steps: pct = 100 (loss_p - loss_s) / |loss_p|.
 
 struct OriginalSettings {
   TensorSelector selector;
@@ -56,7 +57,9 @@ class Original final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json json = Json::object();
     for (const auto& [name, series] : series_) {
-      json[name] = {{"last", series.last_evaluation}, {"values", std::vector<std::pair<std::int64_t, double>>(series.values.begin(), series.values.end())}};
+      json[name] = {{"last", series.last_evaluation},
+                    {"values", std::vector<std::pair<std::int64_t, double>>(series.values.begin(),
+                                                                            series.values.end())}};
     }
     return json.dump();
   }
@@ -67,7 +70,8 @@ class Original final : public Rule {
         Series& series = series_[name];
         series.last_evaluation = saved.at("last").get<std::int64_t>();
         for (const Json& pair : saved.at("values")) {
-          series.values.emplace_back(pair.at(0).get<std::int64_t>(), pair.at(1).is_number() ? pair.at(1).get<double>() : std::nan(""));
+          series.values.emplace_back(pair.at(0).get<std::int64_t>(),
+                                     pair.at(1).is_number() ? pair.at(1).get<double>() : std::nan(""));
         }
       }
     } catch (const std::exception& error) {
@@ -83,16 +87,19 @@ class Original final : public Rule {
   };
 
   bool Wanted(const query::Trial& trial, query::TensorId id) {
-    return (settings_.use_losses && trial.tensor(id).role == Role::kLoss) || settings_.selector.Selects(trial, id);
+    return (settings_.use_losses && trial.tensor(id).role == Role::kLoss) ||
+           settings_.selector.Selects(trial, id);
   }
 
-  void Check(const StepView& view, query::TensorId tensor, std::uint32_t worker, std::int64_t step, double loss, Sink& sink) {
+  void Check(const StepView& view, query::TensorId tensor, std::uint32_t worker, std::int64_t step,
+             double loss, Sink& sink) {
     Series& series = series_[fmt::format("{}/{}", worker, view.trial.tensor(tensor).name)];
     if (!series.values.empty() && series.values.back().first == step) return;  // a scalar and its summary
     series.values.emplace_back(step, loss);
     if (step < series.last_evaluation + settings_.num_steps) return;
     // The newest value at or before step - num_steps; older ones are not needed again.
-    while (series.values.size() > 1 && series.values[1].first <= step - settings_.num_steps) series.values.pop_front();
+    while (series.values.size() > 1 && series.values[1].first <= step - settings_.num_steps)
+      series.values.pop_front();
     const auto [then, earlier] = series.values.front();
     if (then > step - settings_.num_steps) return;
     series.last_evaluation = step;
@@ -100,14 +107,17 @@ class Original final : public Rule {
     const bool stuck = percent >= 0 ? percent <= settings_.diff_percent : settings_.strict;
     const bool rose = -percent > settings_.increase_threshold_percent;
     if (!stuck && !rose) return;
-    Finding finding = FindingAt(kName, kPage, rose ? "rose" : "stuck", view.trial, tensor, worker, view.rows.info);
+    Finding finding =
+        FindingAt(kName, kPage, rose ? "rose" : "stuck", view.trial, tensor, worker, view.rows.info);
     finding.since_step = then;
-    finding.what = fmt::format("{} went from {:g} at step {} to {:g} at step {}", finding.tensor, earlier, then, loss, step);
+    finding.what = fmt::format("{} went from {:g} at step {} to {:g} at step {}", finding.tensor, earlier,
+                               then, loss, step);
     finding.why = fmt::format("it changed by {:.3g} %", -percent);
     finding.remedy = "check learning rate, data and labels";
     finding.evidence = {{"earlier", earlier}, {"loss", loss}, {"percent", percent}};
-    finding.threshold = fmt::format("must fall by more than {:g} %, may rise by {:g} % in {} steps (original)", settings_.diff_percent,
-                                    settings_.increase_threshold_percent, settings_.num_steps);
+    finding.threshold =
+        fmt::format("must fall by more than {:g} %, may rise by {:g} % in {} steps (original)",
+                    settings_.diff_percent, settings_.increase_threshold_percent, settings_.num_steps);
     sink.Report(std::move(finding));
   }
 
@@ -115,7 +125,8 @@ class Original final : public Rule {
   std::map<std::string, Series> series_;
 };
 
-// ---- Luff's own ------------------------------------------------------------------------------------------------------
+// ---- Luff's own
+// ------------------------------------------------------------------------------------------------------
 
 struct Limits {
   double rise = 2;                // times the first level
@@ -131,7 +142,8 @@ class Luff final : public Rule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     for (const auto& event : view.rows.events) {
-      if (event.row.kind == static_cast<std::uint16_t>(format::EventKind::kOptimizerStep) && event.row.subject < 64) {
+      if (event.row.kind == static_cast<std::uint16_t>(format::EventKind::kOptimizerStep) &&
+          event.row.subject < 64) {
         optimizers_ |= std::uint64_t{1} << event.row.subject;
       }
     }
@@ -173,7 +185,8 @@ class Luff final : public Rule {
   void Judge(const StepView& view, const LossValue& loss, Sink& sink) {
     const std::string& name = view.trial.tensor(loss.tensor).name;
     const auto& all = tracker_.series();
-    const auto found = std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.first == name; });
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.first == name; });
     if (found == all.end() || !Judgeable(found->second)) return;
     const LossSeries& series = found->second;
     const std::int64_t step = view.rows.info.mode_step;
@@ -189,31 +202,41 @@ class Luff final : public Rule {
       Finding finding = Base(view, loss, "rising", series);
       finding.severity = Severity::kStop;
       finding.since_step = series.best_step() >= 0 ? series.best_step() : above_since_[name];
-      finding.what = fmt::format("the loss rises: {:.3g} now, {:.3g} at the start, {:.3g} at best (step {})", series.recent(),
-                                 series.start(), series.best(), series.best_step());
-      finding.why = fmt::format("it has been above {:g} times its first level for {} steps: the training diverges", limits_.rise,
-                                step - above_since_[name]);
-      finding.remedy = "lower the learning rate, add a warm-up or clip gradients; check that the loss is minimised and not maximised";
+      finding.what = fmt::format("the loss rises: {:.3g} now, {:.3g} at the start, {:.3g} at best (step {})",
+                                 series.recent(), series.start(), series.best(), series.best_step());
+      finding.why =
+          fmt::format("it has been above {:g} times its first level for {} steps: the training diverges",
+                      limits_.rise, step - above_since_[name]);
+      finding.remedy =
+          "lower the learning rate, add a warm-up or clip gradients; check that the loss is minimised and "
+          "not maximised";
       finding.causes = {"learning rate too high", "gradients that are not cleared", "sign of the loss"};
-      finding.threshold = fmt::format("{:g} times the first level for {} steps (Luff)", limits_.rise, limits_.rise_steps);
+      finding.threshold =
+          fmt::format("{:g} times the first level for {} steps (Luff)", limits_.rise, limits_.rise_steps);
       sink.Report(std::move(finding));
       open_[name] = "rising";
       return;
     }
-    if (series.count() >= limits_.patience && series.count() % 64 == 0 && all.size() == 1 && !series.Improved()) {
+    if (series.count() >= limits_.patience && series.count() % 64 == 0 && all.size() == 1 &&
+        !series.Improved()) {
       const LossSeries::Trend trend = series.TrendSince(0);
       if (trend.z > -1.64) {
         Finding finding = Base(view, loss, "flat", series);
         finding.since_step = 0;
-        finding.what = fmt::format("the loss has not decreased in {} steps: {:.4g} now, {:.4g} at the start", series.count(),
-                                   series.recent(), series.start());
-        finding.why = fmt::format("its trend is no decrease (Mann-Kendall z = {:.2f}); the noise of a level is {:.2g}", trend.z, series.noise());
-        finding.remedy = "check that labels belong to inputs, that the learning rate is not far too small, and that the "
-                         "parameters in the optimizer are those of the model";
-        finding.causes = {"labels shuffled apart from the inputs", "learning rate far too low or far too high",
+        finding.what = fmt::format("the loss has not decreased in {} steps: {:.4g} now, {:.4g} at the start",
+                                   series.count(), series.recent(), series.start());
+        finding.why =
+            fmt::format("its trend is no decrease (Mann-Kendall z = {:.2f}); the noise of a level is {:.2g}",
+                        trend.z, series.noise());
+        finding.remedy =
+            "check that labels belong to inputs, that the learning rate is not far too small, and that the "
+            "parameters in the optimizer are those of the model";
+        finding.causes = {"labels shuffled apart from the inputs",
+                          "learning rate far too low or far too high",
                           "parameters that are not in the optimizer", "initialisation on a plateau"};
         finding.evidence.emplace_back("mann_kendall_z", trend.z);
-        finding.threshold = fmt::format("no significant decrease (5 %) and less than 1 % in {} steps (Luff)", limits_.patience);
+        finding.threshold = fmt::format("no significant decrease (5 %) and less than 1 % in {} steps (Luff)",
+                                        limits_.patience);
         sink.Report(std::move(finding));
         open_[name] = "flat";
         return;
@@ -228,18 +251,22 @@ class Luff final : public Rule {
     }
   }
 
-  static Finding Base(const StepView& view, const LossValue& loss, const char* cause, const LossSeries& series) {
+  static Finding Base(const StepView& view, const LossValue& loss, const char* cause,
+                      const LossSeries& series) {
     Finding finding = FindingAt(kName, kPage, cause, view.trial, loss.tensor, loss.worker, view.rows.info);
-    finding.evidence = {{"start", series.start()}, {"recent", series.recent()}, {"best", series.best()}, {"noise", series.noise()}};
+    finding.evidence = {{"start", series.start()},
+                        {"recent", series.recent()},
+                        {"best", series.best()},
+                        {"noise", series.noise()}};
     finding.series = series.Picture();
     return finding;
   }
 
   const Limits limits_;
   LossTracker tracker_;
-  std::uint64_t optimizers_ = 0;                  // bit per optimizer that has stepped
+  std::uint64_t optimizers_ = 0;  // bit per optimizer that has stepped
   std::map<std::string, std::int64_t> above_since_;
-  std::map<std::string, std::string> open_;       // loss, cause
+  std::map<std::string, std::string> open_;  // loss, cause
 };
 
 }  // namespace
@@ -260,13 +287,16 @@ RuleSpec LossNotDecreasingSpec() {
       {"strict", "false", "False", "any increase counts, not only one above the threshold (original)"},
       {"mode", "GLOBAL", "GLOBAL", "TRAIN, EVAL, PREDICT or GLOBAL (original)"},
       {"rise", "2", "2", "times the first level (Luff)"},
-      {"rise_steps", "128", "128", "steps for which the loss stays there; longer than blocks of alternating tasks (Luff)"},
-      {"patience", "3000", "3000", "TRAIN steps before a flat loss is said; plateaus of 2,000 steps are normal (Luff)"},
+      {"rise_steps", "128", "128",
+       "steps for which the loss stays there; longer than blocks of alternating tasks (Luff)"},
+      {"patience", "3000", "3000",
+       "TRAIN steps before a flat loss is said; plateaus of 2,000 steps are normal (Luff)"},
   };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (!IsOriginal(parameters)) return {};  // losses and events are always taken
     Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
-    return selector.ok() ? selector.value().NeedsOf("loss_not_decreasing", Bit(format::Form::kSummary)) : std::vector<Need>{};
+    return selector.ok() ? selector.value().NeedsOf("loss_not_decreasing", Bit(format::Form::kSummary))
+                         : std::vector<Need>{};
   };
   spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
     OriginalSettings settings;
@@ -274,7 +304,8 @@ RuleSpec LossNotDecreasingSpec() {
     LUFF_ASSIGN_OR_RETURN(settings.use_losses, ParseBool(TextOf(parameters, "use_losses_collection")));
     LUFF_ASSIGN_OR_RETURN(settings.num_steps, ParseInt(TextOf(parameters, "num_steps")));
     LUFF_ASSIGN_OR_RETURN(settings.diff_percent, ParseDouble(TextOf(parameters, "diff_percent")));
-    LUFF_ASSIGN_OR_RETURN(settings.increase_threshold_percent, ParseDouble(TextOf(parameters, "increase_threshold_percent")));
+    LUFF_ASSIGN_OR_RETURN(settings.increase_threshold_percent,
+                          ParseDouble(TextOf(parameters, "increase_threshold_percent")));
     LUFF_ASSIGN_OR_RETURN(settings.strict, ParseBool(TextOf(parameters, "strict")));
     LUFF_ASSIGN_OR_RETURN(settings.mode, query::ParseMode(TextOf(parameters, "mode")));
     Limits limits;
@@ -283,7 +314,8 @@ RuleSpec LossNotDecreasingSpec() {
     LUFF_ASSIGN_OR_RETURN(limits.patience, ParseInt(TextOf(parameters, "patience")));
     if (!IsOriginal(parameters)) return std::unique_ptr<Rule>(new Luff(limits));
     if (!settings.use_losses && settings.selector.empty()) {
-      return InvalidArgument("use_losses_collection is false and neither collection_names nor tensor_regex is given; give one");
+      return InvalidArgument(
+          "use_losses_collection is false and neither collection_names nor tensor_regex is given; give one");
     }
     return std::unique_ptr<Rule>(new Original(std::move(settings)));
   };

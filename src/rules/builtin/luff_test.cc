@@ -40,14 +40,18 @@ TEST(ExplodingTensor, GradientsThatALossScalerSkips_AreSilent) {
   FakeTrial trial;
   for (int step = 0; step < 100; ++step) {
     const bool overflow = step < 16 || step % 40 == 0;
-    trial.Step().Loss(1).Tensor("w", Role::kWeight, {1, 2}).Tensor("gradient/w", Role::kGradient, {overflow ? HUGE_VAL : 1.0, 1});
+    trial.Step()
+        .Loss(1)
+        .Tensor("w", Role::kWeight, {1, 2})
+        .Tensor("gradient/w", Role::kGradient, {overflow ? HUGE_VAL : 1.0, 1});
   }
   EXPECT_TRUE(FindingsOf(trial, "ExplodingTensor").empty());
 }
 
 TEST(ExplodingTensor, OneBadLossWhoseUpdateWasSkipped_IsSilent) {
   FakeTrial trial;
-  for (int step = 0; step < 50; ++step) trial.Step().Loss(step == 20 ? HUGE_VAL : 1).Tensor("w", Role::kWeight, {1});
+  for (int step = 0; step < 50; ++step)
+    trial.Step().Loss(step == 20 ? HUGE_VAL : 1).Tensor("w", Role::kWeight, {1});
   EXPECT_TRUE(FindingsOf(trial, "ExplodingTensor").empty());
 }
 
@@ -91,7 +95,9 @@ TEST(LossNotDecreasing, PolicyLossAroundZeroAndAdversaries_AreSilent) {
   std::normal_distribution<double> normal(0, 1);
   for (int step = 0; step < 4000; ++step) {
     policy.Step().Loss(normal(noise) * (step < 1000 ? 1 : 5));
-    adversaries.Step().Loss(step < 500 ? 0.7 : 2.5).Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step % 2));
+    adversaries.Step()
+        .Loss(step < 500 ? 0.7 : 2.5)
+        .Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step % 2));
   }
   EXPECT_TRUE(FindingsOf(policy, "LossNotDecreasing").empty());
   EXPECT_TRUE(FindingsOf(adversaries, "LossNotDecreasing").empty());
@@ -101,7 +107,8 @@ FakeTrial TwoLayers(double first, double last, double loss_slope) {
   FakeTrial trial;
   for (int step = 0; step < 120; ++step) {
     trial.Step().Loss(2.3 - loss_slope * step + 0.001 * (step % 3));
-    trial.Tensor("gradient/Net_a.weight", Role::kGradient, {first, -first}).Tensor("gradient/Net_b.weight", Role::kGradient, {last, last});
+    trial.Tensor("gradient/Net_a.weight", Role::kGradient, {first, -first})
+        .Tensor("gradient/Net_b.weight", Role::kGradient, {last, last});
   }
   return trial;
 }
@@ -120,7 +127,10 @@ TEST(VanishingGradient, TinyGradientsEverywhereOrAFallingLoss_AreSilent) {
 TEST(VanishingGradient, GradientThatWasNotRecorded_IsNotZero) {
   FakeTrial trial;
   for (int step = 0; step < 120; ++step) {
-    trial.Step().Loss(2.3).Tensor("gradient/Net_b.weight", Role::kGradient, {1}).Tensor("gradient/Net_c.weight", Role::kGradient, {1});
+    trial.Step()
+        .Loss(2.3)
+        .Tensor("gradient/Net_b.weight", Role::kGradient, {1})
+        .Tensor("gradient/Net_c.weight", Role::kGradient, {1});
     if (step < 2) trial.Tensor("gradient/Net_a.weight", Role::kGradient, {0});
   }
   EXPECT_TRUE(FindingsOf(trial, "VanishingGradient").empty());
@@ -155,7 +165,8 @@ FakeTrial Unchanged(Gradient gradient_of_a, bool clear_without_update = false) {
     } else {
       trial.Event(EventKind::kOptimizerStep);
       if (gradient_of_a != Gradient::kNone) {
-        trial.Tensor("gradient/Net_a.weight", Role::kGradient, {gradient_of_a == Gradient::kZero ? 0.0 : 1.0});
+        trial.Tensor("gradient/Net_a.weight", Role::kGradient,
+                     {gradient_of_a == Gradient::kZero ? 0.0 : 1.0});
       }
       trial.Tensor("gradient/Net_b.weight", Role::kGradient, {1});
     }
@@ -187,7 +198,10 @@ TEST(UnchangedTensor, FrozenWeightsAndALearningRateOfZero_AreSilent) {
   FakeTrial at_zero;
   at_zero.SetDocument("model", kModel);
   for (int step = 0; step < 64; ++step) {
-    at_zero.Step().Loss(1).Event(EventKind::kOptimizerStep).Tensor("gradient/Net_a.weight", Role::kGradient, {1});
+    at_zero.Step()
+        .Loss(1)
+        .Event(EventKind::kOptimizerStep)
+        .Tensor("gradient/Net_a.weight", Role::kGradient, {1});
     at_zero.Scalar("optimizer/Adam.group0.lr", Role::kOptimizerSetting, 0);
     if (step % 8 == 0 && step > 0) at_zero.Difference("Net_a.weight", 0, 0, 1, 0);
   }

@@ -36,7 +36,8 @@ TEST(OriginalLossNotDecreasing, IncreaseAboveThreshold_Fires_BelowItIsTolerated)
   const auto findings = FindingsOf(trial, "LossNotDecreasing", ParameterSet::kOriginal);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].global_step, 20);
-  EXPECT_EQ(FindingsOf(trial, "LossNotDecreasing:strict=True", ParameterSet::kOriginal).at(0).global_step, 10);
+  EXPECT_EQ(FindingsOf(trial, "LossNotDecreasing:strict=True", ParameterSet::kOriginal).at(0).global_step,
+            10);
 }
 
 TEST(OriginalUnchangedTensor, ThreeEqualSteps_FireAtTheThird) {
@@ -52,15 +53,19 @@ TEST(OriginalUnchangedTensor, ToleranceIsNumpys) {
   FakeTrial trial;
   trial.Step().Tensor("a", Role::kCustom, {1.0});
   trial.Step().Tensor("a", Role::kCustom, {1.0 + 0.9e-5});
-  EXPECT_EQ(FindingsOf(trial, "UnchangedTensor:tensor_regex=a:num_steps=2", ParameterSet::kOriginal).size(), 1U);
-  EXPECT_TRUE(FindingsOf(trial, "UnchangedTensor:tensor_regex=a:num_steps=2:rtol=1e-6", ParameterSet::kOriginal).empty());
+  EXPECT_EQ(FindingsOf(trial, "UnchangedTensor:tensor_regex=a:num_steps=2", ParameterSet::kOriginal).size(),
+            1U);
+  EXPECT_TRUE(
+      FindingsOf(trial, "UnchangedTensor:tensor_regex=a:num_steps=2:rtol=1e-6", ParameterSet::kOriginal)
+          .empty());
 }
 
 TEST(OriginalUnchangedTensor, NanEqualsNanOnlyOnRequest) {
   FakeTrial trial;
   for (int step = 0; step < 3; ++step) trial.Step().Tensor("a", Role::kCustom, {std::nan("")});
   EXPECT_TRUE(FindingsOf(trial, "UnchangedTensor:tensor_regex=a", ParameterSet::kOriginal).empty());
-  EXPECT_EQ(FindingsOf(trial, "UnchangedTensor:tensor_regex=a:equal_nan=True", ParameterSet::kOriginal).size(), 1U);
+  EXPECT_EQ(
+      FindingsOf(trial, "UnchangedTensor:tensor_regex=a:equal_nan=True", ParameterSet::kOriginal).size(), 1U);
 }
 
 TEST(OriginalExplodingTensor, NanAndInfinity_OnlyNanLeavesInfinity) {
@@ -68,7 +73,8 @@ TEST(OriginalExplodingTensor, NanAndInfinity_OnlyNanLeavesInfinity) {
   trial.Step().Tensor("gradient/w", Role::kGradient, {1, HUGE_VAL}, {"gradients"});
   trial.Step().Tensor("gradient/w", Role::kGradient, {1, std::nan("")}, {"gradients"});
   EXPECT_EQ(FindingsOf(trial, "ExplodingTensor", ParameterSet::kOriginal).size(), 2U);
-  const auto only_nan = FindingsOf(trial, "ExplodingTensor:only_nan=True:collection_names=gradients;weights", ParameterSet::kOriginal);
+  const auto only_nan = FindingsOf(trial, "ExplodingTensor:only_nan=True:collection_names=gradients;weights",
+                                   ParameterSet::kOriginal);
   ASSERT_EQ(only_nan.size(), 1U);
   EXPECT_EQ(only_nan[0].step, 1);
   EXPECT_TRUE(FindingsOf(trial, "ExplodingTensor:tensor_regex=^weight", ParameterSet::kOriginal).empty());
@@ -76,9 +82,13 @@ TEST(OriginalExplodingTensor, NanAndInfinity_OnlyNanLeavesInfinity) {
 
 TEST(OriginalVanishingGradient, ThresholdIsStrict) {
   FakeTrial trial;
-  trial.Step().Tensor("gradient/a", Role::kGradient, {1e-7, -1e-7}).Tensor("gradient/b", Role::kGradient, {1, 1});
+  trial.Step()
+      .Tensor("gradient/a", Role::kGradient, {1e-7, -1e-7})
+      .Tensor("gradient/b", Role::kGradient, {1, 1});
   EXPECT_TRUE(FindingsOf(trial, "VanishingGradient", ParameterSet::kOriginal).empty());
-  trial.Step().Tensor("gradient/a", Role::kGradient, {0.99e-7, -0.99e-7}).Tensor("gradient/b", Role::kGradient, {1, 1});
+  trial.Step()
+      .Tensor("gradient/a", Role::kGradient, {0.99e-7, -0.99e-7})
+      .Tensor("gradient/b", Role::kGradient, {1, 1});
   const auto findings = FindingsOf(trial, "VanishingGradient", ParameterSet::kOriginal);
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].tensor, "gradient/a");

@@ -23,7 +23,8 @@ using format::Role;
 constexpr const char* kName = "UnchangedTensor";
 constexpr const char* kPage = "docs/rules/unchanged_tensor.md";
 
-// ---- original: numpy.allclose of the values at the last num_steps available steps -----------------------------------
+// ---- original: numpy.allclose of the values at the last num_steps available steps
+// -----------------------------------
 
 struct OriginalSettings {
   TensorSelector selector;
@@ -40,24 +41,29 @@ class Original final : public Rule {
     const query::StepInfo& info = view.rows.info;
     for (const auto& entry : view.rows.summaries) {
       if (!settings_.selector.Selects(view.trial, entry.tensor)) continue;
-      const Result<query::Value> read = view.trial.ReadValue(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
+      const Result<query::Value> read =
+          view.trial.ReadValue(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
       if (!read.ok()) continue;  // not saved at this step
       const std::size_t size = DTypeSize(read.value().dtype);
       std::vector<double> now(size == 0 ? 0 : read.value().bytes.size() / size);
       ToFloat64(read.value().dtype, read.value().bytes.data(), now.size(), now.data());
       Series& series = series_[fmt::format("{}\n{}", entry.worker, view.trial.tensor(entry.tensor).name)];
-      // Close to every one of the last num_steps - 1 values: a run of values close to the newest is counted backwards.
+      // Close to every one of the last num_steps - 1 values: a run of values close to the newest is counted
+      // backwards.
       series.values.push_back(std::move(now));
-      if (series.values.size() > static_cast<std::size_t>(settings_.num_steps)) series.values.erase(series.values.begin());
+      if (series.values.size() > static_cast<std::size_t>(settings_.num_steps))
+        series.values.erase(series.values.begin());
       if (series.values.size() < static_cast<std::size_t>(settings_.num_steps)) continue;
-      const bool same = std::all_of(series.values.begin(), series.values.end() - 1,
-                                    [&](const std::vector<double>& earlier) { return AllClose(series.values.back(), earlier); });
+      const bool same = std::all_of(
+          series.values.begin(), series.values.end() - 1,
+          [&](const std::vector<double>& earlier) { return AllClose(series.values.back(), earlier); });
       if (!same) continue;
       Finding finding = FindingAt(kName, kPage, "unchanged", view.trial, entry.tensor, entry.worker, info);
       finding.what = fmt::format("{} has not changed in {} steps", finding.tensor, settings_.num_steps);
       finding.why = "the values of the last steps are all close";
       finding.remedy = "check that the tensor is trained, and the learning rate";
-      finding.threshold = fmt::format("allclose with rtol {:g}, atol {:g} (original)", settings_.rtol, settings_.atol);
+      finding.threshold =
+          fmt::format("allclose with rtol {:g}, atol {:g} (original)", settings_.rtol, settings_.atol);
       sink.Report(std::move(finding));
     }
   }
@@ -72,7 +78,8 @@ class Original final : public Rule {
       for (const auto& [name, values] : json.items()) {
         for (const Json& value : values) {
           std::vector<double> row;
-          for (const Json& number : value) row.push_back(number.is_number() ? number.get<double>() : std::nan(""));
+          for (const Json& number : value)
+            row.push_back(number.is_number() ? number.get<double>() : std::nan(""));
           series_[name].values.push_back(std::move(row));
         }
       }
@@ -105,10 +112,12 @@ class Original final : public Rule {
   std::map<std::string, Series> series_;
 };
 
-// ---- Luff's own ------------------------------------------------------------------------------------------------------
-// A trainable weight whose bits have not changed in `steps` TRAIN steps and `updates` updates of its optimizer, with a
-// learning rate that was never zero. Four causes: it is in no optimizer; it never got a gradient; its gradient is exactly
-// zero; it gets gradients and yet stays. And, for all weights together: gradients are made and cleared, never used.
+// ---- Luff's own
+// ------------------------------------------------------------------------------------------------------ A
+// trainable weight whose bits have not changed in `steps` TRAIN steps and `updates` updates of its optimizer,
+// with a learning rate that was never zero. Four causes: it is in no optimizer; it never got a gradient; its
+// gradient is exactly zero; it gets gradients and yet stays. And, for all weights together: gradients are
+// made and cleared, never used.
 
 struct Limits {
   std::int64_t steps = 48;
@@ -126,7 +135,8 @@ class Luff final : public Rule {
     TakeEvents(view, info);
     for (const auto& entry : view.rows.scalars) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
-      if (tensor.role == Role::kOptimizerSetting && tensor.name.ends_with(".lr") && entry.value == 0) lr_zero_[tensor.name] = info.mode_step;
+      if (tensor.role == Role::kOptimizerSetting && tensor.name.ends_with(".lr") && entry.value == 0)
+        lr_zero_[tensor.name] = info.mode_step;
     }
     for (const auto& entry : view.rows.summaries) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
@@ -158,22 +168,26 @@ class Luff final : public Rule {
 
   [[nodiscard]] std::string SaveState() const override {
     Json weights = Json::object();
-    for (const auto& [name, w] : weights_) weights[name] = {w.last_row, w.changed, w.gradient_rows, w.gradient_nonzero, w.counts};
+    for (const auto& [name, w] : weights_)
+      weights[name] = {w.last_row, w.changed, w.gradient_rows, w.gradient_nonzero, w.counts};
     Json gradients = Json::object();
     for (const auto& [name, g] : gradients_) gradients[name] = {g.rows, g.nonzero, g.last_nonzero};
-    return Json{{"weights", weights}, {"gradients", gradients}, {"lr_zero", lr_zero_}, {"steps", optimizer_steps_},
-                {"first", first_step_}, {"wiped", wiped_}, {"wiped_since", wiped_since_}, {"backward", backward_open_}, {"open", open_}}
+    return Json{{"weights", weights},          {"gradients", gradients},     {"lr_zero", lr_zero_},
+                {"steps", optimizer_steps_},   {"first", first_step_},       {"wiped", wiped_},
+                {"wiped_since", wiped_since_}, {"backward", backward_open_}, {"open", open_}}
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     try {
       const Json json = Json::parse(text);
       for (const auto& [name, w] : json.at("weights").items()) {
-        weights_[name] = {w.at(0).get<std::int64_t>(), w.at(1).get<std::int64_t>(), w.at(2).get<std::int64_t>(), w.at(3).get<std::int64_t>(),
+        weights_[name] = {w.at(0).get<std::int64_t>(), w.at(1).get<std::int64_t>(),
+                          w.at(2).get<std::int64_t>(), w.at(3).get<std::int64_t>(),
                           w.at(4).get<std::vector<std::int64_t>>()};
       }
       for (const auto& [name, g] : json.at("gradients").items()) {
-        gradients_[name] = {g.at(0).get<std::int64_t>(), g.at(1).get<std::int64_t>(), g.at(2).get<std::int64_t>()};
+        gradients_[name] = {g.at(0).get<std::int64_t>(), g.at(1).get<std::int64_t>(),
+                            g.at(2).get<std::int64_t>()};
       }
       lr_zero_ = json.at("lr_zero").get<std::map<std::string, std::int64_t>>();
       optimizer_steps_ = json.at("steps").get<std::vector<std::int64_t>>();
@@ -191,9 +205,9 @@ class Luff final : public Rule {
  private:
   struct Weight {
     std::int64_t last_row = -1;
-    std::int64_t changed = -1;             // TRAIN step of the last capture that differed from the one before; -1: never
+    std::int64_t changed = -1;  // TRAIN step of the last capture that differed from the one before; -1: never
     std::int64_t gradient_rows = 0, gradient_nonzero = 0;  // as they were then
-    std::vector<std::int64_t> counts;      // updates of each optimizer until then
+    std::vector<std::int64_t> counts;                      // updates of each optimizer until then
   };
   struct Gradient {
     std::int64_t rows = 0, nonzero = 0, last_nonzero = -1;
@@ -260,17 +274,20 @@ class Luff final : public Rule {
   }
 
   [[nodiscard]] bool Idle(const Weight& weight, const query::StepInfo& info) const {
-    return weight.last_row == info.mode_step && info.mode_step - std::max<std::int64_t>(weight.changed, first_step_) >= limits_.steps;
+    return weight.last_row == info.mode_step &&
+           info.mode_step - std::max<std::int64_t>(weight.changed, first_step_) >= limits_.steps;
   }
 
-  const char* CauseOf(const ModelFacts& facts, const ParameterFacts& fact, const std::string& name, const Weight& weight) const {
+  const char* CauseOf(const ModelFacts& facts, const ParameterFacts& fact, const std::string& name,
+                      const Weight& weight) const {
     if (wiped_ >= limits_.updates) return "update_skipped";
     const std::int64_t since = std::max<std::int64_t>(weight.changed, first_step_);
     if (fact.optimizer.empty()) {
       std::int64_t steps = 0;
       for (const std::int64_t count : optimizer_steps_) steps = std::max(steps, count);
       if (steps < limits_.updates || weight.changed >= 0) return nullptr;
-      // A model that no optimizer knows at all may be a teacher or a target; but not when no optimizer knows any model.
+      // A model that no optimizer knows at all may be a teacher or a target; but not when no optimizer knows
+      // any model.
       if (!facts.IsPartlyOptimized(fact.model) && facts.AnyOptimized()) return nullptr;
       return "not_in_optimizer";
     }
@@ -307,43 +324,59 @@ class Luff final : public Rule {
     finding.update = info.update;
     finding.since_step = cause == "update_skipped" ? wiped_since_ : group.since;
     const std::int64_t idle = info.mode_step - finding.since_step;
-    const std::string what = all ? "no trainable weight of the model changes" : fmt::format("{} trainable weight{} not change", group.names.size(), group.names.size() == 1 ? " does" : "s do");
+    const std::string what = all ? "no trainable weight of the model changes"
+                                 : fmt::format("{} trainable weight{} not change", group.names.size(),
+                                               group.names.size() == 1 ? " does" : "s do");
     finding.what = fmt::format("{}, for {} steps now", what, idle);
     if (cause == "not_in_optimizer") {
       finding.why = "they require gradients but no optimizer holds them";
-      finding.remedy = "give model.parameters() to the optimizer, after the model has its final form; or freeze them with requires_grad_(False)";
-      finding.causes = {"optimizer made with a part of the parameters", "optimizer made before the model was copied, wrapped or changed"};
+      finding.remedy =
+          "give model.parameters() to the optimizer, after the model has its final form; or freeze them with "
+          "requires_grad_(False)";
+      finding.causes = {"optimizer made with a part of the parameters",
+                        "optimizer made before the model was copied, wrapped or changed"};
     } else if (cause == "no_gradient") {
       finding.why = "the optimizer holds them, but they never got a gradient";
-      finding.remedy = "look for detach(), .data, no_grad() or a conversion to NumPy between these weights and the loss; or freeze them";
+      finding.remedy =
+          "look for detach(), .data, no_grad() or a conversion to NumPy between these weights and the loss; "
+          "or freeze them";
       finding.causes = {"graph cut by detach()", "a part of the model that is not used"};
     } else if (cause == "zero_gradient") {
       finding.why = "their gradient is exactly zero in every update";
-      finding.remedy = "initialise one of two factors that multiply each other, or look for dead units or a factor of zero behind these weights";
-      finding.causes = {"both factors of a product start at zero", "dead ReLUs behind these weights", "a branch multiplied by zero"};
+      finding.remedy =
+          "initialise one of two factors that multiply each other, or look for dead units or a factor of "
+          "zero behind these weights";
+      finding.causes = {"both factors of a product start at zero", "dead ReLUs behind these weights",
+                        "a branch multiplied by zero"};
     } else if (cause == "update_skipped") {
-      finding.why = fmt::format("gradients were made and cleared {} times without an update in between", wiped_);
-      finding.remedy = "let the loss scale adapt (lower it when gradients overflow), and call optimizer.step()";
+      finding.why =
+          fmt::format("gradients were made and cleared {} times without an update in between", wiped_);
+      finding.remedy =
+          "let the loss scale adapt (lower it when gradients overflow), and call optimizer.step()";
       finding.causes = {"static loss scale that overflows on every step", "optimizer.step() is missing"};
     } else {
       finding.why = "they get gradients that are not zero, and not one bit of them changes";
-      finding.remedy = "raise the learning rate, or keep a float32 copy of half-precision weights: an update below half a unit in the last place is lost";
+      finding.remedy =
+          "raise the learning rate, or keep a float32 copy of half-precision weights: an update below half a "
+          "unit in the last place is lost";
       finding.causes = {"learning rate that rounds away", "half-precision weights without a float32 copy"};
     }
-    finding.evidence = {{"weights", static_cast<double>(group.names.size())}, {"steps", static_cast<double>(idle)}};
-    finding.threshold = fmt::format("not one bit in {} steps and {} updates (Luff)", limits_.steps, limits_.updates);
+    finding.evidence = {{"weights", static_cast<double>(group.names.size())},
+                        {"steps", static_cast<double>(idle)}};
+    finding.threshold =
+        fmt::format("not one bit in {} steps and {} updates (Luff)", limits_.steps, limits_.updates);
     sink.Report(std::move(finding));
   }
 
   const Limits limits_;
   std::map<std::string, Weight> weights_;
-  std::map<std::string, Gradient> gradients_;           // by parameter
-  std::map<std::string, std::int64_t> lr_zero_;         // last TRAIN step with a learning rate of zero, by setting
-  std::vector<std::int64_t> optimizer_steps_;           // by optimizer number
+  std::map<std::string, Gradient> gradients_;    // by parameter
+  std::map<std::string, std::int64_t> lr_zero_;  // last TRAIN step with a learning rate of zero, by setting
+  std::vector<std::int64_t> optimizer_steps_;    // by optimizer number
   std::int64_t first_step_ = -1;
-  std::int64_t wiped_ = 0, wiped_since_ = -1;           // gradients cleared without an update
+  std::int64_t wiped_ = 0, wiped_since_ = -1;  // gradients cleared without an update
   bool backward_open_ = false;
-  std::map<std::string, std::string> open_;             // cause -> tensor of the open finding
+  std::map<std::string, std::string> open_;  // cause -> tensor of the open finding
 };
 
 }  // namespace
@@ -368,7 +401,9 @@ RuleSpec UnchangedTensorSpec() {
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (IsOriginal(parameters)) {
       Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
-      return selector.ok() ? selector.value().NeedsOf("unchanged_tensor", Bit(Form::kSummary) | Bit(Form::kRaw)) : std::vector<Need>{};
+      return selector.ok()
+                 ? selector.value().NeedsOf("unchanged_tensor", Bit(Form::kSummary) | Bit(Form::kRaw))
+                 : std::vector<Need>{};
     }
     const Result<std::int64_t> interval = ParseInt(TextOf(parameters, "interval"));
     Need need;
@@ -385,7 +420,8 @@ RuleSpec UnchangedTensorSpec() {
     LUFF_ASSIGN_OR_RETURN(settings.rtol, ParseDouble(TextOf(parameters, "rtol")));
     LUFF_ASSIGN_OR_RETURN(settings.atol, ParseDouble(TextOf(parameters, "atol")));
     LUFF_ASSIGN_OR_RETURN(settings.equal_nan, ParseBool(TextOf(parameters, "equal_nan")));
-    if (settings.num_steps < 2 || settings.num_steps > 1000) return InvalidArgument("'num_steps' must be between 2 and 1000");
+    if (settings.num_steps < 2 || settings.num_steps > 1000)
+      return InvalidArgument("'num_steps' must be between 2 and 1000");
     Limits limits;
     LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
     LUFF_ASSIGN_OR_RETURN(limits.steps, ParseInt(TextOf(parameters, "steps")));

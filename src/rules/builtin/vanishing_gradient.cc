@@ -22,7 +22,8 @@ using format::Role;
 constexpr const char* kName = "VanishingGradient";
 constexpr const char* kPage = "docs/rules/vanishing_gradient.md";
 
-// ---- original: mean |g| of any gradient below the threshold ------------------------------------------------------------
+// ---- original: mean |g| of any gradient below the threshold
+// ------------------------------------------------------------
 
 class Original final : public Rule {
  public:
@@ -33,10 +34,12 @@ class Original final : public Rule {
       if (view.trial.tensor(entry.tensor).role != Role::kGradient) continue;
       const double mean = entry.summary.abs_mean();
       if (!(mean < threshold_)) continue;
-      Finding finding = FindingAt(kName, kPage, "small", view.trial, entry.tensor, entry.worker, view.rows.info);
+      Finding finding =
+          FindingAt(kName, kPage, "small", view.trial, entry.tensor, entry.worker, view.rows.info);
       finding.what = fmt::format("the mean absolute value of {} is {:.3g}", finding.tensor, mean);
       finding.why = "what the optimizer gets from it is next to nothing";
-      finding.remedy = "use ReLU-like activations, normalisation, residual connections or another initialisation";
+      finding.remedy =
+          "use ReLU-like activations, normalisation, residual connections or another initialisation";
       finding.evidence = {{"abs_mean", mean}};
       finding.threshold = fmt::format("below {:g} (original)", threshold_);
       sink.Report(std::move(finding));
@@ -49,9 +52,11 @@ class Original final : public Rule {
   double threshold_;
 };
 
-// ---- Luff's own ------------------------------------------------------------------------------------------------------
-// The gradient of a layer's weights is smaller than ratio times the largest of the step, in nearly all of the last 32
-// updates, and the loss has not fallen since its first values. A gradient that was not recorded is not small.
+// ---- Luff's own
+// ------------------------------------------------------------------------------------------------------ The
+// gradient of a layer's weights is smaller than ratio times the largest of the step, in nearly all of the
+// last 32 updates, and the loss has not fallen since its first values. A gradient that was not recorded is
+// not small.
 
 struct Limits {
   double ratio = 1e-4;
@@ -75,7 +80,8 @@ class Luff final : public Rule {
     std::uint32_t worker = 0;
     for (const auto& entry : view.rows.summaries) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
-      if (tensor.role != Role::kGradient || IsBiasName(tensor.name) || entry.summary.finite_count() == 0) continue;
+      if (tensor.role != Role::kGradient || IsBiasName(tensor.name) || entry.summary.finite_count() == 0)
+        continue;
       if (entry.summary.finite_count() != entry.summary.count) return;  // ExplodingTensor's business
       if (seen.empty()) worker = entry.worker;
       if (entry.worker != worker) continue;
@@ -99,7 +105,8 @@ class Luff final : public Rule {
         others.push_back(view.trial.tensor(one.tensor).name);
       }
     }
-    if (smallest == nullptr || !tracker_.EnoughEvidence(limits_.updates) || tracker_.AnyImprovedSinceSettled(0.03)) {
+    if (smallest == nullptr || !tracker_.EnoughEvidence(limits_.updates) ||
+        tracker_.AnyImprovedSinceSettled(0.03)) {
       if (!open_.empty() && smallest == nullptr) {
         sink.Heal("ratio", open_, info.mode_step);
         open_.clear();
@@ -114,15 +121,24 @@ class Luff final : public Rule {
     }
     finding.severity = Severity::kStop;
     finding.since_step = std::max<std::int64_t>(0, histories_[open_].since);
-    finding.what = fmt::format("the gradient vanishes: mean |g| is {:.2g} here and {:.2g} in the layer with the largest", smallest->size, largest);
-    finding.why = fmt::format("it was below {:g} of the largest in 30 of the last 32 updates, and the loss does not fall: these layers learn nothing",
-                              limits_.ratio);
-    finding.remedy = "replace sigmoid or tanh by ReLU-like activations, add normalisation or residual connections, or initialise for the "
-                     "activation in use";
-    finding.causes = {"saturating activations in a deep net", "initialisation too small or too large", "dead ReLUs behind these layers"};
-    finding.evidence = {{"abs_mean", smallest->size}, {"largest_abs_mean", largest}, {"ratio", smallest->size / largest}};
-    finding.threshold = fmt::format("ratio below {:g} in 30 of 32 updates, after {} updates, and no fall of the loss by 3 % (Luff)",
-                                    limits_.ratio, limits_.updates);
+    finding.what =
+        fmt::format("the gradient vanishes: mean |g| is {:.2g} here and {:.2g} in the layer with the largest",
+                    smallest->size, largest);
+    finding.why = fmt::format(
+        "it was below {:g} of the largest in 30 of the last 32 updates, and the loss does not fall: these "
+        "layers learn nothing",
+        limits_.ratio);
+    finding.remedy =
+        "replace sigmoid or tanh by ReLU-like activations, add normalisation or residual connections, or "
+        "initialise for the "
+        "activation in use";
+    finding.causes = {"saturating activations in a deep net", "initialisation too small or too large",
+                      "dead ReLUs behind these layers"};
+    finding.evidence = {
+        {"abs_mean", smallest->size}, {"largest_abs_mean", largest}, {"ratio", smallest->size / largest}};
+    finding.threshold = fmt::format(
+        "ratio below {:g} in 30 of 32 updates, after {} updates, and no fall of the loss by 3 % (Luff)",
+        limits_.ratio, limits_.updates);
     sink.Report(std::move(finding));
   }
 
@@ -141,7 +157,8 @@ class Luff final : public Rule {
       const Json json = Json::parse(text);
       tracker_.Load(json.at("losses"));
       for (const auto& [name, h] : json.at("histories").items()) {
-        histories_[name] = {h.at(0).get<std::uint32_t>(), h.at(1).get<std::int64_t>(), h.at(2).get<std::int64_t>()};
+        histories_[name] = {h.at(0).get<std::uint32_t>(), h.at(1).get<std::int64_t>(),
+                            h.at(2).get<std::int64_t>()};
       }
       updates_ = json.at("updates").get<std::int64_t>();
       open_ = json.at("open").get<std::string>();
@@ -171,13 +188,16 @@ RuleSpec VanishingGradientSpec() {
   spec.name = kName;
   spec.version = 1;
   spec.page = kPage;
-  spec.summary = "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
+  spec.summary =
+      "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
   spec.parameters = {
       {"threshold", "1e-7", "0.0000001", "mean absolute value (original)"},
       {"ratio", "1e-4", "1e-4", "mean |g| of a layer over the largest of the step (Luff)"},
       {"updates", "56", "56", "recorded updates before anything is said (Luff)"},
   };
-  spec.needs = [](const Parameters&) -> std::vector<Need> { return {}; };  // summaries of gradients and losses are always taken
+  spec.needs = [](const Parameters&) -> std::vector<Need> {
+    return {};
+  };  // summaries of gradients and losses are always taken
   spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
     LUFF_ASSIGN_OR_RETURN(const double threshold, ParseDouble(TextOf(parameters, "threshold")));
     Limits limits;

@@ -24,7 +24,8 @@ constexpr const char* kPage = "docs/rules/weight_update_ratio.md";
 
 bool IsDifference(const format::FormRow& row) { return row.form == Bit(Form::kDifference); }
 
-// ---- original: mean |W_s - W_p| / (mean |W_s| + epsilon) ------------------------------------------------------------
+// ---- original: mean |W_s - W_p| / (mean |W_s| + epsilon)
+// ------------------------------------------------------------
 
 struct OriginalSettings {
   double large = 10, small = 1e-8, epsilon = 1e-9;
@@ -38,20 +39,24 @@ class Original final : public Rule {
     if (view.rows.info.mode != query::Mode::kTrain) return;
     for (const auto& entry : view.rows.forms) {
       if (!IsDifference(entry.row) || view.trial.tensor(entry.tensor).role != Role::kWeight) continue;
-      const auto summary = std::find_if(view.rows.summaries.begin(), view.rows.summaries.end(), [&](const auto& s) {
-        return s.tensor == entry.tensor && s.worker == entry.worker;
-      });
+      const auto summary =
+          std::find_if(view.rows.summaries.begin(), view.rows.summaries.end(),
+                       [&](const auto& s) { return s.tensor == entry.tensor && s.worker == entry.worker; });
       if (summary == view.rows.summaries.end() || summary->summary.count == 0) continue;
       const double count = static_cast<double>(summary->summary.count);
-      const double ratio = entry.row.values[0] / count / (summary->summary.abs_sum / count + settings_.epsilon);
+      const double ratio =
+          entry.row.values[0] / count / (summary->summary.abs_sum / count + settings_.epsilon);
       const bool large = ratio > settings_.large;
       if (!large && !(ratio < settings_.small)) continue;
-      Finding finding = FindingAt(kName, kPage, large ? "large" : "small", view.trial, entry.tensor, entry.worker, view.rows.info);
+      Finding finding = FindingAt(kName, kPage, large ? "large" : "small", view.trial, entry.tensor,
+                                  entry.worker, view.rows.info);
       finding.what = fmt::format("the update of {} is {:.3g} times its size", finding.tensor, ratio);
       finding.why = large ? "the weights are overwritten rather than adjusted" : "the weights hardly move";
-      finding.remedy = large ? "lower the learning rate" : "raise the learning rate, or check that the tensor gets a gradient";
+      finding.remedy = large ? "lower the learning rate"
+                             : "raise the learning rate, or check that the tensor gets a gradient";
       finding.evidence = {{"ratio", ratio}};
-      finding.threshold = fmt::format("above {:g} or below {:g} (original)", settings_.large, settings_.small);
+      finding.threshold =
+          fmt::format("above {:g} or below {:g} (original)", settings_.large, settings_.small);
       sink.Report(std::move(finding));
     }
   }
@@ -62,10 +67,12 @@ class Original final : public Rule {
   OriginalSettings settings_;
 };
 
-// ---- Luff's own ------------------------------------------------------------------------------------------------------
-// r = |W_s - W_p| / |W_p| (norms) over one capture interval, u updates. Too large: r > large in `rows` intervals in a row
-// while the loss does not improve or has become worse than its best. Too small: r / u of every trainable weight below
-// small for at least 48 updates and 2 % of all so far, while the loss is no longer falling.
+// ---- Luff's own
+// ------------------------------------------------------------------------------------------------------ r =
+// |W_s - W_p| / |W_p| (norms) over one capture interval, u updates. Too large: r > large in `rows` intervals
+// in a row while the loss does not improve or has become worse than its best. Too small: r / u of every
+// trainable weight below small for at least 48 updates and 2 % of all so far, while the loss is no longer
+// falling.
 
 struct Limits {
   double large = 1.0;
@@ -101,7 +108,8 @@ class Luff final : public Rule {
       const bool measured = weight.last_update >= 0 && updates > 0;
       const std::int64_t before = weight.last_update;
       weight.last_update = info.update;
-      // Weights without a gradient in this interval rest on purpose or by mistake: UnchangedTensor tells which.
+      // Weights without a gradient in this interval rest on purpose or by mistake: UnchangedTensor tells
+      // which.
       if (!measured || gradient == with_gradient_.end() || gradient->second < before) continue;
       const double previous = std::sqrt(entry.row.values[5]);
       const double moved = std::sqrt(entry.row.values[1]);
@@ -139,7 +147,8 @@ class Luff final : public Rule {
       const Json json = Json::parse(text);
       tracker_.Load(json.at("losses"));
       for (const auto& [name, w] : json.at("weights").items()) {
-        weights_[name] = {w.at(0).get<std::int64_t>(), w.at(1).get<std::int64_t>(), w.at(2).get<std::int64_t>()};
+        weights_[name] = {w.at(0).get<std::int64_t>(), w.at(1).get<std::int64_t>(),
+                          w.at(2).get<std::int64_t>()};
       }
       with_gradient_ = json.at("gradients").get<std::map<std::string, std::int64_t>>();
       small_since_step_ = json.at("small").at(0);
@@ -158,26 +167,35 @@ class Luff final : public Rule {
     std::int64_t since = -1;
   };
 
-  void Large(const StepView& view, const query::Trial::FormEntry& entry, const Weight& weight, double ratio, Sink& sink) {
+  void Large(const StepView& view, const query::Trial::FormEntry& entry, const Weight& weight, double ratio,
+             Sink& sink) {
     bool worse = false;
     for (const auto& [name, series] : tracker_.series()) {
-      if (series.has_levels()) worse = worse || series.recent() > series.best() + std::max(6 * series.noise(), 0.2 * std::abs(series.best()));
+      if (series.has_levels())
+        worse = worse ||
+                series.recent() > series.best() + std::max(6 * series.noise(), 0.2 * std::abs(series.best()));
     }
     if (tracker_.AnyImproved(0.02) && !worse) return;
     if (!tracker_.EnoughEvidence(24)) return;
-    Finding finding = FindingAt(kName, kPage, "large", view.trial, entry.tensor, entry.worker, view.rows.info);
+    Finding finding =
+        FindingAt(kName, kPage, "large", view.trial, entry.tensor, entry.worker, view.rows.info);
     finding.severity = tracker_.AnyImproved(0.02) ? Severity::kWarn : Severity::kStop;
     finding.since_step = weight.since;
-    finding.what = fmt::format("the weights of {} changed by {:.2g} times their own size within a few updates, again and again", finding.tensor, ratio);
+    finding.what = fmt::format(
+        "the weights of {} changed by {:.2g} times their own size within a few updates, again and again",
+        finding.tensor, ratio);
     finding.why = "updates overwrite what was learnt instead of adjusting it, and the loss gets no better";
     finding.remedy = "lower the learning rate (by ten), cap the warm-up, or clip gradients";
-    finding.causes = {"learning rate too high", "learning rate schedule without a cap", "gradients that are not cleared"};
+    finding.causes = {"learning rate too high", "learning rate schedule without a cap",
+                      "gradients that are not cleared"};
     finding.evidence = {{"ratio", ratio}, {"intervals", static_cast<double>(weight.large_rows)}};
-    finding.threshold = fmt::format("above {:g} in {} intervals in a row, and no better loss (Luff)", limits_.large, limits_.rows);
+    finding.threshold = fmt::format("above {:g} in {} intervals in a row, and no better loss (Luff)",
+                                    limits_.large, limits_.rows);
     sink.Report(std::move(finding));
   }
 
-  void Small(const StepView& view, bool all_small, double largest, const std::string& lead, std::vector<std::string> others, Sink& sink) {
+  void Small(const StepView& view, bool all_small, double largest, const std::string& lead,
+             std::vector<std::string> others, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
     if (!all_small) {
       small_since_update_ = -1;
@@ -206,23 +224,32 @@ class Luff final : public Rule {
     const std::int64_t for_updates = info.update - small_since_update_;
     if (largest > 0) {
       finding.what = fmt::format("no weight moves by more than {:.1g} of its size in an update", largest);
-      finding.why = fmt::format("at this speed a weight needs {:.0g} updates to double, and it has been so for {} updates: nothing more is learnt",
-                                1 / largest, for_updates);
+      finding.why = fmt::format(
+          "at this speed a weight needs {:.0g} updates to double, and it has been so for {} updates: nothing "
+          "more is learnt",
+          1 / largest, for_updates);
     } else {
       finding.what = fmt::format("no weight has moved at all in {} updates", for_updates);
-      finding.why = "the optimizer steps and gradients are there, but every update is lost in rounding or multiplied by zero: nothing more is learnt";
+      finding.why =
+          "the optimizer steps and gradients are there, but every update is lost in rounding or multiplied "
+          "by zero: nothing more is learnt";
     }
-    finding.remedy = "raise the learning rate; check that the scheduler is stepped once per epoch if it counts epochs";
-    finding.causes = {"learning rate far too low", "schedule that has run out", "scheduler stepped per batch instead of per epoch"};
-    finding.evidence = {{"largest_relative_update", largest}, {"updates", static_cast<double>(info.update - small_since_update_)}};
-    finding.threshold = fmt::format("every weight below {:g} per update for {} updates (Luff)", limits_.small, patience);
+    finding.remedy =
+        "raise the learning rate; check that the scheduler is stepped once per epoch if it counts epochs";
+    finding.causes = {"learning rate far too low", "schedule that has run out",
+                      "scheduler stepped per batch instead of per epoch"};
+    finding.evidence = {{"largest_relative_update", largest},
+                        {"updates", static_cast<double>(info.update - small_since_update_)}};
+    finding.threshold =
+        fmt::format("every weight below {:g} per update for {} updates (Luff)", limits_.small, patience);
     sink.Report(std::move(finding));
   }
 
   const Limits limits_;
   LossTracker tracker_;
-  std::map<std::string, Weight> weights_;                // worker and name
-  std::map<std::string, std::int64_t> with_gradient_;    // name -> update of its last gradient that was not zero
+  std::map<std::string, Weight> weights_;  // worker and name
+  std::map<std::string, std::int64_t>
+      with_gradient_;  // name -> update of its last gradient that was not zero
   std::int64_t small_since_step_ = -1, small_since_update_ = -1;
   std::string open_small_;
 };
@@ -243,8 +270,10 @@ RuleSpec WeightUpdateRatioSpec() {
       {"interval", "8", "1", "TRAIN steps between two captures (Luff)"},
       {"large", "1.0", "1.0", "norm of the change over one interval beside the norm of the weights (Luff)"},
       {"rows", "3", "3", "intervals in a row (Luff)"},
-      {"small", "1e-6", "1e-6", "norm of the change per update beside the norm of the weights, of every weight (Luff)"},
-      {"updates", "48", "48", "updates for which all are small; at least 2 % of all so far, for schedules that end at zero (Luff)"},
+      {"small", "1e-6", "1e-6",
+       "norm of the change per update beside the norm of the weights, of every weight (Luff)"},
+      {"updates", "48", "48",
+       "updates for which all are small; at least 2 % of all so far, for schedules that end at zero (Luff)"},
   };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     const bool original = IsOriginal(parameters);

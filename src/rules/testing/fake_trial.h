@@ -15,7 +15,8 @@ namespace luff::rules::testing {
 
 class FakeTrial final : public query::Trial {
  public:
-  // ---- telling the story ----------------------------------------------------------------------------------------------
+  // ---- telling the story
+  // ----------------------------------------------------------------------------------------------
 
   query::TensorId Define(const std::string& name, format::Role role, const std::string& module_type = "",
                          std::vector<std::string> collections = {}) {
@@ -32,10 +33,13 @@ class FakeTrial final : public query::Trial {
     return tensors_.back().id;
   }
   /// Begins the next step (global steps count by `global_stride`; -1: one more than the last).
-  FakeTrial& Step(query::Mode mode = query::Mode::kTrain, std::int64_t global_step = -1, std::int64_t update = -1) {
+  FakeTrial& Step(query::Mode mode = query::Mode::kTrain, std::int64_t global_step = -1,
+                  std::int64_t update = -1) {
     StepRows rows;
     rows.info.mode = mode;
-    rows.info.global_step = global_step >= 0 ? global_step : steps_.empty() ? 0 : steps_.back().info.global_step + 1;
+    rows.info.global_step = global_step >= 0 ? global_step
+                            : steps_.empty() ? 0
+                                             : steps_.back().info.global_step + 1;
     rows.info.mode_step = mode_steps_[mode]++;
     rows.info.update = update >= 0 ? update : rows.info.mode_step;
     steps_.push_back(std::move(rows));
@@ -77,7 +81,8 @@ class FakeTrial final : public query::Trial {
     values_[{id, steps_.back().info.global_step}] = values;
     return *this;
   }
-  FakeTrial& Difference(const std::string& name, double l1, double norm, double previous_norm, std::uint64_t changed) {
+  FakeTrial& Difference(const std::string& name, double l1, double norm, double previous_norm,
+                        std::uint64_t changed) {
     FormEntry entry{};
     entry.tensor = Define(name, format::Role::kWeight);
     entry.row.form = static_cast<std::uint16_t>(format::Form::kDifference);
@@ -90,7 +95,8 @@ class FakeTrial final : public query::Trial {
     steps_.back().forms.push_back(entry);
     return *this;
   }
-  FakeTrial& Units(const std::string& name, std::vector<std::uint64_t> positive, std::uint64_t values_per_unit) {
+  FakeTrial& Units(const std::string& name, std::vector<std::uint64_t> positive,
+                   std::uint64_t values_per_unit) {
     UnitEntry entry{Define(name, format::Role::kOutput, "ReLU"), 0, {}};
     entry.counts.values_per_unit = values_per_unit;
     for (const std::uint64_t count : positive) entry.counts.zero.push_back(values_per_unit - count);
@@ -111,7 +117,8 @@ class FakeTrial final : public query::Trial {
   /// Only the first `count` steps are complete so far (a live run).
   void ShowOnly(std::size_t count) { shown_ = count; }
 
-  // ---- the interface ----------------------------------------------------------------------------------------------------
+  // ---- the interface
+  // ----------------------------------------------------------------------------------------------------
 
   Result<bool> Refresh() override { return false; }
   Result<bool> WaitForNews(std::chrono::milliseconds) override { return false; }
@@ -128,7 +135,9 @@ class FakeTrial final : public query::Trial {
     }
     return NotFound("no tensor " + std::string(name));
   }
-  [[nodiscard]] Result<std::vector<std::string>> TensorNames(const NameFilter&) const override { return std::vector<std::string>{}; }
+  [[nodiscard]] Result<std::vector<std::string>> TensorNames(const NameFilter&) const override {
+    return std::vector<std::string>{};
+  }
   [[nodiscard]] std::vector<std::string> CollectionNames() const override { return {}; }
   [[nodiscard]] std::string Document(std::string_view name) const override {
     const auto it = documents_.find(std::string(name));
@@ -140,8 +149,12 @@ class FakeTrial final : public query::Trial {
   }
   [[nodiscard]] std::size_t step_count() const noexcept override { return std::min(shown_, steps_.size()); }
   [[nodiscard]] query::StepInfo step_at(std::size_t n) const override { return steps_.at(n).info; }
-  [[nodiscard]] Result<query::StepInfo> FindStep(std::int64_t, query::Mode) const override { return OutOfRange("not here"); }
-  [[nodiscard]] query::StepState StateOfStep(std::int64_t, query::Mode) const override { return query::StepState::kAvailable; }
+  [[nodiscard]] Result<query::StepInfo> FindStep(std::int64_t, query::Mode) const override {
+    return OutOfRange("not here");
+  }
+  [[nodiscard]] query::StepState StateOfStep(std::int64_t, query::Mode) const override {
+    return query::StepState::kAvailable;
+  }
   [[nodiscard]] Result<query::Value> ReadValue(query::TensorId id, std::int64_t step, query::Mode,
                                                std::optional<std::uint32_t>) const override {
     const auto it = values_.find({id, step});
@@ -154,41 +167,47 @@ class FakeTrial final : public query::Trial {
     value.owner = owner;
     return value;
   }
-  [[nodiscard]] Result<Summary> ReadSummary(query::TensorId, std::int64_t, query::Mode, std::optional<std::uint32_t>) const override {
+  [[nodiscard]] Result<Summary> ReadSummary(query::TensorId, std::int64_t, query::Mode,
+                                            std::optional<std::uint32_t>) const override {
     return OutOfRange("not here");
   }
   [[nodiscard]] Result<query::SummaryAt> ReadSummaryAt(query::TensorId, std::int64_t, query::Mode,
                                                        std::optional<std::uint32_t>) const override {
     return OutOfRange("not here");
   }
-  [[nodiscard]] Result<std::shared_ptr<const query::SummaryColumns>> SharedSummaries(query::TensorId, query::Mode,
-                                                                                     std::optional<std::uint32_t>) const override {
+  [[nodiscard]] Result<std::shared_ptr<const query::SummaryColumns>> SharedSummaries(
+      query::TensorId, query::Mode, std::optional<std::uint32_t>) const override {
     return std::make_shared<const query::SummaryColumns>();
   }
   [[nodiscard]] Result<format::FormRow> ReadForm(query::TensorId, format::Form, std::int64_t, query::Mode,
                                                  std::optional<std::uint32_t>) const override {
     return OutOfRange("not here");
   }
-  [[nodiscard]] Result<UnitCounts> Units(query::TensorId, std::int64_t, query::Mode, std::optional<std::uint32_t>) const override {
+  [[nodiscard]] Result<UnitCounts> Units(query::TensorId, std::int64_t, query::Mode,
+                                         std::optional<std::uint32_t>) const override {
     return OutOfRange("not here");
   }
-  [[nodiscard]] Result<ValueShape> Shape(query::TensorId, std::int64_t, query::Mode, std::optional<std::uint32_t>) const override {
+  [[nodiscard]] Result<ValueShape> Shape(query::TensorId, std::int64_t, query::Mode,
+                                         std::optional<std::uint32_t>) const override {
     return OutOfRange("not here");
   }
-  [[nodiscard]] Result<Stack> ReadStack(query::TensorId, query::Mode, std::optional<std::uint32_t>, std::uint64_t) const override {
+  [[nodiscard]] Result<Stack> ReadStack(query::TensorId, query::Mode, std::optional<std::uint32_t>,
+                                        std::uint64_t) const override {
     return OutOfRange("not here");
   }
   [[nodiscard]] Result<std::vector<std::int64_t>> ValueSteps(query::TensorId, query::Mode,
                                                              std::optional<std::uint32_t>) const override {
     return std::vector<std::int64_t>{};
   }
-  [[nodiscard]] Result<std::vector<std::uint32_t>> TensorWorkers(query::TensorId, std::int64_t, query::Mode) const override {
+  [[nodiscard]] Result<std::vector<std::uint32_t>> TensorWorkers(query::TensorId, std::int64_t,
+                                                                 query::Mode) const override {
     return std::vector<std::uint32_t>{};
   }
   [[nodiscard]] std::vector<std::string> Problems() const override { return {}; }
   [[nodiscard]] std::vector<JsonEvent> JsonEvents() const override { return {}; }
   [[nodiscard]] std::int64_t created_unix_ns() const noexcept override { return 0; }
-  [[nodiscard]] Result<query::SummaryColumns> Summaries(query::TensorId, query::Mode, std::optional<std::uint32_t>) const override {
+  [[nodiscard]] Result<query::SummaryColumns> Summaries(query::TensorId, query::Mode,
+                                                        std::optional<std::uint32_t>) const override {
     return query::SummaryColumns{};
   }
   [[nodiscard]] Result<std::vector<query::ScalarAt>> Scalars(query::TensorId, query::Mode,
