@@ -98,7 +98,7 @@ def attach(
         )
         settings = loss_settings(loss_fn) if isinstance(loss_fn, _torch.nn.Module) else {"functional": True}
         hook.machine.recorder.losses[name] = settings
-    hooks.attached.append(hook)
+    hooks.add(hook)
     hook.guarded("names", hook.machine.name_now)
     return hook
 
@@ -110,9 +110,10 @@ def attach_to_all() -> Hook | None:
     options = run_from_environment()
     if options is None:
         return None
-    hooks.default = Hook(options)
+    hook = Hook(options)
+    hooks.add(hook)
     _wraps.install()
-    return hooks.default
+    return hook
 
 
 def get_hook() -> Hook | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from luff._hook import Session
 from luff.torch._memory import is_readable
 from luff.torch._modules import tensors_in
@@ -17,7 +19,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 def batch_hash(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """Hash of shape and content; of a large tensor eight pages are looked at. None if there is no dense tensor."""
-    for tensor in tensors_in((args, kwargs)):
+    for tensor in args[:1] if args and type(args[0]) is torch.Tensor else tensors_in((args, kwargs)):
         if not is_readable(tensor) or not tensor.is_contiguous():
             return None
         address, size = tensor.data_ptr(), tensor.nbytes

@@ -320,20 +320,22 @@ class Hooks:
     """All living hooks, and who is asked about what."""
 
     def __init__(self) -> None:
-        self.attached: list[Hook] = []
-        self.default: Hook | None = None
+        self.living: list[Hook] = []  # replaced, never changed; the default comes last
+        self.default: Hook | None = None  # the one that watches everything
         self.last: Hook | None = None
 
-    def __bool__(self) -> bool:
-        return self.default is not None or bool(self.attached)
-
-    def all(self) -> list[Hook]:
-        """Every hook."""
-        return [*self.attached, self.default] if self.default is not None else list(self.attached)
+    def add(self, hook: Hook) -> None:
+        """Asks a hook from now on."""
+        if hook.on_all:
+            self.default = hook
+            self.living = [*self.living, hook]
+        else:
+            at = len(self.living) - (self.default is not None)
+            self.living = [*self.living[:at], hook, *self.living[at:]]
 
     def remove(self, hook: Hook) -> None:
         """Forgets a closed hook."""
-        self.attached = [other for other in self.attached if other is not hook]
+        self.living = [other for other in self.living if other is not hook]
         if self.default is hook:
             self.default = None
         if self.last is hook:
@@ -341,17 +343,17 @@ class Hooks:
 
     def of_module(self, module: Any) -> Hook | None:
         """The hook of a model's call."""
-        for hook in self.attached:
-            if hook.owns(module):
+        for hook in self.living:
+            if hook.on_all or hook.owns(module):
                 return hook
-        return self.default
+        return None
 
     def of_optimizer(self, optimizer: Any) -> Hook | None:
         """The hook of an optimizer."""
-        for hook in self.attached:
-            if hook.owns_optimizer(optimizer):
+        for hook in self.living:
+            if hook.on_all or hook.owns_optimizer(optimizer):
                 return hook
-        return self.default
+        return None
 
     def current(self) -> Hook | None:
         """The hook whose model was called last: losses belong to it."""
@@ -359,11 +361,14 @@ class Hooks:
             return self.last
         if self.default is not None:
             return self.default
-        return self.attached[0] if len(self.attached) == 1 else None
+        return self.living[0] if len(self.living) == 1 else None
 
     def of_backward(self) -> list[Hook]:
         """Hooks whose forward passes wait for a backward pass; else the current one."""
-        waiting = [hook for hook in self.all() if hook.machine.waits_for_backward()]
+        living = self.living
+        if len(living) == 1:
+            return living
+        waiting = [hook for hook in living if hook.machine.waits_for_backward()]
         if waiting:
             return waiting
         current = self.current()

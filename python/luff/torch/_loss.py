@@ -61,7 +61,7 @@ def _constant_factor(node: Any, divide: bool) -> float | None:
     return 1.0 / value if divide else value
 
 
-def analyse(root: Any, saved_ok: bool) -> LossNode:
+def analyse(root: Any, saved_ok: bool, search: bool = True) -> LossNode:
     """Describes the loss whose backward pass is about to run.
 
     Parameters
@@ -70,6 +70,8 @@ def analyse(root: Any, saved_ok: bool) -> LossNode:
         Root tensor of the backward pass.
     saved_ok
         False while saved-tensor hooks are in use: names of nodes are read, saved tensors are not.
+    search
+        False: a root that no loss made is not followed to losses further away.
     """
     result = LossNode()
     node = root.grad_fn
@@ -96,8 +98,8 @@ def analyse(root: Any, saved_ok: bool) -> LossNode:
         return result
     if "CompiledFunction" in name:
         result.compiled = True
-        return result
-    result.node, result.node_kind = _search(node)
+    elif search:
+        result.node, result.node_kind = _search(node)
     return result
 
 

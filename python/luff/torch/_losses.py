@@ -90,7 +90,7 @@ class Losses:
         session, modules, recorder = self._machine.session, self._machine.modules, self._machine.recorder
         if session is None or modules is None or recorder is None or not step.begun:
             return
-        if not session.due_role(_LOSS_INPUT) and not session.due_role(_LABEL):
+        if not self._inputs_due():
             return
         first = 2 * (step.losses.get(kind, 1) - 1)
         for index, tensor in enumerate(tensors[:8]):
@@ -142,7 +142,8 @@ class Losses:
         if any(reference() is root for reference in step.loss_outputs):
             return
         saved_ok = not self._machine.saved_hooks
-        node = _loss.analyse(root, saved_ok)
+        inputs_due = saved_ok and not step.module_losses and self._inputs_due()
+        node = _loss.analyse(root, saved_ok, inputs_due or bool(step.loss_outputs))
         if node.node is not None and any(
             output is not None and output.grad_fn is node.node
             for output in (reference() for reference in step.loss_outputs)
@@ -171,14 +172,16 @@ class Losses:
         ):
             self._machine.recorder.losses[kind] = {"functional": True}
             self._machine.recorder.describe()
-        if node.node is not None and saved_ok and not step.module_losses:
+        if node.node is not None and inputs_due:
             self._graph_inputs(node)
+
+    def _inputs_due(self) -> bool:
+        session = self._machine.session
+        return session is not None and bool(session.due_role(_LOSS_INPUT) or session.due_role(_LABEL))
 
     def _graph_inputs(self, node: Any) -> None:
         session, modules, recorder = self._machine.session, self._machine.modules, self._machine.recorder
         if session is None or modules is None or recorder is None:
-            return
-        if not session.due_role(_LOSS_INPUT) and not session.due_role(_LABEL):
             return
         kind = node.kind or node.node_kind
         for attribute, name, role in (

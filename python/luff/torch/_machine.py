@@ -33,6 +33,7 @@ __all__ = ["Machine"]
 
 _TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
+_ZERO_GRAD = int(EventKind.ZERO_GRAD)
 _MODE_CHANGE, _OPTIMIZER_STEP = int(EventKind.MODE_CHANGE), int(EventKind.OPTIMIZER_STEP)
 _OUTPUT, _GRADIENT = int(Role.OUTPUT), int(Role.GRADIENT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
@@ -81,6 +82,11 @@ class Machine:
             self.recorder.optimizer(optimizer)
         elif len(self._optimizers) < 1024:
             self._optimizers.append(weakref.ref(optimizer))
+
+    def cleared(self, optimizer: Any) -> None:
+        """An optimizer's gradients are being cleared."""
+        record = None if self.recorder is None else self.recorder.optimizers.get(id(optimizer))
+        self.event(_ZERO_GRAD, 0 if record is None else record.number)
 
     def scheduler_stepped(self, scheduler: Any) -> None:
         """A learning rate scheduler has set a rate."""
@@ -144,6 +150,9 @@ class Machine:
     def event(self, kind: int, subject: int = codes.NO_ID, argument: int = 0) -> None:
         """An event of the loop, in its order."""
         step = self.step
+        if step is not None and step.direct and self.session is not None:
+            self.session.event(kind, subject, argument)
+            return
         if step is not None and step.mode != _TRAIN and kind in _OF_TRAINING:
             step = self.suspended
         if step is not None and step.updated and kind in _OF_THE_NEXT:
@@ -159,12 +168,14 @@ class Machine:
         session = self.session
         if session is None:
             return
-        for kind, subject, argument in step.events:
-            session.event(kind, subject, argument)
-        step.events.clear()
-        for kind_name, index, loss, code in step.pending:
-            self.losses.emit(step, kind_name, index, loss, code)
-        step.pending.clear()
+        if step.events:
+            for kind, subject, argument in step.events:
+                session.event(kind, subject, argument)
+            step.events.clear()
+        if step.pending:
+            for kind_name, index, loss, code in step.pending:
+                self.losses.emit(step, kind_name, index, loss, code)
+            step.pending.clear()
 
     # Forward ---------------------------------------------------------------------------------------------------
 
@@ -181,9 +192,14 @@ class Machine:
 
     def forward_begins(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ModuleCapture | None:
-        """An outermost call of a model begins. Returns what captures its modules, if anything is due."""
+    ) -> ModuleCapture | bool | None:
+        """An outermost call begins.
+
+        Returns what captures the model's modules, if anything is due; False if the module is no model.
+        """
         root = self._known_root(module)
+        if root is None:
+            return False
         if self._eager and self.session is None:
             self.ensure_session()
             self.name_now()
@@ -224,9 +240,13 @@ class Machine:
                 self.session.gap(codes.NO_ID, int(reason), forms, 1)
 
     def _known_root(self, module: Any) -> Any:
+        """The model that a module belongs to; None for losses, metrics, activations."""
         known = self._called.get(id(module))
         if known is not None and known[0]() is module:
-            return known[1]()
+            root = known[1]()
+            return module if root is None else root
+        if not self.has_parameters(module):
+            return None
         root = topmost(module)
         if len(self._called) > 65536:
             self._called.clear()
@@ -343,7 +363,8 @@ class Machine:
                 step = self.step
         if step is None:
             step = self.new_train()
-        self._begin(step)
+        if not step.begun:
+            self._begin(step)
         return step
 
     def _decide(self, step: Step) -> None:
@@ -358,6 +379,7 @@ class Machine:
                 )  # the session was opened after the first forward pass
         step.decided = True
         self._flush(step)
+        step.direct = step.begun and step.mode == _TRAIN
 
     def backward_ended(self) -> None:
         """A backward pass has returned."""
@@ -365,7 +387,7 @@ class Machine:
         if step is None or self.session is None or self.recorder is None:
             return
         self.event(_BACKWARD)
-        unmanaged = self._blind or not self.recorder.living()
+        unmanaged = self._blind or not self.recorder.count()
         if unmanaged or self.closure_depth:
             self._weights(step)
         if unmanaged:
@@ -381,13 +403,16 @@ class Machine:
         if has_closure:
             return
         step = self._train_step()
-        held = sum(len(group["params"]) for group in optimizer.param_groups)
+        groups = optimizer.param_groups
+        held = len(groups[0]["params"]) if len(groups) == 1 else sum(len(group["params"]) for group in groups)
         if self.recorder.stale or held != record.held:
             self.name_now()
-        self._decide(step)
+        if not step.decided:
+            self._decide(step)
         if step.update < 0:
             step.update = self.clock.update_of(record.number)
-        self._weights(step)
+        if not step.weights_done:
+            self._weights(step)
         self.gradients(record, optimizer)
 
     def gradients(self, record: OptimizerRecord, optimizer: Any) -> None:
@@ -424,7 +449,8 @@ class Machine:
             return
         record = self.recorder.optimizer(optimizer)
         step = self._train_step()
-        self._decide(step)
+        if not step.decided:
+            self._decide(step)
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None and read_scalar(found_inf):
             self.event(int(EventKind.STEP_SKIPPED), record.number)
@@ -432,8 +458,8 @@ class Machine:
             self.clock.updates[record.number] = self.clock.update_of(record.number) + 1
             self.event(_OPTIMIZER_STEP, record.number)
         self.recorder.states()
-        step.updated = True
-        if not in_backward and not self.by_hand and len(self.recorder.living()) == 1:
+        step.updated, step.direct = True, False
+        if not in_backward and not self.by_hand and self.recorder.count() == 1:
             self.publish()
 
     def update_skipped(self, optimizer: Any) -> None:
@@ -446,8 +472,8 @@ class Machine:
             step.update = self.clock.update_of(record.number)
         self._decide(step)
         self.event(int(EventKind.STEP_SKIPPED), record.number)
-        step.updated = True
-        if not self.by_hand and len(self.recorder.living()) == 1:
+        step.updated, step.direct = True, False
+        if not self.by_hand and self.recorder.count() == 1:
             self.publish()
 
     def _weights(self, step: Step) -> None:
@@ -494,13 +520,15 @@ class Machine:
                 session.abandon_step()
             self._count_unseen(step)
         else:
-            self._begin(step)
-            if step.mode == _TRAIN and not self.by_hand:
-                self._weights(step)
+            if not step.begun:
+                self._begin(step)
             if step.mode == _TRAIN:
+                if not step.weights_done and not self.by_hand:
+                    self._weights(step)
                 self._look_for_unseen_update(step, session, recorder)
                 recorder.settings()
-            self._flush(step)
+            if step.events or step.pending:
+                self._flush(step)
             if self.guard.unreported:
                 self.guard.report(session)
             update = step.update if step.update >= 0 else self.clock.latest_update()
@@ -520,7 +548,7 @@ class Machine:
         version = recorder.version()
         if step.updated:
             self._blind = False
-        elif self._version is not None and version != self._version and recorder.living():
+        elif self._version is not None and version != self._version and recorder.count():
             self._blind = True
             session.gap(codes.NO_ID, _NOT_SEEN, session.due_role(_GRADIENT), 1)
         self._version = version

@@ -6,7 +6,7 @@ Knows nothing of steps; `Machine` says when.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from luff._codes import Role
@@ -26,13 +26,14 @@ _MAX_DESCRIPTIONS = 64
 class OptimizerRecord:
     """One optimizer: its number, its name, what is captured of it."""
 
-    def __init__(self, optimizer: Any, number: int, name: str) -> None:
-        self.reference = weakref.ref(optimizer)
+    def __init__(self, optimizer: Any, number: int, name: str, died: Callable[[Any], None]) -> None:
+        self.reference = weakref.ref(optimizer, died)
         self.number = number
         self.name = name
         self.gradients: Table | None = None
         self.held = 0  # parameters it held when the table was made
-        self.settings: dict[tuple[int, str], int] = {}
+        # of each group: its size, (key, number) pairs, numbers of its betas
+        self.plan: list[tuple[int, list[tuple[str, int]], list[int]]] = []
         self.states: dict[tuple[str, str], int] = {}
 
 
@@ -53,6 +54,7 @@ class Recorder:
         self.losses: dict[str, dict[str, Any]] = {}
         self._numbers = 0
         self._optimizer_names: dict[str, int] = {}
+        self._deaths: list[Any] = []  # references of optimizers that no longer exist
         self._weights: Table | None = None
         self._buffers: Table | None = None
         self._all_gradients: Table | None = None
@@ -69,7 +71,8 @@ class Recorder:
             base = type(optimizer).__name__
             self._optimizer_names[base] = self._optimizer_names.get(base, 0) + 1
             count = self._optimizer_names[base]
-            record = OptimizerRecord(optimizer, self._numbers, base if count == 1 else f"{base}_{count}")
+            name = base if count == 1 else f"{base}_{count}"
+            record = OptimizerRecord(optimizer, self._numbers, name, self._deaths.append)
             self._numbers += 1
             self.optimizers[id(optimizer)] = record
             self.stale = True
@@ -78,9 +81,14 @@ class Recorder:
     def living(self) -> list[tuple[OptimizerRecord, Any]]:
         """Records of the optimizers that still exist."""
         pairs = [(record, record.reference()) for record in self.optimizers.values()]
-        if any(optimizer is None for _, optimizer in pairs):
-            self.optimizers = {key: r for key, r in self.optimizers.items() if r.reference() is not None}
         return [(record, optimizer) for record, optimizer in pairs if optimizer is not None]
+
+    def count(self) -> int:
+        """How many optimizers still exist."""
+        if self._deaths:
+            self._deaths.clear()
+            self.optimizers = {key: r for key, r in self.optimizers.items() if r.reference() is not None}
+        return len(self.optimizers)
 
     # Definitions -----------------------------------------------------------------------------------------------
 
@@ -193,36 +201,48 @@ class Recorder:
     def settings(self) -> None:
         """Numbers of every group of every optimizer: learning rate, momentum, weight decay, ..."""
         scalar = self.session.scalar
-        for record, optimizer in self.living():
-            numbers = record.settings
-            for index, group in enumerate(optimizer.param_groups):
-                for key in ("lr", "momentum", "weight_decay", "betas"):
+        for record in self.optimizers.values():
+            optimizer = record.reference()
+            if optimizer is None:
+                continue
+            groups, plan = optimizer.param_groups, record.plan
+            if len(groups) != len(plan):
+                self._plan(record, groups)
+                plan = record.plan
+            for index, group in enumerate(groups):
+                size, numbers, betas = plan[index]
+                if len(group) != size:
+                    record.plan = []  # made anew at the next step
+                for key, number in numbers:
                     value = group.get(key)
-                    if value is None:
-                        continue
-                    if key == "betas":
-                        if not isinstance(value, tuple | list):
-                            continue
-                        for n, beta in enumerate(value):
-                            self._setting(record, numbers, index, f"beta{n + 1}", beta)
-                        continue
-                    number = numbers.get((index, key))
-                    if number is not None and type(value) is float:
+                    if type(value) is float:
                         scalar(number, value)
                     else:
-                        self._setting(record, numbers, index, key, value)
+                        self._setting(number, value)
+                if betas:
+                    for number, value in zip(betas, group["betas"], strict=False):
+                        self._setting(number, value)
 
-    def _setting(
-        self, record: OptimizerRecord, numbers: dict[tuple[int, str], int], index: int, key: str, value: Any
-    ) -> None:
+    def _plan(self, record: OptimizerRecord, groups: list[dict[str, Any]]) -> None:
+        """Which numbers the groups of an optimizer hold, and as which tensors they are recorded."""
+        record.plan = []
+        for index, group in enumerate(groups):
+            prefix = f"optimizer/{record.name}.group{index}."
+            numbers = [
+                (key, self.number(prefix + key, _SETTING))
+                for key in ("lr", "momentum", "weight_decay")
+                if group.get(key) is not None
+            ]
+            betas = group.get("betas")
+            count = len(betas) if isinstance(betas, tuple | list) else 0
+            names = [self.number(f"{prefix}beta{n + 1}", _SETTING) for n in range(count)]
+            record.plan.append((len(group), numbers, names))
+
+    def _setting(self, number: int, value: Any) -> None:
         if not isinstance(value, int | float):
             value = read_scalar(value) if hasattr(value, "data_ptr") else None
             if value is None:
                 return
-        number = numbers.get((index, key))
-        if number is None:
-            number = self.number(f"optimizer/{record.name}.group{index}.{key}", _SETTING)
-            numbers[(index, key)] = number
         self.session.scalar(number, float(value))
 
     def states(self) -> int:

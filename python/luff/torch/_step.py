@@ -16,45 +16,22 @@ _TRAIN = int(Mode.TRAIN)
 class Step:
     """One step that has begun and is not yet published."""
 
-    __slots__ = (
-        "begun",
-        "captured",
-        "compiled",
-        "decided",
-        "events",
-        "forwards",
-        "graph_losses",
-        "loss_outputs",
-        "losses",
-        "may_train",
-        "mode",
-        "module_losses",
-        "pending",
-        "root",
-        "saved_hooks",
-        "settings_done",
-        "update",
-        "updated",
-        "weights_done",
-    )  # fmt: skip
+    begun = False  # the session knows of it
+    captured = False  # the session holds values that cannot be taken again
+    direct = False  # its events go to the session at once
+    forwards = 0
+    weights_done = False
+    update = -1
+    updated = False
+    may_train = False  # eval mode, but with gradients: a backward pass would make it a TRAIN step
+    root: Any = None  # weak reference to the model that an EVAL step called
 
     def __init__(self, mode: int) -> None:
         self.mode = mode
-        self.begun = False  # the session knows of it
         self.decided = mode != _TRAIN  # a backward pass was seen
-        self.captured = False  # the session holds values that cannot be taken again
         self.events: list[tuple[int, int, int]] = []
         self.pending: list[tuple[str, int, float | None, int]] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
         self.module_losses: dict[str, int] = {}
         self.graph_losses: dict[str, int] = {}
-        self.forwards = 0
-        self.weights_done = False
-        self.settings_done = False
-        self.update = -1
-        self.updated = False
-        self.may_train = False  # eval mode, but with gradients: a backward pass would make it a TRAIN step
-        self.root: Any = None
-        self.saved_hooks = False
-        self.compiled = False

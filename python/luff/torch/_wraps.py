@@ -66,7 +66,7 @@ def _busy() -> bool:
 def _after_fork() -> None:
     stop.forget()
     _local.__dict__.clear()
-    for hook in hooks.all():
+    for hook in hooks.living:
         hook.guarded("fork", hook.forked)
 
 
@@ -103,18 +103,19 @@ def _wrap_module_call() -> None:
 def _outer_call(
     original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if not hooks or _current_graph_task() != -1 or _tracing_state() is not None:
+    if not hooks.living or _current_graph_task() != -1 or _tracing_state() is not None:
         return original(module, *args, **kwargs)
     if "compile_subgraph_reason" in module.__dict__:  # a compiler's own graph
         return original(module, *args, **kwargs)
     hook = hooks.of_module(module)
-    has_parameters = True if hook is None else hook.guarded("call", hook.machine.has_parameters, module)
-    if hook is None or not has_parameters:
+    if hook is None:
         return _loss_call(original, module, args, kwargs)
     if not hook.live or hook.asleep:
         return original(module, *args, **kwargs)
-    hooks.last = hook
     capture = hook.guarded("forward", hook.machine.forward_begins, module, args, kwargs)
+    if capture is False:
+        return _loss_call(original, module, args, kwargs)
+    hooks.last = hook
     if hook.machine.stop == 2:
         hook.leave_if_stopped()
     _local.inside = 1 if capture is None else 2
@@ -171,7 +172,7 @@ def _wrap_backward() -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks or _current_graph_task() != -1:
+        if is_compiling() or not hooks.living or _current_graph_task() != -1:
             return original(tensors, *args, **kwargs)
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors) if _listed(tensors) else []
         for hook in (told := [hook for hook in hooks.of_backward() if _awake(hook)]):
@@ -198,7 +199,7 @@ def _wrap_saved_hooks() -> None:
     @functools.wraps(original)
     def __enter__(self: Any) -> Any:
         if not is_compiling():
-            for hook in hooks.all():
+            for hook in hooks.living:
                 hook.machine.saved_hooks = True
         return original(self)
 
@@ -214,7 +215,7 @@ def _wrap_optimizers() -> None:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if not is_compiling() and hooks:
+        if not is_compiling() and hooks.living:
             hook = hooks.of_optimizer(self)
             if hook is not None:
                 hook.guarded("optimizer", hook.machine.optimizer_made, self)
@@ -225,7 +226,7 @@ def _wrap_optimizers() -> None:
 
 
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if is_compiling() or not hooks:
+    if is_compiling() or not hooks.living:
         return None
     hook = hooks.of_optimizer(optimizer)
     if hook is None or not _awake(hook):
@@ -255,7 +256,7 @@ def _wrap_closure(hook: Hook, optimizer: Any, closure: Callable[..., Any]) -> Ca
 
 
 def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-    if is_compiling() or not hooks:
+    if is_compiling() or not hooks.living:
         return
     hook = hooks.of_optimizer(optimizer)
     if hook is None or not hook.live or hook.asleep:
@@ -267,26 +268,23 @@ def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
 
 
 def _wrap_zero_grad() -> None:
-    kind = int(EventKind.ZERO_GRAD)
     original_optimizer = torch.optim.Optimizer.zero_grad
     original_module = torch.nn.Module.zero_grad
 
     @functools.wraps(original_optimizer)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and hooks:
+        if not is_compiling() and hooks.living:
             hook = hooks.of_optimizer(self)
             if hook is not None and hook.live and not hook.asleep:
-                recorder = hook.machine.recorder
-                record = None if recorder is None else recorder.optimizers.get(id(self))
-                hook.guarded("zero_grad", hook.machine.event, kind, 0 if record is None else record.number, 0)
+                hook.guarded("zero_grad", hook.machine.cleared, self)
         return original_optimizer(self, *args, **kwargs)
 
     @functools.wraps(original_module)
     def module_zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and hooks:
+        if not is_compiling() and hooks.living:
             hook = hooks.of_module(self)
             if hook is not None and hook.live and not hook.asleep:
-                hook.guarded("zero_grad", hook.machine.event, kind, codes.NO_ID, 1)
+                hook.guarded("zero_grad", hook.machine.event, int(EventKind.ZERO_GRAD), codes.NO_ID, 1)
         return original_module(self, *args, **kwargs)
 
     torch.optim.Optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
@@ -304,7 +302,7 @@ def _wrap_schedulers() -> None:
 def _scheduler_step(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks or _local.scheduling:
+        if is_compiling() or not hooks.living or _local.scheduling:
             return original(self, *args, **kwargs)
         _local.scheduling = True
         try:
@@ -337,7 +335,12 @@ def _wrap_scaler() -> None:
     @functools.wraps(original_scale)
     def scale(self: Any, outputs: Any) -> Any:
         result = original_scale(self, outputs)
-        if not is_compiling() and hooks and isinstance(outputs, torch.Tensor) and result is not outputs:
+        if (
+            not is_compiling()
+            and hooks.living
+            and isinstance(outputs, torch.Tensor)
+            and result is not outputs
+        ):
             for hook in hooks.of_backward():
                 if hook.live and not hook.asleep:
                     hook.guarded("scale", _scaled, hook, self, outputs, result)
@@ -347,7 +350,7 @@ def _wrap_scaler() -> None:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = _local.updates
         result = original_step(self, optimizer, *args, **kwargs)
-        if not is_compiling() and hooks and _local.updates == before:
+        if not is_compiling() and hooks.living and _local.updates == before:
             hook = hooks.of_optimizer(optimizer)
             if hook is not None and hook.live and not hook.asleep:
                 hook.guarded("skip", hook.machine.update_skipped, optimizer)
@@ -386,7 +389,7 @@ def _clipping(original: Callable[..., Any]) -> Callable[..., Any]:
             if limit is None
             else original(parameters, limit, *args, **given)
         )
-        if not is_compiling() and hooks:
+        if not is_compiling() and hooks.living:
             hook = hooks.current()
             if hook is not None and hook.live and not hook.asleep:
                 value = limit if limit is not None else kwargs.get("max_norm", kwargs.get("clip_value", 0.0))

@@ -44,7 +44,8 @@ def watched(monkeypatch):
         if model is not None:
             hook = luff.torch.attach(model, run="/nowhere", **arguments)
         else:
-            hook = _hooks.hooks.default = luff.torch.Hook(RunOptions("/nowhere"))
+            hook = luff.torch.Hook(RunOptions("/nowhere"))
+            _hooks.hooks.add(hook)
             _wraps.install()
         opened.append((hook, session))
         return hook, session
@@ -54,4 +55,4 @@ def watched(monkeypatch):
         hook.close()
         assert session.misuse == []
         assert hook.guard.first == {}
-    assert not _hooks.hooks
+    assert _hooks.hooks.living == []
