@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "luff/format/chunk.h"
+#include "store/disk_room.h"
 #include "store/paths.h"
 
 namespace luff::store {
@@ -13,6 +14,7 @@ constexpr std::size_t kMaxPolicies = 16;
 constexpr std::size_t kMaxCopies = 1 << 16;
 constexpr std::size_t kMaxOrigins = 4;  // of one relocated chunk: the first place and the last three
 constexpr std::uint64_t kMaxChunkCopy = 1ULL << 30;
+constexpr std::uint64_t kAskDiskAfter = 16ULL << 20;
 constexpr std::uint32_t kThinBit = 1U << 7;
 constexpr std::uint64_t kClassPeriod[] = {1, 1, 10, 100};
 
@@ -65,6 +67,21 @@ std::uint32_t PayloadStore::PolicyOf(Retention retention) {
   policies_.push_back({});
   policies_.back().retention = retention;
   return static_cast<std::uint32_t>(policies_.size() - 1);
+}
+
+bool PayloadStore::DiskHasRoom(std::uint64_t bytes) noexcept {
+  if (bytes <= room_bytes_) {
+    room_bytes_ -= bytes;
+    return true;
+  }
+  room_bytes_ = 0;
+  const DiskSpace space = DiskSpaceOf(directory_);
+  if (space.total == 0) return true;
+  const std::uint64_t needed = PayloadMargin(space.total) + bytes;
+  if (space.available < needed) return false;
+  // Others write to the disk as well: a part of what is left, then ask again.
+  room_bytes_ = std::min((space.available - needed) / 4, kAskDiskAfter);
+  return true;
 }
 
 void PayloadStore::Touch(Policy& policy) {
@@ -149,6 +166,10 @@ Status PayloadStore::Append(std::span<const ChunkRef> chunks, Retention retentio
                              std::to_string(start_.max_bytes) + " for it");
   }
   exhausted_ = false;
+  if (!DiskHasRoom(total)) {
+    return ResourceExhausted("payload of " + std::to_string(total) +
+                             " bytes would take the last of the disk: " + directory_);
+  }
   global_step_ = global_step;
   const std::uint32_t policy_index = PolicyOf(retention);
   Touch(policies_[policy_index]);

@@ -37,8 +37,8 @@ class PayloadStore {
   /// A file of an earlier epoch: counts, and goes by its own policy.
   void Adopt(std::uint32_t sequence, std::uint64_t bytes, std::uint32_t retention_class);
 
-  /// Errors: kResourceExhausted when max_bytes would be exceeded (then exhausted() is set) or the disk is
-  /// full; as File.
+  /// Errors: kResourceExhausted when max_bytes would be exceeded (then exhausted() is set) or the disk has no
+  /// more than PayloadMargin() left; as File.
   [[nodiscard]] Status Append(std::span<const ChunkRef> chunks, Retention retention, std::int64_t global_step,
                               std::uint64_t ordinal, std::vector<Place>* places);
 
@@ -100,6 +100,8 @@ class PayloadStore {
   };
 
   std::uint32_t PolicyOf(Retention retention);
+  /// False when `bytes` more would reach into the margin of the disk. Asks the file system now and then.
+  [[nodiscard]] bool DiskHasRoom(std::uint64_t bytes) noexcept;
   void Touch(Policy& policy);
   [[nodiscard]] static std::uint32_t ClassOf(const Policy& policy) noexcept;
   [[nodiscard]] std::uint64_t SegmentLimit(const Policy& policy) const noexcept;
@@ -121,6 +123,7 @@ class PayloadStore {
   std::uint64_t bytes_ = 0;
   std::uint64_t bytes_written_ = 0;
   bool exhausted_ = false;
+  std::uint64_t room_bytes_ = 0;  // that may be written before the file system is asked again
   Place newest_;
   std::int64_t global_step_ = 0;
   std::vector<Policy> policies_;

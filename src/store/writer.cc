@@ -8,6 +8,7 @@
 #include <new>
 
 #include "luff/base/env.h"
+#include "store/disk_room.h"
 #include "store/earlier_epochs.h"
 #include "store/live_page.h"
 #include "store/merge.h"
@@ -51,7 +52,8 @@ class FileWorkerWriter final : public WorkerWriter {
         live_(std::move(live)),
         meta_(env, WorkerDirectory(options.run_path, options.worker), meta),
         payload_(env, WorkerDirectory(options.run_path, options.worker), payload),
-        budget_(env, WorkerDirectory(options.run_path, options.worker), meta_max_bytes) {}
+        budget_(env, WorkerDirectory(options.run_path, options.worker), meta_max_bytes),
+        reserve_(env, WorkerDirectory(options.run_path, options.worker)) {}
   ~FileWorkerWriter() override {
     if (Mine()) payload_.Finish();
   }
@@ -60,6 +62,7 @@ class FileWorkerWriter final : public WorkerWriter {
     for (const auto& file : earlier.data) payload_.Adopt(file.sequence, file.bytes, file.retention_class);
     for (const auto& file : earlier.meta) budget_.Adopt(file);
     LUFF_RETURN_IF_ERROR(meta_.EnsureSegment());
+    reserve_.Take();
     live_->Begin(run, options_.worker, meta_.epoch(), meta_.next_ordinal(), meta_.train_steps());
     Heartbeat();
     Show();
@@ -95,6 +98,10 @@ class FileWorkerWriter final : public WorkerWriter {
   /// Writes what was kept in memory, in order. True when nothing is left.
   bool Recover();
   void Keep(const StepBatch& batch, bool step);
+  /// What finds no room in memory: names are kept, the rows become the count of a gap.
+  void Drop(const StepBatch& batch, bool step, std::uint64_t bytes);
+  /// At the end of a run on a full disk: gives the reserve back and says what was lost.
+  Status LastWords(const format::EndMark& end);
   Status AfterPublication();
   Status RunExpiry();
   void Show();
@@ -105,6 +112,7 @@ class FileWorkerWriter final : public WorkerWriter {
   MetaStream meta_;
   PayloadStore payload_;
   MetaBudget budget_;
+  DiskReserve reserve_;
   std::int64_t last_heartbeat_frame_ns_ = 0;
   std::int64_t last_sync_ns_ = 0;
   bool closed_ = false;
@@ -126,6 +134,7 @@ class FileWorkerWriter final : public WorkerWriter {
   format::GapRow dropped_{};       // rows that found no room in memory
   format::GapRow lost_{};          // index rows whose chunk is gone
   PayloadStore::Expiry expiry_;    // not yet on record
+  Status payload_failure_;
   std::int64_t payload_retry_at_ns_ = 0;
   std::int64_t payload_retry_after_ns_ = 0;
 
@@ -145,7 +154,7 @@ Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retentio
     if (closed_ || !Mine())
       return FailedPrecondition("the writer is closed, or belongs to the parent process");
     if (payload_retry_at_ns_ != 0 && env_.NowMonotonicNs() < payload_retry_at_ns_) {
-      return Unavailable("payload was refused a moment ago; tried again soon");
+      return payload_failure_;  // refused a moment ago; tried again soon
     }
     std::uint64_t need = 0;
     for (const ChunkRef& chunk : chunks) need += chunk.bytes;
@@ -157,6 +166,7 @@ Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retentio
     if (status.ok()) {
       payload_retry_at_ns_ = payload_retry_after_ns_ = 0;
     } else if (!payload_.exhausted()) {
+      payload_failure_ = status;
       payload_retry_after_ns_ = std::clamp(payload_retry_after_ns_ * 2, kFirstRetryNs, kLastRetryNs);
       payload_retry_at_ns_ = env_.NowMonotonicNs() + payload_retry_after_ns_;
     }
@@ -284,6 +294,10 @@ void FileWorkerWriter::Keep(const StepBatch& batch, bool step) {
     pending_bytes_ += bytes;
     return;
   }
+  Drop(batch, step, bytes);
+}
+
+void FileWorkerWriter::Drop(const StepBatch& batch, bool step, std::uint64_t bytes) {
   // Names must not be lost: rows to come refer to them. Their number is bounded by the capture room.
   auto& kept = pending_definitions_;
   kept.tensors.insert(kept.tensors.end(), batch.tensors.begin(), batch.tensors.end());
@@ -362,6 +376,16 @@ void FileWorkerWriter::Heartbeat() {
   }
 }
 
+Status FileWorkerWriter::LastWords(const format::EndMark& end) {
+  failure_ = format::GapReason::kDiskFull;
+  for (const Pending& pending : pending_) Drop(pending.batch, pending.step, RowBytes(pending.batch));
+  pending_.clear();
+  pending_bytes_ = 0;
+  reserve_.Release();
+  if (!Recover()) return failure_status_;
+  return meta_.WriteEnd(end);
+}
+
 Status FileWorkerWriter::Close(format::EndReason reason) {
   if (closed_ || !Mine()) return Status::Ok();
   try {
@@ -372,7 +396,9 @@ Status FileWorkerWriter::Close(format::EndReason reason) {
     end.unix_ns = env_.NowUnixNs();
     payload_.Finish();
     Status status = failing_ ? failure_status_ : meta_.WriteEnd(end);
+    if (status.code() == StatusCode::kResourceExhausted) status = LastWords(end);
     if (status.ok() && options_.sync != WriterOptions::Sync::kNone) (void)meta_.Sync();
+    reserve_.Release();
     const Status sealed = meta_.Seal();
     if (status.ok()) status = sealed;
     closed_ = true;
