@@ -457,6 +457,7 @@ class Machine:
         else:
             self.clock.updates[record.number] = self.clock.update_of(record.number) + 1
             self.event(_OPTIMIZER_STEP, record.number)
+        self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         self.recorder.states()
         step.updated, step.direct = True, False
         if not in_backward and not self.by_hand and self.recorder.count() == 1:
@@ -472,6 +473,7 @@ class Machine:
             step.update = self.clock.update_of(record.number)
         self._decide(step)
         self.event(int(EventKind.STEP_SKIPPED), record.number)
+        self.recorder.settings_of(record, optimizer, step)
         step.updated, step.direct = True, False
         if not self.by_hand and self.recorder.count() == 1:
             self.publish()
@@ -526,7 +528,7 @@ class Machine:
                 if not step.weights_done and not self.by_hand:
                     self._weights(step)
                 self._look_for_unseen_update(step, session, recorder)
-                recorder.settings()
+                recorder.settings(step)
             if step.events or step.pending:
                 self._flush(step)
             if self.guard.unreported:

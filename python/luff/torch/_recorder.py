@@ -32,6 +32,7 @@ class OptimizerRecord:
         self.name = name
         self.gradients: Table | None = None
         self.held = 0  # parameters it held when the table was made
+        self.settled: object = None  # the step whose settings were recorded last
         # of each group: its size, (key, number) pairs, numbers of its betas
         self.plan: list[tuple[int, list[tuple[str, int]], list[int]]] = []
         self.states: dict[tuple[str, str], int] = {}
@@ -198,30 +199,35 @@ class Recorder:
             return 0
         return table.capture(factor)
 
-    def settings(self) -> None:
-        """Numbers of every group of every optimizer: learning rate, momentum, weight decay, ..."""
-        scalar = self.session.scalar
+    def settings(self, step: object) -> None:
+        """Settings of the optimizers of which none were recorded in this step yet."""
         for record in self.optimizers.values():
-            optimizer = record.reference()
-            if optimizer is None:
-                continue
-            groups, plan = optimizer.param_groups, record.plan
-            if len(groups) != len(plan):
-                self._plan(record, groups)
-                plan = record.plan
-            for index, group in enumerate(groups):
-                size, numbers, betas = plan[index]
-                if len(group) != size:
-                    record.plan = []  # made anew at the next step
-                for key, number in numbers:
-                    value = group.get(key)
-                    if type(value) is float:
-                        scalar(number, value)
-                    else:
-                        self._setting(number, value)
-                if betas:
-                    for number, value in zip(betas, group["betas"], strict=False):
-                        self._setting(number, value)
+            if record.settled is not step:
+                optimizer = record.reference()
+                if optimizer is not None:
+                    self.settings_of(record, optimizer, step)
+
+    def settings_of(self, record: OptimizerRecord, optimizer: Any, step: object) -> None:
+        """Numbers of every group of an optimizer: learning rate, momentum, weight decay, ..."""
+        record.settled = step
+        scalar = self.session.scalar
+        groups, plan = optimizer.param_groups, record.plan
+        if len(groups) != len(plan):
+            self._plan(record, groups)
+            plan = record.plan
+        for index, group in enumerate(groups):
+            size, numbers, betas = plan[index]
+            if len(group) != size:
+                record.plan = []  # made anew at the next step
+            for key, number in numbers:
+                value = group.get(key)
+                if type(value) is float:
+                    scalar(number, value)
+                else:
+                    self._setting(number, value)
+            if betas:
+                for number, value in zip(betas, group["betas"], strict=False):
+                    self._setting(number, value)
 
     def _plan(self, record: OptimizerRecord, groups: list[dict[str, Any]]) -> None:
         """Which numbers the groups of an optimizer hold, and as which tensors they are recorded."""
