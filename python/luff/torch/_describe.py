@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from luff.torch._names import Names
+from luff.torch._names import Names, class_name
 
 __all__ = ["describe"]
 
@@ -96,7 +96,7 @@ def describe(
             modules_left -= 1
             found = names.module(module)
             kind = type(module)
-            entry: dict[str, Any] = {"path": path, "type": kind.__name__, "settings": _settings(module)}
+            entry: dict[str, Any] = {"path": path, "type": class_name(module), "settings": _settings(module)}
             if found is not None:
                 entry["name"], entry["number"] = found
             if kind.__module__.startswith("torch.nn."):
@@ -129,7 +129,7 @@ def describe(
         document["models"].append(
             {
                 "name": model_name,
-                "type": type(model).__name__,
+                "type": class_name(model),
                 "modules": modules,
                 "parameters": parameters,
                 "buffers": buffers,

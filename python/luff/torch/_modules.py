@@ -11,7 +11,7 @@ import torch
 from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch._memory import Layouts, is_readable, local_part
-from luff.torch._names import Names
+from luff.torch._names import Names, class_name
 
 __all__ = ["ModuleCapture", "tensors_in"]
 
@@ -48,7 +48,7 @@ class _Calls:
         self.module = weakref.ref(module)
         self.name = name
         self.path = name
-        self.type = type(module).__name__
+        self.type = class_name(module)
         self.inputs: list[int] = []
         self.outputs: list[int] = []
         self.step = -1

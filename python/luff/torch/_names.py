@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Names", "climb", "install", "unwrap"]
+__all__ = ["Names", "class_name", "climb", "install", "unwrap"]
 
 _WRAPPED_BY = ("_orig_mod", "_forward_module", "module")
 _WRAPPERS = frozenset(
@@ -55,6 +55,17 @@ def _on_module_registered(parent: Any, _name: str, child: Any) -> None:
         _parents[id(child)] = (weakref.ref(child), weakref.ref(parent))
     except Exception:
         pass
+
+
+def class_name(module: Any) -> str:
+    """The class that the user wrote: FSDP2 puts one of its own in front, `torch.jit.script` hides it."""
+    cls = type(module)
+    bases = cls.__bases__
+    if len(bases) == 2 and bases[0].__name__ == "FSDPModule":
+        return str(bases[1].__name__)
+    if issubclass(cls, torch.jit.ScriptModule):
+        return str(getattr(module, "original_name", "") or cls.__name__)
+    return cls.__name__
 
 
 def unwrap(module: Any) -> Any:
@@ -119,7 +130,7 @@ class Names:
         model = unwrap(model)
         if self._find(self._modules, model) is not None:
             return
-        base = type(model).__name__
+        base = class_name(model)
         self._used[base] = self._used.get(base, 0) + 1
         name = base if self._used[base] == 1 else f"{base}_{self._used[base]}"
         self.roots.append((weakref.ref(model), name))

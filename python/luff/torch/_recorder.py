@@ -13,7 +13,7 @@ from luff._codes import Role
 from luff._hook import Session
 from luff.torch._describe import describe
 from luff.torch._memory import Layouts, is_readable, read_scalar
-from luff.torch._names import Names
+from luff.torch._names import Names, class_name
 from luff.torch._tables import Table
 
 __all__ = ["OptimizerRecord", "Recorder"]
@@ -117,7 +117,7 @@ class Recorder:
                 found = self.names.module(module)
                 if found is None:
                     continue
-                path, kind = found[0], type(module).__name__
+                path, kind = found[0], class_name(module)
                 for parameter in module._parameters.values():
                     if parameter is not None:
                         owned_by.setdefault(id(parameter), (path, kind))

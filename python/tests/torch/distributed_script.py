@@ -1,7 +1,11 @@
-"""A training on two processes, as a user would write it: DDP or FSDP2 with gloo."""
+"""A training on two processes, as a user would write it: DDP or FSDP2 with gloo.
+
+Writes what each step computed with into FOLDER/rankN.npz: ``distributed_script.py ddp|fsdp FOLDER``.
+"""
 
 import sys
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,7 +17,11 @@ def say(text):
     sys.stdout.flush()
 
 
-def main(kind):
+def local(tensor):
+    return (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach().clone().numpy()
+
+
+def main(kind, folder):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -31,19 +39,24 @@ def main(kind):
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(rank)
-    for _ in range(6):
+    truth = {}
+    for step in range(6):
         x, y = torch.randn(8, 6, generator=generator), torch.randint(0, 4, (8,), generator=generator)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
+        truth[f"{step}/loss"] = loss.detach().numpy()
+        for name, parameter in model.named_parameters():
+            truth[f"{step}/{name.removeprefix('module.')}"] = local(parameter)
+            truth[f"{step}/gradient/{name.removeprefix('module.')}"] = local(parameter.grad)
         optimizer.step()
         say(f"rank {rank} loss {loss.item().hex()}")
     for name, parameter in model.named_parameters():
-        local = parameter.to_local() if kind == "fsdp" else parameter
-        say(f"rank {rank} {name.removeprefix('module.')} {local.detach().double().sum().item().hex()}")
+        say(f"rank {rank} {name.removeprefix('module.')} {local(parameter).astype(float).sum().hex()}")
+    np.savez(f"{folder}/rank{rank}.npz", **truth)
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:3])

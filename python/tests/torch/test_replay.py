@@ -1,4 +1,4 @@
-"""What was captured, replayed: weights and gradients of a step, put through the optimizer, give the next step's weights.
+"""What was captured, replayed: weights and gradients put through the optimizer give the weights of the next step.
 
 Bit by bit, for every way of training. So gradients are the ones the optimizer used (accumulated, unscaled, clipped),
 weights those of the step's forward pass, settings those of the update, and no step is missing.

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import luff
+import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
@@ -36,13 +37,21 @@ print(loss.item().hex())
 """
 
 
-def environment(run=None, **more):
+RAW = {
+    "collections": [
+        {"name": name, "forms": ["raw", "summary"], "save": {"save_interval": 1}}
+        for name in ("weights", "biases", "gradients")
+    ]
+}
+
+
+def environment(run=None, config=None, **more):
     env = {
         key: value for key, value in os.environ.items() if key not in ("LUFF_SESSION", "PYTHONPATH", "RANK")
     }
     path = [str(PACKAGE)]
     if run is not None:
-        env["LUFF_SESSION"] = json.dumps({"run": str(run), "resume": False, "config": {}})
+        env["LUFF_SESSION"] = json.dumps({"run": str(run), "resume": False, "config": config or {}})
         path.insert(0, str(BOOTSTRAP))
     return {**env, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", **more}
 
@@ -157,14 +166,37 @@ def free_port():
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_are_two_workers_of_one_run(tmp_path, kind):
-    def launch(run):
-        script = str(HERE / "distributed_script.py")
+    def launch(run, folder):
+        folder.mkdir()
+        script = [str(HERE / "distributed_script.py"), kind, str(folder)]
         port = f"--master-port={free_port()}"
-        command = ["-m", "torch.distributed.run", "--nproc-per-node=2", port, script, kind]
-        return python(*command, env=environment(run))
+        command = ["-m", "torch.distributed.run", "--nproc-per-node=2", port, *script]
+        return python(*command, env=environment(run, RAW))
 
     run = tmp_path / "run"
-    bare, seen = launch(None), launch(run)
+    bare, seen = launch(None, tmp_path / "bare"), launch(run, tmp_path / "seen")
     assert sorted(seen.stdout.splitlines()) == sorted(bare.stdout.splitlines())
     assert workers(run) == ["w0000", "w0001"]
-    assert json.loads((run / "run.json").read_text())["world_size"] == 2
+    trial = luff.open_trial(run)
+    assert trial.world_size == 2
+    assert trial.steps("TRAIN") == list(range(6))
+    prefix = "Sequential_"  # also where FSDP2 has put a class of its own in front
+    compared = 0
+    for rank in range(2):
+        with np.load(tmp_path / "bare" / f"rank{rank}.npz") as truth:
+            for key, wanted in truth.items():
+                step, _, name = key.partition("/")
+                gradient, name = name.startswith("gradient/"), name.removeprefix("gradient/")
+                if name == "loss":
+                    name = "CrossEntropyLoss_output_0"
+                else:
+                    name = f"gradient/{prefix}{name}" if gradient else f"{prefix}{name}"
+                got = trial.tensor(name).value(int(step), "TRAIN", rank)
+                assert np.array_equal(np.asarray(got).reshape(wanted.shape), wanted), (rank, step, name)
+                compared += 1
+    assert compared == 2 * 6 * 9
+    if kind == "fsdp":  # local shards: halves of 16 and of 4 rows, with their place in the whole
+        weight = trial.tensor(f"{prefix}0.weight")
+        assert [weight.shard(3, "TRAIN", rank) for rank in range(2)] == [((16, 6), (0, 0)), ((16, 6), (8, 0))]
+        parts = [weight.value(3, "TRAIN", rank) for rank in range(2)]
+        assert np.concatenate(parts).shape == (16, 6)
