@@ -221,6 +221,7 @@ Status ParseSave(const Json& json, const std::string& where, std::array<SaveMode
   if (!json.is_object()) return Wrong(where, "save", json, "an object");
   bool by_mode = false;
   for (const Named& mode : kModes) by_mode = by_mode || json.contains(mode.name);
+  for (const auto& [key, value] : json.items()) by_mode = by_mode || value.is_object();  // a mode misspelt
   if (!by_mode) {
     SaveMode one;
     LUFF_RETURN_IF_ERROR(ParseSaveMode(json, where, &one));

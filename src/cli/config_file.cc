@@ -1,113 +1,187 @@
 #include "cli/config_file.h"
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #define TOML_ENABLE_FORMATTERS 1
 #include <toml++/toml.h>
 
 #include "luff/base/env.h"
+#include "luff/capture/config.h"
+#include "luff/query/trial.h"
+#include "luff/rules/choice.h"
 
 namespace luff::cli {
 namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
 
-Status Unknown(std::string_view key, std::string_view table, std::string_view known) {
-  return InvalidArgument(fmt::format("unknown key '{}' in [{}]; known: {}", key, table, known));
-}
+// Messages end in "…: FILE, line N": paths last.
+class Reader {
+ public:
+  explicit Reader(std::string path) : path_(std::move(path)) {}
 
-// "rules" is a list of names or texts as --rules takes them; [rule.NAME] holds parameters of one.
-Result<std::string> RulesText(const toml::table& file) {
-  std::vector<std::string> names;
-  if (const toml::array* list = file["rules"].as_array()) {
-    for (const toml::node& node : *list) {
-      const auto name = node.value<std::string>();
-      if (!name) return InvalidArgument("'rules' holds something that is no string");
-      names.push_back(*name);
-    }
-  } else if (const auto one = file["rules"].value<std::string>()) {
-    names.push_back(*one);
-  }
-  if (const toml::table* parameters = file["rule"].as_table()) {
-    for (const auto& [rule, node] : *parameters) {
-      const toml::table* values = node.as_table();
-      if (values == nullptr) return InvalidArgument(fmt::format("[rule.{}] is no table", rule.str()));
-      std::string text(rule.str());
-      for (const auto& [key, value] : *values) {
-        std::ostringstream written;
-        if (const auto string = value.value<std::string>(); string && value.is_string()) {
-          written << *string;
-        } else if (value.is_number() || value.is_boolean()) {
-          value.visit([&](const auto& v) {
-            if constexpr (toml::is_number<decltype(v)> || toml::is_boolean<decltype(v)>) written << v;
-          });
-        } else {
-          return InvalidArgument(fmt::format(
-              "parameter '{}' of [rule.{}] is no string, number or truth value", key.str(), rule.str()));
+  Result<FileConfig> Read(const toml::table& file) {
+    FileConfig config;
+    for (const auto& [key, node] : file) {
+      const std::string_view name = key.str();
+      if (name == "rules" || name == "rule") continue;
+      if (name == "parameters" || name == "on_finding") {
+        const auto text = node.value<std::string>();
+        if (!text) return Wrong(node, fmt::format("'{}' is no string", name));
+        (name == "parameters" ? config.parameters : config.on_finding) = *text;
+        if (name == "parameters") {
+          const Result<rules::ParameterSet> set = rules::ParseParameterSet(*text);
+          if (!set.ok()) return At(set.status(), node.source());
+          set_ = set.value();
+        } else if (*text != "warn" && *text != "stop") {
+          return Wrong(node, fmt::format("'on_finding' is '{}', expected warn or stop", *text));
         }
-        text += fmt::format(":{}={}", key.str(), written.str());
+      } else if (name == "stop" || name == "capture") {
+        const toml::table* table = node.as_table();
+        if (table == nullptr)
+          return Wrong(node, fmt::format("'{}' is no table; write [{}] and its keys below", name, name));
+        if (name == "stop") {
+          LUFF_RETURN_IF_ERROR(ReadStop(*table, &config.stop));
+        } else {
+          LUFF_RETURN_IF_ERROR(ReadCapture(*table, &config.capture_json));
+        }
+      } else {
+        return Unknown(key, "at the top level",
+                       {"rules", "rule", "parameters", "on_finding", "capture", "stop"});
       }
+    }
+    if (file.contains("rules") || file.contains("rule")) {
+      LUFF_ASSIGN_OR_RETURN(std::string text, RulesText(file));
+      config.rules = std::move(text);
+    }
+    return config;
+  }
+
+ private:
+  [[nodiscard]] Status At(const Status& status, const toml::source_region& where) const {
+    return {status.code(), fmt::format("{}: {}, line {}", status.message(), path_, where.begin.line)};
+  }
+  [[nodiscard]] Status Wrong(const toml::node& node, const std::string& what) const {
+    return At(InvalidArgument(what), node.source());
+  }
+  [[nodiscard]] Status Unknown(const toml::key& key, std::string_view place,
+                               const std::vector<std::string>& known) const {
+    return At(
+        InvalidArgument(fmt::format("unknown key '{}' {}; nearest: {}; known: {}", key.str(), place,
+                                    query::NearestNames(key.str(), known).front(), fmt::join(known, ", "))),
+        key.source());
+  }
+
+  // "rules" is a list of names or texts as --rules takes them; [rule.NAME] holds parameters of one. Each is
+  // tried alone, so that a mistake is told with its line.
+  Result<std::string> RulesText(const toml::table& file) const {
+    std::vector<std::string> names;
+    if (const toml::node* wanted = file.get("rules")) {
+      const toml::array* list = wanted->as_array();
+      if (list == nullptr && !wanted->is_string())
+        return Wrong(*wanted, "'rules' is no list of names; write e.g. rules = [\"DeadRelu\"]");
+      const auto add = [&](const toml::node& node) -> Status {
+        const auto name = node.value<std::string>();
+        if (!name || !node.is_string()) return Wrong(node, "'rules' holds something that is no string");
+        const auto tried = rules::ParseChoices(*name, set_);
+        if (!tried.ok()) return At(tried.status(), node.source());
+        names.push_back(*name);
+        return Status::Ok();
+      };
+      if (list == nullptr) {
+        LUFF_RETURN_IF_ERROR(add(*wanted));
+      } else {
+        if (list->empty()) names.emplace_back("none");
+        for (const toml::node& node : *list) LUFF_RETURN_IF_ERROR(add(node));
+      }
+    }
+    const toml::node* parameters = file.get("rule");
+    if (parameters == nullptr) return fmt::format("{}", fmt::join(names, ","));
+    if (!parameters->is_table())
+      return Wrong(*parameters, "'rule' is no table; write [rule.NAME] and its parameters below");
+    for (const auto& [rule, node] : *parameters->as_table()) {
+      LUFF_ASSIGN_OR_RETURN(const std::string text, RuleText(rule, node));
       bool found = false;
       for (std::string& name : names) {
-        if (name == rule.str()) {
-          name = text;
-          found = true;
-        }
+        if (name != rule.str()) continue;
+        name = text;
+        found = true;
       }
       if (!found) names.push_back(text);
     }
+    return fmt::format("{}", fmt::join(names, ","));
   }
-  return fmt::format("{}", fmt::join(names, ","));
-}
 
-Status ReadStop(const toml::table& table, actions::StopSettings* stop) {
-  const std::pair<std::string_view, double*> keys[] = {
-      {"lead_s", &stop->lead_s},   {"answer_s", &stop->answer_s},   {"decision_s", &stop->decision_s},
-      {"leave_s", &stop->leave_s}, {"swallow_s", &stop->swallow_s}, {"kill_s", &stop->kill_s}};
-  for (const auto& [key, node] : table) {
-    bool found = false;
-    for (const auto& [name, target] : keys) {
-      if (key.str() != name) continue;
-      const auto value = node.value<double>();
-      if (!value || !(*value >= 0) || *value > 86400) {
-        return InvalidArgument(
-            fmt::format("'{}' in [stop] is no number of seconds between 0 and 86400", name));
+  Result<std::string> RuleText(const toml::key& rule, const toml::node& node) const {
+    const Result<const rules::RuleSpec*> spec = rules::FindRule(rule.str());
+    if (!spec.ok()) return At(spec.status(), rule.source());
+    const toml::table* values = node.as_table();
+    if (values == nullptr) {
+      return Wrong(node, fmt::format("'{}' of [rule] is no table; write [rule.{}] and its parameters below",
+                                     rule.str(), rule.str()));
+    }
+    std::string text(rule.str());
+    for (const auto& [key, value] : *values) {
+      std::ostringstream written;
+      if (const auto string = value.value<std::string>(); string && value.is_string()) {
+        written << *string;
+      } else if (value.is_number() || value.is_boolean()) {
+        value.visit([&](const auto& v) {
+          if constexpr (toml::is_number<decltype(v)> || toml::is_boolean<decltype(v)>) written << v;
+        });
+      } else {
+        return Wrong(value, fmt::format("parameter '{}' of [rule.{}] is no string, number or truth value",
+                                        key.str(), rule.str()));
       }
-      *target = *value;
-      found = true;
+      std::string list = written.str();
+      std::replace(list.begin(), list.end(), ',', ';');  // commas divide rules in the text of --rules
+      const std::string one = fmt::format(":{}={}", key.str(), list);
+      const auto tried = rules::ParseChoices(std::string(rule.str()) + one, set_);
+      if (!tried.ok()) return At(tried.status(), key.source());
+      text += one;
     }
-    if (!found) return Unknown(key.str(), "stop", "lead_s, answer_s, decision_s, leave_s, swallow_s, kill_s");
+    return text;
   }
-  return Status::Ok();
-}
 
-Result<FileConfig> Read(const toml::table& file) {
-  FileConfig config;
-  for (const auto& [key, node] : file) {
-    const std::string_view name = key.str();
-    if (name == "rules" || name == "rule") continue;
-    if (name == "parameters" || name == "on_finding") {
-      const auto text = node.value<std::string>();
-      if (!text) return InvalidArgument(fmt::format("'{}' is no string", name));
-      (name == "parameters" ? config.parameters : config.on_finding) = *text;
-    } else if (name == "stop" && node.is_table()) {
-      LUFF_RETURN_IF_ERROR(ReadStop(*node.as_table(), &config.stop));
-    } else if (name == "capture" && node.is_table()) {
-      std::ostringstream json;
-      json << toml::json_formatter(*node.as_table());
-      config.capture_json = json.str();
-    } else {
-      return Unknown(name, "luff.toml", "rules, [rule.NAME], parameters, on_finding, [capture], [stop]");
+  Status ReadStop(const toml::table& table, actions::StopSettings* stop) const {
+    const std::pair<std::string_view, double*> keys[] = {
+        {"lead_s", &stop->lead_s},   {"answer_s", &stop->answer_s},   {"decision_s", &stop->decision_s},
+        {"leave_s", &stop->leave_s}, {"swallow_s", &stop->swallow_s}, {"kill_s", &stop->kill_s}};
+    for (const auto& [key, node] : table) {
+      bool found = false;
+      for (const auto& [name, target] : keys) {
+        if (key.str() != name) continue;
+        const auto value = node.value<double>();
+        if (!value || !(*value >= 0) || *value > 86400)
+          return Wrong(node, fmt::format("'{}' in [stop] is no number of seconds between 0 and 86400", name));
+        *target = *value;
+        found = true;
+      }
+      if (found) continue;
+      std::vector<std::string> known;
+      for (const auto& [name, target] : keys) known.emplace_back(name);
+      return Unknown(key, "in [stop]", known);
     }
+    return Status::Ok();
   }
-  if (file.contains("rules") || file.contains("rule")) {
-    LUFF_ASSIGN_OR_RETURN(std::string text, RulesText(file));
-    config.rules = std::move(text);
+
+  // The training process reads it again; a mistake is better told before the job begins.
+  Status ReadCapture(const toml::table& table, std::string* json) const {
+    std::ostringstream written;
+    written << toml::json_formatter(table);
+    const auto tried = capture::ParseConfigUntrusted(written.str());
+    if (!tried.ok()) return At(tried.status().WithContext("[capture]"), table.source());
+    *json = written.str();
+    return Status::Ok();
   }
-  return config;
-}
+
+  const std::string path_;
+  rules::ParameterSet set_ = rules::ParameterSet::kLuff;
+};
 
 }  // namespace
 
@@ -115,13 +189,11 @@ Result<FileConfig> ReadConfigFile(const std::string& path) {
   Result<std::string> text = ReadWholeFile(Env::Real(), path, kMaxConfigBytes);
   if (!text.ok()) return text.status().WithContext("the configuration file cannot be read");
   try {
-    Result<FileConfig> config = Read(toml::parse(text.value(), path));
-    if (!config.ok()) return config.status().WithContext(path);
-    return config;
+    return Reader(path).Read(toml::parse(text.value(), path));
   } catch (const toml::parse_error& error) {
     const auto& where = error.source().begin;
     return InvalidArgument(
-        fmt::format("{}, line {}, column {}: {}", error.description(), where.line, where.column, path));
+        fmt::format("{}: {}, line {}, column {}", error.description(), path, where.line, where.column));
   } catch (const std::exception& error) {
     return InvalidArgument(fmt::format("{}: {}", error.what(), path));
   }

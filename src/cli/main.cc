@@ -1,11 +1,52 @@
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/version.h"
+#include "luff/query/trial.h"
+
+namespace {
+
+// What CLI11 found wrong, the nearest word where one is unknown, and where help is.
+std::string UsageError(const CLI::App* app, const CLI::Error& error) {
+  const CLI::App* verb = app;
+  if (const auto used = app->get_subcommands(); !used.empty()) verb = used.front();
+  std::string text = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+      (verb == app && !app->remaining().empty())) {
+    std::string word;
+    for (const std::string& extra : app->remaining(true)) {
+      if (word.empty() && extra != "--") word = extra;
+    }
+    const bool option = word.starts_with('-');
+    std::vector<std::string> known;
+    if (option) {
+      for (const CLI::Option* o : verb->get_options()) {
+        for (const std::string& name : o->get_lnames()) known.push_back("--" + name);
+      }
+    } else {
+      for (const CLI::App* one :
+           verb->get_subcommands([](const CLI::App* a) { return !a->get_group().empty(); }))
+        known.push_back(one->get_name());
+    }
+    const std::string what = option ? "option" : verb == app ? "command" : "argument";
+    text = fmt::format("unknown {} '{}'", what, luff::cli::Escaped(word.substr(0, word.find('='))));
+    if (!known.empty() && what != "argument") {
+      text += fmt::format("; nearest: {}",
+                          luff::query::NearestNames(word.substr(0, word.find('=')), known).front());
+    }
+  }
+  const std::string name = verb == app ? "luff" : "luff " + verb->get_name();
+  return fmt::format("luff: {}; see `{} --help`\n", text, name);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace luff::cli;  // NOLINT: the verbs
@@ -14,7 +55,7 @@ int main(int argc, char** argv) {
       "luff"};
   app.set_version_flag("--version", fmt::format("luff {}", luff::Version()));
   app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::simple);
+  app.failure_message(UsageError);
   try {
     AddRun(app);
     AddCheck(app);

@@ -1,7 +1,10 @@
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <string>
@@ -15,6 +18,8 @@
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/env.h"
+#include "luff/capture/config.h"
+#include "luff/query/trial.h"
 
 namespace luff::cli {
 namespace {
@@ -56,7 +61,11 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
       const Result<std::vector<std::string>> names = env.List(path);
       if (!names.ok()) return names.status().WithContext("--run names something that is no directory");
       const bool is_run = env.Exists(path + "/run.json");
-      if (wanted.resume && is_run) return path;
+      if (wanted.resume && is_run) {
+        const auto opened = query::Trial::Open(path);  // damaged or newer: told before the job begins
+        if (!opened.ok()) return opened.status().WithContext("--resume cannot go on with this run");
+        return path;
+      }
       if (is_run) {
         return AlreadyExists(
             "--run names a run that exists already; give --resume to go on with it, or another directory: " +
@@ -71,8 +80,12 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
     }
     if (wanted.resume) return NotFound("--resume was given, but there is no such run: " + path);
     const fs::path parent = fs::path(path).parent_path();
-    if (!env.Exists(parent.string())) LUFF_RETURN_IF_ERROR(env.MakeDirectories(parent.string()));
-    LUFF_RETURN_IF_ERROR(env.MakeDirectory(path));
+    Status made;
+    if (!env.Exists(parent.string())) made = env.MakeDirectories(parent.string());
+    if (made.ok()) made = env.MakeDirectory(path);
+    if (!made.ok())
+      return made.WithContext(
+          "--run names a directory that cannot be made; give one in a place you may write to");
     return path;
   }
   if (wanted.resume) return InvalidArgument("--resume needs --run DIR");
@@ -84,7 +97,8 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
   }
   const fs::path base = home != nullptr && *home != 0 ? fs::absolute(home) : fs::path(user) / ".luff";
   const std::string folder = (base / "runs").string();
-  LUFF_RETURN_IF_ERROR(env.MakeDirectories(folder));
+  if (const Status made = env.MakeDirectories(folder); !made.ok())
+    return made.WithContext("no run can be made there; give --run DIR, or set LUFF_HOME");
   const std::string stem = fmt::format("{}/{:%Y%m%d-%H%M%S}-{}", folder, fmt::localtime(std::time(nullptr)),
                                        JobName(wanted.command));
   for (int number = 1; number < 10000; ++number) {
@@ -94,6 +108,17 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
     if (made.code() != StatusCode::kAlreadyExists) return made;
   }
   return ResourceExhausted("ten thousand runs began in this second: " + folder);
+}
+
+// Empties the file, or makes it. A pipe or /dev/stderr is left as it is: never replaced, never emptied.
+Status BeginFindings(const std::string& path) {
+  std::error_code unknown;
+  const auto kind = fs::symlink_status(path, unknown).type();
+  const bool fresh = kind == fs::file_type::not_found || kind == fs::file_type::regular;
+  std::FILE* file = std::fopen(path.c_str(), fresh ? "we" : "ae");
+  if (file != nullptr && std::fclose(file) == 0) return Status::Ok();
+  return IoError(fmt::format("--findings cannot be written ({}); give a file in a directory that exists: {}",
+                             std::strerror(errno), path));
 }
 
 // The folder that Python's start-up finds first: beside the interpreter that luff was installed for.
@@ -144,11 +169,13 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
   options.resume = wanted.resume;
   LUFF_ASSIGN_OR_RETURN(const std::string config,
                         rules::CaptureConfigFor(options.choices, options.capture_json));
+  if (const auto tried = capture::ParseConfigUntrusted(config); !tried.ok())
+    return tried.status().WithContext("the rules' needs and [capture] together");
   options.capture_json = config;
   LUFF_ASSIGN_OR_RETURN(options.bootstrap, FindBootstrap());
   if (!wanted.findings.empty()) {
     options.findings_file = fs::absolute(wanted.findings).string();
-    LUFF_RETURN_IF_ERROR(WriteWholeFile(Env::Real(), options.findings_file, ""));
+    LUFF_RETURN_IF_ERROR(BeginFindings(options.findings_file));
   }
   LUFF_ASSIGN_OR_RETURN(options.run, ReserveRun(wanted));  // last: an error before leaves nothing behind
   return options;

@@ -53,8 +53,20 @@ Result<Parameters> CompleteParameters(const RuleSpec& rule, ParameterSet set, co
   }
   // Values are parsed where they are used; making the rule once tells a bad one now.
   const Result<std::unique_ptr<Rule>> made = rule.make(complete);
-  if (!made.ok()) return made.status().WithContext("rule " + rule.name);
-  return complete;
+  if (made.ok()) return complete;
+  for (const auto& [name, value] : given) {  // which one is it?
+    if (!complete.contains(name) || name == "parameters") continue;
+    Parameters alone = complete;
+    for (const Parameter& parameter : rule.parameters) {
+      if (parameter.name != name)
+        alone[parameter.name] =
+            set == ParameterSet::kLuff ? parameter.luff_default : parameter.original_default;
+    }
+    const Result<std::unique_ptr<Rule>> tried = rule.make(alone);
+    if (!tried.ok())
+      return tried.status().WithContext(fmt::format("parameter '{}' of rule {}", name, rule.name));
+  }
+  return made.status().WithContext("rule " + rule.name);
 }
 
 }  // namespace luff::rules
