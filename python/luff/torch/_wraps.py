@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from luff import _codes as codes
 from luff import stop
 from luff._codes import EventKind, GapReason
-from luff.torch import _names
+from luff.torch import _dynamo, _names
 from luff.torch._hooks import Hook, hooks
 from luff.torch._memory import read_scalar
 
@@ -56,6 +56,7 @@ def install() -> None:
     _wrap_saved_hooks()
     os.register_at_fork(after_in_child=_after_fork)
     _wrap_module_call()
+    _dynamo.leave_out()
 
 
 def _busy() -> bool:

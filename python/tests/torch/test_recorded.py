@@ -85,3 +85,34 @@ def test_a_resumed_run_goes_on_after_its_last_step(tmp_path):
     assert trial.steps() == list(range(12))
     columns = trial.tensor("gradient/Linear_weight").summaries()
     assert list(columns["update"]) == list(range(12))
+
+
+def test_two_runs_in_one_process_hold_each_its_own(tmp_path):
+    """Two models trained in turns, each with its run: values, losses and updates are those of its own model."""
+    models = [nn.Linear(6, 3), nn.Linear(6, 3)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    hooks = [
+        luff.torch.attach(model, optimizer, run=tmp_path / f"run{n}", collections=RAW)
+        for n, (model, optimizer) in enumerate(zip(models, optimizers, strict=True))
+    ]
+    truth = [[], []]
+    for index, (x, y) in enumerate(cases.batches(9)):
+        turn = int(index % 3 == 2)
+        model, optimizer = models[turn], optimizers[turn]
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        weight, gradient = model.weight.detach().clone().numpy(), model.weight.grad.clone().numpy()
+        truth[turn].append((weight, gradient, loss.item()))
+        optimizer.step()
+    for hook in hooks:
+        hook.close()
+        assert hook.guard.first == {}
+    for n, wanted in enumerate(truth):
+        trial = luff.open_trial(tmp_path / f"run{n}")
+        assert trial.steps("TRAIN") == list(range(len(wanted)))
+        for step, (weight, gradient, loss) in enumerate(wanted):
+            assert np.array_equal(trial.tensor("Linear_weight").value(step, "TRAIN"), weight)
+            assert np.array_equal(trial.tensor("gradient/Linear_weight").value(step, "TRAIN"), gradient)
+            assert float(trial.tensor("CrossEntropyLoss_output_0").value(step, "TRAIN")) == loss
+            assert trial.step_info(step, "TRAIN")["update"] == step

@@ -14,6 +14,7 @@ import cases
 import numpy as np
 import pytest
 import torch
+from luff._codes import Role
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 STEP, SKIPPED = 4, 8
@@ -132,3 +133,56 @@ def test_settings_are_those_of_the_update_although_schedulers_follow(watched):
     hook.close()
     names = ("optimizer/SGD.group0.lr", "optimizer/Adam.group0.lr")
     assert [tuple(step.scalars[name] for name in names) for step in session.train()] == used
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "evaluation_and_scheduler",
+        "module_called_twice",
+        "shared_parameters",
+        "data_parallel",
+        "checkpointing",
+        "checkpointing_reentrant",
+        "recurrent_cell",
+        "autocast_bfloat16",
+        "grad_scaler_with_skip",
+        "accumulation",
+        "lbfgs",
+        "copied_and_pickled",
+    ],
+)
+def test_captured_outputs_are_what_forward_hooks_see(watched, name):
+    """Torch's own hooks tell what every module returned, in the order of the calls; recomputation left out."""
+    returned: dict[int, list[torch.Tensor]] = {}
+    modules = []
+
+    def look(module, _arguments, output):
+        if torch._C._current_graph_task_id() == -1 and not isinstance(module, torch.nn.CrossEntropyLoss):
+            modules.append(module)
+            returned.setdefault(id(module), []).append(output.detach().clone())
+
+    hook, session = watched(frozenset(Role))
+    torch.manual_seed(3)
+    handle = torch.nn.modules.module.register_module_forward_hook(look)
+    try:
+        cases.CASES[name]()
+    finally:
+        handle.remove()
+    hook.close()
+    names = {id(module): hook.machine.names.module(module) for module in modules}
+    compared = 0
+    for number, (path, _) in {key: found for key, found in names.items() if found is not None}.items():
+        got = [
+            step.values[key]
+            for step in session.steps
+            for key in sorted(k for k in step.values if re.fullmatch(re.escape(path) + r"_output_\d+", k))
+        ]
+        wanted = returned[number]
+        missed = len(wanted) - len(got)  # of the first step: the run is opened by its backward pass
+        assert 0 <= missed <= 5, path
+        for one, other in zip(got, wanted[missed:], strict=True):
+            assert np.array_equal(np.asarray(one, np.float64), other.double().numpy()), path
+            compared += 1
+    assert compared >= 15

@@ -141,21 +141,27 @@ def test_a_forked_child_that_trains_is_a_worker_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("inside", "code"),
+    ("inside", "code", "reason"),
     [
-        ("if step == 9: raise RuntimeError('no')", 1),
-        ("if step == 9: sys.exit(3)", 3),
-        ("if step == 9: import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
-        ("if step == 9: import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+        ("if step == 9: raise RuntimeError('no')", 1, "exception"),
+        ("if step == 9: sys.exit(3)", 3, "completed"),
+        ("if step == 9: import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "signal"),
+        ("if step == 9: import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, "signal"),
     ],
 )
-def test_the_process_ends_as_it_would_without_luff(tmp_path, inside, code):
+def test_the_process_ends_as_it_would_without_luff(tmp_path, inside, code, reason):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(inside=inside))
     bare = python(str(script), env=environment(), check=False)
     seen = python(str(script), env=environment(tmp_path / "run"), check=False)
     assert bare.returncode == seen.returncode == code
     assert bare.stderr.splitlines()[-1:] == seen.stderr.splitlines()[-1:]
+    trial = luff.open_trial(tmp_path / "run")  # and nothing of what came before is lost
+    assert trial.steps("TRAIN") == list(range(10))
+    (worker,) = trial.workers()
+    assert (worker["ended"], worker["reason"]) == (True, reason)
+    assert np.isfinite(trial.tensor("CrossEntropyLoss_output_0").value(9, "TRAIN"))
+    assert trial.gaps() == []
 
 
 def free_port():

@@ -1,0 +1,66 @@
+"""Keeps torch.compile from compiling Luff: its frames are left out, as those of torch itself are.
+
+Where dynamo gives up in the middle of a model, what lies around is called for real, and every frame of Python that is
+then entered is a place to begin a graph. A frame of ours would begin one where torch's own begins none: other
+graphs, other rounding.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any, cast
+
+__all__ = ["leave_out"]
+
+_PACKAGES = ("luff.torch", "luff._hook", "luff.stop")
+
+
+def _codes_in(code: CodeType, found: set[CodeType]) -> None:
+    if code not in found:
+        found.add(code)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                _codes_in(constant, found)
+
+
+def _functions(holder: Any, module: str, found: set[CodeType]) -> None:
+    for value in list(vars(holder).values()):
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = value.fget
+        if isinstance(value, FunctionType) and value.__module__ == module:
+            _codes_in(value.__code__, found)
+        elif isinstance(value, type) and value.__module__ == module:
+            _functions(value, module, found)
+
+
+def _marker() -> Callable[[CodeType], object] | None:
+    """What marks a function as no place to begin a graph; it can still be part of one. None where torch has none."""
+    try:
+        frames: Any = importlib.import_module("torch._C._dynamo.eval_frame")
+        if hasattr(frames, "skip_code"):  # torch before 2.7
+            return cast("Callable[[CodeType], object]", frames.skip_code)
+        action = frames._FrameAction
+        strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
+        mark = frames.set_code_exec_strategy
+    except (ImportError, AttributeError, TypeError):
+        return None
+    return lambda code: mark(code, strategy)
+
+
+def leave_out() -> int:
+    """Marks every function of Luff that runs inside a training. Returns how many."""
+    mark = _marker()
+    if mark is None:
+        return 0
+    found: set[CodeType] = set()
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_PACKAGES):
+            _functions(module, name, found)
+    for code in found:
+        mark(code)
+    return len(found)
