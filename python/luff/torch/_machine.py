@@ -35,7 +35,7 @@ _TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
 _ZERO_GRAD = int(EventKind.ZERO_GRAD)
 _MODE_CHANGE, _OPTIMIZER_STEP = int(EventKind.MODE_CHANGE), int(EventKind.OPTIMIZER_STEP)
-_OUTPUT, _GRADIENT = int(Role.OUTPUT), int(Role.GRADIENT)
+_INPUT, _OUTPUT, _GRADIENT = int(Role.INPUT), int(Role.OUTPUT), int(Role.GRADIENT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 _OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
@@ -235,7 +235,7 @@ class Machine:
     def hidden(self, reason: GapReason) -> None:
         """Modules inside a compiled or scripted graph are not seen: says so."""
         if self.session is not None:
-            forms = self.session.due_role(_OUTPUT)
+            forms = self.session.due_role(_INPUT) | self.session.due_role(_OUTPUT)
             if forms:
                 self.session.gap(codes.NO_ID, int(reason), forms, 1)
 
@@ -372,11 +372,9 @@ class Machine:
             return
         session = self.session
         if session is not None and step.forwards and self.modules is not None and not step.captured:
-            forms = session.due_role(_OUTPUT)
+            forms = session.due_role(_INPUT) | session.due_role(_OUTPUT)
             if forms and self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager:
-                session.gap(
-                    codes.NO_ID, _NOT_SEEN, forms, 1
-                )  # the session was opened after the first forward pass
+                session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)  # opened after the first forward pass
         step.decided = True
         self._flush(step)
         step.direct = step.begun and step.mode == _TRAIN
@@ -564,7 +562,7 @@ class Machine:
         session.begin_step(_EVAL, self.clock.mode_steps[_EVAL])
         for number, value in losses:
             session.scalar(number, value)
-        forms = session.due_role(_OUTPUT)
+        forms = session.due_role(_INPUT) | session.due_role(_OUTPUT)
         if forms:
             session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
         session.end_step(

@@ -15,12 +15,28 @@ import torch
 
 from luff._codes import GapReason
 from luff._hook import Session
-from luff.torch._memory import Layouts, is_readable, local_part
+from luff.torch._memory import DTYPE_CODES, Layouts, is_readable, local_part
+from luff.torch._sparse import coalesced
 
 __all__ = ["Table"]
 
 _LIVE_KEY = 1  # storage key of memory that is all alive at once: parameters and buffers
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class _Summed:
+    """An array in the place of a tensor."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def data_ptr(self) -> int:
+        """Address of the first value."""
+        return int(self.array.__array_interface__["data"][0]) if self.array.size else 0
+
+    def numel(self) -> int:
+        """How many values."""
+        return int(self.array.size)
 
 
 class Table:
@@ -57,6 +73,7 @@ class Table:
         self._rows[:, 2] = _LIVE_KEY if alias else 0
         flat: Any = self._rows.reshape(-1)
         self._flat = memoryview(flat)
+        self._summed: list[Any] = []  # memory of our own until it is captured
         self.dead = False
 
     def __len__(self) -> int:
@@ -95,6 +112,8 @@ class Table:
                         packed = entry[5]
                     else:
                         packed = self._learn(entry, tensor, strides)
+                        if packed < 0:
+                            packed, tensor = self._sparse(entry, tensor)
                 address = tensor.data_ptr() if packed >= 0 else 0
             except (RuntimeError, NotImplementedError, TypeError):  # sparse, uninitialised, opaque
                 packed, tensor = self._sparse(entry, tensor)
@@ -111,6 +130,8 @@ class Table:
                 self._session.capture(self._rows, count)
             else:
                 self._session.capture_scaled(self._rows, factor, count)
+        if self._summed:
+            self._summed.clear()
         return count
 
     def _learn(self, entry: list[Any], tensor: Any, strides: Any) -> int:
@@ -130,12 +151,22 @@ class Table:
         return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, local)
 
     def _sparse(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
-        """Values of a coalesced sparse gradient: they have memory of their own, found without an operation."""
+        """Values of a sparse gradient: those in memory where it is coalesced, else a sum of our own."""
         try:
-            if tensor.layout is not torch.sparse_coo or not tensor.is_cpu or not tensor.is_coalesced():
+            if tensor.layout is not torch.sparse_coo or not tensor.is_cpu:
                 return -1, tensor
-            values = tensor._values()
-            layout = self._layouts.find(values)
+            if not tensor.is_coalesced():
+                if not self._session.due_tensor(entry[1]):
+                    return -1, tensor
+                summed = coalesced(tensor)
+                if summed is None:
+                    return -1, tensor
+                layout = self._session.define_layout(DTYPE_CODES[tensor.dtype], list(summed.shape))
+                values: Any = _Summed(summed)
+                self._summed.append(values)
+            else:
+                values = tensor._values()
+                layout = self._layouts.find(values)
         except (RuntimeError, NotImplementedError, TypeError, AttributeError):
             return -1, tensor
         return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, values)

@@ -243,9 +243,10 @@ def test_a_parameter_that_changes_type(watched):
 
 def test_what_cannot_be_read_is_a_gap(watched):
     _, session = watched()
-    cases.sparse_embedding()
-    step = session.train()[1]
-    assert ("gradient/EmbeddingBag_weight", 7) in step.gaps
+    model = nn.Embedding(9, 4, sparse=True).bfloat16()
+    model(torch.tensor([1, 1, 3])).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert ("gradient/Embedding_weight", 7) in session.train()[0].gaps
     meta = nn.Linear(2, 2, device="meta")
     optimizer = torch.optim.SGD(meta.parameters(), lr=0.1)
     meta(torch.zeros(1, 2, device="meta")).sum().backward()
@@ -386,3 +387,49 @@ def test_a_model_is_not_kept_alive(watched):
     del model
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("role", [Role.INPUT, Role.OUTPUT])
+@pytest.mark.parametrize("asked", [True, False])
+def test_modules_of_the_step_that_opened_the_run_are_a_gap(watched, role, asked):
+    """Under `luff run` the run is opened by the first backward pass: the forward pass before it was not seen."""
+    _, session = watched({Role.WEIGHT, role} if asked else {Role.WEIGHT})
+    cases.plain()
+    not_seen = [("", 8) in step.gaps for step in session.train()]
+    assert not_seen == [asked] + [False] * 5
+    name = "0_input_0" if role == Role.INPUT else "0_output_0"
+    assert [name in step.values for step in session.train()] == [False] + [asked] * 5
+
+
+@pytest.mark.parametrize("coalesce", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sparse_gradients_are_summed_in_a_copy(watched, coalesce, dtype):
+    """Rows that a batch uses several times are added up, in the order of the indices; the gradient stays as it is."""
+    _, session = watched()
+    model = nn.Embedding(20, 4, sparse=True).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for ids in ([[3, 1], [3, 7]], [[5, 5], [5, 5]]):
+        optimizer.zero_grad()
+        (model(torch.tensor(ids)) * torch.randn(2, 2, 4, dtype=dtype)).sum().backward()
+        if coalesce:
+            model.weight.grad = model.weight.grad.coalesce()
+        entries = model.weight.grad._nnz()
+        wanted = model.weight.grad.clone().coalesce().values()
+        weight = array(model.weight)
+        optimizer.step()
+        step = session.train()[-1]
+        got = step.values["gradient/Embedding_weight"]
+        assert got.shape == wanted.shape
+        assert np.allclose(got, wanted.numpy(), rtol=1e-6)
+        assert np.array_equal(step.values["Embedding_weight"], weight)
+        assert model.weight.grad._nnz() == entries
+        assert model.weight.grad.is_coalesced() == coalesce
+
+
+def test_sparse_gradients_beyond_the_limit_are_a_gap(watched):
+    _, session = watched()
+    model = nn.Embedding(70_000, 4, sparse=True)
+    model(torch.arange(66_000)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert ("gradient/Embedding_weight", 7) in session.train()[0].gaps
+    assert "gradient/Embedding_weight" not in session.train()[0].values
