@@ -121,7 +121,7 @@ void Kernel(benchmark::State& state, DType dtype, What what) {
   SetBytes(state, bytes);
 }
 
-void Register(const std::string& name, DType dtype, What what, std::vector<std::int64_t> sizes) {
+void Register(const std::string& name, DType dtype, What what, const std::vector<std::int64_t>& sizes) {
   auto* entry =
       benchmark::RegisterBenchmark((name + "/" + std::string(DTypeName(dtype))).c_str(),
                                    [dtype, what](benchmark::State& state) { Kernel(state, dtype, what); });

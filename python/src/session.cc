@@ -178,6 +178,7 @@ void InitSession(nb::module_& m) {
           "capture_one",
           [](const PySession& s, std::uint32_t id, std::uint32_t layout, std::uint64_t address,
              std::uint64_t storage_key, std::uint64_t flags) {
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): Python hands addresses over as numbers
             const capture::TensorRef ref{id, layout, reinterpret_cast<const std::byte*>(address), storage_key,
                                          flags};
             s.CaptureRefs({&ref, 1}, 1.0);
@@ -216,6 +217,7 @@ void InitSession(nb::module_& m) {
       .def(
           "hash",
           [](const PySession& s, std::uint64_t address, std::size_t bytes) {
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): Python hands addresses over as numbers
             return s.get().Hash(reinterpret_cast<const std::byte*>(address), bytes);
           },
           nb::arg("address"), nb::arg("nbytes"), "XXH3-64 of memory; 0 for none.")

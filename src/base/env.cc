@@ -261,7 +261,7 @@ HostIdentity ThisHost() noexcept {
     if (c >= '0' && c <= '9')
       nibble = static_cast<std::uint64_t>(c - '0');
     else if (c >= 'a' && c <= 'f')
-      nibble = static_cast<std::uint64_t>(c - 'a' + 10);
+      nibble = static_cast<std::uint64_t>(c - 'a') + 10;
     else
       continue;
     identity.boot[digits / 16] = identity.boot[digits / 16] << 4 | nibble;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "capture/session_impl.h"
@@ -111,9 +112,9 @@ SessionImpl::~SessionImpl() {
     // A child has neither the thread nor the right to the files: forget both, touch nothing.
     new (&thread_) std::thread();
     for (ThreadProducers::Entry& e : t_producers.entries)
-      static_cast<void>(new std::shared_ptr<Producer>(e.producer));
-    static_cast<void>(new std::shared_ptr<Core>(std::move(core_)));
-    static_cast<void>(new std::vector<std::shared_ptr<Producer>>(std::move(producers_)));
+      static_cast<void>(new (std::nothrow) std::shared_ptr<Producer>(e.producer));
+    static_cast<void>(new (std::nothrow) std::shared_ptr<Core>(std::move(core_)));
+    static_cast<void>(new (std::nothrow) std::vector<std::shared_ptr<Producer>>(std::move(producers_)));
     return;
   }
   Close(format::EndReason::kFailed, std::chrono::seconds(2));

@@ -90,7 +90,7 @@ TEST_F(SessionTest, RawValuesComeBack) {
     Result<std::vector<std::byte>> value = disk_->Value(steps[step].batch.index[0]);
     ASSERT_TRUE(value.ok()) << value.status().ToString();
     std::iota(values.begin(), values.end(), static_cast<float>(step));
-    EXPECT_EQ(std::memcmp(value->data(), values.data(), 4000), 0);
+    EXPECT_EQ(std::memcmp(value->data(), values.data(), 4000), 0);  // NOLINT(*-memory-comparison): bits
   }
 }
 
@@ -139,7 +139,7 @@ TEST_F(SessionTest, AValueChangedInPlaceIsNoAlias) {
   ASSERT_EQ(steps[0].batch.index.size(), 2U);
   Result<std::vector<std::byte>> value = disk_->Value(steps[0].batch.index[1]);
   ASSERT_TRUE(value.ok());
-  EXPECT_EQ(std::memcmp(value->data(), values.data(), 400), 0);
+  EXPECT_EQ(std::memcmp(value->data(), values.data(), 400), 0);  // NOLINT(*-memory-comparison): bits
 }
 
 TEST_F(SessionTest, AChunkThatIsGoneIsWrittenAgain) {

@@ -207,7 +207,7 @@ Result<std::vector<LayoutDefView>> ParseLayoutDefsUntrusted(std::span<const std:
     def.id = head.id;
     if (head.shard != 0) {
       def.global_shape = {first + head.rank, head.rank};
-      def.global_offset = {first + 2 * head.rank, head.rank};
+      def.global_offset = {first + std::size_t{2} * head.rank, head.rank};
     }
     defs.push_back(def);
   }

@@ -68,7 +68,7 @@ std::vector<std::byte> MakeSegment(std::uint32_t steps, std::uint32_t seed, Mode
     builder.AddIndex(index);
     builder.AddForms(forms);
     StepMark mark{};
-    mark.global_step = step * 10;
+    mark.global_step = std::int64_t{step} * 10;
     mark.mode = 1;
     builder.AddStep(100 + step, mark);
   }
@@ -110,7 +110,7 @@ RC_GTEST_PROP(FooterProperty, HoldsWhatWasAdded, ()) {
       found.scalars[entry.tensor].push_back({scalars->step[i], scalars->value[i]});
     }
     for (std::size_t i = 0; i < index->rows.size(); ++i) {
-      found.index[entry.tensor].push_back({index->step[i], static_cast<double>(index->rows[i].offset / 64)});
+      found.index[entry.tensor].push_back({index->step[i], static_cast<double>(index->rows[i].offset) / 64});
     }
     for (std::size_t i = 0; i < forms->rows.size(); ++i) {
       found.forms[entry.tensor].push_back({forms->step[i], forms->rows[i].values[0]});

@@ -19,7 +19,7 @@ namespace {
 using format::Role;
 using testing::FakeTrial;
 
-class EvaluatorTest : public ::testing::Test {
+class EvaluatorTest : public ::testing::Test {  // NOLINT(*-virtual-class-destructor): as gtest asks
  protected:
   EvaluatorTest() {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();

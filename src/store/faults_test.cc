@@ -57,7 +57,7 @@ class FaultyEnv final : public Env {
           path_(std::move(path)),
           file_(std::move(file)) {}
     Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) override {
-      const Status refusal = env_.Refusal(path_);
+      Status refusal = env_.Refusal(path_);
       if (!refusal.ok()) {
         const auto room = std::min<std::uint64_t>(env_.room_bytes, bytes.size());
         if (env_.fault == Fault::kFull && env_.room_bytes != ~std::uint64_t{0}) {

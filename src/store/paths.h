@@ -58,7 +58,8 @@ inline std::optional<StreamFileName> ParseStreamFileName(std::string_view name) 
   if (at < digits.size()) {
     if (!parsed.meta || digits[at] != '-') return std::nullopt;
     std::uint64_t generation = 0;
-    if (++at == digits.size() || digits.size() - at > 6) return std::nullopt;
+    ++at;
+    if (at == digits.size() || digits.size() - at > 6) return std::nullopt;
     for (; at < digits.size(); ++at) {
       if (digits[at] < '0' || digits[at] > '9') return std::nullopt;
       generation = generation * 10 + static_cast<std::uint64_t>(digits[at] - '0');

@@ -371,7 +371,7 @@ void FileWorkerWriter::Heartbeat() {
       return;
     }
     Show();
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
     // A heartbeat less.
   }
 }

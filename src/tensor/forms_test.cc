@@ -62,8 +62,8 @@ TEST(Histogram, AddsToWhatIsThere_AndIsTheSumOfItsParts) {
   const auto data = MakeElements(DType::kFloat32, 50000, Content::kOrdinary, 4);
   std::vector<std::uint64_t> whole(kHistogramBins), parts(kHistogramBins);
   AddHistogram(Flat(DType::kFloat32, data), whole);
-  const std::vector<std::byte> first(data.begin(), data.begin() + 4 * 777),
-      rest(data.begin() + 4 * 777, data.end());
+  const std::vector<std::byte> first(data.begin(), data.begin() + std::ptrdiff_t{4} * 777),
+      rest(data.begin() + std::ptrdiff_t{4} * 777, data.end());
   AddHistogram(Flat(DType::kFloat32, first), parts);
   AddHistogram(Flat(DType::kFloat32, rest), parts);
   EXPECT_EQ(whole, parts);

@@ -11,7 +11,7 @@
 namespace luff::tensor {
 
 /// Bytes of a tile on the stack: half of the smallest first-level cache in use.
-inline constexpr std::size_t kTileBytes = 16 * 1024;
+inline constexpr std::size_t kTileBytes = std::size_t{16} * 1024;
 
 /// The loops over a view, outermost first, with byte strides. Neighbours that can be one loop are one loop.
 struct Loops {

@@ -191,7 +191,7 @@ TEST(StridedSummarize, AnyStrides_EqualTheContiguousCopy) {
 }
 
 TEST(StridedSummarize, LargeTransposedAndSliced_EqualTheContiguousCopy) {
-  const auto data = MakeElements(DType::kFloat32, 300 * 700, Content::kWithNonFinite, 1);
+  const auto data = MakeElements(DType::kFloat32, std::size_t{300} * 700, Content::kWithNonFinite, 1);
   const std::int64_t dims[] = {700, 300}, strides[] = {1, 700};
   const std::int64_t slice_dims[] = {300, 500}, slice_strides[] = {700, 1};
   for (const TensorView& view :
