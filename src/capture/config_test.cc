@@ -82,7 +82,7 @@ TEST(ConfigTest, MistakesNameKeyPlaceAndRemedy) {
   EXPECT_THAT(Error(R"({"collections":[{"include":["x"]}]})"), HasSubstr("collections[0]: no name"));
   EXPECT_THAT(Error(R"({"collections":[{"name":"x","include":["a"],"forms":["histgram"]}]})"),
               HasSubstr("did you mean \"histogram\""));
-  EXPECT_THAT(Error(R"({"save":{"TRIAN":{}}})"), HasSubstr("save_interval"));
+  EXPECT_THAT(Error(R"({"save":{"TRIAN":{}}})"), HasSubstr("did you mean \"TRAIN\""));
   EXPECT_THAT(Error(R"({"save_interval":0})"), HasSubstr("a whole number from 1"));
   EXPECT_THAT(Error("{"), HasSubstr("mistake at byte"));
   EXPECT_THAT(Error("[]"), HasSubstr("no JSON object"));
