@@ -20,7 +20,7 @@ import torch as _torch
 
 from luff._hook import RunOptions, run_from_environment
 from luff.errors import InvalidArgumentError, StopTraining
-from luff.torch import _wraps
+from luff.torch import _functional, _wraps
 from luff.torch._hooks import Hook, hooks, make_config
 
 __all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
@@ -113,6 +113,7 @@ def attach_to_all() -> Hook | None:
     hook = Hook(options)
     hooks.add(hook)
     _wraps.install()
+    _functional.install()
     return hook
 
 

@@ -64,11 +64,7 @@ class Losses:
             if step is None and not self._machine.by_hand and self._machine.forced in (None, _TRAIN):
                 step = self._machine.new_train()
         elif self._machine.waiting_evals and step is not None and step.mode == _TRAIN:
-            value = read_scalar(output)
-            if value is not None and self._machine.recorder is not None:
-                self._machine.waiting_evals[-1].append(
-                    (self._machine.recorder.number(f"{kind}_output_0", _LOSS, "", kind), value)
-                )
+            self._to_waiting(kind, output)
             return
         if step is None:
             return
@@ -85,6 +81,28 @@ class Losses:
             step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
         self._record_loss(step, kind, read_scalar(output), output)
         self._loss_inputs(step, kind, [*tensors_in((args, kwargs))])
+
+    def function_returned(
+        self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """A loss function has returned. Of a training the graph tells; here it counts in evaluations only."""
+        if not isinstance(output, torch.Tensor) or output.numel() != 1 or not output.dtype.is_floating_point:
+            return
+        step = self._machine.step
+        if step is None:
+            return
+        if step.mode != _TRAIN:
+            self._record_loss(step, kind, read_scalar(output), output)
+            self._loss_inputs(step, kind, [*tensors_in((args, kwargs))])
+        elif self._machine.waiting_evals and not output.requires_grad:
+            self._to_waiting(kind, output)
+
+    def _to_waiting(self, kind: str, output: Any) -> None:
+        """The loss of an evaluation that is published after the TRAIN step it lies in."""
+        value = read_scalar(output)
+        if value is not None and self._machine.recorder is not None:
+            number = self._machine.recorder.number(f"{kind}_output_0", _LOSS, "", kind)
+            self._machine.waiting_evals[-1].append((number, value))
 
     def _loss_inputs(self, step: Step, kind: str, tensors: list[Any]) -> None:
         session, modules, recorder = self._machine.session, self._machine.modules, self._machine.recorder

@@ -143,7 +143,10 @@ def read_scalar(tensor: Any) -> float | None:
     """Value of a dense CPU tensor with one element, read from memory; None if it cannot be read so."""
     if not is_readable(tensor) or tensor.numel() != 1:
         return None
-    address = tensor.data_ptr()
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a transform's tensor (vmap, grad): it has no memory
+        return None
     if not address:
         return None
     kind = _FLOATS.get(tensor.dtype)

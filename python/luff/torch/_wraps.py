@@ -23,7 +23,7 @@ from luff.torch import _dynamo, _names
 from luff.torch._hooks import Hook, hooks
 from luff.torch._memory import read_scalar
 
-__all__ = ["install"]
+__all__ = ["busy", "install", "local"]
 
 _current_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _tracing_state: Callable[[], Any] = torch._C._get_tracing_state
@@ -35,9 +35,10 @@ class _Local(threading.local):
     capture: Any = None
     scheduling = False
     updates = 0  # optimizer steps seen by this thread
+    in_loss = False  # a loss is being computed; what it calls is a part of it
 
 
-_local = _Local()
+local = _Local()
 
 
 def install() -> None:
@@ -59,14 +60,14 @@ def install() -> None:
     _dynamo.leave_out()
 
 
-def _busy() -> bool:
+def busy() -> bool:
     """True where nothing may be recorded: compiling, tracing, or recomputing inside a backward pass."""
     return is_compiling() or _current_graph_task() != -1 or _tracing_state() is not None
 
 
 def _after_fork() -> None:
     stop.forget()
-    _local.__dict__.clear()
+    local.__dict__.clear()
     for hook in hooks.living:
         hook.guarded("fork", hook.forked)
 
@@ -85,7 +86,6 @@ def _awake(hook: Hook) -> bool:
 
 def _wrap_module_call() -> None:
     original = torch.nn.Module.__call__
-    local = _local
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -119,8 +119,8 @@ def _outer_call(
     hooks.last = hook
     if hook.machine.stop == 2:
         hook.leave_if_stopped()
-    _local.inside = 1 if capture is None else 2
-    _local.capture = (hook, capture)
+    local.inside = 1 if capture is None else 2
+    local.capture = (hook, capture)
     try:
         if capture is None:
             return original(module, *args, **kwargs)
@@ -129,8 +129,8 @@ def _outer_call(
         hook.guarded("output", capture.after, module, output)
         return output
     finally:
-        _local.inside = 0
-        _local.capture = None
+        local.inside = 0
+        local.capture = None
 
 
 def _inner_call(
@@ -138,7 +138,7 @@ def _inner_call(
 ) -> Any:
     if _current_graph_task() != -1 or _tracing_state() is not None:
         return original(module, *args, **kwargs)
-    hook, capture = _local.capture
+    hook, capture = local.capture
     hook.guarded("input", capture.before, module, args, kwargs)
     output = original(module, *args, **kwargs)
     hook.guarded("output", capture.after, module, output)
@@ -156,11 +156,11 @@ def _loss_call(
     hook = hooks.current()
     if hook is None or not hook.live or hook.asleep:
         return original(module, *args, **kwargs)
-    _local.inside = 1
+    local.inside, local.in_loss = 1, True
     try:
         output = original(module, *args, **kwargs)
     finally:
-        _local.inside = 0
+        local.inside, local.in_loss = 0, False
     hook.guarded("loss", hook.machine.losses.module_returned, module, args, kwargs, output)
     return output
 
@@ -262,7 +262,7 @@ def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
     hook = hooks.of_optimizer(optimizer)
     if hook is None or not hook.live or hook.asleep:
         return
-    _local.updates += 1
+    local.updates += 1
     hook.guarded("update end", hook.machine.update_ended, optimizer, _current_graph_task() != -1)
     if hook.machine.stop == 2:
         hook.leave_if_stopped()
@@ -303,13 +303,13 @@ def _wrap_schedulers() -> None:
 def _scheduler_step(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks.living or _local.scheduling:
+        if is_compiling() or not hooks.living or local.scheduling:
             return original(self, *args, **kwargs)
-        _local.scheduling = True
+        local.scheduling = True
         try:
             result = original(self, *args, **kwargs)
         finally:
-            _local.scheduling = False
+            local.scheduling = False
         if getattr(self, "last_epoch", 1) > 0:  # its first step is part of making it
             optimizer = getattr(self, "optimizer", None)
             hook = hooks.default if optimizer is None else hooks.of_optimizer(optimizer)
@@ -349,9 +349,9 @@ def _wrap_scaler() -> None:
 
     @functools.wraps(original_step)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = _local.updates
+        before = local.updates
         result = original_step(self, optimizer, *args, **kwargs)
-        if not is_compiling() and hooks.living and _local.updates == before:
+        if not is_compiling() and hooks.living and local.updates == before:
             hook = hooks.of_optimizer(optimizer)
             if hook is not None and hook.live and not hook.asleep:
                 hook.guarded("skip", hook.machine.update_skipped, optimizer)

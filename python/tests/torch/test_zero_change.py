@@ -206,3 +206,84 @@ def test_two_ranks_are_two_workers_of_one_run(tmp_path, kind):
         assert [weight.shard(3, "TRAIN", rank) for rank in range(2)] == [((16, 6), (0, 0)), ((16, 6), (8, 0))]
         parts = [weight.value(3, "TRAIN", rank) for rank in range(2)]
         assert np.concatenate(parts).shape == (16, 6)
+
+
+FUNCTIONAL = """
+import inspect, pickle, torch, torch.nn.functional as F
+from torch import nn
+from torch.nn.functional import mse_loss
+
+torch.manual_seed(0)
+
+class WithLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+        self.criterion = nn.MSELoss()
+    def forward(self, x, y=None):
+        out = self.head(x)
+        return (out, F.cross_entropy(out, y)) if y is not None else out
+
+model = WithLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+y = torch.randint(0, 3, (8,))
+for step in range(4):
+    x = torch.randn(8, 6)
+    model.train()
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        print("CrossEntropyLoss", F.cross_entropy(model(x), y, label_smoothing=0.1).item().hex())
+        print("CrossEntropyLoss", model(x, y)[1].item().hex())
+        print("MSELoss", mse_loss(model(x), torch.zeros(8, 3)).item().hex())
+        print("MSELoss", model.criterion(model(x), torch.zeros(8, 3)).item().hex())
+    print("CrossEntropyLoss", F.cross_entropy(model(x), y).item().hex())  # without no_grad
+
+def score(a, b):
+    return F.cross_entropy(a, b) + F.mse_loss(a, a * 2.0)
+
+logits = torch.randn(8, 3)
+print(torch.jit.script(score)(logits, y).item(), torch.jit.script(F.smooth_l1_loss)(logits, logits + 1).item())
+print(torch.jit.trace(score, (logits, y))(logits, y).item())
+print(torch.fx.symbolic_trace(score)(logits, y).item(), torch.fx.symbolic_trace(score).code)
+print(torch.func.vmap(F.cross_entropy)(logits[None], y[None]), torch.func.grad(score)(logits, y).sum().item())
+print(inspect.signature(F.cross_entropy), F.cross_entropy.__module__)
+print(pickle.loads(pickle.dumps(F.cross_entropy)) is F.cross_entropy)
+print(torch.export.export(WithLoss(), (torch.randn(8, 6), y)).graph_module.code)
+graphs = []
+def backend(graph, inputs):
+    nodes = list(graph.graph.nodes)
+    graphs.append([len(nodes)] + [(n.op, str(n.target)) for n in nodes if n.op != "call_function"])
+    return graph
+print(torch.compile(score, backend=backend, fullgraph=True)(logits, y).item(), graphs)
+class Mine(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is F.cross_entropy:
+            print("mine")
+        return super().__torch_function__(function, types, args, kwargs or {})
+print(F.cross_entropy(logits.as_subclass(Mine), y).item())
+"""
+
+
+def test_functional_losses_of_an_evaluation(tmp_path):
+    """They are recorded, and whatever else is done with the functions works as without Luff."""
+    script = tmp_path / "train.py"
+    script.write_text(FUNCTIONAL)
+    bare = python("-W", "ignore", str(script), env=environment())
+    seen = python("-W", "ignore", str(script), env=environment(tmp_path / "run"))
+    assert seen.stdout == bare.stdout
+    assert seen.stderr == bare.stderr
+    printed = [line.split() for line in bare.stdout.splitlines()[:20]]
+    trial = luff.open_trial(tmp_path / "run")
+    assert trial.steps("TRAIN") == list(range(4))
+    for step, (name, value) in enumerate(printed):
+        got = trial.tensor(f"{name}_output_0").value(step, "EVAL")
+        assert float(np.asarray(got).reshape(-1)[0]) == float.fromhex(value), (step, name)
+        other = "MSELoss" if name == "CrossEntropyLoss" else "CrossEntropyLoss"
+        if step < 19:  # what the rest of the script computes falls into the last one
+            assert step not in trial.tensor(f"{other}_output_0").value_steps("EVAL")
+    assert len(trial.tensor("CrossEntropyLoss_output_0").value_steps("TRAIN")) == 4
+    assert not [event for event in trial.events() if event["kind"] == "hook_error"]
