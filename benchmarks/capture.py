@@ -21,9 +21,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from _gates import Measured, finish, gate, measured, say
 from torch import nn
 from workloads import models
 
@@ -191,29 +193,6 @@ class Runner:
                     state[key] = value
 
 
-@dataclass
-class Measured:
-    """A median with the interval that holds it with about 93 % (8 pairs: second to seventh value)."""
-
-    median: float
-    low: float
-    high: float
-
-
-def measured(values: list[float]) -> Measured:
-    """Median and its interval by order statistics."""
-    ordered = sorted(values)
-    cut = max(0, int(len(ordered) / 2 - 0.9 * len(ordered) ** 0.5))
-    return Measured(statistics.median(ordered), ordered[cut], ordered[-1 - cut])
-
-
-def verdict(value: Measured, limit: float) -> bool | str:
-    """True, False, or "undecided" when the interval crosses the limit."""
-    if value.low <= limit < value.high:
-        return "undecided"
-    return value.median <= limit
-
-
 def run_row(row: Row, model: str, pairs: int, steps: int) -> dict[str, Any]:
     """Measures one row on one workload."""
     folder = tempfile.mkdtemp(prefix="luff-bench-")
@@ -288,17 +267,6 @@ def summarise(
         gates.append(gate(f"{row.name}/{model}/extra", share, row.share_limit))
     result["goal"] = row.goals.get(model)
     result["gates"] = gates
-
-
-def gate(name: str, value: Measured, limit: float) -> dict[str, Any]:
-    """One entry of `gates`."""
-    return {
-        "name": name,
-        "value": value.median,
-        "interval": [value.low, value.high],
-        "limit": limit,
-        "ok": verdict(value, limit),
-    }
 
 
 class Tiny(nn.Module):
@@ -438,7 +406,7 @@ def show(record: dict[str, Any]) -> None:
     parts.append(f"goal {record['goal']}")
     if record.get("gaps"):
         parts.append(f"{record['gaps']} gaps")
-    parts += [{True: "ok", False: "FAILED"}.get(g["ok"], str(g["ok"])) for g in record["gates"]]
+    parts += [say(g["ok"]) for g in record["gates"]]
     print("  ".join(parts), flush=True)
 
 
@@ -451,7 +419,7 @@ def main() -> int:
     parser.add_argument("--rows", default=",".join(r.name for r in ROWS))
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--steps", type=int, default=6, help="steps of a block")
-    parser.add_argument("--json", help="file for results and gates")
+    parser.add_argument("--json", type=Path, help="file for results and gates")
     parser.add_argument("--no-idle", action="store_true")
     parser.add_argument("--pinned", action="store_true", help="also without a spare core")
     parser.add_argument("--one-core", action="store_true", help=argparse.SUPPRESS)
@@ -476,12 +444,7 @@ def main() -> int:
             results.append(record)
             show(record)
     gates = [g for record in results for g in record["gates"]]
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"results": results, "gates": gates}, file, indent=1)
-    failed = [g["name"] for g in gates if g["ok"] is False]
-    print(f"{len(gates)} gates, {len(failed)} failed{': ' + ', '.join(failed) if failed else ''}")
-    return 1 if failed else 0
+    return finish(results, gates, arguments.json)
 
 
 if __name__ == "__main__":

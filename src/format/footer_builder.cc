@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <tuple>
 
@@ -22,11 +23,15 @@ struct Table {
   std::size_t closed = 0;  // rows of published steps
 
   void Add(std::span<const Row> more, std::uint32_t step) {
-    for (const Row& row : more) {
-      if (row.tensor > FooterBuilder::kMaxTensorId) continue;
-      rows.push_back(row);
-      steps.push_back(step);
+    const bool all = std::all_of(more.begin(), more.end(),
+                                 [](const Row& row) { return row.tensor <= FooterBuilder::kMaxTensorId; });
+    if (all) {
+      rows.insert(rows.end(), more.begin(), more.end());
+    } else {
+      std::copy_if(more.begin(), more.end(), std::back_inserter(rows),
+                   [](const Row& row) { return row.tensor <= FooterBuilder::kMaxTensorId; });
     }
+    steps.resize(rows.size(), step);
   }
   void Drop() {
     rows.resize(closed);
@@ -59,6 +64,47 @@ class Grouping {
   std::vector<std::uint32_t> begin_;
   std::vector<std::uint32_t> order_;
 };
+
+constexpr std::size_t kSummaryBlockRowBytes = 80;
+
+/// Rows `order` of the table as the columns of a summary block, without its padding. One pass over the rows,
+/// which lie far apart: those to come are fetched ahead.
+void GatherSummaries(const Table<SummaryRow>& table, std::span<const std::uint32_t> order,
+                     std::vector<std::byte>* block) {
+  constexpr std::size_t kAhead = 8;
+  const std::size_t n = order.size();
+  block->resize(n * kSummaryBlockRowBytes);
+  std::byte* columns[9];
+  for (std::size_t c = 0; c < std::size(columns); ++c) columns[c] = block->data() + n * 8 * c;
+  std::byte* steps = block->data() + n * 72;
+  std::byte* merged = block->data() + n * 76;
+  std::byte* dtypes = block->data() + n * 78;
+  std::byte* flags = block->data() + n * 79;
+  const auto put = [](std::byte* column, std::size_t i, const auto& value) {
+    std::memcpy(column + i * sizeof(value), &value, sizeof(value));
+  };
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) {
+      const auto* next = reinterpret_cast<const std::byte*>(&table.rows[order[i + kAhead]]);
+      __builtin_prefetch(next);
+      __builtin_prefetch(next + sizeof(SummaryRow) - 1);
+    }
+    const SummaryRow& r = table.rows[order[i]];
+    put(columns[0], i, r.count);
+    put(columns[1], i, r.sum);
+    put(columns[2], i, r.sum_sq);
+    put(columns[3], i, r.abs_sum);
+    put(columns[4], i, r.min_bits);
+    put(columns[5], i, r.max_bits);
+    put(columns[6], i, r.zero_count);
+    put(columns[7], i, r.nan_count);
+    put(columns[8], i, r.inf_count);
+    put(steps, i, table.steps[order[i]]);
+    put(merged, i, r.steps);
+    put(dtypes, i, r.dtype);
+    put(flags, i, r.flags);
+  }
+}
 
 }  // namespace
 
@@ -210,30 +256,8 @@ Status FooterBuilder::Build(std::uint64_t next_ordinal, std::int64_t train_steps
 
     entry.summary_rows = static_cast<std::uint32_t>(rows.size());
     entry.summary_offset = to->body_bytes();
-    const auto put = [&](auto get) {  // gathered first: one append per column instead of one per value
-      using Value = decltype(get(s.summaries.rows.front()));
-      gathered.resize(rows.size() * sizeof(Value));
-      std::byte* at = gathered.data();
-      for (const std::uint32_t i : rows) {
-        const Value value = get(s.summaries.rows[i]);
-        std::memcpy(at, &value, sizeof(value));
-        at += sizeof(value);
-      }
-      to->Put(gathered.data(), gathered.size());
-    };
-    put([](const SummaryRow& r) { return r.count; });
-    put([](const SummaryRow& r) { return r.sum; });
-    put([](const SummaryRow& r) { return r.sum_sq; });
-    put([](const SummaryRow& r) { return r.abs_sum; });
-    put([](const SummaryRow& r) { return r.min_bits; });
-    put([](const SummaryRow& r) { return r.max_bits; });
-    put([](const SummaryRow& r) { return r.zero_count; });
-    put([](const SummaryRow& r) { return r.nan_count; });
-    put([](const SummaryRow& r) { return r.inf_count; });
-    for (const std::uint32_t i : rows) to->PutValue(s.summaries.steps[i]);
-    put([](const SummaryRow& r) { return r.steps; });
-    put([](const SummaryRow& r) { return r.dtype; });
-    put([](const SummaryRow& r) { return r.flags; });
+    GatherSummaries(s.summaries, rows, &gathered);
+    to->Put(gathered.data(), gathered.size());
     close(entry.summary_offset, &entry.summary_checksum);
 
     entry.scalar_rows = static_cast<std::uint32_t>(scalar_rows.size());

@@ -1,0 +1,66 @@
+"""Measured values, their intervals, and the limits that they are held against."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Measured:
+    """A median with the interval that holds it with about 93 % (8 pairs: second to seventh value)."""
+
+    median: float
+    low: float
+    high: float
+
+
+def measured(values: Sequence[float]) -> Measured:
+    """Median and its interval by order statistics."""
+    ordered = sorted(values)
+    cut = max(0, int(len(ordered) / 2 - 0.9 * len(ordered) ** 0.5))
+    return Measured(statistics.median(ordered), ordered[cut], ordered[-1 - cut])
+
+
+def verdict(value: Measured, limit: float) -> bool | str:
+    """True, False, or "undecided" when the interval crosses the limit."""
+    if value.low <= limit < value.high:
+        return "undecided"
+    return value.median <= limit
+
+
+def gate(name: str, value: Measured, limit: float) -> dict[str, Any]:
+    """One entry of `gates`, decided by the median and its interval."""
+    return {
+        "name": name,
+        "value": value.median,
+        "interval": [value.low, value.high],
+        "limit": limit,
+        "ok": verdict(value, limit),
+    }
+
+
+def gate_of_best(name: str, values: Sequence[float], limit: float) -> dict[str, Any]:
+    """One entry of `gates`, decided by the best of several values: load can only make it larger."""
+    return {"name": name, "value": min(values), "limit": limit, "ok": min(values) <= limit}
+
+
+def say(ok: bool | str) -> str:
+    """The verdict for people."""
+    return ok if isinstance(ok, str) else "ok" if ok else "FAILED"
+
+
+def finish(
+    results: Sequence[Mapping[str, Any]], gates: Sequence[Mapping[str, Any]], file: Path | None
+) -> int:
+    """Writes the JSON file, prints the last line; the exit code."""
+    if file is not None:
+        content = {"results": list(results), "gates": list(gates)}
+        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    failed = [str(g["name"]) for g in gates if g["ok"] is False]
+    print(f"{len(gates)} gates, {len(failed)} failed{': ' + ', '.join(failed) if failed else ''}")
+    return 1 if failed else 0
