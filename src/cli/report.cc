@@ -26,8 +26,9 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
   const bool stop = finding.severity == rules::Severity::kStop;
   const char* begin = !colour ? "" : stop ? "\033[1;31m" : "\033[1;33m";
   const char* end = colour ? "\033[0m" : "";
-  std::string text = fmt::format("luff: {}{} {}{}: {}\n", begin, stop ? "STOP" : "WARN",
-                                 Escaped(finding.rule), end, Wrapped(Escaped(finding.what), 6, width));
+  const std::string rule = Escaped(finding.rule);
+  std::string text = fmt::format("luff: {}{} {}{}: {}\n", begin, stop ? "STOP" : "WARN", rule, end,
+                                 Wrapped(Escaped(finding.what), 6, width, 13 + rule.size()));
   if (!finding.tensor.empty()) {
     std::string tensor = Escaped(finding.tensor);
     const std::uint64_t others = finding.other_tensors.size() + finding.other_count;
@@ -73,8 +74,9 @@ std::string Teller::Short(const rules::Finding& finding, const char* lead) const
   const bool stop = finding.severity == rules::Severity::kStop;
   const char* begin = !colour_ ? "" : stop ? "\033[1;31m" : "\033[1;33m";
   const std::string tensor = finding.tensor.empty() ? "" : " " + Escaped(finding.tensor);
-  return fmt::format("luff: {}{} {}{}{}: {}\n", begin, lead, Escaped(finding.rule), colour_ ? "\033[0m" : "",
-                     tensor, Wrapped(Escaped(finding.what), 6, width_));
+  const std::string name = fmt::format("{} {}", lead, Escaped(finding.rule));
+  return fmt::format("luff: {}{}{}{}: {}\n", begin, name, colour_ ? "\033[0m" : "", tensor,
+                     Wrapped(Escaped(finding.what), 6, width_, 8 + name.size() + tensor.size()));
 }
 
 std::string Teller::Tell(const std::vector<FindingEvent>& events) {

@@ -1,26 +1,91 @@
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/rules/finding.h"
 
 namespace luff::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Lines of rules/*/findings.jsonl.
-std::uint64_t CountFindings(const std::string& run) {
-  std::uint64_t count = 0;
+constexpr std::size_t kMaxLine = 1U << 20;
+constexpr std::size_t kShownFindings = 10;
+constexpr std::size_t kShownGaps = 10;
+
+/// Findings of all evaluators in their newest form, in the order they came; lines that are none are counted.
+struct Found {
+  std::vector<rules::Finding> findings;
+  std::uint64_t unreadable = 0;
+};
+
+Found ReadFindings(const std::string& run) {
+  Found found;
+  std::map<std::string, std::size_t> place;
   std::error_code error;
   for (fs::directory_iterator at(run + "/rules", error), end; !error && at != end; at.increment(error)) {
     std::ifstream file(at->path() / "findings.jsonl");
-    for (std::string line; std::getline(file, line);) count += line.empty() ? 0 : 1;
+    for (std::string line; std::getline(file, line);) {
+      if (line.empty()) continue;
+      auto parsed =
+          line.size() > kMaxLine
+              ? Result<std::pair<rules::Finding, std::string>>(ResourceExhausted("a line of more than 1 MiB"))
+              : rules::ParseFindingUntrusted(line);
+      if (!parsed.ok()) {
+        // The last line may still be on its way to the file.
+        if (!file.eof()) ++found.unreadable;
+        continue;
+      }
+      rules::Finding& finding = parsed.value().first;
+      const auto [known, fresh] = place.emplace(finding.id, found.findings.size());
+      if (fresh)
+        found.findings.push_back(std::move(finding));
+      else
+        found.findings[known->second] = std::move(finding);
+    }
   }
-  return count;
+  return found;
+}
+
+/// Gaps of one reason and kind together: a run may have one for each of thousands of tensors.
+struct GapGroup {
+  std::string reason, forms;
+  std::set<std::string> of;  // tensors or collections
+  std::uint64_t count = 0;
+  std::int64_t first_step = -1, last_step = -1;
+};
+
+std::vector<GapGroup> Grouped(const std::vector<query::GapInfo>& gaps) {
+  std::vector<GapGroup> groups;
+  std::map<std::pair<std::string, std::string>, std::size_t> place;
+  for (const query::GapInfo& gap : gaps) {
+    const auto [known, fresh] = place.emplace(std::pair(gap.reason, gap.forms), groups.size());
+    if (fresh) groups.push_back({gap.reason, gap.forms, {}, 0, gap.first_step, gap.last_step});
+    GapGroup& group = groups[known->second];
+    group.count += gap.count;
+    group.first_step = std::min(group.first_step, gap.first_step);
+    group.last_step = std::max(group.last_step, gap.last_step);
+    const std::string& name = gap.tensor.empty() ? gap.collection : gap.tensor;
+    if (!name.empty()) group.of.insert(name);
+  }
+  return groups;
+}
+
+std::string GapText(const GapGroup& gap) {
+  std::string text = gap.reason;
+  if (gap.count > 0) text += fmt::format(": {} times {}", gap.count, gap.forms.empty() ? "rows" : gap.forms);
+  if (gap.of.size() == 1) text += " of " + Escaped(*gap.of.begin());
+  if (gap.of.size() > 1) text += fmt::format(" of {} tensors", gap.of.size());
+  if (gap.last_step < 0) return text;
+  if (gap.first_step == gap.last_step) return text + fmt::format(", step {}", gap.last_step);
+  return text + fmt::format(", steps {} to {}", std::max<std::int64_t>(gap.first_step, 0), gap.last_step);
 }
 
 std::pair<std::uint64_t, std::uint64_t> CountFiles(const std::string& run) {
@@ -65,7 +130,19 @@ Json Describe(const query::Trial& trial) {
                                {"last_train_step", w.last_train_step},
                                {"heartbeat_unix_ns", w.heartbeat_unix_ns}});
   }
-  json["findings"] = CountFindings(trial.path());
+  const Found found = ReadFindings(trial.path());
+  json["findings"] = found.findings.size();
+  json["finding_list"] = Json::array();
+  for (const rules::Finding& f : found.findings) {
+    json["finding_list"].push_back({{"id", f.id},
+                                    {"rule", f.rule},
+                                    {"severity", f.severity == rules::Severity::kStop ? "stop" : "warn"},
+                                    {"tensor", f.tensor},
+                                    {"since_step", f.since_step},
+                                    {"step", f.step},
+                                    {"healed", f.healed},
+                                    {"what", f.what}});
+  }
   json["gaps"] = Json::array();
   for (const query::GapInfo& g : trial.Gaps()) {
     json["gaps"].push_back({{"worker", g.worker},
@@ -81,6 +158,10 @@ Json Describe(const query::Trial& trial) {
   json["files"] = files;
   json["bytes"] = bytes;
   json["problems"] = trial.Problems();
+  if (found.unreadable > 0) {
+    json["problems"].push_back(
+        fmt::format("{} lines are no findings: {}/rules/*/findings.jsonl", found.unreadable, trial.path()));
+  }
   return json;
 }
 
@@ -105,22 +186,27 @@ void Print(const query::Trial& trial, const Json& json) {
                          : "lost",
                w.last_global_step);
   }
-  fmt::print("  findings  {}\n  size      {} in {} files\n", json["findings"].get<std::uint64_t>(),
-             SizeText(json["bytes"].get<std::uint64_t>()), json["files"].get<std::uint64_t>());
-  const auto gaps = trial.Gaps();
-  for (std::size_t i = 0; i < gaps.size(); ++i) {
-    if (i == 10) {
-      fmt::print("  gap       and {} more (--json)\n", gaps.size() - i);
+  fmt::print("  findings  {}\n", json["findings"].get<std::uint64_t>());
+  std::size_t shown = 0;
+  for (const Json& f : json["finding_list"]) {
+    if (shown++ == kShownFindings) {
+      fmt::print("    and {} more (--json)\n", json["finding_list"].size() - kShownFindings);
       break;
     }
-    const query::GapInfo& g = gaps[i];
-    const std::string of = !g.tensor.empty()       ? " of " + Escaped(g.tensor)
-                           : !g.collection.empty() ? " of " + Escaped(g.collection)
-                                                   : "";
-    fmt::print("  gap       {} times {}{}: {}, steps {} to {}\n", g.count, g.forms.empty() ? "rows" : g.forms,
-               of, g.reason, g.first_step, g.last_step);
+    const auto tensor = f["tensor"].get<std::string>();
+    fmt::print("    {} {}{}{}, since step {}{}: {}\n", f["severity"] == "stop" ? "STOP" : "WARN",
+               Escaped(f["rule"].get<std::string>()), tensor.empty() ? "" : " ", Escaped(tensor),
+               f["since_step"].get<std::int64_t>(), f["healed"].get<bool>() ? " (healed)" : "",
+               Escaped(f["what"].get<std::string>()));
   }
-  for (const std::string& problem : trial.Problems()) fmt::print("  damage    {}\n", Escaped(problem));
+  fmt::print("  size      {} in {} files\n", SizeText(json["bytes"].get<std::uint64_t>()),
+             json["files"].get<std::uint64_t>());
+  const auto gaps = Grouped(trial.Gaps());
+  for (std::size_t i = 0; i < gaps.size() && i < kShownGaps; ++i)
+    fmt::print("  gap       {}\n", GapText(gaps[i]));
+  if (gaps.size() > kShownGaps) fmt::print("  gap       and {} more (--json)\n", gaps.size() - kShownGaps);
+  for (const Json& problem : json["problems"])
+    fmt::print("  damage    {}\n", Escaped(problem.get<std::string>()));
 }
 
 }  // namespace

@@ -35,9 +35,16 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kEvaluator = "luff";
 constexpr int kRuleWorkerStarts = 4;  // the first and three more
 constexpr std::int64_t kNsPerMs = 1'000'000;
-constexpr std::int64_t kFinishIdleNs =
-    60'000 * kNsPerMs;  // the rule worker may be silent for so long at the end
+constexpr double kFinishIdleSeconds = 60;  // the rule worker may be silent for so long at the end
 constexpr std::int64_t kGroupGraceNs = 500 * kNsPerMs, kGroupTermNs = 3'000 * kNsPerMs;
+
+std::int64_t FinishIdleNs() {
+  const char* text = std::getenv("LUFF_RULE_IDLE_S");
+  const Result<double> seconds = rules::ParseDouble(text != nullptr ? text : "");
+  const double wanted =
+      seconds.ok() && seconds.value() >= 0 && seconds.value() <= 86400 ? seconds.value() : kFinishIdleSeconds;
+  return static_cast<std::int64_t>(wanted * 1e9);
+}
 
 class Supervisor {
  public:
@@ -334,13 +341,14 @@ class Supervisor {
   }
 
   void FinishRules() {
+    const std::int64_t idle_ns = FinishIdleNs();
     finishing_ = true;
     if (rule_worker_ > 0) TellFinish();
     heard_ns_ = env_.NowMonotonicNs();
     while (rule_worker_ > 0) {
       Wait(200);
       ReadFindings();
-      if (env_.NowMonotonicNs() - heard_ns_ > kFinishIdleNs) {
+      if (env_.NowMonotonicNs() - heard_ns_ > idle_ns) {
         Say("luff: the rule worker does not come to an end and was killed\n");
         rules_failed_ = true;
         rule_worker_starts_ = kRuleWorkerStarts;

@@ -70,9 +70,10 @@ std::size_t TerminalWidth() {
   return 100;
 }
 
-std::string Wrapped(std::string_view text, std::size_t indent, std::size_t width) {
+std::string Wrapped(std::string_view text, std::size_t indent, std::size_t width, std::size_t used) {
   std::string out;
-  std::size_t column = indent;
+  std::size_t column = used > 0 ? used : indent;
+  bool begun = false;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find(' '), text.size());
     const std::string_view word = text.substr(0, end);
@@ -80,10 +81,11 @@ std::string Wrapped(std::string_view text, std::size_t indent, std::size_t width
       if (column > indent && column + 1 + word.size() > width) {
         out += '\n' + std::string(indent, ' ');
         column = indent;
-      } else if (column > indent) {
+      } else if (begun) {
         out += ' ';
         ++column;
       }
+      begun = true;
       out += word;
       column += word.size();
     }

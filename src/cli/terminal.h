@@ -15,7 +15,9 @@ void PrintError(const Status& status);
 [[nodiscard]] bool StderrHasColour();
 [[nodiscard]] bool StderrIsTerminal();
 /// Breaks at blanks so that no line is longer than `width`; lines after the first begin with `indent` blanks.
-[[nodiscard]] std::string Wrapped(std::string_view text, std::size_t indent, std::size_t width);
+/// `used`: columns of the first line that are taken; 0: as many as the indent.
+[[nodiscard]] std::string Wrapped(std::string_view text, std::size_t indent, std::size_t width,
+                                  std::size_t used = 0);
 /// Columns of the terminal on stderr, 100 when there is none.
 [[nodiscard]] std::size_t TerminalWidth();
 

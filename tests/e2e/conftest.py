@@ -58,7 +58,9 @@ class Luff:
         }
         self.environment |= {"HOME": str(self.home), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, start_new_session: bool = False, **environment: str
+    ) -> subprocess.Popen[str]:
         """Starts luff with arguments."""
         return subprocess.Popen(
             [str(self.executable), *arguments],
@@ -68,6 +70,7 @@ class Luff:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=start_new_session,
         )
 
     def __call__(self, *arguments: str, timeout_s: float = 120, **environment: str) -> tuple[int, str, str]:
@@ -90,6 +93,34 @@ class Luff:
         )  # fmt: skip
         lines = findings.read_text().splitlines() if findings.exists() else []
         return Job(code, out, err, run, [json.loads(line) for line in lines])
+
+    def assert_check_gives_what_was_seen(self, run: Path) -> list[dict[str, Any]]:
+        """`luff check` finds in the finished run what the rule worker wrote while it ran, and nothing twice."""
+        code, out, err = self("check", str(run), "--json")
+        assert code in (0, 1, 3), err
+        written = (run / "rules" / "luff" / "findings.jsonl").read_text()
+        checked, live = (
+            [finding for finding in map(json.loads, text.splitlines()) if finding["event"] == "new"]
+            for text in (out, written)
+        )
+        assert checked == live
+        assert len({finding["id"] for finding in live}) == len(live)
+        return live
+
+
+def processes_with(text: str) -> list[int]:
+    """Living processes whose command line holds the text."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in command:
+            found.append(int(entry.name))
+    return found
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -11,20 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Luff
-
-
-def _processes_with(text: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if text in command and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
-    return found
+from .conftest import Luff, processes_with
 
 
 def test_healthy_run_is_silent_and_has_a_verdict(luff: Luff) -> None:
@@ -59,6 +45,9 @@ def test_nan_is_found_and_told_and_the_job_goes_on(luff: Luff) -> None:
     verdict = job.stderr.splitlines()[-1]
     assert "STOP ExplodingTensor (MSELoss_output_0, since step 40)" in verdict
     assert "done" in job.stdout
+    assert luff.assert_check_gives_what_was_seen(job.run)
+    code, _, _ = luff("check", str(job.run))
+    assert code == 3
 
 
 def test_stop_ends_the_job_with_76(luff: Luff) -> None:
@@ -78,7 +67,9 @@ def test_stop_ends_the_job_with_76(luff: Luff) -> None:
     assert phases[-1] == "commit"
     assert phases.count("commit") == 1
     assert records[-1]["kind"] == "outcome"
-    assert _processes_with(str(job.run)) == []
+    (shown,) = [f for f in luff.assert_check_gives_what_was_seen(job.run) if f["rule"] == "ExplodingTensor"]
+    assert shown["id"] == next(f["id"] for f in job.findings if f["rule"] == "ExplodingTensor")
+    assert processes_with(str(job.run)) == []
 
 
 def test_script_that_swallows_the_stop_is_ended(luff: Luff) -> None:
@@ -89,7 +80,7 @@ def test_script_that_swallows_the_stop_is_ended(luff: Luff) -> None:
     assert job.code == 76, job.stderr
     assert "SIGTERM" in job.stderr
     assert "killed" in job.stderr
-    assert _processes_with(str(job.run)) == []
+    assert processes_with(str(job.run)) == []
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -122,7 +113,7 @@ def test_interrupt_is_forwarded(luff: Luff) -> None:
     out, err = process.communicate(timeout=60)
     assert "finally" in out
     assert process.returncode in (1, 130), err
-    assert _processes_with(str(run)) == []
+    assert processes_with(str(run)) == []
 
 
 def test_process_that_never_attaches_is_noticed(luff: Luff) -> None:
@@ -134,12 +125,15 @@ def test_process_that_never_attaches_is_noticed(luff: Luff) -> None:
 
 
 def test_existing_run_is_refused_and_resumed(luff: Luff) -> None:
-    first = luff.run("train.py", arguments=("--steps", "10"))
+    first = luff.run("train.py", arguments=("--steps", "40", "--nan-at", "30"))
     again = luff.run("train.py", arguments=("--steps", "10"))
     assert again.code == 2
     assert "--resume" in again.stderr
     resumed = luff.run("train.py", "--resume", arguments=("--steps", "10"))
     assert resumed.code == first.code == 0, resumed.stderr
+    assert "STOP ExplodingTensor" in first.stderr
+    assert resumed.stderr.count("ExplodingTensor:") == 0  # said once
+    assert [f["since_step"] for f in luff.assert_check_gives_what_was_seen(first.run)] == [30]
 
 
 def test_home_holds_nothing_but_the_run(luff: Luff) -> None:
@@ -151,36 +145,8 @@ def test_home_holds_nothing_but_the_run(luff: Luff) -> None:
     assert list(luff.cwd.iterdir()) == []
 
 
-def test_check_gives_the_findings_seen_live(luff: Luff) -> None:
-    job = luff.run("train.py", arguments=("--nan-at", "40"))
-    code, out, err = luff("check", str(job.run), "--json")
-    assert code == 3, err
-    checked = [json.loads(line) for line in out.splitlines()]
-    live = [
-        json.loads(line) for line in (job.run / "rules" / "luff" / "findings.jsonl").read_text().splitlines()
-    ]
-    assert [f for f in checked if f["event"] == "new"] == [f for f in live if f["event"] == "new"]
-
-
 def test_dead_rule_worker_never_holds_the_job(luff: Luff) -> None:
     job = luff.run("train.py", LUFF_RULE_WORKER="/bin/false")
     assert job.code == 0
     assert "rules are off" in job.stderr
     assert "done" in job.stdout
-
-
-def test_unknown_rule_and_parameter_name_the_nearest(luff: Luff) -> None:
-    code, _, err = luff("run", "--rules", "ExplodingTensr", "--", "true")
-    assert code == 2
-    assert "ExplodingTensor" in err
-    code, _, err = luff("run", "--rules", "DeadRelu:windw=3", "--", "true")
-    assert code == 2
-    assert "window" in err
-    assert not (luff.home / ".luff").exists()
-
-
-def test_missing_command(luff: Luff) -> None:
-    code, _, err = luff("run", "--run", str(luff.tmp / "run"), "--", "no-such-command-here")
-    assert code == 127
-    assert "no-such-command-here" in err
-    assert not (luff.tmp / "run").exists()

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import luff
 
-from .conftest import Luff
-from .test_run import _processes_with
+from .conftest import Luff, processes_with
 
 
 def _free_port() -> str:
@@ -33,7 +32,8 @@ def test_both_ranks_leave_after_the_same_step(luff: Luff, tmp_path: Path) -> Non
     last = {worker["last_train_step"] for worker in workers}
     assert len(last) == 1, workers
     assert 60 <= last.pop() < 3999
-    assert _processes_with(str(script)) == []
+    assert luff.assert_check_gives_what_was_seen(run)
+    assert processes_with(str(script)) == []
 
 
 def _open(run: Path) -> luff.Trial:

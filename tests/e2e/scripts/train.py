@@ -14,6 +14,7 @@ parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--swallow", action="store_true")
 parser.add_argument("--stubborn", action="store_true")
 parser.add_argument("--exit", type=int, default=0)
+parser.add_argument("--die", type=int, default=0)
 parser.add_argument("--fail-at", type=int, default=-1)
 options = parser.parse_args()
 
@@ -55,5 +56,9 @@ try:
             time.sleep(options.sleep)
 finally:
     print("finally")
+if options.die:
+    import os
+
+    os.kill(os.getpid(), options.die)
 print(f"done {loss:.4f}")
 sys.exit(options.exit)

@@ -1,0 +1,95 @@
+#include "cli/report.h"
+
+#include <gtest/gtest.h>
+
+#include "cli/terminal.h"
+
+// What a person reads: every finding once in full, then one line for what became of it.
+namespace luff::cli {
+namespace {
+
+rules::Finding Seen(const std::string& tensor, std::int64_t step,
+                    rules::Severity severity = rules::Severity::kWarn, const std::string& rule = "DeadRelu") {
+  rules::Finding finding;
+  finding.rule = rule;
+  finding.cause = "dead";
+  finding.tensor = tensor;
+  finding.step = finding.since_step = step;
+  finding.severity = severity;
+  finding.id = rules::FindingId(rule, finding.cause, tensor, step);
+  finding.what = "units are dead";
+  return finding;
+}
+
+std::size_t Count(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++count;
+  return count;
+}
+
+TEST(Teller, FirstIsToldInFull_OthersOfItsStepInALine) {
+  Teller teller(false, 100);
+  const std::string text =
+      teller.Tell({{Seen("relu1", 32), "new"}, {Seen("relu2", 32, rules::Severity::kStop), "new"}});
+  EXPECT_TRUE(text.starts_with("luff: STOP DeadRelu: units are dead\n")) << text;  // the gravest leads
+  EXPECT_EQ(Count(text, "luff rules explain DeadRelu"), 1U);
+  EXPECT_NE(text.find("\nluff: also WARN DeadRelu relu1: units are dead\n"), std::string::npos) << text;
+  const std::string later = teller.Tell({{Seen("relu3", 32), "new"}});
+  EXPECT_EQ(later, "luff: also WARN DeadRelu relu3: units are dead\n");
+  EXPECT_EQ(Count(teller.Tell({{Seen("relu1", 40), "new"}}), "luff rules explain DeadRelu"), 1U);
+}
+
+TEST(Teller, ManyOfOneStepAreCounted) {
+  Teller teller(false, 100);
+  std::vector<FindingEvent> events;
+  for (int i = 0; i < 12; ++i) events.emplace_back(Seen("relu" + std::to_string(i), 8), "new");
+  const std::string text = teller.Tell(events);
+  EXPECT_EQ(Count(text, "also WARN"), 4U);
+  EXPECT_NE(text.find("luff:   and 7 more of DeadRelu at this step\n"), std::string::npos) << text;
+}
+
+TEST(Teller, WorseAndHealedAreOneLineEach_ARepetitionIsNone) {
+  Teller teller(false, 100);
+  rules::Finding finding = Seen("relu1", 32);
+  EXPECT_FALSE(teller.Tell({{finding, "new"}}).empty());
+  EXPECT_EQ(teller.Tell({{finding, "update"}}), "");
+  finding.severity = rules::Severity::kStop;
+  EXPECT_EQ(teller.Tell({{finding, "update"}}), "luff: now STOP: DeadRelu relu1: units are dead\n");
+  EXPECT_EQ(teller.Tell({{finding, "update"}}), "");
+  finding.last_step = 90;
+  EXPECT_EQ(teller.Tell({{finding, "healed"}}), "luff: DeadRelu relu1 has healed at step 90\n");
+}
+
+TEST(Teller, BecomingWorseInTheSameMoment_IsToldOnceAsStop) {
+  Teller teller(false, 100);
+  rules::Finding worse = Seen("relu1", 32);
+  worse.severity = rules::Severity::kStop;
+  const std::string text = teller.Tell({{Seen("relu1", 32), "new"}, {worse, "update"}});
+  EXPECT_TRUE(text.starts_with("luff: STOP DeadRelu")) << text;
+  EXPECT_EQ(text.find("now STOP"), std::string::npos);
+  EXPECT_EQ(Count(text, "units are dead"), 1U);
+}
+
+TEST(FindingText, NoLineIsWiderThanTheTerminal_AndNothingEscapes) {
+  rules::Finding finding = Seen("weight\033[2J", 8, rules::Severity::kStop, "WeightUpdateRatio");
+  finding.what =
+      "the weights moved by 19 times their own size between steps 0 and 8 (SmallCNN_head.weight by 28)";
+  finding.why = finding.what + ", and " + finding.what;
+  const std::string text = FindingText(finding, false, 60);
+  EXPECT_EQ(text.find('\033'), std::string::npos);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    EXPECT_LE(end - at, 60U) << text.substr(at, end - at);
+    at = end + 1;
+  }
+}
+
+TEST(FindingsInShort, NamesTheGravest) {
+  EXPECT_EQ(FindingsInShort({}), "no findings");
+  EXPECT_EQ(FindingsInShort({Seen("a", 3)}), "1 finding: WARN DeadRelu (a, since step 3)");
+  EXPECT_EQ(FindingsInShort({Seen("a", 3), Seen("b", 9, rules::Severity::kStop)}),
+            "2 findings: first STOP DeadRelu (b, since step 9)");
+}
+
+}  // namespace
+}  // namespace luff::cli

@@ -1,0 +1,203 @@
+"""What `luff run` promises the job and the machine: its own exit code, its own signals, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Luff, processes_with
+
+_TRAIN = str(Path(__file__).parent / "scripts" / "train.py")
+
+
+def _outcome(run: Path) -> dict[str, Any]:
+    record = json.loads(sorted((run / "control").glob("*.json"))[-1].read_text())
+    assert record["kind"] == "outcome"
+    body = record["body"]
+    outcome: dict[str, Any] = json.loads(body) if isinstance(body, str) else body
+    return outcome
+
+
+def _wait(condition: Any, what: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_exit_code_of_a_command_that_a_signal_ended(luff: Luff, number: signal.Signals) -> None:
+    code, _, err = luff("run", "--", "sh", "-c", f"kill -{number.value} $$")
+    assert code == 128 + number
+    assert f"signal {number.value}" in err
+
+
+def test_training_that_is_killed_is_a_failed_run(luff: Luff) -> None:
+    job = luff.run("train.py", arguments=("--steps", "20", "--die", str(int(signal.SIGKILL))))
+    assert job.code == 128 + signal.SIGKILL
+    assert "signal 9" in job.stderr.splitlines()[-1]
+    outcome = _outcome(job.run)
+    assert (outcome["state"], outcome["exit_code"], outcome["signal"]) == ("failed", 137, 9)
+    code, out, _ = luff("show", str(job.run), "--json")
+    assert code == 0
+    assert json.loads(out)["outcome"] == "failed"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_processes_that_the_command_leaves_are_ended(luff: Luff, code: int) -> None:
+    mark = f"sleep 98{os.getpid()}{code}"
+    ended, _, err = luff("run", "--", "sh", "-c", f"{mark} & exit {code}")
+    assert ended == code, err
+    assert processes_with(mark) == []
+
+
+def test_stubborn_process_that_the_command_leaves_is_killed(luff: Luff) -> None:
+    mark = f"97{os.getpid()}"
+    ended, _, err = luff(
+        "run", "--", "sh", "-c", f"sh -c 'trap \"\" TERM; sleep {mark}; sleep {mark}' & exit 4"
+    )
+    assert ended == 4, err
+    assert processes_with(mark) == []
+
+
+def test_nothing_but_the_run_is_written(luff: Luff) -> None:
+    places = [luff.home, luff.cwd, luff.tmp / "tmpdir"]
+    places[2].mkdir()
+    cache = str(luff.tmp / "cache")  # torch makes it at import, with Luff and without
+    job = luff.run(
+        "train.py", arguments=("--steps", "10"), TMPDIR=str(places[2]), TORCHINDUCTOR_CACHE_DIR=cache
+    )
+    assert job.code == 0, job.stderr
+    assert job.stdout.startswith("finally\ndone ")
+    assert [list(place.iterdir()) for place in places] == [[], [], []]
+    assert {path.name for path in luff.tmp.iterdir()} - {"cache"} == {
+        "home",
+        "cwd",
+        "tmpdir",
+        "run",
+        "findings.jsonl",
+    }
+    assert job.run.stat().st_mode & 0o077 == 0
+
+
+_COUNTS_INTERRUPTS = """
+import signal, sys, time
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+print("ready", sys.stdin.isatty(), flush=True)
+while not seen:
+    time.sleep(0.01)
+time.sleep(0.3)
+print("interrupts", len(seen), flush=True)
+sys.exit(5)
+"""
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(luff: Luff) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(luff.cwd)
+        command = [str(luff.executable), "run", "--", sys.executable, "-S", "-c", _COUNTS_INTERRUPTS]
+        os.execve(command[0], command, luff.environment)
+    text = b""
+    sent = False
+    while True:
+        try:
+            got = os.read(terminal, 4096)
+        except OSError:  # the terminal's last user has left
+            break
+        if not got:
+            break
+        text += got
+        if b"ready True\r\n" in text and not sent:
+            os.write(terminal, b"\x03")
+            sent = True
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert b"ready True" in text, text
+    assert b"interrupts 1\r\n" in text, text
+    assert os.waitstatus_to_exitcode(status) == 5, text
+
+
+def test_signal_to_the_whole_group_reaches_the_command_once(luff: Luff) -> None:
+    process = luff.start("run", "--", sys.executable, "-S", "-c", _COUNTS_INTERRUPTS, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready")
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert out == "interrupts 1\n"
+    assert process.returncode == 5, err
+
+
+def test_rule_worker_that_is_killed_goes_on_where_it_was(luff: Luff) -> None:
+    run = luff.tmp / "run"
+    process = luff.start(
+        "run", "--run", str(run), "--", sys.executable, _TRAIN, "--steps", "600", "--sleep", "0.01", "--nan-at", "20"
+    )  # fmt: skip
+    findings = run / "rules" / "luff" / "findings.jsonl"
+    _wait(lambda: findings.exists() and findings.read_text().endswith("\n"), "a finding")
+    assert process.poll() is None
+    seen = json.loads(findings.read_text().splitlines()[0])
+    code, out, err = luff("check", str(run), "--json")  # of a live run
+    assert code == 3, err
+    live = json.loads(out.splitlines()[0])
+    assert (live["id"], live["step"], live["tensor"]) == (seen["id"], seen["step"], seen["tensor"])
+    assert process.poll() is None
+    (worker,) = [pid for pid in processes_with(str(run)) if _is_rule_worker(pid)]
+    os.kill(worker, signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "done" in out
+    assert "rules did not see all of it" not in err
+    assert err.count("STOP ExplodingTensor: ") == 1, err
+    luff.assert_check_gives_what_was_seen(run)
+    assert processes_with(str(run)) == []
+
+
+def test_rule_worker_that_hangs_holds_nothing(luff: Luff) -> None:
+    run = luff.tmp / "run"
+    process = luff.start(
+        "run", "--run", str(run), "--on-finding", "stop", "--", sys.executable, _TRAIN, "--steps", "200", "--sleep",
+        "0.005", LUFF_RULE_IDLE_S="1",
+    )  # fmt: skip
+    _wait(
+        lambda: any(map(_is_rule_worker, processes_with(str(run)))) and (run / "run.json").exists(), "a step"
+    )
+    (worker,) = [pid for pid in processes_with(str(run)) if _is_rule_worker(pid)]
+    os.kill(worker, signal.SIGSTOP)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "done" in out
+    assert "does not come to an end" in err
+    assert "(rules did not see all of it)" in err.splitlines()[-1]
+    assert processes_with(str(run)) == []
+
+
+def test_training_outlives_its_supervisor(luff: Luff) -> None:
+    run = luff.tmp / "run"
+    process = luff.start(
+        "run", "--run", str(run), "--", sys.executable, _TRAIN, "--steps", "200", "--sleep", "0.005"
+    )
+    _wait((run / "run.json").exists, "the first step")
+    process.kill()
+    out, _ = process.communicate(timeout=120)  # until the training closes its output
+    assert "done" in out
+    _wait(lambda: processes_with(str(run)) == [], "the end of the rule worker")
+    code, shown, err = luff("show", str(run), "--json")
+    assert code == 0, err
+    assert json.loads(shown)["outcome"] == "completed"
+
+
+def _is_rule_worker(pid: int) -> bool:
+    try:
+        return b"\0_evaluate\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
