@@ -50,14 +50,20 @@ bool IsZero(const std::byte* data, std::size_t width) noexcept {
   }
 }
 
-/// Bitmap (bit i: element i is not zero), then the elements that are not zero.
+constexpr std::size_t kBitmapWord = 64;  // elements that are encoded at a time
+
+/// Bitmap (bit i: element i is not zero), then the elements that are not zero. Returns the bytes written, or
+/// more than `limit` as soon as there are more; `to` has room for a word of elements and one element beyond
+/// the limit.
 template <std::size_t kWidth>
-std::size_t EncodeBitmap(const std::byte* raw, std::size_t elements, std::byte* to) noexcept {
+std::size_t EncodeBitmap(const std::byte* raw, std::size_t elements, std::byte* to,
+                         std::size_t limit) noexcept {
   const std::size_t bitmap = static_cast<std::size_t>(BitmapBytes(elements));
   std::byte* values = to + bitmap;
-  for (std::size_t begin = 0; begin < bitmap * 8; begin += 64) {
+  if (bitmap > limit) return limit + 1;
+  for (std::size_t begin = 0; begin < bitmap * 8; begin += kBitmapWord) {
     std::uint64_t bits = 0;
-    const std::size_t end = std::min<std::size_t>(begin + 64, elements);
+    const std::size_t end = std::min<std::size_t>(begin + kBitmapWord, elements);
     for (std::size_t i = begin; i < end; ++i) {
       const std::byte* element = raw + i * kWidth;
       const bool set = !IsZero(element, kWidth);
@@ -66,6 +72,7 @@ std::size_t EncodeBitmap(const std::byte* raw, std::size_t elements, std::byte* 
       bits |= std::uint64_t{set} << (i - begin);
     }
     std::memcpy(to + begin / 8, &bits, 8);
+    if (static_cast<std::size_t>(values - to) > limit) return limit + 1;
   }
   return static_cast<std::size_t>(values - to);
 }
@@ -166,21 +173,21 @@ Codec EncodeChunk(const ChunkInfo& info, std::span<const std::byte> raw, bool tr
       std::memcpy(to->data() + kHeader, raw.data(), width);
       return finish(Codec::kConstant, width);
     }
-    const std::uint64_t limit = raw.size() - raw.size() / 8;
-    if (raw.size() >= 64 && ZeroBitmapBytes(raw, width, limit) <= limit) {
-      // One element of room: the encoder stores before it knows whether the element counts.
-      to->resize(static_cast<std::size_t>(ChunkSpace(limit + width)));
+    const std::size_t limit = raw.size() - raw.size() / 8;
+    if (raw.size() >= 64) {
+      // The encoder stores an element before it knows whether it counts, and looks at the limit once a word.
+      to->resize(static_cast<std::size_t>(ChunkSpace(limit + (kBitmapWord + 1) * width)));
       std::byte* body = to->data() + kHeader;
       const std::size_t elements = raw.size() / width;
       std::size_t stored = 0;
       switch (width) {
-        case 1: stored = EncodeBitmap<1>(raw.data(), elements, body); break;
-        case 2: stored = EncodeBitmap<2>(raw.data(), elements, body); break;
-        case 4: stored = EncodeBitmap<4>(raw.data(), elements, body); break;
-        case 8: stored = EncodeBitmap<8>(raw.data(), elements, body); break;
-        default: stored = EncodeBitmap<16>(raw.data(), elements, body); break;
+        case 1: stored = EncodeBitmap<1>(raw.data(), elements, body, limit); break;
+        case 2: stored = EncodeBitmap<2>(raw.data(), elements, body, limit); break;
+        case 4: stored = EncodeBitmap<4>(raw.data(), elements, body, limit); break;
+        case 8: stored = EncodeBitmap<8>(raw.data(), elements, body, limit); break;
+        default: stored = EncodeBitmap<16>(raw.data(), elements, body, limit); break;
       }
-      return finish(Codec::kZeroBitmap, stored);
+      if (stored <= limit) return finish(Codec::kZeroBitmap, stored);
     }
   }
   to->resize(static_cast<std::size_t>(ChunkSpace(raw.size())));
