@@ -4,6 +4,10 @@
     python benchmarks/detect.py --all --seeds 0,1  # faults too: detected, late, wrong rule or missed
     python benchmarks/detect.py --twins            # and the repaired programs of the faults
     python benchmarks/detect.py pf01 ph14          # these
+    python benchmarks/detect.py --all --twins --json R.json && python benchmarks/detect.py --table R.json
+
+The last one prints the table of docs/rules/detection.md. A finding's step counts forward and backward passes; where a
+program has several in a batch it is translated by a reference training, as the bench's own score does.
 
 Faults of rules that this version does not have are told apart: "no rule" means that none of the expected names is
 one of ours.
@@ -54,18 +58,52 @@ def findings_of(luff: str, program: str, seed: int, fixed: bool) -> tuple[int, l
         return done.returncode, [json.loads(line) for line in lines], done.stderr
 
 
-def verdict(label: dict[str, Any], findings: list[dict[str, Any]], ours: set[str]) -> str:
+def batches_of(program: str, seed: int) -> list[int]:
+    """The batch of each forward-and-backward pass, from the same training without Luff.
+
+    Passes of a pre-training come before batch 0: `luff run` sees them too.
+    """
+    sys.path.insert(0, str(HERE))
+    from faultbench import adapters, core
+    from faultbench.programs import RUNS
+
+    clock = adapters._Clock()
+    with clock.watching():
+        job = RUNS[program].build(seed, False)
+        core.seed_all(seed + 1)
+        core.train(job, clock)
+    return list(clock.passes)
+
+
+def verdict(label: dict[str, Any], findings: list[dict[str, Any]], ours: set[str], seed: int) -> str:
     """What the findings are worth on a program with a fault."""
     expected = set(label["expect_any"])
+    if any(f["rule"] in expected for f in findings):
+        batches = batches_of(label["id"], seed)
+        for f in findings:
+            f["step"] = batches[f["step"]] if f["step"] < len(batches) else f["step"]
     right = [f for f in findings if f["rule"] in expected and f["step"] >= label["onset_step"]]
     unfair = {f["rule"] for f in findings} - expected - set(label["also_ok"])
     note = f" (unfair: {', '.join(sorted(unfair))})" if unfair else ""
     if right:
         first = min(f["step"] for f in right)
+        which = next(f for f in right if f["step"] == first)
+        note = f" by {which['rule']}/{which['cause']}" + note
         return ("detected" if first <= label["detect_by_step"] else "late") + f" at {first}" + note
     if findings:
         return "wrong rule" + note
     return "missed" if expected & ours else "no rule"
+
+
+def table(results: list[dict[str, Any]], labels: dict[str, Any]) -> str:
+    """Markdown: one row per fault, with what was said about it and about its repaired twin."""
+    lines = ["| fault | what | verdict | repaired |", "| --- | --- | --- | --- |"]
+    for program in sorted({r["program"] for r in results if labels[r["program"]]["kind"] == "fault"}):
+        own = [r for r in results if r["program"] == program]
+        faulty = "; ".join(dict.fromkeys(r["verdict"] for r in own if not r["fixed"]))
+        fixed = "; ".join(dict.fromkeys(r["verdict"] for r in own if r["fixed"]))
+        lines.append(f"| {program} | {labels[program]['title']} | {faulty} | {fixed or '-'} |")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -78,10 +116,14 @@ def main() -> int:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--luff", default=str(Path(sys.executable).parent / "luff"))
     parser.add_argument("--json", help="write results to this file")
+    parser.add_argument("--table", help="print the table of results that --json has written, and run nothing")
     options = parser.parse_args()
     labels = {
         label["id"]: label for label in json.loads((HERE / "faultbench/public/labels.json").read_text())
     }
+    if options.table:
+        print(table(json.loads(Path(options.table).read_text()), labels))
+        return 0
     ours = known_rules(options.luff)
     wanted = options.programs or [
         i for i in labels if options.all or options.twins or labels[i]["kind"] == "healthy"
@@ -99,7 +141,7 @@ def main() -> int:
                     fair = set(label.get("twin_also_ok" if fixed else "also_ok", []))
                     text = "silent" if not rules - fair else "ALARM"
                 else:
-                    text = verdict(label, findings, ours)
+                    text = verdict(label, findings, ours, seed)
                 if code != 0 or ("luff: ok" not in err and "luff: done" not in err):
                     text = f"ERROR (exit code {code}): {err.strip().splitlines()[-1] if err.strip() else ''}"
                 alarms += text.startswith(("ALARM", "ERROR"))

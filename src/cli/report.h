@@ -28,6 +28,8 @@ class Teller {
  public:
   Teller(bool colour, std::size_t width) : colour_(colour), width_(width) {}
 
+  /// A finding that was told before, by an earlier part of a resumed run.
+  void Know(const rules::Finding& finding) { told_[finding.id] = finding.severity; }
   /// The text for events that came together; "" when there is nothing new in them for a person.
   [[nodiscard]] std::string Tell(const std::vector<FindingEvent>& events);
 

@@ -60,6 +60,15 @@ TEST(Teller, WorseAndHealedAreOneLineEach_ARepetitionIsNone) {
   EXPECT_EQ(teller.Tell({{finding, "healed"}}), "luff: DeadRelu relu1 has healed at step 90\n");
 }
 
+TEST(Teller, WhatAnEarlierPartOfTheRunHasTold_IsNotToldAgain) {
+  Teller teller(false, 100);
+  rules::Finding finding = Seen("relu1", 32);
+  teller.Know(finding);
+  EXPECT_EQ(teller.Tell({{finding, "update"}}), "");
+  finding.last_step = 40;
+  EXPECT_EQ(teller.Tell({{finding, "healed"}}), "luff: DeadRelu relu1 has healed at step 40\n");
+}
+
 TEST(Teller, BecomingWorseInTheSameMoment_IsToldOnceAsStop) {
   Teller teller(false, 100);
   rules::Finding worse = Seen("relu1", 32);

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -63,8 +64,16 @@ class Supervisor {
     BlockSignals();
     actions::BecomeReaper();
     // Findings of an earlier part of a resumed run are not said again.
-    if (const auto text = ReadWholeFile(env_, findings_path_, 256ULL << 20); text.ok())
-      findings_read_ = text.value().size();
+    if (const auto text = ReadWholeFile(env_, findings_path_, 256ULL << 20); text.ok()) {
+      std::size_t from = 0;
+      for (std::size_t end = 0; (end = text.value().find('\n', from)) != std::string::npos; from = end + 1) {
+        const auto parsed = rules::ParseFindingUntrusted(text.value().substr(from, end - from));
+        if (!parsed.ok()) continue;
+        before_[parsed.value().first.id] = parsed.value().first.severity;
+        teller_.Know(parsed.value().first);
+      }
+      findings_read_ = from;
+    }
     const Result<pid_t> started = StartTraining();
     if (!started.ok()) {
       PrintError(started.status());
@@ -240,6 +249,10 @@ class Supervisor {
     const auto parsed = rules::ParseFindingUntrusted(line);
     if (!parsed.ok()) return;
     const auto& [finding, event] = parsed.value();
+    if (const auto old = before_.find(finding.id); old != before_.end() && finding.severity <= old->second) {
+      events->push_back(parsed.value());
+      return;
+    }
     const auto known =
         std::find_if(findings_.begin(), findings_.end(), [&](const auto& f) { return f.id == finding.id; });
     const bool is_new = known == findings_.end();
@@ -490,6 +503,7 @@ class Supervisor {
   std::int64_t heard_ns_ = 0, status_ns_ = 0;
   long long train_step_ = -1;
   std::uint64_t findings_read_ = 0;
+  std::map<std::string, rules::Severity> before_;  // by id: findings of an earlier part of a resumed run
   std::vector<rules::Finding> findings_;
   Teller teller_;
   rules::Finding stop_finding_;

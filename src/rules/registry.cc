@@ -17,8 +17,9 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& known
 
 std::span<const RuleSpec> BuiltinRules() {
   static const std::array kRules = {
-      DeadReluSpec(),        ExplodingTensorSpec(),   LossNotDecreasingSpec(),
-      UnchangedTensorSpec(), VanishingGradientSpec(), WeightUpdateRatioSpec(),
+#define LUFF_RULE(Name) Name##Spec(),
+#include "rules/builtin_rules.inc"
+#undef LUFF_RULE
   };
   return kRules;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from .conftest import Luff
 
-_BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+_PATH = os.pathsep.join([str(Path(__file__).parents[2] / "benchmarks"), os.environ.get("PYTHONPATH", "")])
 
 
 def _findings(luff: Luff, program: str) -> list[tuple[str, str]]:
@@ -19,7 +20,7 @@ def _findings(luff: Luff, program: str) -> list[tuple[str, str]]:
     out = luff.tmp / "findings.jsonl"
     code, _, err = luff(
         "run", "--run", str(luff.tmp / "run"), "--findings", str(out), "--",
-        sys.executable, "-m", "faultbench.run", program, "--seed", "0", PYTHONPATH=str(_BENCHMARKS),
+        sys.executable, "-m", "faultbench.run", program, "--seed", "0", PYTHONPATH=_PATH,
     )  # fmt: skip
     assert code == 0, err
     assert "nothing was recorded" not in err

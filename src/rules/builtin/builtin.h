@@ -1,14 +1,12 @@
 #pragma once
 #include "luff/rules/rule.h"
 
-/// One function per built-in rule, each in a file of its own; registry.cc lists them.
+/// One function per built-in rule, each in a file of its own in this folder: dead_relu.cc has DeadReluSpec().
+/// The list is made from the names of the files (src/rules/CMakeLists.txt).
 namespace luff::rules {
 
-[[nodiscard]] RuleSpec DeadReluSpec();
-[[nodiscard]] RuleSpec ExplodingTensorSpec();
-[[nodiscard]] RuleSpec LossNotDecreasingSpec();
-[[nodiscard]] RuleSpec UnchangedTensorSpec();
-[[nodiscard]] RuleSpec VanishingGradientSpec();
-[[nodiscard]] RuleSpec WeightUpdateRatioSpec();
+#define LUFF_RULE(Name) [[nodiscard]] RuleSpec Name##Spec();
+#include "rules/builtin_rules.inc"
+#undef LUFF_RULE
 
 }  // namespace luff::rules

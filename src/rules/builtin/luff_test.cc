@@ -224,6 +224,43 @@ TEST(WeightUpdateRatio, HugeUpdatesWithoutProgress_Stop_WithProgressAreSilent) {
   EXPECT_TRUE(FindingsOf(Moving(1, 0.01), "WeightUpdateRatio").empty());
 }
 
+// The weights leap in the first interval; the loss is `after` from then on.
+FakeTrial Leap(double ratio, double after, bool second_loss = false) {
+  FakeTrial trial;
+  for (int step = 0; step < 64; ++step) {
+    const double loss = step < 3 ? 2.3 - 0.01 * step : step < 8 ? 900.0 : after + 0.01 * (step % 3);
+    trial.Step().Loss(loss).Tensor("gradient/Net_a.weight", Role::kGradient, {1});
+    if (second_loss) trial.Loss(1.0, "MSELoss_output_0");
+    if (step % 8 != 0 || step == 0) continue;
+    trial.Difference("Net_a.weight", 1, step == 8 ? ratio * 2 : 0.01, step == 8 ? 2 : 2 * ratio, 1);
+    trial.Difference("Net_b.weight", 1, 0.01, 1, 1);
+  }
+  return trial;
+}
+
+TEST(WeightUpdateRatio, WeightsOverwrittenInOneInterval_StopWhenTheLossIsNoBetterThanBefore) {
+  const auto findings = FindingsOf(Leap(500, 2.4), "WeightUpdateRatio");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "overwritten");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].tensor, "Net_a.weight");
+  EXPECT_EQ(findings[0].since_step, 0);
+  EXPECT_EQ(findings[0].step, 40);
+  EXPECT_TRUE(FindingsOf(Leap(500, 2.2), "WeightUpdateRatio").empty());        // it has learnt from it
+  EXPECT_TRUE(FindingsOf(Leap(5, 2.4), "WeightUpdateRatio").empty());          // no leap
+  EXPECT_TRUE(FindingsOf(Leap(500, 2.4, true), "WeightUpdateRatio").empty());  // which loss would count?
+}
+
+TEST(WeightUpdateRatio, NoUpdateChangesABit_IsToldAsZero) {
+  const auto findings = FindingsOf(Moving(0, 0), "WeightUpdateRatio");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "small");
+  EXPECT_NE(findings[0].what.find("no weight has moved at all in 48 updates"), std::string::npos)
+      << findings[0].what;
+  EXPECT_NE(findings[0].why.find("every update is lost in rounding"), std::string::npos);
+  EXPECT_EQ(findings[0].what.find("inf"), std::string::npos);
+}
+
 TEST(WeightUpdateRatio, NoWeightMoves_Warns_OrdinaryUpdatesAreSilent) {
   EXPECT_EQ(FindingsOf(Moving(1e-8, 0), "WeightUpdateRatio").at(0).cause, "small");
   EXPECT_TRUE(FindingsOf(Moving(1e-3, 0), "WeightUpdateRatio").empty());

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -72,13 +73,16 @@ class Original final : public Rule {
 // |W_s - W_p| / |W_p| (norms) over one capture interval, u updates. Too large: r > large in `rows` intervals
 // in a row while the loss does not improve or has become worse than its best. Too small: r / u of every
 // trainable weight below small for at least 48 updates and 2 % of all so far, while the loss is no longer
-// falling.
+// falling. Overwritten: sqrt(sum |W_s - W_p|^2 / sum |W_p|^2) over all weights > overwritten in one interval,
+// and `settle` updates later the loss is not below its level at the beginning of that interval.
 
 struct Limits {
   double large = 1.0;
   std::int64_t rows = 3;
   double small = 1e-6;
   std::int64_t updates = 48;
+  double overwritten = 10;
+  std::int64_t settle = 32;
 };
 
 class Luff final : public Rule {
@@ -88,12 +92,13 @@ class Luff final : public Rule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
-    tracker_.OnStep(view.trial, view.rows);
+    FollowLoss(tracker_.OnStep(view.trial, view.rows));
     for (const auto& entry : view.rows.summaries) {
       if (view.trial.tensor(entry.tensor).role == Role::kGradient && entry.summary.abs_sum > 0) {
         with_gradient_[ParameterOfGradient(view.trial.tensor(entry.tensor).name)] = info.update;
       }
     }
+    Move move;
     bool any = false;
     bool all_small = true;
     double largest = 0;
@@ -105,6 +110,7 @@ class Luff final : public Rule {
       const auto gradient = with_gradient_.find(name);
       Weight& weight = weights_[fmt::format("{}\n{}", entry.worker, name)];
       const std::int64_t updates = info.update - weight.last_update;
+      move.Add(entry, name);
       const bool measured = weight.last_update >= 0 && updates > 0;
       const std::int64_t before = weight.last_update;
       weight.last_update = info.update;
@@ -129,6 +135,7 @@ class Luff final : public Rule {
       }
     }
     if (any) Small(view, all_small, largest, lead, std::move(others), sink);
+    Overwritten(view, move, sink);
   }
 
   [[nodiscard]] std::string SaveState() const override {
@@ -140,6 +147,9 @@ class Luff final : public Rule {
     json["gradients"] = with_gradient_;
     json["small"] = {small_since_step_, small_since_update_};
     json["open"] = open_small_;
+    json["level"] = {level_, level_step_, recent_};
+    const Leap& l = leap_;
+    json["leap"] = {l.update, l.step, l.since, l.level, l.ratio, l.worker, l.tensor, l.largest};
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
@@ -154,6 +164,19 @@ class Luff final : public Rule {
       small_since_step_ = json.at("small").at(0);
       small_since_update_ = json.at("small").at(1);
       open_small_ = json.at("open").get<std::string>();
+      const Json& level = json.at("level");
+      level_ = level.at(0).is_null() ? std::nan("") : level.at(0).get<double>();
+      level_step_ = level.at(1);
+      recent_ = level.at(2).get<std::deque<double>>();
+      const Json& leap = json.at("leap");
+      leap_ = {leap.at(0),
+               leap.at(1),
+               leap.at(2),
+               leap.at(3),
+               leap.at(4),
+               leap.at(5),
+               leap.at(6).get<std::string>(),
+               leap.at(7)};
     } catch (const std::exception& error) {
       return Corruption(error.what());
     }
@@ -166,6 +189,103 @@ class Luff final : public Rule {
     std::int64_t large_rows = 0;
     std::int64_t since = -1;
   };
+
+  // All weights of one worker over one interval.
+  struct Move {
+    double moved_sq = 0, before_sq = 0, largest = 0;
+    std::uint32_t worker = 0;
+    std::string tensor;  // that moved most, beside its size
+    bool any = false;
+
+    void Add(const query::Trial::FormEntry& entry, const std::string& name) {
+      const double moved = entry.row.values[1];
+      const double before = entry.row.values[5];
+      if (!std::isfinite(moved) || !std::isfinite(before)) return;
+      if (!any) worker = entry.worker;
+      any = true;
+      if (entry.worker != worker) return;
+      moved_sq += moved;
+      before_sq += before;
+      if (before > 0 && moved / before > largest) {
+        largest = moved / before;
+        tensor = name;
+      }
+    }
+  };
+
+  // A move far beyond the weights' size, and what the loss was before it.
+  struct Leap {
+    std::int64_t update = -1, step = 0, since = 0;  // update < 0: none is being watched
+    double level = 0, ratio = 0;
+    std::uint32_t worker = 0;
+    std::string tensor;
+    double largest = 0;
+  };
+
+  // Mean of the last kLevel losses. Runs with several losses have no level.
+  void FollowLoss(const std::vector<LossValue>& losses) {
+    for (const LossValue& loss : losses) {
+      if (tracker_.series().size() != 1 || !std::isfinite(loss.value)) continue;
+      recent_.push_back(loss.value);
+      if (recent_.size() > kLevel) recent_.pop_front();
+      if (std::isnan(level_)) level_ = loss.value;
+      break;
+    }
+  }
+  [[nodiscard]] double Level() const {
+    double sum = 0;
+    for (const double value : recent_) sum += value;
+    return sum / static_cast<double>(recent_.size());
+  }
+
+  void Overwritten(const StepView& view, const Move& move, Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    if (tracker_.series().size() != 1 || recent_.empty()) {
+      leap_.update = -1;
+      return;
+    }
+    if (leap_.update >= 0 && info.update - leap_.update >= limits_.settle) {
+      const double now = Level();
+      if (now >= leap_.level) {
+        Finding finding;
+        finding.page = kPage;
+        finding.cause = "overwritten";
+        finding.severity = Severity::kStop;
+        finding.tensor = leap_.tensor;
+        finding.worker = leap_.worker;
+        finding.step = finding.last_step = info.mode_step;
+        finding.global_step = info.global_step;
+        finding.update = info.update;
+        finding.since_step = leap_.since;
+        finding.what = fmt::format(
+            "the weights moved by {:.2g} times their own size between steps {} and {} ({} by {:.2g})",
+            leap_.ratio, leap_.since, leap_.step, leap_.tensor, std::sqrt(leap_.largest));
+        finding.why = fmt::format(
+            "what they were is lost, and {} updates later the loss is {:.4g}, not below the {:.4g} of before",
+            info.update - leap_.update, now, leap_.level);
+        finding.remedy = "lower the learning rate (by ten to a hundred), warm it up, or clip gradients";
+        finding.causes = {"learning rate far too high", "gradients of a bad batch or a bad initialisation"};
+        finding.evidence = {{"ratio", leap_.ratio},
+                            {"largest_ratio", std::sqrt(leap_.largest)},
+                            {"loss_before", leap_.level},
+                            {"loss", now}};
+        finding.threshold = fmt::format(
+            "all weights together above {:g} in one interval, and no better loss {} "
+            "updates later (Luff)",
+            limits_.overwritten, limits_.settle);
+        sink.Report(std::move(finding));
+      }
+      leap_.update = -1;
+    }
+    if (!move.any) return;
+    const double ratio = std::sqrt(move.moved_sq / move.before_sq);
+    if (leap_.update < 0 && std::isfinite(ratio) && ratio > limits_.overwritten) {
+      leap_ = {info.update, info.mode_step, level_step_, level_,
+               ratio,       move.worker,    move.tensor, move.largest};
+    }
+    level_ = Level();
+    level_step_ = info.mode_step;
+  }
 
   void Large(const StepView& view, const query::Trial::FormEntry& entry, const Weight& weight, double ratio,
              Sink& sink) {
@@ -252,6 +372,11 @@ class Luff final : public Rule {
       with_gradient_;  // name -> update of its last gradient that was not zero
   std::int64_t small_since_step_ = -1, small_since_update_ = -1;
   std::string open_small_;
+  static constexpr std::size_t kLevel = 8;
+  std::deque<double> recent_;    // losses
+  double level_ = std::nan("");  // of the loss at the last capture; before one, its first value
+  std::int64_t level_step_ = 0;  // that capture
+  Leap leap_;
 };
 
 }  // namespace
@@ -259,7 +384,7 @@ class Luff final : public Rule {
 RuleSpec WeightUpdateRatioSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 1;
+  spec.version = 2;  // 2: cause "overwritten"
   spec.page = kPage;
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.parameters = {
@@ -274,6 +399,10 @@ RuleSpec WeightUpdateRatioSpec() {
        "norm of the change per update beside the norm of the weights, of every weight (Luff)"},
       {"updates", "48", "48",
        "updates for which all are small; at least 2 % of all so far, for schedules that end at zero (Luff)"},
+      {"overwritten", "10", "10",
+       "norm of the change of all weights over one interval beside their norm (Luff)"},
+      {"settle", "32", "32",
+       "updates after such a change until the loss has to be below its level again (Luff)"},
   };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     const bool original = IsOriginal(parameters);
@@ -300,6 +429,8 @@ RuleSpec WeightUpdateRatioSpec() {
     LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
     LUFF_ASSIGN_OR_RETURN(limits.small, ParseDouble(TextOf(parameters, "small")));
     LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
+    LUFF_ASSIGN_OR_RETURN(limits.overwritten, ParseDouble(TextOf(parameters, "overwritten")));
+    LUFF_ASSIGN_OR_RETURN(limits.settle, ParseInt(TextOf(parameters, "settle")));
     if (interval < 1) return InvalidArgument("'interval' must be at least 1");
     if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(settings));
     return std::unique_ptr<Rule>(new Luff(limits));
