@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from cases import CASES
 HERE = Path(__file__).parent
 
 
-def _train(*arguments):
+WAYS = {"bare": [], "default": ["--fake", "--roles", "default"], "all": ["--fake", "--roles", "all"]}
+
+
+def _train(arguments):
     done = subprocess.run(
         [sys.executable, str(HERE / "cases.py"), *arguments],
         capture_output=True,
@@ -26,13 +30,19 @@ def _train(*arguments):
 
 
 @pytest.fixture(scope="module")
-def bare():
-    return _train()
+def trained():
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(WAYS, pool.map(_train, WAYS.values()), strict=True))
+
+
+@pytest.fixture(scope="module")
+def bare(trained):
+    return trained["bare"]
 
 
 @pytest.fixture(scope="module", params=["default", "all"])
-def watched(request):
-    return _train("--fake", "--roles", request.param)
+def watched(request, trained):
+    return trained[request.param]
 
 
 @pytest.mark.parametrize("name", CASES)

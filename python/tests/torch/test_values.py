@@ -247,10 +247,22 @@ def test_what_cannot_be_read_is_a_gap(watched):
     model(torch.tensor([1, 1, 3])).sum().backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert ("gradient/Embedding_weight", 7) in session.train()[0].gaps
-    meta = nn.Linear(2, 2, device="meta")
-    optimizer = torch.optim.SGD(meta.parameters(), lr=0.1)
-    meta(torch.zeros(1, 2, device="meta")).sum().backward()
-    optimizer.step()
+
+
+def test_tensors_of_another_device_are_gaps_and_nothing_is_copied_from_it(watched):
+    """No accelerator here: "meta" is a device whose memory cannot be read, and where reading a number would raise."""
+    _, session = watched(ALL)
+    model = nn.Sequential(nn.Linear(2, 2, device="meta"), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.zeros(1, 2, device="meta")).sum().backward()
+        optimizer.step()
+    step = session.train()[-1]
+    for name in ("Sequential_0.weight", "gradient/Sequential_0.weight", "0_output_0", "loss_output_0"):
+        assert (name, 7) in step.gaps
+    assert step.values == {}
+    assert step.scalars["optimizer/SGD.group0.lr"] == 0.1
 
 
 def test_compiled_activations_are_a_gap(watched):

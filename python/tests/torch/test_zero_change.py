@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import luff
@@ -71,6 +72,16 @@ def python(*arguments, env, check=True, command=(sys.executable,)):
     return done
 
 
+def bare_and_seen(*arguments, run, config=None, check=True):
+    """The same program without and with Luff, both at once."""
+    with ThreadPoolExecutor(2) as pool:
+        both = [
+            pool.submit(python, *(a(env) if callable(a) else a for a in arguments), env=env, check=check)
+            for env in (environment(), environment(run, config))
+        ]
+        return [one.result() for one in both]
+
+
 def workers(run):
     return sorted(path.name for path in Path(run).glob("w[0-9]*"))
 
@@ -78,8 +89,7 @@ def workers(run):
 def test_an_unchanged_script_is_recorded_and_computes_the_same(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(inside="pass"))
-    bare = python(str(script), env=environment())
-    seen = python(str(script), env=environment(tmp_path / "run"))
+    bare, seen = bare_and_seen(str(script), run=tmp_path / "run")
     assert seen.stdout == bare.stdout
     assert seen.stderr == bare.stderr
     assert workers(tmp_path / "run") == ["w0000"]
@@ -152,8 +162,7 @@ def test_a_forked_child_that_trains_is_a_worker_of_its_own(tmp_path):
 def test_the_process_ends_as_it_would_without_luff(tmp_path, inside, code, reason):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(inside=inside))
-    bare = python(str(script), env=environment(), check=False)
-    seen = python(str(script), env=environment(tmp_path / "run"), check=False)
+    bare, seen = bare_and_seen(str(script), run=tmp_path / "run", check=False)
     assert bare.returncode == seen.returncode == code
     assert bare.stderr.splitlines()[-1:] == seen.stderr.splitlines()[-1:]
     trial = luff.open_trial(tmp_path / "run")  # and nothing of what came before is lost
@@ -172,15 +181,15 @@ def free_port():
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_are_two_workers_of_one_run(tmp_path, kind):
-    def launch(run, folder):
-        folder.mkdir()
-        script = [str(HERE / "distributed_script.py"), kind, str(folder)]
-        port = f"--master-port={free_port()}"
-        command = ["-m", "torch.distributed.run", "--nproc-per-node=2", port, *script]
-        return python(*command, env=environment(run, RAW))
+    def folder(env):
+        made = tmp_path / ("seen" if "LUFF_SESSION" in env else "bare")
+        made.mkdir()
+        return str(made)
 
     run = tmp_path / "run"
-    bare, seen = launch(None, tmp_path / "bare"), launch(run, tmp_path / "seen")
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2"]
+    script = [lambda _: f"--master-port={free_port()}", str(HERE / "distributed_script.py"), kind, folder]
+    bare, seen = bare_and_seen(*launcher, *script, run=run, config=RAW)
     assert sorted(seen.stdout.splitlines()) == sorted(bare.stdout.splitlines())
     assert workers(run) == ["w0000", "w0001"]
     trial = luff.open_trial(run)
@@ -272,8 +281,7 @@ def test_functional_losses_of_an_evaluation(tmp_path):
     """They are recorded, and whatever else is done with the functions works as without Luff."""
     script = tmp_path / "train.py"
     script.write_text(FUNCTIONAL)
-    bare = python("-W", "ignore", str(script), env=environment())
-    seen = python("-W", "ignore", str(script), env=environment(tmp_path / "run"))
+    bare, seen = bare_and_seen("-W", "ignore", str(script), run=tmp_path / "run")
     assert seen.stdout == bare.stdout
     assert seen.stderr == bare.stderr
     printed = [line.split() for line in bare.stdout.splitlines()[:20]]
