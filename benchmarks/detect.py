@@ -90,8 +90,10 @@ def verdict(label: dict[str, Any], findings: list[dict[str, Any]], ours: set[str
         which = next(f for f in right if f["step"] == first)
         note = f" by {which['rule']}/{which['cause']}" + note
         return ("detected" if first <= label["detect_by_step"] else "late") + f" at {first}" + note
-    if findings:
+    if unfair:
         return "wrong rule" + note
+    if findings:
+        return "consequence only: " + ", ".join(sorted({f"{f['rule']}/{f['cause']}" for f in findings}))
     return "missed" if expected & ours else "no rule"
 
 
@@ -116,13 +118,15 @@ def main() -> int:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--luff", default=str(Path(sys.executable).parent / "luff"))
     parser.add_argument("--json", help="write results to this file")
-    parser.add_argument("--table", help="print the table of results that --json has written, and run nothing")
+    parser.add_argument(
+        "--table", nargs="+", help="print the table of results that --json has written, and run nothing"
+    )
     options = parser.parse_args()
     labels = {
         label["id"]: label for label in json.loads((HERE / "faultbench/public/labels.json").read_text())
     }
     if options.table:
-        print(table(json.loads(Path(options.table).read_text()), labels))
+        print(table([r for file in options.table for r in json.loads(Path(file).read_text())], labels))
         return 0
     ours = known_rules(options.luff)
     wanted = options.programs or [

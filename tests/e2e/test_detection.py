@@ -1,4 +1,7 @@
-"""Programs of the fault bench under `luff run`: healthy ones are silent, faults get the rule that fits them."""
+"""Programs of the fault bench under `luff run`: healthy ones are silent, faults get the rule that fits them.
+
+A few short programs; benchmarks/detect.py runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def _findings(luff: Luff, program: str) -> list[tuple[str, str]]:
     return [(finding["rule"], finding["severity"]) for finding in found]
 
 
-@pytest.mark.parametrize("program", ["ph02", "ph05", "ph11", "ph14", "ph18"])
+@pytest.mark.parametrize("program", ["ph02", "ph11", "ph14"])
 def test_healthy_program_is_silent(luff: Luff, program: str) -> None:
     assert _findings(luff, program) == []
 
@@ -37,9 +40,8 @@ def test_healthy_program_is_silent(luff: Luff, program: str) -> None:
 @pytest.mark.parametrize(
     ("program", "rules"),
     [
-        ("pf01", {"VanishingGradient", "LossNotDecreasing"}),
         ("pf03", {"DeadRelu"}),
-        ("pf09", {"ExplodingTensor"}),
+        ("pf07", {"WeightUpdateRatio"}),
         ("pf11", {"UnchangedTensor"}),
     ],
 )
