@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from luff._codes import Role
+from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch._describe import describe
-from luff.torch._memory import Layouts, is_readable, read_scalar
+from luff.torch._memory import Layouts, is_readable, local_part, read_scalar
 from luff.torch._names import Names, class_name
 from luff.torch._tables import Table
 
@@ -268,12 +268,26 @@ class Recorder:
                     if number is None:
                         number = self.number(f"optimizer/{record.name}.{key}/{name}", _STATE)
                         record.states[(name, key)] = number
-                    if self.session.due_tensor(number) and is_readable(value):
-                        layout = self.layouts.find(value)
-                        if layout >= 0 and value.data_ptr():
-                            self.session.capture_one(number, layout, value.data_ptr())
-                            count += 1
+                    forms = self.session.due_tensor(number)
+                    if forms and self._state(number, value):
+                        count += 1
+                    elif forms:
+                        self.session.gap(number, int(GapReason.UNSUPPORTED), forms, 1)
         return count
+
+    def _state(self, number: int, value: Any) -> bool:
+        """Captures one tensor of an optimizer's state, of a sharded one the local part; False if it cannot be read."""
+        place = None
+        if not is_readable(value):
+            value, place = local_part(value)
+            if value is None or not is_readable(value):
+                return False
+        layout = self.layouts.find(value) if place is None else self.layouts.find_shard(value, place)
+        address = value.data_ptr()
+        if layout < 0 or (not address and value.numel()):
+            return False
+        self.session.capture_one(number, layout, address)
+        return True
 
 
 def _group_of(optimizer: Any, parameter: Any) -> int:

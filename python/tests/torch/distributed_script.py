@@ -50,6 +50,10 @@ def main(kind, folder):
             truth[f"{step}/{name.removeprefix('module.')}"] = local(parameter)
             truth[f"{step}/gradient/{name.removeprefix('module.')}"] = local(parameter.grad)
         optimizer.step()
+        for name, parameter in model.named_parameters():
+            truth[f"{step}/state/{name.removeprefix('module.')}"] = local(
+                optimizer.state[parameter]["exp_avg"]
+            )
         say(f"rank {rank} loss {loss.item().hex()}")
     for name, parameter in model.named_parameters():
         say(f"rank {rank} {name.removeprefix('module.')} {local(parameter).astype(float).sum().hex()}")

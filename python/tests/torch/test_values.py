@@ -259,7 +259,8 @@ def test_tensors_of_another_device_are_gaps_and_nothing_is_copied_from_it(watche
         model(torch.zeros(1, 2, device="meta")).sum().backward()
         optimizer.step()
     step = session.train()[-1]
-    for name in ("Sequential_0.weight", "gradient/Sequential_0.weight", "0_output_0", "loss_output_0"):
+    names = ["Sequential_0.weight", "gradient/Sequential_0.weight", "0_output_0", "loss_output_0"]
+    for name in [*names, "optimizer/SGD.momentum_buffer/Sequential_0.weight"]:
         assert (name, 7) in step.gaps
     assert step.values == {}
     assert step.scalars["optimizer/SGD.group0.lr"] == 0.1

@@ -41,7 +41,7 @@ print(loss.item().hex())
 RAW = {
     "collections": [
         {"name": name, "forms": ["raw", "summary"], "save": {"save_interval": 1}}
-        for name in ("weights", "biases", "gradients")
+        for name in ("weights", "biases", "gradients", "optimizer_state")
     ]
 }
 
@@ -201,15 +201,19 @@ def test_two_ranks_are_two_workers_of_one_run(tmp_path, kind):
         with np.load(tmp_path / "bare" / f"rank{rank}.npz") as truth:
             for key, wanted in truth.items():
                 step, _, name = key.partition("/")
-                gradient, name = name.startswith("gradient/"), name.removeprefix("gradient/")
+                what, _, name = name.rpartition("/")
                 if name == "loss":
                     name = "CrossEntropyLoss_output_0"
                 else:
-                    name = f"gradient/{prefix}{name}" if gradient else f"{prefix}{name}"
+                    name = (
+                        {"": "", "gradient": "gradient/", "state": "optimizer/AdamW.exp_avg/"}[what]
+                        + prefix
+                        + name
+                    )
                 got = trial.tensor(name).value(int(step), "TRAIN", rank)
                 assert np.array_equal(np.asarray(got).reshape(wanted.shape), wanted), (rank, step, name)
                 compared += 1
-    assert compared == 2 * 6 * 9
+    assert compared == 2 * 6 * 13
     if kind == "fsdp":  # local shards: halves of 16 and of 4 rows, with their place in the whole
         weight = trial.tensor(f"{prefix}0.weight")
         assert [weight.shard(3, "TRAIN", rank) for rank in range(2)] == [((16, 6), (0, 0)), ((16, 6), (8, 0))]
