@@ -21,6 +21,7 @@ __all__ = ["OptimizerRecord", "Recorder"]
 _WEIGHT, _BIAS, _GRADIENT = int(Role.WEIGHT), int(Role.BIAS), int(Role.GRADIENT)
 _BUFFER, _STATE, _SETTING = int(Role.BUFFER), int(Role.OPTIMIZER_STATE), int(Role.OPTIMIZER_SETTING)
 _MAX_DESCRIPTIONS = 64
+_NUMBERS = (float, int)
 
 
 class OptimizerRecord:
@@ -221,8 +222,8 @@ class Recorder:
                 record.plan = []  # made anew at the next step
             for key, number in numbers:
                 value = group.get(key)
-                if type(value) is float:
-                    scalar(number, value)
+                if type(value) in _NUMBERS:
+                    scalar(number, float(value))
                 else:
                     self._setting(number, value)
             if betas:
