@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Guard, Session, StepClock
 from luff.torch._batch import batch_hash
+from luff.torch._given import Given
 from luff.torch._losses import Losses
 from luff.torch._memory import read_scalar
 from luff.torch._modules import ModuleCapture
@@ -40,7 +40,6 @@ _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 _OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
 _OF_THE_NEXT = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP)})  # after an update
-_MAX_WAITING_BYTES = 64 << 20
 
 
 class Machine:
@@ -64,9 +63,7 @@ class Machine:
         self._opener = opener
         self._eager = eager
         self._early: list[tuple[int, int, int]] = []
-        self._waiting_scalars: list[tuple[int, float]] = []
-        self._waiting_values: list[tuple[int, int, bytes]] = []
-        self._waiting_bytes = 0
+        self._given = Given()
         self.waiting_evals: deque[list[tuple[int, float]]] = deque()
         self._optimizers: list[Any] = []  # made before the session was opened
         self._called: dict[int, Any] = {}
@@ -126,18 +123,9 @@ class Machine:
             return
         session.begin_step(step.mode, self.clock.mode_steps[step.mode])
         step.begun = True
-        if self._waiting_scalars:
-            for number, value in self._waiting_scalars:
-                session.scalar(number, value)
+        if self._given:
             step.captured = True
-            self._waiting_scalars.clear()
-        if self._waiting_values:
-            for number, layout, data in self._waiting_values:
-                buffer = np.frombuffer(data, dtype=np.uint8)
-                session.capture_one(number, layout, int(buffer.__array_interface__["data"][0]))
-            step.captured = True
-            self._waiting_values.clear()
-            self._waiting_bytes = 0
+            self._given.hand_over(session)
 
     def new_train(self) -> Step:
         """Opens a TRAIN step."""
@@ -298,9 +286,7 @@ class Machine:
             self.publish_step(step)
             step = self.step
         if step is not None:
-            if (
-                step.captured
-            ):  # cannot be interrupted: the evaluation is counted after it, with its losses only
+            if step.captured:  # not to be interrupted: the evaluation counts after it, with its losses only
                 if len(self.waiting_evals) < MAX_WAITING:
                     self.waiting_evals.append([])
                 return
@@ -597,8 +583,8 @@ class Machine:
         step = self.step
         if step is not None and step.begun and step.decided:
             self.session.scalar(number, value)
-        elif len(self._waiting_scalars) < MAX_WAITING:
-            self._waiting_scalars.append((number, value))
+        else:
+            self._given.scalar(number, value)
 
     def tensor(self, name: str, number_role: int, layout: int, data: Any) -> None:
         """A value given by the user, as (address) of live memory or bytes kept until the next step."""
@@ -609,10 +595,5 @@ class Machine:
         address, size = data
         if step is not None and step.begun and step.decided:
             self.session.capture_one(number, layout, address)
-        elif self._waiting_bytes + size <= _MAX_WAITING_BYTES and len(self._waiting_values) < MAX_WAITING:
-            import ctypes
-
-            self._waiting_bytes += size
-            self._waiting_values.append((number, layout, ctypes.string_at(address, size)))
         else:
-            self.session.gap(number, int(GapReason.TOO_MANY), 0, 1)
+            self._given.value(self.session, number, layout, address, size)

@@ -28,8 +28,7 @@ STEPS = 6
 
 
 def case(function):
-    CASES[function.__name__] = function
-    return function
+    return CASES.setdefault(function.__name__, function)
 
 
 def net(dropout=0.1):
@@ -141,10 +140,8 @@ def module_called_twice():
 
 @case
 def two_optimizers_gan():
-    generator, critic = (
-        nn.Sequential(nn.Linear(4, 6)),
-        nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1)),
-    )
+    generator = nn.Sequential(nn.Linear(4, 6))
+    critic = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
     g_opt, c_opt = torch.optim.Adam(generator.parameters()), torch.optim.Adam(critic.parameters())
     bce = nn.BCEWithLogitsLoss()
     losses = []
@@ -297,9 +294,7 @@ def grad_scaler_clipped():
 def clipping():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return loop(model, optimizer, after=lambda m: nn.utils.clip_grad_norm_(m.parameters(), max_norm=0.05)), [
-        model
-    ]
+    return loop(model, optimizer, after=lambda m: nn.utils.clip_grad_norm_(m.parameters(), 0.05)), [model]
 
 
 @case
@@ -537,9 +532,8 @@ def double_and_dicts():
     losses = []
     for x, y in batches():
         optimizer.zero_grad()
-        loss = F.cross_entropy(
-            model({"x": x.double()}, scale=torch.tensor(2.0, dtype=torch.float64))["logits"], y
-        )
+        out = model({"x": x.double()}, scale=torch.tensor(2.0, dtype=torch.float64))
+        loss = F.cross_entropy(out["logits"], y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
