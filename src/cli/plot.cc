@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/heat_map.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -37,10 +38,11 @@ Series SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
   }
   if (!series.step.empty()) return series;
   const auto columns = ValueOrExit(trial.Summaries(id, mode, worker));
-  series.step = columns.global_step;
+  series.step.assign(columns.global_step.begin(), columns.global_step.end());
   const bool loss = trial.tensor(id).role == query::Role::kLoss;
   if (!loss) series.name += " (l2 norm)";
-  series.value = loss ? columns.mean : columns.l2;
+  const auto& value = loss ? columns.mean : columns.l2;
+  series.value.assign(value.begin(), value.end());
   return series;
 }
 
@@ -108,10 +110,10 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string python = (self.parent_path() / "python").string();
-  std::vector<std::string> words = {python,  "-m",        "luff._verbs.plot", options.run,
-                                    "--out", options.out, "--mode",           options.mode};
+  std::vector<std::string> words = {python,      "-m",     "luff._verbs.plot", "--out",
+                                    options.out, "--mode", options.mode};
   if (options.worker) words.insert(words.end(), {"--worker", std::to_string(*options.worker)});
-  words.emplace_back("--");
+  words.insert(words.end(), {"--", options.run});
   words.insert(words.end(), options.names.begin(), options.names.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -135,7 +137,16 @@ void Plot(const PlotOptions& options) {
                Escaped(options.run));
   const std::size_t width = std::clamp<std::size_t>(TerminalWidth(), 40, 120) - 16;
   for (const std::string& name : names) {
-    Draw(SeriesOf(*trial, ValueOrExit(trial->FindTensor(name)), mode, options.worker), width, 8);
+    const query::TensorId id = ValueOrExit(trial->FindTensor(name));
+    // Of what is asked for by name the whole distribution, where it was recorded.
+    if (!options.names.empty()) {
+      const std::string map = HeatMap(*trial, id, mode, options.worker, width, 12);
+      if (!map.empty()) {
+        fmt::print("{} (share of elements)\n{}\n", Escaped(trial->tensor(id).name), map);
+        continue;
+      }
+    }
+    Draw(SeriesOf(*trial, id, mode, options.worker), width, 8);
   }
   ExitWith(kExitOk);
 }

@@ -1,11 +1,28 @@
 #include "cli/reading.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
 namespace luff::cli {
+namespace {
+
+void NameNonFinite(Json* json) {
+  if (json->is_structured()) {
+    for (Json& item : *json) NameNonFinite(&item);
+  } else if (json->is_number_float()) {
+    const auto number = json->get<double>();
+    if (std::isnan(number))
+      *json = "NaN";
+    else if (std::isinf(number))
+      *json = number > 0 ? "Infinity" : "-Infinity";
+  }
+}
+
+}  // namespace
 
 void AddRunOption(CLI::App* verb, ReadOptions* options) {
   verb->add_option("RUN", options->run, "The run directory")->required();
@@ -29,7 +46,8 @@ std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options) {
 
 query::Mode ModeOrExit(const ReadOptions& options) { return ValueOrExit(query::ParseMode(options.mode)); }
 
-void PrintJson(const Json& json, int indent) {
+void PrintJson(Json json, int indent) {
+  NameNonFinite(&json);
   fmt::print("{}\n", json.dump(indent, ' ', false, Json::error_handler_t::replace));
 }
 

@@ -32,8 +32,9 @@ template <typename T>
 [[nodiscard]] T ValueOrExit(Result<T> result);
 [[noreturn]] void ExitWithError(const Status& status);
 
-/// One line of JSON on stdout; invalid UTF-8 is replaced, NaN and Inf become null.
-void PrintJson(const Json& json, int indent = 2);
+/// One line of JSON on stdout; invalid UTF-8 is replaced; JSON has no numbers for NaN and infinities, they
+/// are the strings "NaN", "Infinity" and "-Infinity".
+void PrintJson(Json json, int indent = 2);
 /// "12.3 MiB".
 [[nodiscard]] std::string SizeText(std::uint64_t bytes);
 [[nodiscard]] std::string NumberText(double value);

@@ -80,7 +80,9 @@ std::vector<GapGroup> Grouped(const std::vector<query::GapInfo>& gaps) {
 
 std::string GapText(const GapGroup& gap) {
   std::string text = gap.reason;
-  if (gap.count > 0) text += fmt::format(": {} times {}", gap.count, gap.forms.empty() ? "rows" : gap.forms);
+  if (gap.count > 0)
+    text += fmt::format(": {} {}", gap.count == 1 ? "once" : fmt::format("{} times", gap.count),
+                        gap.forms.empty() ? "rows" : gap.forms);
   if (gap.of.size() == 1) text += " of " + Escaped(*gap.of.begin());
   if (gap.of.size() > 1) text += fmt::format(" of {} tensors", gap.of.size());
   if (gap.last_step < 0) return text;

@@ -4,8 +4,10 @@
 #include <set>
 
 #include "luff/base/env.h"
+#include "luff/format/live.h"
 #include "luff/store/reader.h"
 #include "luff/store/verify.h"
+#include "luff/tensor/hash.h"
 #include "store/paths.h"
 
 namespace luff::store {
@@ -20,15 +22,19 @@ class Verifier {
   Verifier(std::string run_path, VerifyReport* report) : root_(std::move(run_path)), report_(report) {}
 
   Status Worker(const WorkerReader& worker) {
+    worker_ = &worker;
+    const std::uint64_t published = PublishedPosition(worker.folder());  // before the files: they only grow
     LUFF_ASSIGN_OR_RETURN(const auto names, Env::Real().List(worker.folder()));
     std::uint64_t newest = 0;
     for (const std::string& name : names) {
       if (const auto parsed = ParseStreamFileName(name); parsed && parsed->meta)
         newest = std::max(newest, parsed->sequence);
     }
+    bool published_found = format::PositionSequence(published) == 0;
     for (const std::string& name : names) {
       const auto parsed = ParseStreamFileName(name);
       if (!parsed) continue;
+      if (parsed->meta && parsed->sequence == format::PositionSequence(published)) published_found = true;
       const std::string path = worker.folder() + "/" + name;
       const auto file = MappedFile::Open(path);
       if (!file.ok()) {
@@ -39,17 +45,53 @@ class Verifier {
       report_->bytes += (*file)->bytes().size();
       if (parsed->meta) {
         Segment(path, (*file)->bytes(), parsed->sequence, parsed->sequence == newest);
+        const std::uint64_t length = format::PositionLength(published);
+        if (parsed->sequence == format::PositionSequence(published) && parsed->generation == 0 &&
+            (*file)->bytes().size() < length) {
+          Tell(path, (*file)->bytes().size(),
+               "the file ends here, its writer had published " + std::to_string(length) +
+                   " bytes; the steps behind it are lost");
+        }
       } else if (worker.IsRetired(static_cast<std::uint32_t>(parsed->sequence))) {
         Note(path + ": retired by retention and not yet removed");
       } else {
         Payload(path, (*file)->bytes(), parsed->sequence);
       }
     }
+    if (!published_found) {
+      Tell(worker.folder() + "/" + MetaFileName(format::PositionSequence(published)), 0,
+           "the file is missing, its writer had published " +
+               std::to_string(format::PositionLength(published)) + " bytes; its steps are lost");
+    }
     for (const auto& segment : worker.segments()) References(worker, *segment);
     return Status::Ok();
   }
 
  private:
+  /// What the live page says was published; 0 without a page that is whole (a copy of a run may have none).
+  static std::uint64_t PublishedPosition(const std::string& folder) {
+    const auto text = ReadWholeFile(Env::Real(), folder + "/live", 1 << 16);
+    if (!text.ok() || text->size() < sizeof(format::LivePage)) return 0;
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(*text));
+    std::uint64_t magic = 0;
+    std::uint64_t checksum = 0;
+    std::uint64_t position = 0;
+    std::memcpy(&magic, bytes.data() + offsetof(format::LivePage, magic), sizeof(magic));
+    std::memcpy(&checksum, bytes.data() + offsetof(format::LivePage, checksum), sizeof(checksum));
+    std::memcpy(&position, bytes.data() + offsetof(format::LivePage, meta_position), sizeof(position));
+    const bool whole = magic == format::kLiveMagic &&
+                       checksum == HashBytes(bytes.data(), offsetof(format::LivePage, checksum));
+    return whole ? position : 0;
+  }
+
+  /// A tensor as its user knows it.
+  [[nodiscard]] std::string NameOf(std::uint32_t epoch, std::uint32_t tensor) const {
+    for (const EpochTensorDef& def : worker_->definitions()) {
+      if (def.epoch == epoch && def.def.id == tensor) return "\"" + std::string(def.def.name) + "\"";
+    }
+    return "tensor " + std::to_string(tensor);
+  }
+
   void Tell(const std::string& path, std::uint64_t offset, std::string what) {
     ++report_->damage_count;
     const bool below = path.size() > root_.size() && path.starts_with(root_);
@@ -203,8 +245,8 @@ class Verifier {
       ++report_->chunks;
       if (const Status status = format::VerifyChunkUntrusted(*chunk); !status.ok()) {
         Tell(path, at,
-             std::string(status.message()) + "; lost: a value of tensor " +
-                 std::to_string(chunk->header.tensor));
+             std::string(status.message()) + "; lost: a value of " +
+                 NameOf(header.ok() ? header->epoch : 1, chunk->header.tensor));
       }
       at += format::ChunkSpace(chunk->header.stored_bytes);
     }
@@ -231,7 +273,7 @@ class Verifier {
         ++report_->rows;
         const std::int64_t step = segment.steps().global_step[index->step[i]];
         const std::string value =
-            "value of tensor " + std::to_string(tensor) + " at global step " + std::to_string(step);
+            "value of " + NameOf(epoch, tensor) + " at global step " + std::to_string(step);
         if (worker.FindLayout(epoch, row.layout) == nullptr) {
           Tell(segment.path(), 0,
                value + " has layout " + std::to_string(row.layout) + ", which is not defined; it is lost");
@@ -258,6 +300,7 @@ class Verifier {
 
   std::string root_;
   VerifyReport* report_;
+  const WorkerReader* worker_ = nullptr;
 };
 
 }  // namespace

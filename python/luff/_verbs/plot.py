@@ -53,9 +53,9 @@ def draw(run: str, names: list[str], out: str, mode: str = "GLOBAL", worker: int
             elif quantiles := _histograms(tensor, mode, worker):
                 steps = [s for s, _ in quantiles]
                 q = np.array([v for _, v in quantiles])
-                axis.fill_between(steps, q[:, 0], q[:, 4], alpha=0.2, label="1 % to 99 %")
-                axis.fill_between(steps, q[:, 1], q[:, 3], alpha=0.4, label="25 % to 75 %")
-                axis.plot(steps, q[:, 2], linewidth=1, label="median")
+                axis.fill_between(steps, q[:, 0], q[:, 4], color="tab:blue", alpha=0.2, label="1 % to 99 %")
+                axis.fill_between(steps, q[:, 1], q[:, 3], color="tab:blue", alpha=0.4, label="25 % to 75 %")
+                axis.plot(steps, q[:, 2], color="tab:blue", linewidth=1, label="median")
                 axis.legend(fontsize="small")
             else:
                 columns = tensor.summaries(mode, worker)

@@ -1,0 +1,86 @@
+"""The reading verbs on small real runs. LUFF_EXECUTABLE names a program that is not the installed one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture(scope="session")
+def luff() -> Command:
+    """The luff command: exit code, stdout, stderr."""
+    executable = os.environ.get("LUFF_EXECUTABLE", str(Path(sys.executable).parent / "luff"))
+    if not Path(executable).exists():
+        pytest.skip(f"no luff command at {executable}")
+
+    def call(*arguments: object) -> Done:
+        done = subprocess.run(
+            [executable, *map(str, arguments)],
+            capture_output=True, text=True, timeout=60, check=False,
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "100"},
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+def train(run: Path, *, steps: int = 20, nan_at: int = -1) -> None:
+    """A small training: raw weights and histograms at every step, one evaluation step after every ten."""
+    import luff.torch
+    from luff.config import Collection
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loss_fn = torch.nn.MSELoss()
+    forms = ["summary", "raw", "histogram"]
+    hook = luff.torch.attach(
+        model, optimizer=optimizer, loss_fn=loss_fn, run=str(run), save_interval=1,
+        collections=[Collection("weights", forms=forms)],
+    )  # fmt: skip
+    for step in range(steps):
+        x = torch.randn(8, 4)
+        target = x[:, :1] * (float("nan") if step == nan_at else 1.0)
+        loss = loss_fn(model(x), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 10 == 9:
+            model.eval()
+            with torch.no_grad():
+                loss_fn(model(x), x[:, :1])
+            model.train()
+    hook.close()
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run. Do not change it."""
+    path = tmp_path_factory.mktemp("cli") / "run"
+    train(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def nan_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose loss is NaN from step 5 on. Do not change it."""
+    path = tmp_path_factory.mktemp("cli") / "nan"
+    train(path, steps=8, nan_at=5)
+    return path

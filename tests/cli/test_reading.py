@@ -1,0 +1,127 @@
+"""What the verbs that read a run print, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import luff as library
+import numpy as np
+import pytest
+
+from .conftest import Command
+
+WEIGHT = "Sequential_0.weight"
+LOSS = "MSELoss_output_0"
+
+
+def test_show(luff: Command, run: Path) -> None:
+    done = luff("show", run)
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[0] == str(run)
+    assert "  outcome   completed" in lines
+    assert "  worker 0  ended, last step 21" in lines
+    assert "  findings  0" in lines
+    shown = json.loads(luff("show", run, "--json").out)
+    assert shown["outcome"] == "completed"
+    assert shown["modes"]["TRAIN"] == {"steps": 20, "first": 0, "last": 19}
+    assert shown["modes"]["EVAL"]["steps"] == 2
+    assert shown["tensors"] == len(library.open_trial(run).tensors())
+    assert shown["problems"] == []
+
+
+def test_show_counts_a_finding_once_however_often_it_was_updated(
+    luff: Command, nan_run: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(nan_run, copy)
+    text = luff("check", copy, "--json").out
+    assert "ExplodingTensor" in text
+    assert '"event":"update"' in text
+    file = copy / "rules" / "luff" / "findings.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    ids = {json.loads(line)["id"] for line in text.splitlines()}
+    file.write_text(text + text + "no finding\n" + text.splitlines()[0][:40])
+    shown = json.loads(luff("show", copy, "--json").out)
+    assert shown["findings"] == len(ids)
+    assert {finding["id"] for finding in shown["finding_list"]} == ids
+    assert any("1 lines are no findings" in problem for problem in shown["problems"])
+    out = luff("show", copy).out
+    assert f"  findings  {len(ids)}" in out
+    assert "ExplodingTensor" in out
+
+
+def test_tensors(luff: Command, run: Path) -> None:
+    lines = luff("tensors", run).out.splitlines()
+    assert f"weight            {WEIGHT}  (Linear)" in lines
+    assert len(lines) == len(library.open_trial(run).tensors())
+    assert luff("tensors", run, "^gradient/.*bias$").out.count("\n") == 2
+    listed = json.loads(luff("tensors", run, "--collection", "weights", "--json").out)
+    assert [tensor["name"] for tensor in listed] == [WEIGHT, "Sequential_2.weight"]
+    assert listed[0]["role"] == "weight"
+    assert listed[0]["module_type"] == "Linear"
+    assert listed[0]["steps"] == 20
+
+
+def test_value(luff: Command, run: Path) -> None:
+    truth = library.open_trial(run).tensor(WEIGHT).value(3)
+    lines = luff("value", run, WEIGHT, 3).out.splitlines()
+    assert lines[0] == f"{WEIGHT} float32 [3, 4]"
+    assert np.allclose([[float(x) for x in line.split()] for line in lines[1:]], truth, rtol=1e-5)
+    value = json.loads(luff("value", run, WEIGHT, 3, "--json").out)
+    assert (value["dtype"], value["shape"], value["count"]) == ("float32", [3, 4], 12)
+    assert np.array_equal(np.array(value["values"], np.float32).reshape(3, 4), truth)
+    assert "... 10 more (--limit 0 shows all)" in luff("value", run, WEIGHT, 3, "--limit", 2).out
+
+
+def test_summary(luff: Command, run: Path) -> None:
+    lines = luff("summary", run, WEIGHT).out.splitlines()
+    assert lines[0].split() == ["step", "min", "max", "mean", "std", "l2", "zeros", "nan", "inf"]
+    assert len(lines) == 1 + 20
+    columns = json.loads(luff("summary", run, WEIGHT, "--json").out)["summaries"]
+    truth = library.open_trial(run).tensor(WEIGHT).summaries()
+    assert columns["l2"] == list(truth["l2"])
+    assert columns["step"] == list(truth["step"])
+
+
+def test_what_is_not_finite_has_a_name_in_json(luff: Command, nan_run: Path) -> None:
+    scalars = json.loads(luff("summary", nan_run, LOSS, "--mode", "TRAIN", "--json").out)["scalars"]
+    assert scalars["value"][5:] == ["NaN", "NaN", "NaN"]
+    assert np.isfinite(scalars["value"][:5]).all()
+    value = json.loads(luff("value", nan_run, WEIGHT, 7, "--json").out)
+    assert set(value["values"]) == {"NaN"} or "NaN" in value["values"]
+
+
+def test_tail(luff: Command, run: Path) -> None:
+    lines = luff("tail", run, "-n", 3).out.splitlines()
+    assert [line.split()[:3] for line in lines[:3]] == [
+        ["19", "TRAIN", "18"],
+        ["20", "TRAIN", "19"],
+        ["21", "EVAL", "1"],
+    ]
+    assert lines[3] == "completed"
+    rows = [json.loads(line) for line in luff("tail", run, "-n", 2, "--json").out.splitlines()]
+    assert [row["mode"] for row in rows] == ["TRAIN", "EVAL"]
+    assert LOSS in rows[0]["scalars"]
+
+
+def test_plot_in_the_terminal(luff: Command, run: Path) -> None:
+    done = luff("plot", run)
+    assert done.code == 0
+    assert done.out.startswith(LOSS + "\n")
+    assert "gradient/Sequential_0.weight (l2 norm)" in done.out
+    assert any(0x2800 < ord(c) < 0x2900 for c in done.out)
+    histogram = luff("plot", run, WEIGHT).out
+    assert histogram.startswith(f"{WEIGHT} (share of elements)")
+    assert "▓" in histogram or "█" in histogram
+
+
+@pytest.mark.parametrize("names", [[], [WEIGHT, LOSS]])
+def test_plot_as_a_picture(run: Path, tmp_path: Path, names: list[str], luff: Command) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "picture.png"
+    done = luff("plot", run, *names, "--out", picture)
+    assert done.code == 0, done.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
