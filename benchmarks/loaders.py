@@ -3,8 +3,8 @@
 A bare training process and one with Luff take turns. In a turn each trains one epoch, whose DataLoader has two workers
 that are made for it, and then draws all batches once more from workers made anew, without training. That second pass is
 what the gates compare, for it is the loader alone: forking a process with a writer thread and mapped blocks, the
-children's work, and their end. CPU time is that of the process and its children; wall time is compared by the fastest pass
-of each side, because load only adds. The trained epoch is printed beside them, with all that capture costs in it.
+children's work, and their end. CPU time is that of the process and its children; wall time is compared by the fastest
+pass of each side, because load only adds. The trained epoch is printed beside them, with all that capture costs in it.
 
 The children must be inert: they write nothing into the run, and the run has one worker.
 """
@@ -135,7 +135,7 @@ class Trainer:
 
 
 def measure(pairs: int) -> dict[str, Any]:
-    """Alternates turns; up to four times as many pairs while the interval crosses the limit."""
+    """Alternates turns; up to six times as many pairs while the interval crosses the limit."""
     folder = tempfile.mkdtemp(prefix="luff-bench-")
     try:
         bare, luff = Trainer(""), Trainer(os.path.join(folder, "run"))
@@ -145,7 +145,7 @@ def measure(pairs: int) -> dict[str, Any]:
         turns: list[tuple[Epoch, Epoch]] = []
         gates: list[dict[str, Any]] = []
         before = bare.epoch()
-        for _ in range(4):
+        for _ in range(6):
             for _ in range(pairs):
                 own, after = luff.epoch(), bare.epoch()
                 turns.append((own, after))

@@ -1,12 +1,14 @@
 """Reading a run of a million records: ./dev bench read [--json FILE].
 
-100 tensors, 10,000 steps, each record a summary and a value of 1 KiB, written by luff_bench_store. Best of 5.
+100 tensors, 10,000 steps, each record a summary and a value of 1 KiB, written by luff_bench_store. Each gate is the
+best of five rounds. What is gated was never read before in its trial, while the files are in the page cache: a round of
+value() is 1,000 different steps of a trial just opened, a round of summaries() is the median of 20 tensors, each asked
+for the first time. What the same calls cost a second time, or from the disk, is printed beside them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -14,8 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+from _gates import finish, gate_of_best, say
 
 TENSORS, STEPS, FLOATS, REPEATS = 100, 10_000, 256, 5
 
@@ -44,36 +49,79 @@ def best(action: Callable[[int], object], repeats: int = REPEATS) -> float:
     return min(times)
 
 
-def measure(run: str, live: str, tool: Path) -> dict[str, float]:
-    """All figures."""
+def each(calls: Iterable[Callable[[], object]]) -> list[float]:
+    """Seconds of each call."""
+    times = []
+    for call in calls:
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return times
+
+
+def cache(run: str, wanted: bool) -> None:
+    """Brings the payload of a run into the page cache, or has the kernel forget it."""
+    for path in Path(run).glob("w*/*.lfd"):
+        with path.open("rb") as file:
+            if wanted:
+                while file.read(8 << 20):
+                    pass
+            else:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def value_us(run: str) -> dict[str, float]:
+    """value() of steps that were never read, of the same steps again, and from the disk."""
     import luff
 
-    results: dict[str, float] = {}
-
-    def first_value(i: int) -> object:
-        return luff.open_trial(run).tensor(f"layer{i}.weight").value(5000)
-
-    results["first value, ms"] = best(first_value) * 1e3
-    before = resident()
-    trial = luff.open_trial(run)
-    trial.tensor("layer1.weight").value(17)
-    results["memory after opening, bytes per record"] = (resident() - before) / (TENSORS * STEPS)
-    tensor = trial.tensor("layer2.weight")
-
-    def thousand(_: int) -> None:  # the first of the five reads the disk: the writer bypassed the page cache
+    def thousand(tensor: Any, steps: range) -> float:
         value = tensor.value
-        for step in range(1000):
+        begun = time.perf_counter()
+        for step in steps:
             value(step)
+        return (time.perf_counter() - begun) / len(steps) * 1e6
 
-    results["value(), us"] = best(thousand) * 1e3
-    results["values() of 10,000 steps of 1 KiB, ms"] = best(lambda i: tensor.values()) * 1e3
-    # Gated as the other figures, best of five calls: the later ones find the columns of the first in the trial's cache.
-    results["summaries() of 10,000 steps, us"] = (
-        best(lambda i: trial.tensor("layer20.weight").summaries()) * 1e6
-    )
-    fresh = best(lambda i: trial.tensor(f"layer{30 + i}.weight").summaries())
-    results["summaries() of a tensor never read, us"] = fresh * 1e6
-    results["refresh with nothing new, us"] = best(lambda i: [trial.refresh() for _ in range(1000)]) * 1e3
+    cache(run, True)
+    first, again = [], []
+    for i in range(REPEATS):
+        tensor = luff.open_trial(run).tensor(f"layer{i}.weight")
+        tensor.value(0)
+        steps = range(5 + i, STEPS, STEPS // 1000)  # over all of the run
+        first.append(thousand(tensor, steps))
+        again.append(thousand(tensor, steps))
+    cache(run, False)
+    tensor = luff.open_trial(run).tensor("layer50.weight")
+    disk = thousand(tensor, range(7, STEPS, STEPS // 200))
+    cache(run, True)
+    return {
+        "value() of steps never read, us": min(first),
+        "value() of the same steps again, us": min(again),
+        "value() from the disk, us": disk,
+    }
+
+
+def summaries_us(run: str) -> dict[str, float]:
+    """summaries() of tensors never read, and of the last one again."""
+    import luff
+
+    rounds, again, opening = [], [], []
+    for _ in range(REPEATS):
+        trial = luff.open_trial(run)
+        tensors = [trial.tensor(f"layer{i}.weight") for i in range(21)]
+        opening += each([tensors[0].summaries])
+        rounds.append(statistics.median(each(t.summaries for t in tensors[1:])))
+        again += each([tensors[-1].summaries] * 5)
+    return {
+        "summaries() of tensors never read, us": min(rounds) * 1e6,
+        "summaries() of the same tensor again, us": min(again) * 1e6,
+        "summaries(), the first of a trial, us": min(opening) * 1e6,
+    }
+
+
+def delay_ms(live: str, tool: Path) -> float:
+    """Median time from the end of a step to its being visible to a reader that waits."""
+    import luff
 
     writer = subprocess.Popen([tool, live, "10", "300", "16", "--pace-us", "5000"], stdout=subprocess.DEVNULL)
     while not Path(live, "run.json").exists():
@@ -89,16 +137,40 @@ def measure(run: str, live: str, tool: Path) -> dict[str, float]:
             seen = steps[-1]
             delays.append((now - watched.step_info(seen)["wall_unix_ns"]) * 1e-6)
     writer.wait()
-    results["end of step to visible, p50, ms"] = statistics.median(delays)
+    return statistics.median(delays)
+
+
+def measure(run: str, live: str, tool: Path) -> dict[str, float]:
+    """All figures."""
+    import luff
+
+    results: dict[str, float] = {}
+
+    def first_value(i: int) -> object:
+        return luff.open_trial(run).tensor(f"layer{i}.weight").value(5000)
+
+    results["first value, ms"] = best(first_value) * 1e3
+    before = resident()
+    trial = luff.open_trial(run)
+    trial.tensor("layer1.weight").value(17)
+    results["memory after opening, bytes per record"] = (resident() - before) / (TENSORS * STEPS)
+    results |= value_us(run)
+    results["values() of 10,000 steps of 1 KiB, ms"] = (
+        best(lambda i: luff.open_trial(run).tensor(f"layer{60 + i}.weight").values()) * 1e3
+    )
+    results |= summaries_us(run)
+    results["refresh with nothing new, us"] = best(lambda i: [trial.refresh() for _ in range(1000)]) * 1e3
+    # The writer of this one runs beside the reader; of five such runs the best, as of all others.
+    results["end of step to visible, p50, ms"] = min(delay_ms(f"{live}{i}", tool) for i in range(REPEATS))
     return results
 
 
 LIMITS = {
     "first value, ms": 10.0,
     "memory after opening, bytes per record": 100.0,
-    "value(), us": 3.0,
+    "value() of steps never read, us": 3.0,
     "values() of 10,000 steps of 1 KiB, ms": 10.0,
-    "summaries() of 10,000 steps, us": 100.0,
+    "summaries() of tensors never read, us": 100.0,
     "refresh with nothing new, us": 20.0,
     "end of step to visible, p50, ms": 5.0,
 }
@@ -119,17 +191,11 @@ def main() -> int:
         results = measure(run, f"{folder}/live", tool)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    gates = [
-        {"name": name, "value": results[name], "limit": limit, "ok": results[name] <= limit}
-        for name, limit in LIMITS.items()
-    ]
+    gates = {name: gate_of_best(f"read/{name}", [results[name]], limit) for name, limit in LIMITS.items()}
     for name, value in results.items():
-        limit = LIMITS.get(name)
-        verdict = "" if limit is None else ("ok" if value <= limit else "MISSED")
-        print(f"{name:<42} {value:>10.3f}  {'' if limit is None else f'<= {limit:g}':<8} {verdict}")
-    if args.json:
-        args.json.write_text(json.dumps({"results": results, "gates": gates}, indent=2) + "\n")
-    return 0 if all(g["ok"] for g in gates) else 1
+        limit = f"<= {LIMITS[name]:g}" if name in LIMITS else ""
+        print(f"{name:<42} {value:>10.3f}  {limit:<8} {say(gates[name]['ok']) if name in gates else ''}")
+    return finish([{"row": "read", **results}], list(gates.values()), args.json)
 
 
 if __name__ == "__main__":

@@ -148,6 +148,8 @@ class RunTrial final : public Trial {
   // trial_summaries.cc
   [[nodiscard]] Status AppendSummaries(const WorkerState& worker, TensorId id, Mode mode,
                                        SummaryColumns* out) const;
+  void AppendNumbers(std::span<const std::pair<std::uint32_t, std::size_t>> positions,
+                     SummaryColumns* out) const;
 
   std::unique_ptr<store::RunReader> run_;
   OpenOptions options_;
@@ -168,6 +170,12 @@ class RunTrial final : public Trial {
     std::uint64_t version;
     std::shared_ptr<const SummaryColumns> columns;
   };
+  /// The step table's columns as they are shared; made anew when it has grown.
+  struct Numbers {
+    Column<std::int64_t> global_step, mode_step, update;
+    Column<std::uint8_t> mode;
+  };
+  mutable Numbers numbers_;
   mutable std::list<Cached> cache_;  // newest first
 };
 

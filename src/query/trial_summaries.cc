@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "query/run_trial.h"
@@ -8,7 +9,7 @@
 namespace luff::query {
 namespace {
 
-constexpr std::size_t kCachedColumns = 64;
+constexpr std::size_t kCachedBytes = 8U << 20;  // of columns; one more tensor may be there
 
 Summary SummaryOf(const format::SummaryRow& row) noexcept {
   Summary s;
@@ -24,59 +25,109 @@ Summary SummaryOf(const format::SummaryRow& row) noexcept {
   return s;
 }
 
-double Bound(std::uint64_t bits, DType dtype) noexcept {
-  if (IsSignedInteger(dtype)) return static_cast<double>(std::bit_cast<std::int64_t>(bits));
-  if (IsUnsignedInteger(dtype)) return static_cast<double>(bits);
-  return std::bit_cast<double>(bits);
-}
-
-/// Numbers that follow from rows first..last of a block, appended to `out`: those of Summary, as loops over
-/// columns. Nothing finite means sums of zero, so that 0 / 0 gives the NaN that it should.
-void AppendDerived(const format::SummaryBlock& block, std::size_t first, std::size_t last,
-                   SummaryColumns* out) {
-  const std::size_t at = out->mean.size();
-  const std::size_t rows = last - first;
-  for (std::vector<double>* column :
-       {&out->mean, &out->std, &out->abs_mean, &out->l2, &out->min, &out->max}) {
-    column->resize(at + rows);
-  }
-  double* mean = out->mean.data() + at;
-  double* std = out->std.data() + at;
-  double* abs_mean = out->abs_mean.data() + at;
-  double* l2 = out->l2.data() + at;
-  for (std::size_t i = 0; i < rows; ++i) {
-    const std::size_t k = first + i;
-    const auto n = static_cast<double>(
-        static_cast<std::int64_t>(block.count[k] - block.nan_count[k] - block.inf_count[k]));
-    const double m = block.sum[k] / n;
-    const double v = block.sum_sq[k] / n - m * m;
-    mean[i] = m;
-    std[i] = std::sqrt(v < 0 ? 0.0 : v);
-    abs_mean[i] = block.abs_sum[k] / n;
-    l2[i] = std::sqrt(block.sum_sq[k]);
-  }
-  for (std::size_t i = 0; i < rows; ++i) {
-    const std::size_t k = first + i;
-    const auto dtype = static_cast<DType>(block.dtype[k]);
-    const bool none = block.count[k] == block.nan_count[k] + block.inf_count[k];
-    out->min[at + i] = none ? std::numeric_limits<double>::quiet_NaN() : Bound(block.min_bits[k], dtype);
-    out->max[at + i] = none ? std::numeric_limits<double>::quiet_NaN() : Bound(block.max_bits[k], dtype);
+/// Bits of a bound as a number: what Summary::min() and max() say.
+void Bounds(std::span<const std::uint64_t> bits, DType dtype, double* to) noexcept {
+  if (IsSignedInteger(dtype)) {
+    for (std::size_t i = 0; i < bits.size(); ++i)
+      to[i] = static_cast<double>(std::bit_cast<std::int64_t>(bits[i]));
+  } else if (IsUnsignedInteger(dtype)) {
+    for (std::size_t i = 0; i < bits.size(); ++i) to[i] = static_cast<double>(bits[i]);
+  } else if (!bits.empty()) {
+    std::memcpy(to, bits.data(), bits.size_bytes());
   }
 }
 
-/// Room for as many rows as there are steps, so that nothing is moved while rows are appended.
+/// Rows that lie next to one another in a block and belong to steps that do so too.
+struct Stretch {
+  const format::SummaryBlock& block;
+  std::size_t first, rows;
+  std::uint32_t n;  // position of the first step in the step table
+};
+
+/// Columns of a stretch from which others follow, and those.
+struct Derivation {
+  const std::uint64_t *count, *nans, *infs;
+  const double *sum, *sum_sq, *abs_sum;
+  double *mean, *std, *abs_mean, *l2;
+  std::size_t rows;
+};
+
+/// The formulas of Summary. Nothing finite means sums of zero, so that 0 / 0 gives the NaN that it should.
+/// True if there is such a row.
+[[gnu::always_inline]] inline bool DeriveRows(const Derivation& d) noexcept {
+  std::uint64_t full = ~std::uint64_t{0};
+  for (std::size_t i = 0; i < d.rows; ++i) {
+    const std::uint64_t finite = d.count[i] - d.nans[i] - d.infs[i];
+    const auto n = static_cast<double>(static_cast<std::int64_t>(finite));
+    const double m = d.sum[i] / n;
+    const double v = d.sum_sq[i] / n - m * m;
+    d.mean[i] = m;
+    d.std[i] = std::sqrt(v < 0 ? 0.0 : v);
+    d.abs_mean[i] = d.abs_sum[i] / n;
+    d.l2[i] = std::sqrt(d.sum_sq[i]);
+    full &= finite == 0 ? 0 : ~std::uint64_t{0};
+  }
+  return full == 0;
+}
+
+bool DeriveAnywhere(const Derivation& d) noexcept { return DeriveRows(d); }
+
+// Divisions and roots are most of the work. AVX2 does twice as many at once, and, being without fused
+// multiplication, gives the same bits.
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] bool DeriveByAvx2(const Derivation& d) noexcept { return DeriveRows(d); }
+const auto kDerive = __builtin_cpu_supports("avx2") != 0 ? DeriveByAvx2 : DeriveAnywhere;
+#else
+const auto kDerive = DeriveAnywhere;
+#endif
+
+/// Numbers that follow from the rows of a stretch, appended to their columns.
+void Derive(const Stretch& s, SummaryColumns* out) {
+  const auto column = [&](const auto& from) { return from.data() + s.first; };
+  const std::uint64_t* count = column(s.block.count);
+  const std::uint64_t* nans = column(s.block.nan_count);
+  const std::uint64_t* infs = column(s.block.inf_count);
+  const bool empty = kDerive({count, nans, infs, column(s.block.sum), column(s.block.sum_sq),
+                              column(s.block.abs_sum), out->mean.Extend(s.rows), out->std.Extend(s.rows),
+                              out->abs_mean.Extend(s.rows), out->l2.Extend(s.rows), s.rows});
+  double* min = out->min.Extend(s.rows);
+  double* max = out->max.Extend(s.rows);
+  const std::uint8_t* dtype = column(s.block.dtype);
+  for (std::size_t i = 0; i < s.rows;) {  // nearly always all rows at once
+    const auto run = static_cast<std::size_t>(
+        std::find_if(dtype + i, dtype + s.rows, [&](std::uint8_t d) { return d != dtype[i]; }) - (dtype + i));
+    Bounds(s.block.min_bits.subspan(s.first + i, run), static_cast<DType>(dtype[i]), min + i);
+    Bounds(s.block.max_bits.subspan(s.first + i, run), static_cast<DType>(dtype[i]), max + i);
+    i += run;
+  }
+  for (std::size_t i = 0; empty && i < s.rows; ++i) {
+    if (count[i] == nans[i] + infs[i]) min[i] = max[i] = std::numeric_limits<double>::quiet_NaN();
+  }
+}
+
 void Reserve(SummaryColumns* out, std::size_t rows) {
-  for (auto* column : {&out->global_step, &out->mode_step, &out->update}) column->reserve(rows);
   for (auto* column : {&out->count, &out->zero_count, &out->nan_count, &out->inf_count})
-    column->reserve(rows);
+    column->Reserve(rows);
   for (auto* column : {&out->min, &out->max, &out->mean, &out->std, &out->sum, &out->abs_mean, &out->l2})
-    column->reserve(rows);
-  out->mode.reserve(rows);
+    column->Reserve(rows);
 }
 
-template <typename To, typename From>
-void Append(std::vector<To>* to, std::span<const From> from) {
-  to->insert(to->end(), from.begin(), from.end());
+std::size_t BytesOf(const SummaryColumns& columns) noexcept {
+  return columns.count.size() * 11 * sizeof(double);  // the steps' numbers are shared
+}
+
+/// How many of `values` from `first` on grow by one each.
+template <typename T>
+std::size_t Ascending(std::span<const T> values, std::size_t first) noexcept {
+  const std::size_t size = values.size() - first;
+  const T* v = values.data() + first;
+  // Columns nearly always go on to their end without a hole, and whether they do is a loop without a branch.
+  bool whole = true;
+  for (std::size_t i = 1; i < size; ++i) whole &= v[i] == static_cast<T>(v[i - 1] + 1);
+  if (whole) return size;
+  std::size_t n = 1;
+  while (n < size && v[n] == static_cast<T>(v[n - 1] + 1)) ++n;
+  return n;
 }
 
 }  // namespace
@@ -115,26 +166,58 @@ Result<Summary> RunTrial::ReadSummary(TensorId id, std::int64_t step, Mode mode,
   return at.summary;
 }
 
+/// Numbers of the steps at these positions of the step table. Steps that lie next to one another are shared
+/// by all tensors.
+void RunTrial::AppendNumbers(std::span<const std::pair<std::uint32_t, std::size_t>> positions,
+                             SummaryColumns* out) const {
+  const bool one = positions.size() == 1 && out->mode.empty();
+  if (one && numbers_.mode.size() != steps_.size()) {
+    const auto all = [&](auto* column, const auto& from) {
+      *column = {};
+      std::copy(from.begin(), from.end(), column->Extend(from.size()));
+    };
+    all(&numbers_.global_step, steps_.global_steps());
+    all(&numbers_.mode_step, steps_.mode_steps());
+    all(&numbers_.update, steps_.updates());
+    all(&numbers_.mode, steps_.modes());
+  }
+  for (const auto& [first, count] : positions) {
+    const auto take = [&, n = first, rows = count](auto* to, const auto& known, const auto& from) {
+      if (one) {
+        *to = known.Part(n, rows);
+      } else {
+        std::copy_n(from.begin() + n, rows, to->Extend(rows));
+      }
+    };
+    take(&out->global_step, numbers_.global_step, steps_.global_steps());
+    take(&out->mode_step, numbers_.mode_step, steps_.mode_steps());
+    take(&out->update, numbers_.update, steps_.updates());
+    take(&out->mode, numbers_.mode, steps_.modes());
+  }
+}
+
 Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mode,
                                  SummaryColumns* out) const {
   const bool uniform = steps_.Uniform(mode);
-  const auto append = [&](const format::SummaryBlock& block, std::size_t first, std::size_t last,
-                          std::uint32_t n) {
-    const auto rows = last - first;
-    const auto copy = [&](auto* to, auto from) { Append(to, from.subspan(first, rows)); };
-    copy(&out->count, block.count);
-    copy(&out->zero_count, block.zero_count);
-    copy(&out->nan_count, block.nan_count);
-    copy(&out->inf_count, block.inf_count);
-    copy(&out->sum, block.sum);
-    AppendDerived(block, first, last, out);
-    const auto number = [&](auto* to, const auto& from) {
-      to->insert(to->end(), from.begin() + n, from.begin() + n + static_cast<std::ptrdiff_t>(rows));
+  const auto counts = [&](std::uint32_t n) {
+    return uniform || (!steps_.superseded(n) && (mode == Mode::kGlobal || steps_.mode(n) == mode));
+  };
+  std::vector<std::pair<std::uint32_t, std::size_t>> positions;  // in the step table: first, how many
+  const auto append = [&](const Stretch& s) {
+    const auto copy = [&](auto* to, const auto& from) {
+      std::copy_n(from.data() + s.first, s.rows, to->Extend(s.rows));
     };
-    number(&out->global_step, steps_.global_steps());
-    number(&out->mode_step, steps_.mode_steps());
-    number(&out->update, steps_.updates());
-    number(&out->mode, steps_.modes());
+    copy(&out->count, s.block.count);
+    copy(&out->zero_count, s.block.zero_count);
+    copy(&out->nan_count, s.block.nan_count);
+    copy(&out->inf_count, s.block.inf_count);
+    copy(&out->sum, s.block.sum);
+    Derive(s, out);
+    if (!positions.empty() && positions.back().first + positions.back().second == s.n) {
+      positions.back().second += s.rows;
+    } else {
+      positions.emplace_back(s.n, s.rows);
+    }
   };
   for (const auto& segment : worker.reader->segments()) {
     const auto local = worker.local_id.find(ScopedId(segment->header().epoch, id));
@@ -142,31 +225,29 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
     const auto slot = segment->FindSlot(local->second);
     if (!slot) continue;
     LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(*slot));
-    if (block.size() == 0) continue;
     const auto ordinals = segment->steps().ordinal;
-    // Whole stretches of consecutive steps are copied at once; `first` and `last` bound the stretch.
-    std::size_t first = 0;
-    while (first < block.size()) {
+    for (std::size_t first = 0; first < block.size();) {
       const std::uint32_t n = worker.StepOf(ordinals[block.step[first]]);
-      const bool wanted =
-          n != kNoStep &&
-          (uniform || (!steps_.superseded(n) && (mode == Mode::kGlobal || steps_.mode(n) == mode)));
-      if (!wanted || (first + 1 < block.size() && block.step[first + 1] == block.step[first])) {
+      const bool repeated = first + 1 < block.size() && block.step[first + 1] == block.step[first];
+      if (repeated || n == kNoStep || !counts(n)) {
         ++first;  // of a tensor that was written twice in one step the last counts
         continue;
       }
-      std::size_t last = first + 1;
-      for (; last < block.size(); ++last) {
-        const std::uint32_t next = worker.StepOf(ordinals[block.step[last]]);
-        if (next != n + (last - first)) break;
-        if (!uniform && (steps_.superseded(next) || (mode != Mode::kGlobal && steps_.mode(next) != mode)))
-          break;
-        if (last + 1 < block.size() && block.step[last + 1] == block.step[last]) break;
+      // Rows, ordinals and positions that all go on without a hole are copied as one.
+      std::size_t rows = Ascending(block.step, first);
+      rows = std::min(rows, Ascending(ordinals.first(block.step[first] + rows), block.step[first]));
+      const auto position = static_cast<std::size_t>(ordinals[block.step[first]] - worker.first_ordinal);
+      rows = std::min(rows, worker.step_of.size() - position);
+      rows = std::min(rows, Ascending(std::span(worker.step_of).first(position + rows), position));
+      if (first + rows < block.size() && block.step[first + rows] == block.step[first + rows - 1]) --rows;
+      for (std::uint32_t i = 1; !uniform && i < rows; ++i) {
+        if (!counts(n + i)) rows = i;
       }
-      append(block, first, last, n);
-      first = last;
+      append({block, first, rows, n});
+      first += rows;
     }
   }
+  AppendNumbers(positions, out);
   return Status::Ok();
 }
 
@@ -186,11 +267,10 @@ Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
     for (const auto& segment : candidate->reader->segments()) {
       const auto local = candidate->local_id.find(ScopedId(segment->header().epoch, id));
       const auto slot = local == candidate->local_id.end() ? std::nullopt : segment->FindSlot(local->second);
-      if (!slot) continue;
-      LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(*slot));
-      rows += block.size();
+      if (slot) rows += segment->SummaryRowCount(*slot);
     }
   }
+  // Room for all rows, so that nothing is moved while they are appended.
   Reserve(columns.get(), rows);
   for (const WorkerState* candidate : candidates) {
     LUFF_RETURN_IF_ERROR(AppendSummaries(*candidate, id, mode, columns.get()));
@@ -200,7 +280,11 @@ Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
     return old.version != version_ || (old.id == id && old.mode == mode && old.worker == worker);
   });
   cache_.push_front({id, mode, worker, version_, columns});
-  if (cache_.size() > kCachedColumns) cache_.pop_back();
+  std::size_t bytes = 0;
+  auto last = cache_.begin();
+  for (; last != cache_.end() && (bytes == 0 || bytes < kCachedBytes); ++last)
+    bytes += BytesOf(*last->columns) + 1;
+  cache_.erase(last, cache_.end());
   return std::shared_ptr<const SummaryColumns>(std::move(columns));
 }
 

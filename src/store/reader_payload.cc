@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "luff/base/bytes.h"
 #include "luff/base/env.h"
 #include "luff/store/reader.h"
 #include "store/paths.h"
@@ -9,7 +10,10 @@
 namespace luff::store {
 namespace {
 
-constexpr std::uint64_t kRememberBytes = 16 << 10;  // chunks from here on are hashed once only
+// Smaller chunks are read, for a page fault costs more than a copy of them; others are viewed where the file
+// is mapped, and hashed once only.
+constexpr std::uint64_t kViewBytes = 16 << 10;
+constexpr std::size_t kMaxOpenFiles = 64;
 constexpr std::size_t kMaxRemembered = 1 << 20;
 constexpr std::size_t kMaxMappedFiles = 1024;
 constexpr int kMaxRelocations = 64;  // longer chains are hostile
@@ -20,9 +24,10 @@ std::string Where(const std::string& path, std::uint64_t offset) {
   return " at byte " + std::to_string(offset) + ": " + path;
 }
 
-/// Memory for a value; freed with the last owner.
+/// Memory for a value, aligned as chunks are; freed with the last owner.
 std::shared_ptr<std::byte> Allocate(std::uint64_t bytes) {
-  void* at = std::malloc(static_cast<std::size_t>(std::max<std::uint64_t>(bytes, 1)));
+  const std::uint64_t whole = AlignUp(std::max<std::uint64_t>(bytes, 1), format::kChunkAlign);
+  void* at = std::aligned_alloc(format::kChunkAlign, static_cast<std::size_t>(whole));
   if (at == nullptr) return nullptr;
   return {static_cast<std::byte*>(at), [](std::byte* p) { std::free(p); }};
 }
@@ -62,47 +67,82 @@ Result<std::shared_ptr<const MappedFile>> WorkerReader::DataFile(std::uint32_t n
   return opened;
 }
 
-Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row) const {
-  LUFF_ASSIGN_OR_RETURN(const Place place, Locate(row));
-  const std::uint64_t space = format::ChunkSpace(row.stored_bytes);
-  if (row.stored_bytes > std::uint64_t{1} << 62 || place.offset > (std::uint64_t{1} << 62)) {
-    return Corruption("index row points outside of its file" +
-                      Where(DataPath(place.data_file), place.offset));
+/// The bytes of a small chunk, or fewer at the end of the file. `keep`: in memory of their own, which `owner`
+/// gets; else until the next call.
+Result<std::span<const std::byte>> WorkerReader::ReadSmall(Place place, std::uint64_t bytes, bool keep,
+                                                           std::shared_ptr<const void>* owner) const {
+  auto at = open_files_.find(place.data_file);
+  if (at == open_files_.end()) {
+    auto opened = Env::Real().Open(DataPath(place.data_file), Env::OpenMode::kRead);
+    if (!opened.ok()) {
+      if (opened.status().code() != StatusCode::kNotFound) return opened.status();
+      return NotFound("payload file is missing, its values are lost: " + DataPath(place.data_file));
+    }
+    if (open_files_.size() >= kMaxOpenFiles) open_files_.clear();
+    at = open_files_.emplace(place.data_file, std::move(opened).value()).first;
   }
-  LUFF_ASSIGN_OR_RETURN(
-      auto file, DataFile(place.data_file, place.offset + sizeof(format::ChunkHeader) + row.stored_bytes));
-  (void)space;
-  auto chunk = format::ParseChunkUntrusted(file->bytes(), place.offset);
+  std::span<std::byte> to;
+  if (keep) {
+    std::shared_ptr<std::byte> memory = Allocate(bytes);
+    if (memory == nullptr)
+      return ResourceExhausted("no memory for a chunk of " + std::to_string(bytes) + " bytes");
+    to = {memory.get(), static_cast<std::size_t>(bytes)};
+    *owner = std::move(memory);
+  } else {
+    scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(bytes)));
+    to = std::span(scratch_).first(static_cast<std::size_t>(bytes));
+  }
+  LUFF_ASSIGN_OR_RETURN(const std::size_t got, at->second->ReadAt(to, place.offset));
+  return std::span<const std::byte>(to.first(got));
+}
+
+Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row, bool keep) const {
+  LUFF_ASSIGN_OR_RETURN(const Place place, Locate(row));
+  const auto where = [&] { return Where(DataPath(place.data_file), place.offset); };
+  if (row.stored_bytes > std::uint64_t{1} << 62 || place.offset > (std::uint64_t{1} << 62) ||
+      place.offset % format::kChunkAlign != 0) {
+    return Corruption("index row points to where no chunk can be" + where());
+  }
+  Piece piece;
+  std::span<const std::byte> bytes;
+  const std::uint64_t space = sizeof(format::ChunkHeader) + row.stored_bytes;
+  const bool small = row.stored_bytes < kViewBytes;
+  if (small) {
+    LUFF_ASSIGN_OR_RETURN(bytes, ReadSmall(place, space, keep, &piece.owner));
+  } else {
+    LUFF_ASSIGN_OR_RETURN(auto file, DataFile(place.data_file, place.offset + space));
+    bytes = file->bytes();
+    piece.owner = std::move(file);
+  }
+  auto chunk = format::ParseChunkUntrusted(bytes, small ? 0 : place.offset);
   if (!chunk.ok()) {
     const bool torn = chunk.status().code() == StatusCode::kOutOfRange;
     return Corruption((torn ? std::string("payload file is shorter than its index says")
                             : std::string(chunk.status().message())) +
-                      Where(DataPath(place.data_file), place.offset));
+                      where());
   }
   const format::ChunkHeader& header = chunk->header;
   if (header.content_hash != row.content_hash || header.raw_bytes != row.raw_bytes ||
       header.stored_bytes != row.stored_bytes || header.codec != row.codec) {
-    return Corruption("chunk is not the one its index row means" +
-                      Where(DataPath(place.data_file), place.offset));
+    return Corruption("chunk is not the one its index row means" + where());
   }
   const std::uint64_t key = PlaceKey(place.data_file, place.offset);
-  if (header.stored_bytes < kRememberBytes || !verified_chunks_.contains(key)) {
+  if (small || !verified_chunks_.contains(key)) {
     const Status status = format::VerifyChunkUntrusted(*chunk);
-    if (!status.ok()) {
-      return Corruption(std::string(status.message()) + Where(DataPath(place.data_file), place.offset));
-    }
-    if (header.stored_bytes >= kRememberBytes) {
+    if (!status.ok()) return Corruption(std::string(status.message()) + where());
+    if (!small) {
       if (verified_chunks_.size() >= kMaxRemembered) verified_chunks_.clear();
       verified_chunks_.insert(key);
     }
   }
-  return Piece{*chunk, std::move(file)};
+  piece.chunk = *chunk;
+  return piece;
 }
 
 Result<WorkerReader::Payload> WorkerReader::ReadPayload(std::span<const format::IndexRow> parts,
                                                         std::uint64_t expected_bytes) const {
   if (parts.size() == 1 && parts[0].codec == static_cast<std::uint8_t>(format::Codec::kRaw)) {
-    LUFF_ASSIGN_OR_RETURN(Piece piece, ReadChunk(parts[0]));
+    LUFF_ASSIGN_OR_RETURN(Piece piece, ReadChunk(parts[0], true));
     if (piece.chunk.stored.size() != expected_bytes) {
       return Corruption("value of " + std::to_string(piece.chunk.stored.size()) + " bytes, its layout says " +
                         std::to_string(expected_bytes) +
@@ -134,7 +174,7 @@ Status WorkerReader::ReadPayloadInto(std::span<const format::IndexRow> parts, st
   }
   std::size_t at = 0;
   for (const format::IndexRow& part : parts) {
-    LUFF_ASSIGN_OR_RETURN(const Piece piece, ReadChunk(part));
+    LUFF_ASSIGN_OR_RETURN(const Piece piece, ReadChunk(part, false));
     const auto place = to.subspan(at, static_cast<std::size_t>(part.raw_bytes));
     if (piece.chunk.header.codec == static_cast<std::uint8_t>(format::Codec::kRaw)) {
       std::copy(piece.chunk.stored.begin(), piece.chunk.stored.end(),

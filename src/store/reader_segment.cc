@@ -18,6 +18,9 @@ constexpr std::uint64_t kWindowBytes =
     256 << 10;  // first attempt at reading a tail; doubled while a step does not fit
 constexpr std::uint64_t kMaxWindowBytes = 512ULL << 20;
 
+constexpr std::uint64_t kMapWindow = 512 << 10;
+constexpr std::uint64_t kMapFrom = 8 << 10;  // smaller blocks come page by page
+
 enum VerifiedBit : std::uint8_t { kSummaries = 1, kScalars = 2, kIndex = 4, kForms = 8 };
 
 }  // namespace
@@ -164,7 +167,34 @@ std::optional<std::size_t> SegmentReader::FindSlot(std::uint32_t tensor) const n
 
 Result<format::SummaryBlock> SegmentReader::Summaries(std::size_t slot) const {
   if (!footer_) return tail_->columns.Summaries(slot);
+  if ((verified_[slot] & kSummaries) == 0) {
+    const format::TensorEntry& entry = footer_->tensors()[slot];
+    MapAhead(footer_->offset() + sizeof(format::FrameHeader) + entry.summary_offset,
+             entry.summary_rows * sizeof(format::SummaryRow));
+  }
   LUFF_SEALED_BLOCK_(SummariesUntrusted, kSummaries);
+}
+/// Maps the pages of a block that was never read, and its neighbours, in aligned windows. Page by page the
+/// faults cost more than reading what is in the pages; who reads one tensor mostly reads the next, whose
+/// block lies behind it.
+void SegmentReader::MapAhead(std::uint64_t begin, std::uint64_t bytes) const noexcept {
+#if defined(MADV_POPULATE_READ)
+  const std::span<const std::byte> file = file_->bytes();
+  if (bytes < kMapFrom || begin > file.size() || bytes > file.size() - begin) return;
+  for (std::uint64_t window = begin / kMapWindow; window <= (begin + bytes - 1) / kMapWindow && window < 64;
+       ++window) {
+    if ((mapped_ >> window & 1) != 0) continue;
+    mapped_ |= std::uint64_t{1} << window;
+    const std::uint64_t from = window * kMapWindow;
+    // Refused by older kernels, and where a page cannot be read: then the pages come one by one.
+    (void)madvise(const_cast<std::byte*>(file.data()) + from, std::min(kMapWindow, file.size() - from),
+                  MADV_POPULATE_READ);
+  }
+#endif
+}
+
+std::size_t SegmentReader::SummaryRowCount(std::size_t slot) const noexcept {
+  return footer_ ? footer_->tensors()[slot].summary_rows : tail_->columns.Summaries(slot).size();
 }
 Result<format::ScalarBlock> SegmentReader::Scalars(std::size_t slot) const {
   if (!footer_) return tail_->columns.Scalars(slot);

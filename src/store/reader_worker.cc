@@ -312,6 +312,7 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
           for (const auto& row : *rows) {
             retired_[row.data_file] = row.reason;
             data_files_.erase(row.data_file);
+            open_files_.erase(row.data_file);
           }
         }
         break;

@@ -11,6 +11,7 @@
 
 #include "luff/base/result.h"
 #include "luff/format/layout.h"
+#include "luff/query/column.h"
 #include "luff/tensor/summary.h"
 
 /// Reading a run: the trial API, C++ side. Values, summaries, steps, names; while the job writes, or
@@ -57,12 +58,12 @@ struct SummaryAt {
   Summary summary;
 };
 
-/// Columns of one tensor over all its steps; every vector has the same length. Owned.
+/// Columns of one tensor over all its steps, all of one length.
 struct SummaryColumns {
-  std::vector<std::int64_t> global_step, mode_step, update;
-  std::vector<std::uint8_t> mode;
-  std::vector<std::uint64_t> count, zero_count, nan_count, inf_count;
-  std::vector<double> min, max, mean, std, sum, abs_mean, l2;
+  Column<std::int64_t> global_step, mode_step, update;
+  Column<std::uint8_t> mode;
+  Column<std::uint64_t> count, zero_count, nan_count, inf_count;
+  Column<double> min, max, mean, std, sum, abs_mean, l2;
 };
 
 struct ScalarAt {

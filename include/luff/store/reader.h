@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "luff/base/env.h"
 #include "luff/base/result.h"
 #include "luff/format/chunk.h"
 #include "luff/format/footer.h"
@@ -78,6 +79,8 @@ class SegmentReader {
   /// Rows of a slot, ascending by step. Spans live until the next Poll() or as long as the reader when
   /// sealed. Errors: kCorruption naming the file.
   [[nodiscard]] Result<format::SummaryBlock> Summaries(std::size_t slot) const;
+  /// How many rows Summaries() has, without reading them.
+  [[nodiscard]] std::size_t SummaryRowCount(std::size_t slot) const noexcept;
   [[nodiscard]] Result<format::ScalarBlock> Scalars(std::size_t slot) const;
   [[nodiscard]] Result<format::IndexBlock> Index(std::size_t slot) const;
   [[nodiscard]] Result<format::FormBlock> Forms(std::size_t slot) const;
@@ -99,6 +102,7 @@ class SegmentReader {
   struct Tail;
   SegmentReader() = default;
   [[nodiscard]] Status TrySeal();
+  void MapAhead(std::uint64_t begin, std::uint64_t bytes) const noexcept;
   [[nodiscard]] Status Located(const Status& status) const;
 
   std::string path_;
@@ -108,6 +112,7 @@ class SegmentReader {
   std::shared_ptr<const MappedFile> file_;  // sealed
   std::optional<format::FooterView> footer_;
   mutable std::vector<std::uint8_t> verified_;  // sealed: bits by slot, of blocks whose checksum was right
+  mutable std::uint64_t mapped_ = 0;            // sealed: bits of the windows that MapAhead has mapped
   mutable std::vector<format::FrameEntry> by_ordinal_;  // sealed: frames sorted by ordinal, on first use
   mutable bool sorted_ = false;
   std::unique_ptr<Tail> tail_;  // not sealed
@@ -182,8 +187,8 @@ class WorkerReader {
   /// Damage met so far: file, offset, what is lost. At most 100 entries.
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
 
-  /// Raw value: the rows of one tensor at one step (its parts). A single raw chunk is a view of the mapped
-  /// file.
+  /// Raw value: the rows of one tensor at one step (its parts). A single raw chunk from 16 KiB on is a view
+  /// of the mapped file.
   struct Payload {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
@@ -216,7 +221,9 @@ class WorkerReader {
     format::ChunkView chunk;
     std::shared_ptr<const void> owner;
   };
-  [[nodiscard]] Result<Piece> ReadChunk(const format::IndexRow& row) const;
+  [[nodiscard]] Result<Piece> ReadChunk(const format::IndexRow& row, bool keep) const;
+  [[nodiscard]] Result<std::span<const std::byte>> ReadSmall(Place place, std::uint64_t bytes, bool keep,
+                                                             std::shared_ptr<const void>* owner) const;
   [[nodiscard]] Result<std::shared_ptr<const MappedFile>> DataFile(std::uint32_t number,
                                                                    std::uint64_t at_least) const;
 
@@ -248,6 +255,8 @@ class WorkerReader {
   std::int64_t folder_mtime_ns_ = -1;
   std::int64_t checked_monotonic_ns_ = 0;
   mutable std::unordered_map<std::uint32_t, std::shared_ptr<const MappedFile>> data_files_;
+  mutable std::unordered_map<std::uint32_t, std::unique_ptr<File>> open_files_;  // for small chunks
+  mutable std::vector<std::byte> scratch_;
   mutable std::unordered_set<std::uint64_t> verified_chunks_;  // large ones: file << 40 | offset
 };
 
