@@ -408,6 +408,7 @@ class Supervisor {
     const bool stopped = coordinator_.state() >= actions::StopCoordinator::State::kCommitted && left_by_stop;
     const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
     WriteOutcome(stopped, how);
+    TellLostSteps(trial);
     const std::string watched = fmt::format("{}, {}", Plural(steps, "step", "steps"),
                                             Plural(options_.choices.size(), "rule", "rules"));
     const std::string seen = fmt::format("{}, {}", watched, FindingsInShort(findings_));
@@ -426,6 +427,16 @@ class Supervisor {
       fmt::print(stderr, "luff: {}: {}{} — run: {}\n", findings_.empty() ? "ok" : "done", seen, partly, run);
     }
     return exit_->code;
+  }
+
+  // Whole steps that the disk refused: "no findings" says nothing of them.
+  static void TellLostSteps(const query::Trial& trial) {
+    for (const query::GapInfo& gap : trial.Gaps()) {
+      const bool whole = gap.tensor.empty() && gap.collection.empty() && gap.count > 0 && gap.last_step >= 0;
+      if (!whole || (gap.reason != "disk full" && gap.reason != "input/output error")) continue;
+      fmt::print(stderr, "luff: steps {} to {} are not in the run, and no rule saw them: {}\n",
+                 std::max<std::int64_t>(gap.first_step, 0), gap.last_step, gap.reason);
+    }
   }
 
   void WriteOutcome(bool stopped, const std::string& how) {

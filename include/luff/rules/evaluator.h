@@ -41,7 +41,7 @@ class Evaluator {
 
   /// Evaluates at most `limit` complete steps that were not evaluated yet; returns how many. A step that
   /// cannot be read is counted (unreadable_steps) and passed over. Errors: kIo when findings cannot be
-  /// written.
+  /// written. A checkpoint that cannot be written is none: a restart then begins at an older one.
   virtual Result<std::size_t> Advance(const query::Trial& trial, std::size_t limit) = 0;
   /// The run is over: lets rules draw their last conclusions, writes the checkpoint. Call once, after Advance
   /// returned 0.
