@@ -11,11 +11,10 @@ measured when the interval of the median crosses the limit.
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _gates import Measured, finish, gate, measured, say
+from _gates import Measured, finish, gate, measured, say, verdict
 from torch import nn
 from workloads import models
 
 NO_PEERS = os.environ.get("LUFF_BENCH_NO_PEERS", "")
 WG = ("weights", "biases", "gradients")
 EVERY = {"save_interval": 1}
+PINNED_LIMIT = 2.5
 
 
 def _forms(*forms: str) -> list[dict[str, Any]]:
@@ -347,49 +347,65 @@ def timed(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def pinned(arguments: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The row `wg_1` once more in a process with one core: its extra against the one above."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [
-            sys.executable,
-            __file__,
-            "--rows",
-            "wg_1",
-            "--models",
-            arguments.models,
-            "--json",
-            file.name,
-        ]
-        command += [
-            "--pairs",
-            str(arguments.pairs),
-            "--steps",
-            str(arguments.steps),
-            "--one-core",
-            "--no-idle",
-        ]
-        subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
-        with open(file.name, encoding="utf-8") as text:
-            content = text.read()
-    if not content:
-        return []
-    out = []
-    for record in json.loads(content)["results"]:
-        free = next((r for r in results if r["row"] == "wg_1" and r["model"] == record["model"]), None)
-        if free is None:
-            continue
-        ratio = record["luff"]["extra_ms"] / max(free["luff"]["extra_ms"], 1e-6)
-        value = Measured(ratio, ratio, ratio)
-        record |= {"row": "pinned_wg_1", "extra_ratio": ratio, "goal": 1.5}
-        record["gates"] = [gate(f"pinned_wg_1/{record['model']}", value, 2.5)]
-        out.append(record)
-    return out
+def confine(cores: set[int]) -> None:
+    """Lets all threads of this process run on these cores only."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.sched_setaffinity(int(thread), cores)
+
+
+def pinned(row: Row, model: str, pairs: int, steps: int) -> dict[str, Any]:
+    """Extra of Luff when all threads share one core, over its extra with a spare one, blocks of both in turns."""
+    free = os.sched_getaffinity(0)
+    one = {min(free)}
+    folder = tempfile.mkdtemp(prefix="luff-bench-")
+    try:
+        bare = Runner(model, lambda _: Bare())
+        luff = Runner(model, lambda w: Luff(os.path.join(folder, "run"), row.options, w))
+        steps = max(steps, row.interval)
+        bare.block(max(3, min(steps, 10)))
+        luff.block(max(3, min(steps, 10)))
+        luff.share_memory(bare)
+        extras: dict[str, list[float]] = {"spare": [], "pinned": []}
+        walls: dict[str, list[float]] = {"spare": [], "pinned": []}
+        value = Measured(0, 0, 0)
+        bare_s: list[float] = []
+        for _ in range(2):
+            for _ in range(pairs):
+                for name, cores in (("spare", free), ("pinned", one)):
+                    confine(cores)
+                    before, own, after = bare.block(steps), luff.block(steps), bare.block(steps)
+                    base = middle(before, after)
+                    bare_s.append(base.cpu_s)
+                    extras[name].append(own.cpu_s - base.cpu_s)
+                    walls[name].append(own.wall_s / base.wall_s)
+            # A block without a spare core against the median of those with one: the extra of a single block is so small
+            # beside the step that a quotient of two would say little.
+            spare = max(statistics.median(extras["spare"]), 1e-6)
+            value = measured([extra / spare for extra in extras["pinned"]])
+            if verdict(value, PINNED_LIMIT) != "undecided":
+                break
+        luff.system.close()
+    finally:
+        confine(free)
+        shutil.rmtree(folder, ignore_errors=True)
+    record: dict[str, Any] = {"row": f"pinned_{row.name}", "model": model, "pairs": len(extras["pinned"])}
+    record["bare_ms"] = statistics.median(bare_s) * 1e3
+    for name, extra in extras.items():
+        record[name] = {
+            "extra_ms": statistics.median(extra) * 1e3,
+            "slowdown": statistics.median(walls[name]),
+            "cpu_ratio": 1 + statistics.median(extra) / statistics.median(bare_s),
+        }
+    record |= {"extra_ratio": value.median, "goal": 1.5}
+    record["gates"] = [gate(f"pinned_{row.name}/{model}", value, PINNED_LIMIT)]
+    return record
 
 
 def show(record: dict[str, Any]) -> None:
     """One line for people."""
     parts = [f"{record['row']:<14} {record['model']:<9} bare {record['bare_ms']:7.2f} ms"]
-    for name in ("luff", "smdebug"):
+    for name in ("luff", "smdebug", "spare", "pinned"):
         if name in record:
             own = record[name]
             parts.append(
@@ -422,27 +438,30 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file for results and gates")
     parser.add_argument("--no-idle", action="store_true")
     parser.add_argument("--pinned", action="store_true", help="also without a spare core")
-    parser.add_argument("--one-core", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--only-pinned", action="store_true", help="nothing else")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.one_core:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     if NO_PEERS:
         print(f"smdebug skipped: {NO_PEERS}")
     wanted, names = arguments.rows.split(","), arguments.models.split(",")
     results: list[dict[str, Any]] = []
     for row in ROWS:
-        for model in names if row.name in wanted else ():
+        for model in names if row.name in wanted and not arguments.only_pinned else ():
             results.append(run_row(row, model, arguments.pairs, arguments.steps))
             show(results[-1])
-    if not arguments.no_idle:
+    if not (arguments.no_idle or arguments.only_pinned):
         for model in names:
             results.append(idle(model))
             show(results[-1])
-    if arguments.pinned:
-        for record in pinned(arguments, results):
-            results.append(record)
-            show(record)
+    for model in names if arguments.pinned or arguments.only_pinned else ():
+        for row in ROWS:
+            if row.name not in wanted:
+                continue
+            if len(os.sched_getaffinity(0)) < 2:
+                print("pinned rows skipped: there is one core only, so nothing to compare with")
+                break
+            results.append(pinned(row, model, arguments.pairs, arguments.steps))
+            show(results[-1])
     gates = [g for record in results for g in record["gates"]]
     return finish(results, gates, arguments.json)
 
