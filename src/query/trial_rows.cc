@@ -37,6 +37,25 @@ std::pair<std::size_t, std::size_t> RangeOf(std::span<const std::uint32_t> steps
   return {static_cast<std::size_t>(from - steps.begin()), static_cast<std::size_t>(to - steps.begin())};
 }
 
+/// Decodes a tensor's entries of one kind in one step; false when there is none.
+Result<bool> ReadEntries(const auto& rows, std::uint64_t ordinal, FrameKind kind, const auto& parse,
+                         const auto& decode) {
+  LUFF_ASSIGN_OR_RETURN(const auto frames, rows.segment->FramesOf(ordinal));
+  std::vector<std::byte> scratch;
+  bool any = false;
+  for (const format::FrameEntry& entry : frames) {
+    if (static_cast<FrameKind>(entry.kind) != kind) continue;
+    LUFF_ASSIGN_OR_RETURN(const auto body, rows.segment->ReadFrame(entry, &scratch));
+    LUFF_ASSIGN_OR_RETURN(const auto entries, parse(body));
+    for (const auto& view : entries) {
+      if (view.tensor != rows.local_id) continue;
+      LUFF_RETURN_IF_ERROR(decode(view));
+      any = true;
+    }
+  }
+  return any;
+}
+
 }  // namespace
 
 Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
@@ -124,22 +143,12 @@ Result<SparseHistogram> RunTrial::Histogram(TensorId id, std::int64_t step, Mode
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
   SparseHistogram histogram;
-  std::vector<std::byte> scratch;
-  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-                          LUFF_ASSIGN_OR_RETURN(const auto frames,
-                                                rows.segment->FramesOf(rows.worker->OrdinalOf(n)));
-                          bool any = false;
-                          for (const format::FrameEntry& entry : frames) {
-                            if (static_cast<FrameKind>(entry.kind) != FrameKind::kHistogramRows) continue;
-                            LUFF_ASSIGN_OR_RETURN(const auto body, rows.segment->ReadFrame(entry, &scratch));
-                            LUFF_ASSIGN_OR_RETURN(const auto entries, format::ParseHistogramsUntrusted(body));
-                            for (const format::HistogramView& view : entries) {
-                              if (view.tensor != rows.local_id) continue;
-                              LUFF_RETURN_IF_ERROR(format::DecodeHistogramUntrusted(view, &histogram));
-                              any = true;
-                            }
-                          }
-                          return any;
+  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) {
+                          return ReadEntries(rows, rows.worker->OrdinalOf(n), FrameKind::kHistogramRows,
+                                             format::ParseHistogramsUntrusted,
+                                             [&](const format::HistogramView& view) {
+                                               return format::DecodeHistogramUntrusted(view, &histogram);
+                                             });
                         }));
   if (!found) return NotSaved(id, What::kHistogram, step, mode);
   return histogram;
@@ -150,22 +159,11 @@ Result<UnitCounts> RunTrial::Units(TensorId id, std::int64_t step, Mode mode,
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
   UnitCounts counts;
-  std::vector<std::byte> scratch;
-  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-                          LUFF_ASSIGN_OR_RETURN(const auto frames,
-                                                rows.segment->FramesOf(rows.worker->OrdinalOf(n)));
-                          bool any = false;
-                          for (const format::FrameEntry& entry : frames) {
-                            if (static_cast<FrameKind>(entry.kind) != FrameKind::kUnitRows) continue;
-                            LUFF_ASSIGN_OR_RETURN(const auto body, rows.segment->ReadFrame(entry, &scratch));
-                            LUFF_ASSIGN_OR_RETURN(const auto entries, format::ParseUnitsUntrusted(body));
-                            for (const format::UnitsView& view : entries) {
-                              if (view.tensor != rows.local_id) continue;
-                              LUFF_RETURN_IF_ERROR(format::DecodeUnitsUntrusted(view, &counts));
-                              any = true;
-                            }
-                          }
-                          return any;
+  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) {
+                          return ReadEntries(rows, rows.worker->OrdinalOf(n), FrameKind::kUnitRows,
+                                             format::ParseUnitsUntrusted, [&](const format::UnitsView& view) {
+                                               return format::DecodeUnitsUntrusted(view, &counts);
+                                             });
                         }));
   if (!found) return NotSaved(id, What::kUnits, step, mode);
   return counts;
