@@ -1,10 +1,11 @@
-"""The idle path in bytecodes and calls: what a step and a module call cost when nothing is due (`./dev bench idle`).
+"""The idle path in bytecodes, calls and instructions: what a step costs when nothing is due (`./dev bench idle`).
 
-Counts do not depend on what else the machine does, so that a regression shows on a busy one. (Callgrind needs minutes
-to import torch, and counts of an interpreter say less than this.) A model with one child, attached with collections
-that take nothing, is compared with the same model alone.
+Counts do not depend on what else the machine does, so that a regression shows on a busy one. A model with one child,
+attached with collections that take nothing, is compared with the same model alone: bytecodes and calls of the
+interpreter, and with callgrind the instructions of all threads of a step with ten module calls. Callgrind counts
+nothing until the loop is warm, so that importing torch takes seconds; without valgrind it is skipped.
 
-    ./dev bench idle [--update] [--json FILE]
+    ./dev bench idle [--update] [--no-instructions] [--json FILE]
 
 Exit code: 0 within the tolerance of the baseline, 1 above it.
 """
@@ -13,7 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -22,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from _gates import finish, say
 
 from capture import WG, Tiny
 
@@ -52,6 +57,55 @@ def count(region: Callable[[], object]) -> tuple[int, int]:
     return bytecodes, calls
 
 
+def attached(tiny: Tiny, optimizer: torch.optim.Optimizer, folder: str) -> Any:
+    """A hook that takes nothing."""
+    import luff.torch
+
+    never: list[Any] = [{"name": name, "forms": []} for name in (*WG, "losses")]
+    return luff.torch.attach(tiny, optimizer, run=f"{folder}/run", collections=never)
+
+
+def counted_child(attach: bool, folder: str) -> None:
+    """The process that callgrind watches: warm steps, then counted ones."""
+    torch.set_num_threads(1)
+    tiny = Tiny()
+    optimizer = torch.optim.SGD(tiny.parameters(), lr=0.0)
+    hook = attached(tiny, optimizer, folder) if attach else None
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            tiny(torch.ones(1), 10).sum().backward()
+            optimizer.step()
+
+    def instrument(state: str) -> None:
+        command = ["callgrind_control", "-i", state, str(os.getpid())]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    steps(10)
+    instrument("on")
+    steps(STEPS)
+    instrument("off")
+    if hook is not None:
+        hook.close()
+
+
+def instructions(attach: bool) -> float:
+    """Instructions of one step with ten module calls, all threads."""
+    folder = tempfile.mkdtemp(prefix="luff-bench-")
+    tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null"]
+    command = [*tool, sys.executable, __file__, "--child", folder, *(["--attach"] if attach else [])]
+    try:
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode != 0 or found is None:
+        raise SystemExit(f"callgrind gave no count: {done.stderr[-500:]}")
+    return int(found[1]) / STEPS
+
+
 def measure(attach: bool) -> dict[str, tuple[float, float]]:
     """Counts of one step without child calls, and of one child call."""
     tiny = Tiny()
@@ -59,10 +113,7 @@ def measure(attach: bool) -> dict[str, tuple[float, float]]:
     folder = tempfile.mkdtemp(prefix="luff-bench-")
     hook: Any = None
     if attach:
-        import luff.torch
-
-        never: list[Any] = [{"name": name, "forms": []} for name in (*WG, "losses")]
-        hook = luff.torch.attach(tiny, optimizer, run=f"{folder}/run", collections=never)
+        hook = attached(tiny, optimizer, folder)
 
     def step(calls: int) -> None:
         optimizer.zero_grad()
@@ -93,29 +144,39 @@ def main() -> int:
     )
     parser.add_argument("--tolerance", type=float, default=0.05, help="allowed growth, as a share")
     parser.add_argument("--update", action="store_true", help=f"write {BASELINE.name} instead of comparing")
+    parser.add_argument(
+        "--no-instructions", action="store_true", help="without callgrind, which takes a minute"
+    )
     parser.add_argument("--json", type=Path, help="file for results and gates")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--attach", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.child is not None:
+        counted_child(arguments.attach, arguments.child)
+        return 0
     bare, own = measure(False), measure(True)
     counts: dict[str, float] = {}
     for name in bare:
         for kind, without, with_ in zip(("bytecodes", "calls"), bare[name], own[name], strict=True):
             counts[f"{name}/{kind}"] = round(with_ - without, 2)
-    if arguments.update:
-        BASELINE.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    if arguments.no_instructions:
+        print("instructions skipped: --no-instructions given")
+    elif shutil.which("valgrind") is None:
+        print("instructions skipped: valgrind is not installed")
+    else:
+        counts["step of ten module calls/instructions"] = round(instructions(True) - instructions(False))
     baseline = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else {}
+    if arguments.update:
+        baseline |= counts
+        BASELINE.write_text(json.dumps(baseline, indent=1) + "\n", encoding="utf-8")
     gates = []
     for name, value in counts.items():
         before = baseline.get(name)
         limit = value if before is None else round(before * (1 + arguments.tolerance) + 0.5, 2)
         gates.append({"name": f"idle/{name}", "value": value, "limit": limit, "ok": value <= limit})
         state = "new" if before is None else f"baseline {before:g}"
-        print(f"idle {name:<22} +{value:<9g} {state:<18} {'ok' if value <= limit else 'ABOVE'}")
-    if arguments.json:
-        content = {"results": [{"row": "idle_counts", **counts}], "gates": gates}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    failed = [g["name"] for g in gates if not g["ok"]]
-    print(f"{len(gates)} gates, {len(failed)} failed{': ' + ', '.join(map(str, failed)) if failed else ''}")
-    return 1 if failed else 0
+        print(f"idle {name:<38} +{value:<9g} {state:<18} {say(value <= limit)}")
+    return finish([{"row": "idle_counts", **counts}], gates, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,10 @@
-"""
-Instruction counts of the tensor kernels, by callgrind.
+"""Instruction counts of the tensor kernels, by callgrind: ./dev bench kernels [--update] [--json FILE].
 
-Counts do not depend on what else the machine does, so a change of a few per cent shows even on a busy one.
-Valgrind knows no AVX-512; the kernels are counted for AVX2.
+Counts do not depend on what else the machine does, so a change of a few per cent shows even on a busy one. Valgrind
+knows no AVX-512; the kernels are counted for AVX2.
 
-    python benchmarks/kernels.py --program build/dev/benchmarks/cpp/luff_kernel_count
-    python benchmarks/kernels.py --program … --update          # write the baseline anew
-    python benchmarks/kernels.py --program … --json out.json
-
-Exit code: 0 if every count is within the tolerance of the baseline, 1 if one is above it, 2 if it cannot be measured
-(no valgrind, no AVX2, no program).
+Exit code: 0 if every count is within the tolerance of the baseline, 1 if one is above it. Where it cannot be measured
+(no valgrind, no AVX2) it says so, and gates nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +19,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from _gates import finish
+from read import program
+
 BASELINE = Path(__file__).parent / "baselines" / "kernels.json"
 SIZES = (16, 65536)  # elements: the cost of a call, and the cost of an element
 REGION = "LuffCountedRegion"
+SLACK = 8  # instructions more in a small call are no finding: compilers differ by that
 
 
 class CannotMeasureError(Exception):
@@ -84,8 +83,7 @@ def report(counts: dict[str, int], baseline: dict[str, int], tolerance: float) -
         elements = int(name.rsplit(" ", 1)[1])
         before = baseline.get(name)
         ratio = f"{count / before:8.3f}" if before else "     new"
-        # A handful of instructions more in a small call is no finding: compilers differ by that.
-        if before and count > before * (1 + tolerance) + 8:
+        if before and count > before * (1 + tolerance) + SLACK:
             above.append(name)
             ratio += "  ABOVE"
         lines.append(f"{name:44}{count:14,}{count / elements:13.2f}{before or 0:12,}{ratio}")
@@ -94,33 +92,36 @@ def report(counts: dict[str, int], baseline: dict[str, int], tolerance: float) -
 
 def main() -> int:
     """Count, compare, print."""
-    parser = argparse.ArgumentParser(description="Instruction counts of the tensor kernels, by callgrind.")
-    parser.add_argument("--program", type=Path, required=True, help="the built luff_kernel_count")
-    parser.add_argument(
-        "--tolerance", type=float, default=0.05, help="allowed growth, as a share (default: 0.05)"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--program", type=Path, help="another luff_kernel_count than the one built last")
+    parser.add_argument("--tolerance", type=float, default=0.05, help="allowed growth, as a share")
     parser.add_argument("--update", action="store_true", help=f"write {BASELINE.name} instead of comparing")
-    parser.add_argument("--json", type=Path, help="also write the counts to this file")
+    parser.add_argument("--json", type=Path, help="file for results and gates")
     arguments = parser.parse_args()
-    if shutil.which("valgrind") is None or not arguments.program.exists():
-        print(f"needed: valgrind, and the program {arguments.program}", file=sys.stderr)
-        return 2
     try:
-        counts = measure(arguments.program)
+        if shutil.which("valgrind") is None:
+            raise CannotMeasureError("valgrind is not installed")
+        counts = measure(arguments.program or program("luff_kernel_count"))
     except CannotMeasureError as error:
-        print(error, file=sys.stderr)
-        return 2
+        print(f"instructions skipped: {error}")
+        return finish([{"row": "kernels", "skipped": str(error)}], [], arguments.json)
     if arguments.update:
         BASELINE.write_text(json.dumps({"target": "AVX2", "instructions": counts}, indent=1) + "\n")
     baseline = json.loads(BASELINE.read_text())["instructions"] if BASELINE.exists() else {}
     table, above = report(counts, baseline, arguments.tolerance)
     print(table)
-    if arguments.json:
-        result = {"results": counts, "above_baseline": above, "tolerance": arguments.tolerance}
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    if above:
-        print(f"{len(above)} of {len(counts)} counts are above the baseline", file=sys.stderr)
-    return 1 if above else 0
+    gates = [
+        {
+            "name": f"kernels/{name}",
+            "value": count,
+            "limit": round(baseline.get(name, count) * (1 + arguments.tolerance) + SLACK),
+            "ok": name not in above,
+        }
+        for name, count in counts.items()
+    ]
+    return finish([{"row": "kernels", **counts}], gates, arguments.json)
 
 
 if __name__ == "__main__":

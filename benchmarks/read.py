@@ -25,12 +25,14 @@ from _gates import finish, gate_of_best, say
 TENSORS, STEPS, FLOATS, REPEATS = 100, 10_000, 256, 5
 
 
-def generator() -> Path:
-    """The program that writes runs: of the newest build that has one."""
+def program(name: str) -> Path:
+    """A program of benchmarks/cpp: of the build that `./dev bench` names, else of the newest that has it."""
+    if folder := os.environ.get("LUFF_BENCH_PROGRAMS"):
+        return Path(folder, name)
     root = Path(os.environ.get("LUFF_BENCH_ROOT", Path(__file__).parents[1]))
-    found = sorted(root.glob("build/*/benchmarks/cpp/luff_bench_store"), key=lambda p: p.stat().st_mtime)
+    found = sorted(root.glob(f"build/*/benchmarks/cpp/{name}"), key=lambda p: p.stat().st_mtime)
     if not found:
-        sys.exit("luff_bench_store is not built: ./dev build")
+        sys.exit(f"{name} is not built: ./dev build")
     return found[-1]
 
 
@@ -184,7 +186,7 @@ def main() -> int:
     folder = tempfile.mkdtemp(prefix="luff-bench-")
     try:
         run = f"{folder}/run"
-        tool = generator()
+        tool = program("luff_bench_store")
         subprocess.run(
             [tool, run, str(TENSORS), str(STEPS), str(FLOATS)], check=True, stdout=subprocess.DEVNULL
         )

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from _gates import Measured, finish, gate, measured, say
-from read import generator
+from read import program
 
 SHORT, LIMIT, ROUNDS = 10_000, 1.1, 20
 
@@ -27,7 +27,7 @@ def rounds(records: int) -> list[dict[str, float]]:
     """Nanoseconds for each record of both sides, round by round."""
     folder = tempfile.mkdtemp(prefix="luff-bench-")
     try:
-        command = [generator(), folder, "--compare", str(SHORT), str(records), str(ROUNDS)]
+        command = [program("luff_bench_store"), folder, "--compare", str(SHORT), str(records), str(ROUNDS)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
     finally:

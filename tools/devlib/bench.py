@@ -5,6 +5,9 @@ import argparse
 from devlib import build, setup
 from devlib.term import ROOT, VENV, Failed, passthrough, say
 
+#: Programs of benchmarks/cpp that a benchmark runs.
+PROGRAMS = {"read": "luff_bench_store", "store": "luff_bench_store", "kernels": "luff_kernel_count"}
+
 
 def bench_arguments(parser):
     parser.add_argument("name", nargs="?", help=f"one of: {', '.join(names()) or 'none yet'}")
@@ -41,4 +44,7 @@ def bench_main(args):
         "PYTHONPATH": str(ROOT / "benchmarks"),
         "LUFF_BENCH_ROOT": str(ROOT),
     }
+    if args.name in PROGRAMS:
+        folder = build.build("dev", PROGRAMS[args.name])
+        env["LUFF_BENCH_PROGRAMS"] = str(folder / "benchmarks" / "cpp")
     return passthrough([python, ROOT / "benchmarks" / f"{args.name}.py", *args.rest], env=env)
