@@ -1,0 +1,124 @@
+// Columns of summaries say what the summaries of single steps say, whichever steps a tensor has, and stay as
+// they are while memory of others is used again.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "luff/query/trial.h"
+#include "query/testing.h"
+
+namespace luff::query {
+namespace {
+
+using testing::TempRun;
+using testing::Writing;
+
+constexpr int kSteps = 3000;  // columns of more than the least that is kept for others
+
+/// What a tensor does at a step: every one, a stretch, every other one, and one whose values are not finite
+/// now and then.
+bool Has(TensorId id, std::int64_t step) {
+  if (id == 1) return step >= 700 && step < 2500;
+  if (id == 2) return step % 2 == 1;
+  return true;
+}
+
+float ValueAt(TensorId id, std::int64_t step) {
+  if (id == 3 && step % 5 == 0) return std::numeric_limits<float>::quiet_NaN();
+  return static_cast<float>(step) * 0.25F - static_cast<float>(id) * 100;
+}
+
+void WriteSteps(Writing& w, int count) {
+  for (int i = 0; i < count; ++i) {
+    for (TensorId id = 0; id < 4; ++id) {
+      const float value[] = {ValueAt(id, w.global_step), ValueAt(id, w.global_step)};
+      if (Has(id, w.global_step)) w.AddSummary(id, value);
+    }
+    w.Step(w.global_step % 7 == 3 ? format::Mode::kEval : format::Mode::kTrain);
+  }
+}
+
+void ExpectSame(double one, double other) {
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(one), std::bit_cast<std::uint64_t>(other)) << one << " " << other;
+}
+
+void ExpectRows(const Trial& trial, TensorId id, Mode mode, const SummaryColumns& columns) {
+  std::vector<std::int64_t> expected;
+  for (const std::int64_t step : trial.Steps(mode)) {
+    const auto info = trial.FindStep(step, mode);
+    ASSERT_TRUE(info.ok());
+    if (Has(id, info->global_step)) expected.push_back(info->global_step);
+  }
+  ASSERT_EQ(std::vector<std::int64_t>(columns.global_step.begin(), columns.global_step.end()), expected);
+  for (std::size_t i = 0; i < expected.size(); i += 13) {
+    const auto at = trial.ReadSummaryAt(id, expected[i], Mode::kGlobal);
+    ASSERT_TRUE(at.ok()) << at.status().ToString();
+    EXPECT_EQ(columns.mode_step[i], at->mode_step);
+    EXPECT_EQ(columns.update[i], at->update);
+    EXPECT_EQ(columns.mode[i], static_cast<std::uint8_t>(at->mode));
+    EXPECT_EQ(columns.count[i], at->summary.count);
+    EXPECT_EQ(columns.nan_count[i], at->summary.nan_count);
+    EXPECT_EQ(columns.inf_count[i], at->summary.inf_count);
+    EXPECT_EQ(columns.zero_count[i], at->summary.zero_count);
+    ExpectSame(columns.sum[i], at->summary.sum);
+    ExpectSame(columns.l2[i], at->summary.l2());
+    if (at->summary.count == at->summary.nan_count) {
+      for (const double value : {columns.min[i], columns.max[i], columns.mean[i], columns.abs_mean[i]})
+        EXPECT_TRUE(std::isnan(value));
+      continue;
+    }
+    ExpectSame(columns.mean[i], at->summary.mean());
+    ExpectSame(columns.std[i], at->summary.std());
+    ExpectSame(columns.abs_mean[i], at->summary.abs_mean());
+    ExpectSame(columns.min[i], at->summary.min(at->dtype));
+    ExpectSame(columns.max[i], at->summary.max(at->dtype));
+  }
+}
+
+TEST(TrialColumnsTest, SayWhatSingleSummariesSay) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1, false, true, 64 << 10);
+  for (TensorId id = 0; id < 4; ++id) w.Define(id, "t" + std::to_string(id), 2);
+  WriteSteps(w, kSteps);
+  auto trial = Trial::Open(run.path());
+  ASSERT_TRUE(trial.ok()) << trial.status().ToString();
+  for (const bool ended : {false, true}) {
+    for (TensorId id = 0; id < 4; ++id) {
+      for (const Mode mode : {Mode::kGlobal, Mode::kTrain, Mode::kEval}) {
+        const auto columns = (*trial)->SharedSummaries(id, mode);
+        ASSERT_TRUE(columns.ok()) << columns.status().ToString();
+        ExpectRows(**trial, id, mode, **columns);
+      }
+    }
+    if (ended) break;
+    WriteSteps(w, kSteps / 2);
+    w.Close();
+    ASSERT_TRUE((*trial)->Refresh().ok());
+  }
+}
+
+TEST(TrialColumnsTest, StayWhileTheirMemoryCouldBeUsedAgain) {
+  const TempRun run;
+  Writing w(run.path(), 0, 1);
+  for (TensorId id = 0; id < 4; ++id) w.Define(id, "t" + std::to_string(id), 2);
+  WriteSteps(w, kSteps);
+  auto trial = Trial::Open(run.path());
+  ASSERT_TRUE(trial.ok()) << trial.status().ToString();
+  const SummaryColumns kept = *(*trial)->Summaries(0, Mode::kGlobal);
+  const std::vector<double> means(kept.mean.begin(), kept.mean.end());
+  const std::vector<std::int64_t> steps(kept.global_step.begin(), kept.global_step.end());
+  for (int round = 0; round < 4; ++round) {  // each makes what is cached worthless, and its memory free
+    WriteSteps(w, 10);
+    ASSERT_TRUE((*trial)->Refresh().ok());
+    for (TensorId id = 0; id < 4; ++id) ASSERT_TRUE((*trial)->SharedSummaries(id, Mode::kGlobal).ok());
+  }
+  w.Close();
+  trial->reset();
+  EXPECT_EQ(std::vector<double>(kept.mean.begin(), kept.mean.end()), means);
+  EXPECT_EQ(std::vector<std::int64_t>(kept.global_step.begin(), kept.global_step.end()), steps);
+}
+
+}  // namespace
+}  // namespace luff::query

@@ -1,0 +1,207 @@
+// A whole run with one hostile file: the golden one, with a file replaced or patched. Checksums of what was
+// patched are made right again, so that the input reaches what stands behind them. Everything a user may ask
+// is asked.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <xxhash.h>
+
+#include "luff/format/chunk.h"
+#include "luff/format/frames.h"
+#include "luff/format/live.h"
+#include "luff/query/trial.h"
+#include "luff/store/verify.h"
+#include "luff/tensor/hash.h"
+
+namespace {
+
+using namespace luff;  // NOLINT(google-build-using-namespace)
+namespace fs = std::filesystem;
+
+using Bytes = std::vector<std::byte>;
+
+constexpr std::size_t kMetaFiles = 4;
+constexpr std::size_t kAsked = 8;  // steps of a tensor
+
+Bytes Read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+void Write(const fs::path& path, std::span<const std::byte> bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+}
+
+/// The golden run in memory and a copy of it that inputs are written into.
+struct Golden {
+  fs::path run;
+  Bytes meta[kMetaFiles], data, live;
+
+  Golden() {
+    const char* shared = fs::exists("/dev/shm") ? "/dev/shm" : "/tmp";
+    run = fs::path(shared) / ("luff-trial-fuzz-" + std::to_string(getpid()));
+    fs::remove_all(run);
+    fs::copy(fs::path(LUFF_TESTDATA) / "format/v0/run", run, fs::copy_options::recursive);
+    for (std::size_t i = 0; i < kMetaFiles; ++i) meta[i] = Read(MetaPath(i));
+    data = Read(DataPath());
+    live.resize(format::kPageBytes);
+    std::atexit([] { fs::remove_all(Get().run); });
+  }
+  static Golden& Get() {
+    static Golden golden;
+    return golden;
+  }
+  [[nodiscard]] fs::path MetaPath(std::size_t i) const {
+    return run / "w0000" / ("m-00000" + std::to_string(i + 1) + ".lfm");
+  }
+  [[nodiscard]] fs::path DataPath() const { return run / "w0000" / "d-000001.lfd"; }
+};
+
+/// Input: (place, value) in 3 bytes each.
+void Patch(Bytes* file, std::span<const std::byte> patches) {
+  for (std::size_t at = 0; at + 3 <= patches.size() && !file->empty(); at += 3) {
+    std::uint16_t place = 0;
+    std::memcpy(&place, &patches[at], sizeof(place));
+    (*file)[place % file->size()] = patches[at + 2];
+  }
+}
+
+/// The frames up to the footer, with checksums of their own; lengths that lie end it.
+void SealFrames(Bytes* file, std::uint64_t sequence) {
+  std::uint64_t at = format::kFileHeaderBytes;
+  while (at + sizeof(format::FrameHeader) <= file->size()) {
+    format::FrameHeader header;
+    std::memcpy(&header, file->data() + at, sizeof(header));
+    if (header.magic != format::kFrameMagic ||
+        header.kind == static_cast<std::uint16_t>(format::FrameKind::kFooter))
+      break;
+    const std::uint64_t space = (std::uint64_t{header.body_bytes} + 7) / 8 * 8;
+    if (space > file->size() - at - sizeof(header)) break;
+    format::FrameBuffer buffer;
+    buffer.Reset(sequence, at);
+    buffer.Begin(static_cast<format::FrameKind>(header.kind), header.ordinal, header.flags);
+    buffer.Put(file->data() + at + sizeof(header), header.body_bytes);
+    buffer.End();
+    std::memcpy(file->data() + at, buffer.bytes().data(), sizeof(header));
+    at += sizeof(header) + space;
+  }
+  file->resize(static_cast<std::size_t>(at));
+}
+
+void SealChunks(Bytes* file) {
+  for (std::size_t at = format::kFileHeaderBytes; at + sizeof(format::ChunkHeader) <= file->size();
+       at += format::kChunkAlign) {
+    format::ChunkHeader header;
+    std::memcpy(&header, file->data() + at, sizeof(header));
+    if (header.magic != format::kChunkMagic || header.stored_bytes > file->size() - at - sizeof(header))
+      continue;
+    const auto stored = std::span(*file).subspan(at + sizeof(header), header.stored_bytes);
+    const bool raw = header.codec == static_cast<std::uint8_t>(format::Codec::kRaw);
+    if (raw) header.content_hash = HashBytes(stored.data(), stored.size());
+    const std::uint64_t seed = raw ? 0 : HashBytes(stored.data(), stored.size());
+    header.checksum = XXH3_64bits_withSeed(&header, offsetof(format::ChunkHeader, checksum), seed);
+    std::memcpy(file->data() + at, &header, sizeof(header));
+  }
+}
+
+void AskEverything(const std::string& run, bool live) {
+  query::OpenOptions options;
+  options.use_live_page = live;
+  const auto opened = query::Trial::Open(run, options);
+  if (!opened.ok()) return;
+  query::Trial& trial = **opened;
+  (void)trial.Refresh().ok();
+  const auto mode = query::Mode::kGlobal;
+  for (query::TensorId id = 0; id < trial.tensor_count(); ++id) {
+    (void)trial.FindTensor(trial.tensor(id).name).ok();
+    (void)trial.Summaries(id, mode).ok();
+    (void)trial.Scalars(id, mode).ok();
+    (void)trial.ReadStack(id, mode, {}, 1 << 20).ok();
+    (void)trial.ValueSteps(id, mode).ok();
+    const auto steps = trial.TensorSteps(id, mode);
+    if (!steps.ok()) continue;
+    for (std::size_t i = 0; i < steps->size() && i < kAsked; ++i) {
+      const std::int64_t step = (*steps)[i];
+      (void)trial.ReadSummary(id, step, mode).ok();
+      if (const auto value = trial.ReadValue(id, step, mode); value.ok())
+        (void)HashBytes(value->bytes.data(), value->bytes.size());
+      (void)trial.Histogram(id, step, mode).ok();
+      (void)trial.Units(id, step, mode).ok();
+      (void)trial.Shape(id, step, mode).ok();
+      (void)trial.ReadForm(id, format::Form::kDifference, step, mode).ok();
+      (void)trial.TensorWorkers(id, step, mode).ok();
+    }
+  }
+  (void)trial.TensorNames({"weight", "", 3, mode}).ok();
+  query::Trial::StepRows rows;
+  for (std::size_t n = 0; n < trial.step_count() && n < 4 * kAsked; ++n)
+    (void)trial.ReadStepRows(n, &rows).ok();
+  (void)trial.Gaps().size();
+  (void)trial.Events(mode).size();
+  (void)trial.JsonEvents().size();
+  (void)trial.Document("model").size();
+  (void)trial.CollectionNames().size();
+  (void)trial.outcome();
+  (void)trial.Problems().size();
+  (void)trial.workers().size();
+  (void)store::VerifyRun(run).ok();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 2) return 0;
+  const Golden& golden = Golden::Get();
+  const auto rest = std::as_bytes(std::span(data, size)).subspan(2);
+  const std::size_t which = data[1] % kMetaFiles;
+  fs::path path = golden.MetaPath(which);
+  const Bytes* original = &golden.meta[which];
+  Bytes file = *original;
+  bool live = false;
+  switch (data[0] % 5) {
+    case 0: file.assign(rest.begin(), rest.end()); break;
+    case 1:  // patched anywhere, footer and all
+      Patch(&file, rest);
+      break;
+    case 2:  // a segment without footer
+      Patch(&file, rest);
+      std::memcpy(file.data(), original->data(), format::kFileHeaderBytes);
+      SealFrames(&file, which + 1);
+      break;
+    case 3:
+      path = golden.DataPath();
+      original = &golden.data;
+      file = *original;
+      Patch(&file, rest);
+      SealChunks(&file);
+      break;
+    default: {
+      path = golden.run / "w0000" / "live";
+      original = nullptr;
+      file = golden.live;
+      std::memcpy(file.data(), rest.data(), std::min(rest.size(), file.size()));
+      const std::uint64_t magic = format::kLiveMagic;
+      std::memcpy(file.data(), &magic, sizeof(magic));
+      const std::uint64_t sum = HashBytes(file.data(), offsetof(format::LivePage, checksum));
+      std::memcpy(file.data() + offsetof(format::LivePage, checksum), &sum, sizeof(sum));
+      live = true;
+      break;
+    }
+  }
+  Write(path, file);
+  AskEverything(golden.run.string(), live);
+  if (original != nullptr)
+    Write(path, *original);
+  else
+    fs::remove(path);
+  return 0;
+}
