@@ -154,7 +154,8 @@ std::uint64_t ZeroBitmapBytes(std::span<const std::byte> raw, std::size_t width,
 }
 
 bool IsConstant(std::span<const std::byte> raw, std::size_t width) noexcept {
-  if (width == 0 || raw.size() < 2 * width || raw.size() % width != 0) return false;
+  if (width == 0 || raw.size() < 2 * width || raw.size() % width != 0 || raw.size() > kMaxConstantBytes)
+    return false;
   return std::memcmp(raw.data(), raw.data() + width, raw.size() - width) == 0;
 }
 
@@ -218,7 +219,8 @@ Result<ChunkHeader> ParseChunkHeaderUntrusted(std::span<const std::byte> bytes) 
         return Corruption("checksum of a chunk header does not match");
       break;
     case Codec::kConstant:
-      if (header.stored_bytes != width || header.raw_bytes % width != 0)
+      if (header.stored_bytes != width || header.raw_bytes % width != 0 ||
+          header.raw_bytes > kMaxConstantBytes)
         return Corruption("constant chunk of a wrong size");
       break;
     case Codec::kZeroBitmap:

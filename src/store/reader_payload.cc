@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <new>
@@ -17,11 +19,20 @@ constexpr std::size_t kMaxOpenFiles = 64;
 constexpr std::size_t kMaxRemembered = 1 << 20;
 constexpr std::size_t kMaxMappedFiles = 1024;
 constexpr int kMaxRelocations = 64;  // longer chains are hostile
+constexpr std::uint64_t kMaxFileBytes = (std::uint64_t{1} << 40) - 1;
+constexpr std::uint32_t kMaxFiles = 1U << 24;
 
 std::uint64_t PlaceKey(std::uint64_t file, std::uint64_t offset) noexcept { return file << 40 ^ offset; }
 
 std::string Where(const std::string& path, std::uint64_t offset) {
   return " at byte " + std::to_string(offset) + ": " + path;
+}
+
+/// Encoded chunks may stand for far more than their file holds: beyond this a value is refused, not tried.
+std::uint64_t MemoryOfMachine() noexcept {
+  static const auto bytes = static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PHYS_PAGES))) *
+                            static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PAGESIZE)));
+  return bytes;
 }
 
 /// Memory for a value, aligned as chunks are; freed with the last owner.
@@ -99,7 +110,8 @@ Result<std::span<const std::byte>> WorkerReader::ReadSmall(Place place, std::uin
 Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row, bool keep) const {
   LUFF_ASSIGN_OR_RETURN(const Place place, Locate(row));
   const auto where = [&] { return Where(DataPath(place.data_file), place.offset); };
-  if (row.stored_bytes > std::uint64_t{1} << 62 || place.offset > (std::uint64_t{1} << 62) ||
+  // The limits of the format; within them PlaceKey is without collisions.
+  if (row.stored_bytes > kMaxFileBytes || place.offset > kMaxFileBytes || place.data_file >= kMaxFiles ||
       place.offset % format::kChunkAlign != 0) {
     return Corruption("index row points to where no chunk can be" + where());
   }
@@ -150,9 +162,10 @@ Result<WorkerReader::Payload> WorkerReader::ReadPayload(std::span<const format::
     }
     return Payload{piece.chunk.stored, std::move(piece.owner)};
   }
-  std::shared_ptr<std::byte> memory = Allocate(expected_bytes);
+  std::shared_ptr<std::byte> memory = expected_bytes > MemoryOfMachine() ? nullptr : Allocate(expected_bytes);
   if (memory == nullptr) {
-    return ResourceExhausted("no memory for a value of " + std::to_string(expected_bytes) + " bytes");
+    return ResourceExhausted("no memory for a value of " + std::to_string(expected_bytes) +
+                             " bytes: " + folder_);
   }
   const std::span<std::byte> to(memory.get(), static_cast<std::size_t>(expected_bytes));
   LUFF_RETURN_IF_ERROR(ReadPayloadInto(parts, to));

@@ -18,6 +18,9 @@ struct ChunkInfo {
   std::uint64_t ordinal = 0;
 };
 
+/// Raw bytes of a constant chunk at most: a few stored bytes must not stand for more than a reader can hold.
+inline constexpr std::uint64_t kMaxConstantBytes = 64ULL << 20;
+
 /// Space of a chunk with its header and padding.
 [[nodiscard]] constexpr std::uint64_t ChunkSpace(std::uint64_t stored_bytes) noexcept {
   return (sizeof(ChunkHeader) + stored_bytes + kChunkAlign - 1) & ~std::uint64_t{kChunkAlign - 1};
@@ -32,7 +35,7 @@ void FinishChunk(std::byte* chunk, const ChunkInfo& info, Codec codec, std::uint
 /// Bytes that a zero bitmap would need, or `limit` + 1 as soon as it would need more.
 [[nodiscard]] std::uint64_t ZeroBitmapBytes(std::span<const std::byte> raw, std::size_t width,
                                             std::uint64_t limit) noexcept;
-/// True when all elements have the same bits (and there are at least two).
+/// True when all elements have the same bits, there are at least two, and no more than kMaxConstantBytes.
 [[nodiscard]] bool IsConstant(std::span<const std::byte> raw, std::size_t width) noexcept;
 
 /// Encodes `raw` into `to` (resized). With `try_codecs` takes constant or zero bitmap where it saves at least
