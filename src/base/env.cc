@@ -131,7 +131,7 @@ class RealEnv final : public Env {
   Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
     int flags = O_CLOEXEC;
     switch (mode) {
-      case OpenMode::kRead: flags |= O_RDONLY; break;
+      case OpenMode::kRead: flags |= O_RDONLY | O_NONBLOCK; break;  // a pipe must not be waited for
       case OpenMode::kReadWrite: flags |= O_RDWR | O_CREAT; break;
       case OpenMode::kCreateNew: flags |= O_RDWR | O_CREAT | O_EXCL; break;
       case OpenMode::kWriteDirect: flags |= O_WRONLY | O_DIRECT; break;

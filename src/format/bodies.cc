@@ -1,4 +1,5 @@
 // Typed bodies of frames.
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -160,6 +161,11 @@ Result<std::vector<TensorDefView>> ParseTensorDefsUntrusted(std::span<const std:
         !cursor.ReadText(head.name_bytes, &def.name) || !cursor.ReadText(head.path_bytes, &def.module_path) ||
         !cursor.ReadText(head.type_bytes, &def.module_type) || !cursor.Align(8)) {
       return Corruption("definition of a tensor is longer than its frame");
+    }
+    if (std::max({head.name_bytes, head.path_bytes, head.type_bytes}) > kMaxNameBytes) {
+      return Corruption("definition of a tensor with a text of " +
+                        std::to_string(std::max({head.name_bytes, head.path_bytes, head.type_bytes})) +
+                        " bytes, expected at most " + std::to_string(kMaxNameBytes));
     }
     def.id = head.id;
     def.role =

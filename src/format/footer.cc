@@ -43,6 +43,13 @@ bool StepsInRange(std::span<const std::uint32_t> steps, std::size_t limit) noexc
   return true;
 }
 
+/// Each larger than the one before; the largest number of all means "of no step".
+bool OrdinalsAscend(std::span<const std::uint64_t> ordinals) noexcept {
+  bool ascend = ordinals.empty() || ordinals.back() != kLooseOrdinal;
+  for (std::size_t i = 1; i < ordinals.size(); ++i) ascend &= ordinals[i - 1] < ordinals[i];
+  return ascend;
+}
+
 }  // namespace
 
 StepMark StepColumns::mark(std::size_t i) const noexcept {
@@ -123,6 +130,7 @@ Result<FooterView> FooterView::ParseUntrusted(std::span<const std::byte> file, s
   c.forms = slicer.Take<std::uint32_t>(head.step_count);
   c.epoch = slicer.Take<std::uint32_t>(head.step_count);
   c.mode = slicer.Take<std::uint8_t>(head.step_count);
+  if (!OrdinalsAscend(c.ordinal)) return Corruption("steps of the segment are not in order");
   for (const std::uint8_t mode : c.mode) {
     if (mode < 1 || mode > 4) return Corruption("step of unknown mode " + std::to_string(mode));
   }

@@ -257,6 +257,7 @@ TEST_F(HostileTest, ASegmentOfAnotherRunOrWorkerIsNotShown) {
 
 TEST_F(HostileTest, WhatIsNoFileIsNotWaitedFor) {
   ASSERT_EQ(mkfifo(Segment(2).c_str(), 0600), 0);  // who opens it for reading waits for a writer
+  std::filesystem::remove(run.path() + "/w0000/live");
   ASSERT_EQ(mkfifo((run.path() + "/w0000/live").c_str(), 0600), 0);
   std::filesystem::remove(Data());
   ASSERT_EQ(mkfifo(Data().c_str(), 0600), 0);
@@ -365,7 +366,7 @@ TEST_F(HostileTest, NamesWithoutEndAreNoNames) {
       .Save(Segment(2));
   auto trial = Open();
   ASSERT_EQ(trial->tensor_count(), 3U);
-  EXPECT_EQ(trial->tensor(2).name, std::string(4096, 'n'));
+  EXPECT_TRUE(trial->FindTensor(std::string(4096, 'n')).ok());
   EXPECT_THAT(Damage(), Contains(HasSubstr("at most 4096")));
   EXPECT_THAT(Damage(), Contains(HasSubstr("definition of a tensor is longer than its frame")));
   EXPECT_THAT(Damage(), Contains(HasSubstr("name of a document is longer than its frame")));
@@ -385,7 +386,7 @@ TEST_F(HostileTest, CountsInFramesAreBoundedByTheirBytes) {
   auto trial = Open();
   ASSERT_EQ(trial->step_count(), 6U);
   EXPECT_THAT(Message(trial->ReadValue(0, 5, Mode::kTrain)), HasSubstr(Segment(2)));
-  EXPECT_THAT(Message(trial->ReadStack(0, Mode::kTrain, {}, 1 << 20)), HasSubstr(Segment(2)));
+  EXPECT_THAT(Message(trial->ReadStack(0, Mode::kTrain, {}, 1 << 20)), HasSubstr(run.path() + "/w0000"));
   EXPECT_EQ(trial->Histogram(0, 5, Mode::kTrain).status().code(), StatusCode::kCorruption);
   EXPECT_EQ(trial->Units(0, 5, Mode::kTrain).status().code(), StatusCode::kCorruption);
   Trial::StepRows rows;

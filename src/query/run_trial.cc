@@ -19,6 +19,11 @@ constexpr auto kLongestPause = std::chrono::milliseconds(4);  // with live pages
 constexpr auto kLongestPauseAfar =
     std::chrono::milliseconds(50);  // without: system calls, perhaps over a network
 
+/// Times of files may be any numbers; their difference need not be one.
+double SecondsBetween(std::int64_t from_ns, std::int64_t to_ns) noexcept {
+  return (static_cast<double>(to_ns) - static_cast<double>(from_ns)) * 1e-9;
+}
+
 /// Place of a step in the order of the run.
 struct StepKey {
   std::uint32_t epoch = 0;
@@ -38,8 +43,16 @@ void WorkerState::Place(std::uint32_t n, std::uint64_t ordinal) {
   ordinal_of[n] = ordinal;
   if (first_ordinal == kNoOrdinal) first_ordinal = ordinal;
   const auto at = static_cast<std::size_t>(ordinal - first_ordinal);
-  if (step_of.size() <= at) step_of.resize(at + 1, kNoStep);
+  if (step_of.size() <= at) {
+    holes += at - step_of.size();
+    step_of.resize(at + 1, kNoStep);
+  }
   step_of[at] = n;
+}
+
+bool WorkerState::HasRoomFor(std::uint64_t ordinal) const noexcept {
+  if (first_ordinal == kNoOrdinal || ordinal - first_ordinal < step_of.size()) return true;
+  return ordinal - first_ordinal - step_of.size() <= kMaxHoles - holes;
 }
 
 Result<std::unique_ptr<Trial>> Trial::Open(const std::string& path, const OpenOptions& options) {
@@ -96,7 +109,7 @@ bool RunTrial::TakeIn() {
 /// Workers that the run should have and that have not come yet hold back its steps, as long as it is young.
 bool RunTrial::Awaited(std::int64_t now_unix_ns) const noexcept {
   if (workers_.size() >= std::max<std::uint32_t>(1, world_size())) return false;
-  return static_cast<double>(now_unix_ns - created_unix_ns()) < options_.lost_after_s * 1e9;
+  return SecondsBetween(created_unix_ns(), now_unix_ns) < options_.lost_after_s;
 }
 
 bool RunTrial::CheckWorkers() {
@@ -113,7 +126,7 @@ bool RunTrial::CheckWorkers() {
     if (worker->checked_ns != 0 && now - worker->checked_ns < kLookEveryNs) continue;
     worker->checked_ns = now;
     const store::Liveness life = worker->reader->liveness();
-    const double silent_s = static_cast<double>(Env::Real().NowUnixNs() - life.heartbeat_unix_ns) * 1e-9;
+    const double silent_s = SecondsBetween(life.heartbeat_unix_ns, Env::Real().NowUnixNs());
     const bool lost = life.process_exists ? !*life.process_exists : silent_s > options_.lost_after_s;
     if (lost == worker->lost) continue;
     if (lost) (void)const_cast<store::WorkerReader*>(worker->reader)->Refresh(true);
@@ -200,6 +213,15 @@ bool RunTrial::MergeSteps() {
     std::optional<StepKey> lowest;
     for (const auto& worker : workers_) {
       if (const auto head = worker->reader->FirstStepFrom(worker->taken)) {
+        const std::uint64_t ordinal = head->segment->steps().ordinal[head->index];
+        if (!worker->HasRoomFor(ordinal)) {
+          worker->taken = kNoOrdinal;  // no step has it: nothing more of this worker
+          worker->problem =
+              "found step number " + std::to_string(ordinal) + " of the worker behind number " +
+              std::to_string(worker->first_ordinal + worker->step_of.size() - 1) +
+              ", expected no such hole; its later steps are not shown: " + head->segment->path();
+          continue;
+        }
         const StepKey key = KeyAt(*head);
         if (!lowest || key < *lowest) lowest = key;
       }
@@ -349,6 +371,7 @@ std::vector<std::string> RunTrial::Problems() const {
   for (const auto& worker : workers_) {
     const auto& found = worker->reader->problems();
     result.insert(result.end(), found.begin(), found.end());
+    if (!worker->problem.empty()) result.push_back(worker->problem);
   }
   return result;
 }

@@ -14,6 +14,7 @@ namespace luff::query {
 
 inline constexpr std::uint64_t kNoOrdinal = ~std::uint64_t{0};
 inline constexpr std::uint32_t kNoStep = 0xFFFFFFFFU;
+inline constexpr std::uint64_t kMaxHoles = 1U << 24;
 
 /// What a trial keeps of one worker beside its reader.
 struct WorkerState {
@@ -25,6 +26,8 @@ struct WorkerState {
   std::vector<std::uint64_t> ordinal_of;                      // by position in the step table
   std::uint64_t first_ordinal = kNoOrdinal;
   std::vector<std::uint32_t> step_of;  // by ordinal - first_ordinal
+  std::uint64_t holes = 0;             // in step_of: ordinals without a step, at most kMaxHoles
+  std::string problem;                 // why its later steps are not shown; "" if they are
   bool lost = false;
   std::int64_t checked_ns = 0;  // monotonic, of the last look at the process
 
@@ -39,6 +42,9 @@ struct WorkerState {
     return step_of[static_cast<std::size_t>(ordinal - first_ordinal)];
   }
   void Place(std::uint32_t n, std::uint64_t ordinal);
+  /// False when the step's ordinal jumps so far that its place would take more memory than all is worth:
+  /// ordinals are counts, and only lost segments leave holes.
+  [[nodiscard]] bool HasRoomFor(std::uint64_t ordinal) const noexcept;
 };
 
 /// A trial over a run directory.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "query/run_trial.h"
 
@@ -218,7 +219,8 @@ std::vector<GapInfo> RunTrial::Gaps() const {
       info.reason = ReasonName(static_cast<std::uint16_t>(format::GapReason::kWorkerLost));
       const std::uint64_t next = worker->reader->next_ordinal();
       const auto last = next == 0 ? std::nullopt : worker->reader->FindStep(next - 1);
-      info.first_step = last ? last->segment->steps().global_step[last->index] + 1 : 0;
+      const std::int64_t step = last ? last->segment->steps().global_step[last->index] : -1;
+      info.first_step = step == std::numeric_limits<std::int64_t>::max() ? step : step + 1;
       info.last_step = steps_.size() == 0
                            ? info.first_step
                            : std::max(info.first_step, steps_.global_steps()[steps_.size() - 1]);

@@ -26,7 +26,8 @@ enum VerifiedBit : std::uint8_t { kSummaries = 1, kScalars = 2, kIndex = 4, kFor
 }  // namespace
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe under the name of a file must not be waited for.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const std::string text = std::string(std::strerror(errno)) + ": " + path;
     return errno == ENOENT ? NotFound(text) : IoError(text);
@@ -116,7 +117,7 @@ Result<bool> SegmentReader::Poll(std::uint64_t limit, bool reopen) {
     position_ = reached;
     if (footer && damage_.ok()) {
       LUFF_RETURN_IF_ERROR(TrySeal());
-      return true;
+      return news || sealed();
     }
     if (moved && got == want) continue;
     if (got < want || window >= kMaxWindowBytes) break;  // all there is was seen
@@ -194,7 +195,10 @@ void SegmentReader::MapAhead(std::uint64_t begin, std::uint64_t bytes) const noe
 }
 
 std::size_t SegmentReader::SummaryRowCount(std::size_t slot) const noexcept {
-  return footer_ ? footer_->tensors()[slot].summary_rows : tail_->columns.Summaries(slot).size();
+  if (!footer_) return tail_->columns.Summaries(slot).size();
+  const auto block =
+      footer_->SummariesUntrusted(footer_->tensors()[slot], false);  // looks only where it lies
+  return block.ok() ? block->size() : 0;
 }
 Result<format::ScalarBlock> SegmentReader::Scalars(std::size_t slot) const {
   if (!footer_) return tail_->columns.Scalars(slot);

@@ -152,7 +152,8 @@ std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, st
       if (frame.ordinal != format::kLooseOrdinal) open.push_back(frame);
     } else if (frame.kind == FrameKind::kStep) {
       const auto mark = format::ParseStepMarkUntrusted(frame.body);
-      const bool ascending = ordinal_.empty() || frame.ordinal > ordinal_.back();
+      const bool ascending =
+          frame.ordinal != format::kLooseOrdinal && (ordinal_.empty() || frame.ordinal > ordinal_.back());
       if (mark.ok() && ascending) {
         const auto step = static_cast<std::uint32_t>(ordinal_.size());
         for (const FrameView& part : open) {

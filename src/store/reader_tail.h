@@ -73,6 +73,8 @@ class TailColumns {
   std::uint64_t defs_until_ = 0;  // definitions of frames before this offset are taken in
 };
 
+/// Whether a file belongs to this worker of this run. Errors: kCorruption, without the path.
+[[nodiscard]] Status CheckOwner(const format::FileHeader& header, const RunInfo& run, std::uint32_t worker);
 [[nodiscard]] TensorDef OwnedTensorDef(const format::TensorDefView& view);
 [[nodiscard]] LayoutDef OwnedLayoutDef(const format::LayoutDefView& view);
 

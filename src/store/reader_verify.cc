@@ -9,6 +9,7 @@
 #include "luff/store/verify.h"
 #include "luff/tensor/hash.h"
 #include "store/paths.h"
+#include "store/reader_tail.h"
 
 namespace luff::store {
 namespace {
@@ -19,7 +20,10 @@ constexpr std::size_t kMaxDamage = 1000;
 
 class Verifier {
  public:
-  Verifier(std::string run_path, VerifyReport* report) : root_(std::move(run_path)), report_(report) {}
+  Verifier(std::string run_path, const RunInfo& run, VerifyReport* report)
+      : root_(std::move(run_path)),
+        run_(run),
+        report_(report) {}
 
   Status Worker(const WorkerReader& worker) {
     worker_ = &worker;
@@ -109,6 +113,8 @@ class Verifier {
     if (const auto header = format::ParseFileHeaderUntrusted(file, format::kMetaMagic); !header.ok()) {
       if (newest && file.size() < format::kFileHeaderBytes) return Note(path + ": begun, nothing in it yet");
       return Tell(path, 0, std::string(header.status().message()) + "; the steps of this segment are lost");
+    } else if (const Status status = CheckOwner(*header, run_, worker_->worker()); !status.ok()) {
+      return Tell(path, 0, std::string(status.message()) + "; its steps are not shown");
     }
     const auto footer = format::FooterView::ParseUntrusted(file, sequence);
     if (!footer.ok() && footer.status().code() != StatusCode::kNotFound) {
@@ -228,6 +234,8 @@ class Verifier {
       Tell(path, 0, std::string(header.status().message()) + "; its values may still be readable");
     } else if (header->sequence != sequence) {
       Tell(path, 0, "found a payload file under another number");
+    } else if (const Status status = CheckOwner(*header, run_, worker_->worker()); !status.ok()) {
+      Tell(path, 0, std::string(status.message()) + "; its values are shown where a row has their hash");
     }
     std::uint64_t at = format::kFileHeaderBytes;
     for (;;) {
@@ -299,6 +307,7 @@ class Verifier {
   }
 
   std::string root_;
+  const RunInfo& run_;
   VerifyReport* report_;
   const WorkerReader* worker_ = nullptr;
 };
@@ -310,7 +319,7 @@ Result<VerifyReport> VerifyRun(const std::string& run_path) {
   options.use_live_page = false;
   LUFF_ASSIGN_OR_RETURN(const auto run, RunReader::Open(run_path, options));
   VerifyReport report;
-  Verifier verifier(run_path, &report);
+  Verifier verifier(run_path, run->info(), &report);
   for (const auto& worker : run->workers()) LUFF_RETURN_IF_ERROR(verifier.Worker(*worker));
   return report;
 }

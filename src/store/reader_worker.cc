@@ -40,6 +40,16 @@ std::uint64_t DefKey(std::uint32_t epoch, std::uint32_t id) noexcept {
 
 }  // namespace
 
+Status CheckOwner(const format::FileHeader& header, const RunInfo& run, std::uint32_t worker) {
+  if (std::memcmp(header.run_id, run.run_id.data(), sizeof(header.run_id)) != 0)
+    return Corruption("found a file of another run");
+  if (header.worker != worker) {
+    return Corruption("found a file of worker " + std::to_string(header.worker) + ", expected worker " +
+                      std::to_string(worker));
+  }
+  return Status::Ok();
+}
+
 /// The live page of the writer, mapped read-only.
 struct WorkerReader::Live {
   const format::LivePage* page = nullptr;
@@ -73,7 +83,7 @@ void WorkerReader::Problem(std::string text) {
 void WorkerReader::OpenLive() {
   live_.reset();
   if (!options_.use_live_page) return;
-  const int fd = open((folder_ + "/live").c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open((folder_ + "/live").c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return;
   struct stat info{};
   void* at = MAP_FAILED;
@@ -190,6 +200,13 @@ Result<bool> WorkerReader::ScanFolder() {
       // The newest file may be seen before its header is written; an old one that is unreadable stays so.
       if (sequence != files.rbegin()->first && unreadable_.insert(sequence).second) {
         Problem("segment is unreadable, its steps are lost: " + std::string(opened.status().message()));
+      }
+      continue;
+    }
+    if (const Status status = CheckOwner((*opened)->header(), run_, worker_); !status.ok()) {
+      if (unreadable_.insert(sequence).second) {
+        Problem("segment is not shown, its steps are lost: " + std::string(status.message()) + ": " +
+                (*opened)->path());
       }
       continue;
     }
