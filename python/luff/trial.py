@@ -316,7 +316,7 @@ class Tensor:
         return self._core.tensor_steps(self._id, _mode(mode))
 
     def value_steps(self, mode: str | int = "GLOBAL", worker: int | None = None) -> list[int]:
-        """Steps at which its value was recorded, ascending."""
+        """Steps at which its value was recorded and is still there, ascending."""
         return self._core.value_steps(self._id, _mode(mode), worker)
 
     def workers(self, step: int, mode: str | int = "GLOBAL") -> list[int]:

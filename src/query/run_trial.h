@@ -41,6 +41,10 @@ struct WorkerState {
     if (ordinal < first_ordinal || ordinal - first_ordinal >= step_of.size()) return kNoStep;
     return step_of[static_cast<std::size_t>(ordinal - first_ordinal)];
   }
+  /// The value of the row is gone: retention deleted its file and did not move the chunk.
+  [[nodiscard]] bool IsDeleted(const format::IndexRow& row) const {
+    return reader->IsRetired(row.data_file) && !reader->Locate(row).ok();
+  }
   void Place(std::uint32_t n, std::uint64_t ordinal);
   /// False when the step's ordinal jumps so far that its place would take more memory than all is worth:
   /// ordinals are counts, and only lost segments leave holes.

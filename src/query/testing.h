@@ -39,7 +39,7 @@ class TempRun {
 class Writing {
  public:
   Writing(const std::string& path, std::uint32_t worker, std::uint32_t world, bool resume = false,
-          bool live = true, std::uint64_t segment_bytes = 8ULL << 20) {
+          bool live = true, std::uint64_t segment_bytes = 8ULL << 20, std::uint64_t summary_max_bytes = 0) {
     store::RunInfo wanted;
     wanted.world_size = world;
     wanted.run_id = {7};
@@ -50,6 +50,7 @@ class Writing {
     options.worker = worker;
     options.live_page = live;
     options.segment_bytes_meta = segment_bytes;
+    options.summary_max_bytes = summary_max_bytes;
     auto writer = store::WorkerWriter::Open(options, *run);
     EXPECT_TRUE(writer.ok()) << writer.status().ToString();
     writer_ = std::move(writer).value();

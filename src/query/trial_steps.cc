@@ -119,8 +119,13 @@ Status RunTrial::MarkSteps(const WorkerState& worker, TensorId id, bool values_o
       }
     };
     LUFF_ASSIGN_OR_RETURN(const auto index, segment->Index(*slot));
+    if (values_only) {
+      for (std::size_t i = 0; i < index.rows.size(); ++i) {
+        if (!worker.IsDeleted(index.rows[i])) mark(index.step.subspan(i, 1));
+      }
+      continue;
+    }
     mark(index.step);
-    if (values_only) continue;
     LUFF_ASSIGN_OR_RETURN(const auto summaries, segment->Summaries(*slot));
     mark(summaries.step);
     LUFF_ASSIGN_OR_RETURN(const auto scalars, segment->Scalars(*slot));

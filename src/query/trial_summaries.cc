@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <unordered_set>
 
 #include "query/run_trial.h"
 
@@ -251,6 +252,51 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
   return Status::Ok();
 }
 
+namespace {
+
+/// Steps of `other` that `columns` has not: of each step the first worker that has it counts. Mostly there
+/// are none, for the workers of a job pass the same steps; a resumed one may have others.
+void AddStepsOf(const SummaryColumns& other, SummaryColumns* columns) {
+  if (std::ranges::equal(other.global_step, columns->global_step)) return;
+  const std::unordered_set<std::int64_t> known(columns->global_step.begin(), columns->global_step.end());
+  struct Row {
+    std::int64_t step;
+    const SummaryColumns* of;
+    std::size_t at;
+  };
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < columns->count.size(); ++i)
+    rows.push_back({columns->global_step[i], columns, i});
+  for (std::size_t i = 0; i < other.count.size(); ++i) {
+    if (!known.contains(other.global_step[i])) rows.push_back({other.global_step[i], &other, i});
+  }
+  if (rows.size() == columns->count.size()) return;
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.step < b.step; });
+  SummaryColumns merged;
+  const auto take = [&](auto column) {
+    auto* to = (merged.*column).Extend(rows.size());
+    for (const Row& row : rows) *to++ = (row.of->*column)[row.at];
+  };
+  take(&SummaryColumns::global_step);
+  take(&SummaryColumns::mode_step);
+  take(&SummaryColumns::update);
+  take(&SummaryColumns::mode);
+  take(&SummaryColumns::count);
+  take(&SummaryColumns::zero_count);
+  take(&SummaryColumns::nan_count);
+  take(&SummaryColumns::inf_count);
+  take(&SummaryColumns::min);
+  take(&SummaryColumns::max);
+  take(&SummaryColumns::mean);
+  take(&SummaryColumns::std);
+  take(&SummaryColumns::sum);
+  take(&SummaryColumns::abs_mean);
+  take(&SummaryColumns::l2);
+  *columns = std::move(merged);
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
     TensorId id, Mode mode, std::optional<std::uint32_t> worker) const {
   LUFF_RETURN_IF_ERROR(CheckId(id));
@@ -273,8 +319,13 @@ Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
   // Room for all rows, so that nothing is moved while they are appended.
   Reserve(columns.get(), rows);
   for (const WorkerState* candidate : candidates) {
-    LUFF_RETURN_IF_ERROR(AppendSummaries(*candidate, id, mode, columns.get()));
-    if (!columns->count.empty()) break;  // the first worker that has it
+    if (columns->count.empty()) {
+      LUFF_RETURN_IF_ERROR(AppendSummaries(*candidate, id, mode, columns.get()));
+      continue;
+    }
+    SummaryColumns other;
+    LUFF_RETURN_IF_ERROR(AppendSummaries(*candidate, id, mode, &other));
+    AddStepsOf(other, columns.get());
   }
   std::erase_if(cache_, [&](const Cached& old) {
     return old.version != version_ || (old.id == id && old.mode == mode && old.worker == worker);
@@ -299,7 +350,10 @@ Result<std::vector<ScalarAt>> RunTrial::Scalars(TensorId id, Mode mode,
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_ASSIGN_OR_RETURN(const auto candidates, Candidates(worker));
   std::vector<ScalarAt> result;
+  std::vector<std::uint8_t> taken(candidates.size() > 1 ? steps_.size() : 0, 0);  // by an earlier worker
   for (const WorkerState* candidate : candidates) {
+    const std::size_t before = result.size();
+    std::vector<std::uint32_t> own;
     for (const auto& segment : candidate->reader->segments()) {
       const auto local = candidate->local_id.find(ScopedId(segment->header().epoch, id));
       if (local == candidate->local_id.end()) continue;
@@ -310,11 +364,19 @@ Result<std::vector<ScalarAt>> RunTrial::Scalars(TensorId id, Mode mode,
         const std::uint32_t n = candidate->StepOf(segment->steps().ordinal[block.step[i]]);
         if (n == kNoStep || steps_.superseded(n) || (mode != Mode::kGlobal && steps_.mode(n) != mode))
           continue;
+        if (!taken.empty()) {
+          if (taken[n] != 0) continue;
+          own.push_back(n);
+        }
         const StepInfo info = steps_.at(n);
         result.push_back({info.global_step, info.mode_step, info.update, info.mode, block.value[i]});
       }
     }
-    if (!result.empty()) break;
+    for (const std::uint32_t n : own) taken[n] = 1;
+    if (before != 0 && result.size() != before) {
+      std::stable_sort(result.begin(), result.end(),
+                       [](const ScalarAt& a, const ScalarAt& b) { return a.global_step < b.global_step; });
+    }
   }
   return result;
 }

@@ -118,7 +118,8 @@ Result<Trial::Stack> RunTrial::ReadStack(TensorId id, Mode mode, std::optional<s
         while (end < block.rows.size() && block.step[end] == index) ++end;
         const std::uint32_t n = candidate->StepOf(segment->steps().ordinal[index]);
         const bool wanted = n != kNoStep && taken[n] == 0 && !steps_.superseded(n) &&
-                            (mode == Mode::kGlobal || steps_.mode(n) == mode);
+                            (mode == Mode::kGlobal || steps_.mode(n) == mode) &&
+                            !candidate->IsDeleted(block.rows[i]);
         if (wanted) {
           Rows rows{candidate, segment.get(), index, slot, local->second, epoch, n};
           if (end - i == 1) {

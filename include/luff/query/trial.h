@@ -175,7 +175,7 @@ class Trial {
 
   // Values
   // --------------------------------------------------------------------------------------------------------
-  /// worker: nullopt = the first worker that has it.
+  /// worker: nullopt = of each step the first worker that has it.
   [[nodiscard]] virtual Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode,
                                                 std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
@@ -216,7 +216,7 @@ class Trial {
   /// differ, kResourceExhausted beyond `max_bytes`.
   [[nodiscard]] virtual Result<Stack> ReadStack(TensorId id, Mode mode, std::optional<std::uint32_t> worker,
                                                 std::uint64_t max_bytes) const = 0;
-  /// Steps of one tensor at which the raw value was recorded.
+  /// Steps of one tensor at which the raw value was recorded and has not been deleted by retention.
   [[nodiscard]] virtual Result<std::vector<std::int64_t>> ValueSteps(
       TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
   /// Workers that have rows of the tensor at the step.
