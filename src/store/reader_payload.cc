@@ -12,9 +12,10 @@
 namespace luff::store {
 namespace {
 
-// Smaller chunks are read, for a page fault costs more than a copy of them; others are viewed where the file
-// is mapped, and hashed once only.
+// Smaller chunks are read the first times, for a page fault costs more than a copy of them. Larger ones, and
+// those that are asked for again and again, are viewed where the file is mapped. Each is hashed once only.
 constexpr std::uint64_t kViewBytes = 16 << 10;
+constexpr std::uint8_t kReadsBeforeView = 2;
 constexpr std::size_t kMaxOpenFiles = 64;
 constexpr std::size_t kMaxRemembered = 1 << 20;
 constexpr std::size_t kMaxMappedFiles = 1024;
@@ -118,7 +119,10 @@ Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row,
   Piece piece;
   std::span<const std::byte> bytes;
   const std::uint64_t space = sizeof(format::ChunkHeader) + row.stored_bytes;
-  const bool small = row.stored_bytes < kViewBytes;
+  const std::uint64_t key = PlaceKey(place.data_file, place.offset);
+  const auto known = verified_chunks_.find(key);
+  const bool small =
+      row.stored_bytes < kViewBytes && (known == verified_chunks_.end() || known->second < kReadsBeforeView);
   if (small) {
     LUFF_ASSIGN_OR_RETURN(bytes, ReadSmall(place, space, keep, &piece.owner));
   } else {
@@ -138,14 +142,13 @@ Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row,
       header.stored_bytes != row.stored_bytes || header.codec != row.codec) {
     return Corruption("chunk is not the one its index row means" + where());
   }
-  const std::uint64_t key = PlaceKey(place.data_file, place.offset);
-  if (small || !verified_chunks_.contains(key)) {
+  if (known != verified_chunks_.end()) {
+    if (small) ++known->second;
+  } else {
     const Status status = format::VerifyChunkUntrusted(*chunk);
     if (!status.ok()) return Corruption(std::string(status.message()) + where());
-    if (!small) {
-      if (verified_chunks_.size() >= kMaxRemembered) verified_chunks_.clear();
-      verified_chunks_.insert(key);
-    }
+    if (verified_chunks_.size() >= kMaxRemembered) verified_chunks_.clear();
+    verified_chunks_.emplace(key, 1);
   }
   piece.chunk = *chunk;
   return piece;

@@ -257,7 +257,7 @@ class WorkerReader {
   mutable std::unordered_map<std::uint32_t, std::shared_ptr<const MappedFile>> data_files_;
   mutable std::unordered_map<std::uint32_t, std::unique_ptr<File>> open_files_;  // for small chunks
   mutable std::vector<std::byte> scratch_;
-  mutable std::unordered_set<std::uint64_t> verified_chunks_;  // large ones: file << 40 | offset
+  mutable std::unordered_map<std::uint64_t, std::uint8_t> verified_chunks_;  // by place: how often read
 };
 
 /// A run: its workers. New ones are found by Refresh().

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import luff
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _DEFAULT_SERIES = 12
+_MAX_COLUMNS = 200  # of a histogram over time
+_ROWS = 64
+_LOG_FROM = 1000  # greatest over least value from which on a curve is drawn over a logarithmic axis
 
 
 def _default_names(trial: luff.Trial) -> list[str]:
@@ -20,50 +26,112 @@ def _default_names(trial: luff.Trial) -> list[str]:
     return roles["loss"] + roles["gradient"][: _DEFAULT_SERIES - len(roles["loss"])]
 
 
-def _histograms(tensor: luff.Tensor, mode: str, worker: int | None) -> list[tuple[int, Any]]:
-    """Quantiles over time, of the steps that have a histogram."""
-    found = []
-    for step in tensor.steps(mode)[:: max(1, len(tensor.steps(mode)) // 200)]:
+def _ranges(steps: NDArray[Any], bad: NDArray[Any]) -> list[tuple[float, float]]:
+    """First and last step of each stretch that is bad."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], bad.astype(np.int8), [0]))))
+    return [(float(steps[a]), float(steps[b - 1])) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _line(axis: Any, steps: NDArray[Any], values: NDArray[Any], bad: NDArray[Any], **style: Any) -> None:
+    """One curve; where it is not finite a red ground, for nothing drawn reads as nothing wrong."""
+    values = np.where(np.isfinite(values), values, np.nan)
+    axis.plot(steps, values, linewidth=1, **style)
+    width = max(1.0, float(steps[-1] - steps[0])) / 400
+    for i, (first, last) in enumerate(_ranges(steps, bad)):
+        label = "NaN or Inf" if i == 0 and "NaN or Inf" not in axis.get_legend_handles_labels()[1] else None
+        axis.axvspan(first - width, last + width, color="tab:red", alpha=0.25, linewidth=0, label=label)
+    seen = values[np.isfinite(values)]
+    if seen.size and seen.min() > 0 and seen.max() / seen.min() > _LOG_FROM:
+        axis.set_yscale("log")
+
+
+def _scalars(axis: Any, trial: luff.Trial, name: str, mode: str, worker: int | None) -> bool:
+    """Values of a loss or another scalar, each mode on its own; False when there are none."""
+    drawn = False
+    for one in trial.modes() if mode == "GLOBAL" else [mode]:
+        scalars = trial.scalars(name, one, worker)
+        if not scalars["step"].size:
+            continue
+        steps = scalars["step" if mode == "GLOBAL" else "mode_step"]
+        rare = one != "TRAIN" and mode == "GLOBAL"
+        _line(
+            axis, steps, scalars["value"], ~np.isfinite(scalars["value"]), label=one,
+            marker="o" if rare else None, markersize=3,
+        )  # fmt: skip
+        drawn = True
+    return drawn
+
+
+def _heat_map(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> bool:
+    """Share of the elements by value and step, with the median; False when there are no histograms."""
+    found: list[tuple[int, Any]] = []
+    candidates = tensor.steps(mode)
+    for step in candidates[:: max(1, len(candidates) // _MAX_COLUMNS)]:
         try:
-            tensor.histogram(step, mode, worker)
+            found.append((step, tensor.histogram(step, mode, worker)))
         except luff.LuffError:
             continue
-        found.append((step, [tensor.quantile(step, q, mode, worker) for q in (0.01, 0.25, 0.5, 0.75, 0.99)]))
-    return found
+    curves = []  # step, edges, share of the elements below each edge
+    for step, (low, high, count) in found:
+        if count.size and count.sum():
+            below = np.concatenate(([0], np.cumsum(count))) / count.sum()
+            edges = np.empty(2 * count.size)
+            edges[0::2], edges[1::2] = low, high
+            curves.append((step, edges, np.repeat(below, 2)[1:-1]))
+    if not curves:
+        return False
+    bounds = [np.interp((0.005, 0.995), below, edges) for _, edges, below in curves]
+    bottom, top = min(b[0] for b in bounds), max(b[1] for b in bounds)
+    if not bottom < top:
+        bottom, top = bottom - 0.5, top + 0.5
+    rows = np.linspace(bottom, top, _ROWS + 1)
+    steps = np.array([step for step, _, _ in curves], dtype=np.float64)
+    shares = np.array([np.diff(np.interp(rows, edges, below)) for _, edges, below in curves]).T
+    borders = np.concatenate((steps[:1], (steps[1:] + steps[:-1]) / 2, steps[-1:] + 1))
+    axis.pcolormesh(borders, rows, np.sqrt(shares), cmap="Blues", rasterized=True)
+    medians = [float(np.interp(0.5, below, edges)) for _, edges, below in curves]
+    axis.plot(steps, medians, color="tab:orange", linewidth=1, label="median")
+    axis.set_ylabel("value (shade: share)")
+    return True
+
+
+def _norms(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> None:
+    columns = tensor.summaries(mode, worker)
+    if not columns["step"].size:
+        axis.text(0.5, 0.5, "nothing recorded", transform=axis.transAxes, ha="center", va="center")
+        return
+    loss = tensor.role == "loss"
+    bad = (columns["nan_count"] + columns["inf_count"]) > 0
+    none = columns["nan_count"] + columns["inf_count"] == columns["count"]
+    values = np.where(none & (columns["count"] > 0), np.nan, columns["mean" if loss else "l2"])
+    _line(axis, columns["step" if mode == "GLOBAL" else "mode_step"], values, bad)
+    axis.set_ylabel("value" if loss else "l2 norm")
 
 
 def draw(run: str, names: list[str], out: str, mode: str = "GLOBAL", worker: int | None = None) -> None:
-    """Draw scalars, norms and, where there are histograms, quantiles over the steps into the file `out`."""
+    """Draw scalars, norms and, of what is named and has histograms, these over the steps into the file `out`."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     with luff.open_trial(run) as trial:
+        named = bool(names)
         names = names or _default_names(trial)
         if not names:
             raise luff.errors.NotFoundError("the run has neither losses nor gradients; name a tensor")
         figure, axes = plt.subplots(len(names), 1, figsize=(9, 2.2 * len(names)), squeeze=False, sharex=True)
         for axis, name in zip(axes[:, 0], names, strict=True):
             tensor = trial.tensor(name)
-            scalars = trial.scalars(name, mode, worker)
-            if scalars["step"].size:
-                axis.plot(scalars["step"], scalars["value"], linewidth=1)
+            if _scalars(axis, trial, name, mode, worker):
                 axis.set_ylabel("value")
-            elif quantiles := _histograms(tensor, mode, worker):
-                steps = [s for s, _ in quantiles]
-                q = np.array([v for _, v in quantiles])
-                axis.fill_between(steps, q[:, 0], q[:, 4], color="tab:blue", alpha=0.2, label="1 % to 99 %")
-                axis.fill_between(steps, q[:, 1], q[:, 3], color="tab:blue", alpha=0.4, label="25 % to 75 %")
-                axis.plot(steps, q[:, 2], color="tab:blue", linewidth=1, label="median")
+            elif not (named and _heat_map(axis, tensor, mode, worker)):
+                _norms(axis, tensor, mode, worker)
+            labels = axis.get_legend_handles_labels()[1]
+            if labels and labels != ["TRAIN"]:
                 axis.legend(fontsize="small")
-            else:
-                columns = tensor.summaries(mode, worker)
-                loss = tensor.role == "loss"
-                axis.plot(columns["step"], columns["mean" if loss else "l2"], linewidth=1)
-                axis.set_ylabel("value" if loss else "l2 norm")
-            axis.set_title(name.replace("$", r"\$"), fontsize="small")
-        axes[-1, 0].set_xlabel("step")
+            axis.set_title(name.replace("$", r"\$"), fontsize="small", loc="left")
+        axes[-1, 0].set_xlabel("step" if mode == "GLOBAL" else f"{mode} step")
         figure.tight_layout()
         figure.savefig(out)
         plt.close(figure)
