@@ -2,7 +2,7 @@
 #   One static PIC library per room, target luff_<name>, alias luff::<name>. Public headers live under
 #   include/luff/<name>. DEPS are other rooms; PRIVATE_DEPS are borrowed parts used in sources only.
 # luff_test(NAME store_writer_test ROOM store SOURCES writer_test.cc DEPS ...)
-# luff_fuzz(NAME frame_fuzz ROOM format SOURCES frame_fuzz.cc SEEDS testdata/format/v0)
+# luff_fuzz(NAME frame_fuzz ROOM format SOURCES frame_fuzz.cc SEEDS testdata/format/v1)
 #   SEEDS: folders, from the repository's root, whose files are its first inputs; testdata/fuzz/<NAME> always is.
 set(LUFF_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Wold-style-cast)
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-/// The golden run of format version 0: small, with every kind of frame, the same bytes each time.
+/// The golden run of format version 1: small, with every kind of frame, the same bytes each time.
 namespace luff::store {
 
 /// Writes run directory `path` (must not exist). False with a message on stderr when anything fails.

@@ -1,4 +1,4 @@
-// luff_golden DIRECTORY: writes the golden run and its JSON twin there (testdata/format/v0). Only with an
+// luff_golden DIRECTORY: writes the golden run and its JSON twin there (testdata/format/v1). Only with an
 // ADR: bytes of a format that was published never change.
 #include <cstdio>
 #include <filesystem>
@@ -7,7 +7,7 @@
 #include "golden.h"
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
+  if (argc != 2 || argv[1][0] == '-') {
     std::fprintf(stderr, "usage: luff_golden DIRECTORY\n");
     return 2;
   }

@@ -1,4 +1,4 @@
-// The golden run of version 0: its bytes stay, its twin says what is in it, and cut off at any byte it shows
+// The golden run of version 1: its bytes stay, its twin says what is in it, and cut off at any byte it shows
 // nothing wrong.
 #include "golden.h"
 
@@ -18,7 +18,7 @@ namespace luff::store {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kGolden = fs::path(LUFF_TESTDATA) / "format" / "v0";
+const fs::path kGolden = fs::path(LUFF_TESTDATA) / "format" / "v1";
 
 std::string Bytes(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -98,7 +98,7 @@ Seen Compare(const std::string& run, const nlohmann::json& twin) {
 class GoldenTest : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(fs::exists(kGolden / "run" / "run.json")) << "testdata/format/v0 is missing";
+    ASSERT_TRUE(fs::exists(kGolden / "run" / "run.json")) << "testdata/format/v1 is missing";
     twin_ = nlohmann::json::parse(Bytes(kGolden / "run.expected.json"));
   }
   nlohmann::json twin_;

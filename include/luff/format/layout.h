@@ -3,12 +3,12 @@
 #include <cstdint>
 #include <type_traits>
 
-/// Fixed layouts of the run format, version 0. Little-endian. The contract is docs/spec/run-format.md; every
+/// Fixed layouts of the run format, version 1. Little-endian. The contract is docs/spec/run-format.md; every
 /// struct here is drawn there. Enumerators are permanent: never renumber.
 namespace luff::format {
 
-inline constexpr std::uint16_t kFormatMajor = 0;
-inline constexpr std::uint16_t kFormatMinor = 1;
+inline constexpr std::uint16_t kFormatMajor = 1;
+inline constexpr std::uint16_t kFormatMinor = 0;
 inline constexpr std::size_t kFileHeaderBytes = 4096;  // both streams; the struct, then zeros
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kChunkAlign = 64;
