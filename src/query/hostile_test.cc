@@ -14,8 +14,8 @@
 #include "luff/query/trial.h"
 #include "luff/store/reader.h"
 #include "luff/store/verify.h"
-#include "query/forge.h"
 #include "query/testing.h"
+#include "query/testing/forge.h"
 
 namespace luff::query {
 namespace {

@@ -12,12 +12,14 @@
 
 #include <xxhash.h>
 
+#include "luff/base/env.h"
 #include "luff/format/chunk.h"
 #include "luff/format/frames.h"
 #include "luff/format/live.h"
 #include "luff/query/trial.h"
 #include "luff/store/verify.h"
 #include "luff/tensor/hash.h"
+#include "query/testing/forge.h"
 
 namespace {
 
@@ -50,7 +52,7 @@ struct Golden {
     const char* shared = fs::exists("/dev/shm") ? "/dev/shm" : "/tmp";
     run = fs::path(shared) / ("luff-trial-fuzz-" + std::to_string(getpid()));
     fs::remove_all(run);
-    fs::copy(fs::path(LUFF_TESTDATA) / "format/v0/run", run, fs::copy_options::recursive);
+    fs::copy(fs::path(LUFF_TESTDATA) / "format/v1/run", run, fs::copy_options::recursive);
     for (std::size_t i = 0; i < kMetaFiles; ++i) meta[i] = Read(MetaPath(i));
     data = Read(DataPath());
     live.resize(format::kPageBytes);
@@ -95,6 +97,41 @@ void SealFrames(Bytes* file, std::uint64_t sequence) {
     at += sizeof(header) + space;
   }
   file->resize(static_cast<std::size_t>(at));
+}
+
+/// The file header and the footer are patched, then all their checksums are made right.
+void PatchFooter(Bytes* file, std::span<const std::byte> patches) {
+  query::testing::Forged forged(*file);
+  if (forged.bytes().size() < format::kFileHeaderBytes + sizeof(format::FileTail) ||
+      forged.tail().magic != format::kTailMagic)
+    return;
+  const std::size_t head = sizeof(format::FileHeader);
+  for (std::size_t at = 0; at + 3 <= patches.size(); at += 3) {
+    std::uint16_t place = 0;
+    std::memcpy(&place, &patches[at], sizeof(place));
+    const std::size_t to = place % (head + forged.body().size());
+    (to < head ? forged.bytes()[to] : forged.body()[to - head]) = patches[at + 2];
+  }
+  forged.Seal();
+  file->assign(forged.bytes().begin(), forged.bytes().end());
+}
+
+/// A live page that readers of this run on this machine believe: only who writes and where he is are the
+/// input's.
+void SealLivePage(const Bytes& segment, Bytes* file) {
+  using format::LivePage;
+  const auto put = [&](std::size_t offset, const auto& value) {
+    std::memcpy(file->data() + offset, &value, sizeof(value));
+  };
+  const HostIdentity here = ThisHost();
+  put(offsetof(LivePage, magic), format::kLiveMagic);
+  put(offsetof(LivePage, layout), format::kLiveLayout);
+  put(offsetof(LivePage, worker), std::uint32_t{0});
+  put(offsetof(LivePage, host), here.host);
+  put(offsetof(LivePage, boot), here.boot);
+  std::memcpy(file->data() + offsetof(LivePage, run_id),
+              segment.data() + offsetof(format::FileHeader, run_id), sizeof(LivePage::run_id));
+  put(offsetof(LivePage, checksum), HashBytes(file->data(), offsetof(LivePage, checksum)));
 }
 
 void SealChunks(Bytes* file) {
@@ -167,7 +204,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Bytes* original = &golden.meta[which];
   Bytes file = *original;
   bool live = false;
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0: file.assign(rest.begin(), rest.end()); break;
     case 1:  // patched anywhere, footer and all
       Patch(&file, rest);
@@ -184,15 +221,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       Patch(&file, rest);
       SealChunks(&file);
       break;
+    case 4: PatchFooter(&file, rest); break;
     default: {
       path = golden.run / "w0000" / "live";
       original = nullptr;
       file = golden.live;
       std::memcpy(file.data(), rest.data(), std::min(rest.size(), file.size()));
-      const std::uint64_t magic = format::kLiveMagic;
-      std::memcpy(file.data(), &magic, sizeof(magic));
-      const std::uint64_t sum = HashBytes(file.data(), offsetof(format::LivePage, checksum));
-      std::memcpy(file.data() + offsetof(format::LivePage, checksum), &sum, sizeof(sum));
+      SealLivePage(golden.meta[0], &file);
       live = true;
       break;
     }

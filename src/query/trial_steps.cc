@@ -84,12 +84,16 @@ Status RunTrial::NotSaved(TensorId id, What what, std::int64_t step, Mode mode) 
       std::string(kNames[static_cast<int>(what)]) + " of \"" + name + "\" at " + StepText(step, mode);
   const auto n = steps_.Find(step, mode);
   bool summary = false;
+  bool scalar = false;
   for (const auto& worker : workers_) {
     const auto rows = n ? RowsOf(*worker, id, *n) : std::nullopt;
     if (!rows || !rows->slot) continue;
     const auto block = rows->segment->Summaries(*rows->slot);
     summary =
         summary || (block.ok() && std::binary_search(block->step.begin(), block->step.end(), rows->index));
+    const auto scalars = rows->segment->Scalars(*rows->slot);
+    scalar = scalar ||
+             (scalars.ok() && std::binary_search(scalars->step.begin(), scalars->step.end(), rows->index));
   }
   const auto steps = what == What::kValue || what == What::kShape ? ValueSteps(id, mode, std::nullopt)
                                                                   : TensorSteps(id, mode);
@@ -100,7 +104,12 @@ Status RunTrial::NotSaved(TensorId id, What what, std::int64_t step, Mode mode) 
     if (at != steps->end()) around.after = *at;
   }
   std::string hint = NearestText(around);
-  if (what != What::kSummary && summary) hint += "; its summary is there";
+  if (scalar)
+    hint += "; it is there as a scalar";
+  else if (what != What::kSummary && summary)
+    hint += "; its summary is there";
+  if (what == What::kValue && steps.ok() && steps->empty())
+    hint += "; values are saved of collections with the form \"raw\"";
   return OutOfRange(subject + " was not saved, " + hint + ": " + path());
 }
 
