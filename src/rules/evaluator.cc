@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "luff/base/env.h"
+#include "rules/state_check.h"
 
 namespace luff::rules {
 namespace {
@@ -231,7 +232,7 @@ class EvaluatorImpl final : public Evaluator {
   // A checkpoint that does not fit is no error: the rules begin at the first step and repeat no line.
   Status LoadCheckpoint() {
     Result<std::string> text = ReadWholeFile(env_, CheckpointPath(), kMaxCheckpointBytes);
-    if (!text.ok()) return Status::Ok();
+    if (!text.ok() || !CheckStateUntrusted(*text).ok()) return Status::Ok();
     try {
       const Json json = Json::parse(text.value());
       if (json.at("version").get<int>() != kCheckpointVersion) return Status::Ok();
@@ -244,7 +245,9 @@ class EvaluatorImpl final : public Evaluator {
               saved.at("parameters").get<Parameters>() != running.choice->parameters) {
             continue;
           }
-          if (!running.rule->LoadState(saved.at("state").get<std::string>()).ok()) {
+          const auto state = saved.at("state").get<std::string>();
+          if (!CheckStateUntrusted(state).ok()) continue;
+          if (!running.rule->LoadState(state).ok()) {
             LUFF_ASSIGN_OR_RETURN(running.rule, spec.make(running.choice->parameters));
             continue;
           }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <sstream>
 
@@ -133,6 +134,46 @@ TEST_F(EvaluatorTest, LiveAndAfterwards_GiveTheSameFindings) {
   EXPECT_TRUE(after->Advance(trial_, 1000).ok());
   EXPECT_TRUE(after->Finish(trial_).ok());
   EXPECT_EQ(Lines(), expected);
+}
+
+TEST_F(EvaluatorTest, HostileStates_BeginAnew) {
+  using Json = nlohmann::json;
+  testing::FakeTrial trial;
+  for (int step = 0; step < 20; ++step) trial.Step().Loss(1.0).Units("relu_output_0", {0, 0, 5}, 64);
+  const auto open = [&] { return Open("DeadRelu"); };
+  {
+    auto first = open();
+    ASSERT_TRUE(first->Advance(trial, 20).ok());
+  }
+  const std::string expected = Lines();
+  ASSERT_NE(expected.find("DeadRelu"), std::string::npos);
+  const std::vector<std::pair<std::function<void(Json&)>, std::size_t>> hostile = {
+      {[](Json&) {}, 10},                                        // as it was: goes on
+      {[](Json& layer) { layer[6] = Json::array(); }, 10},       // fewer flags than units: that layer anew
+      {[](Json& layer) { layer[0] = 9223372036854775807; }, 0},  // one more of these overflows
+      {[](Json& layer) { layer[3] = -1e308; }, 0},               // no number of a step
+      {[](Json& layer) { layer[5] = Json::object(); }, 0},
+  };
+  for (const auto& [change, begins_at] : hostile) {
+    std::filesystem::remove_all(folder_);
+    {
+      auto first = open();
+      ASSERT_TRUE(first->Advance(trial, 10).ok());
+      ASSERT_TRUE(first->Checkpoint().ok());
+    }
+    Json checkpoint = Json::parse(std::ifstream(folder_ / "checkpoint.json"));
+    Json state = Json::parse(checkpoint["rules"][0]["state"].get<std::string>());
+    ASSERT_EQ(state.size(), 1U);
+    change(state.begin().value());
+    checkpoint["rules"][0]["state"] = state.dump();
+    std::ofstream(folder_ / "checkpoint.json") << checkpoint.dump();
+    auto again = open();
+    EXPECT_EQ(again->steps_done(), begins_at) << state.dump();
+    EXPECT_TRUE(again->Advance(trial, 20).ok());
+    if (begins_at == 0) {
+      EXPECT_EQ(Lines(), expected);
+    }
+  }
 }
 
 TEST(Findings, SurviveJson) {

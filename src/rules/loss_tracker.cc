@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include <nlohmann/json.hpp>
 
@@ -199,6 +200,10 @@ void LossSeries::Load(const Json& from) {
     blocks_.push_back(
         {block.at(0).get<std::int64_t>(), block.at(1).get<std::int64_t>(), block.at(2).get<double>()});
   }
+  if (head_.size() > kWindow || second_.size() > kWindow || tail_.size() > kWindow ||
+      blocks_.size() > kMaxBlocks || block_values_ < 1) {
+    throw std::out_of_range("more values of a loss than are ever kept");
+  }
 }
 
 LossSeries* LossTracker::Of(const std::string& name) {
@@ -248,6 +253,7 @@ void LossTracker::Save(Json* to) const {
 
 void LossTracker::Load(const Json& from) {
   series_.clear();
+  if (from.size() > kMaxLosses) throw std::out_of_range("more losses than are ever followed");
   for (const Json& entry : from) {
     series_.emplace_back(entry.at(0).get<std::string>(), LossSeries());
     series_.back().second.Load(entry.at(1));

@@ -67,7 +67,7 @@ class LossSeries {
   [[nodiscard]] std::vector<std::pair<std::int64_t, double>> Picture() const;
 
   void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions
+  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
 
  private:
   struct Block {

@@ -91,7 +91,7 @@ class Luff final : public Rule {
       const std::size_t units = entry.counts.positive.size();
       if (units < 2 || units > kMaxUnits) continue;
       Layer& layer = layers_[fmt::format("{}\n{}", entry.worker, tensor.name)];
-      if (layer.idle.size() != units) {
+      if (layer.idle.size() != units || layer.ever.size() != units) {
         layer = {};
         layer.idle.assign(units, 0);
         layer.ever.assign(units, 0);
