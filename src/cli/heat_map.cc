@@ -63,6 +63,13 @@ std::vector<double> Shares(const SparseHistogram& bins, double low, double high,
 
 }  // namespace
 
+std::string StepAxis(std::int64_t first, std::int64_t last, std::size_t width) {
+  const std::string left = std::to_string(first);
+  const std::string right = std::to_string(last);
+  const std::size_t blanks = width > left.size() + right.size() ? width - left.size() - right.size() : 1;
+  return fmt::format("{:>12}  {}{}{}", "step", left, std::string(blanks, ' '), first == last ? "" : right);
+}
+
 std::string HeatMap(const query::Trial& trial, query::TensorId id, query::Mode mode,
                     std::optional<std::uint32_t> worker, std::size_t width, std::size_t height) {
   const std::vector<Column> columns = Columns(trial, id, mode, worker, width);
@@ -95,8 +102,7 @@ std::string HeatMap(const query::Trial& trial, query::TensorId id, query::Mode m
     }
     text += '\n';
   }
-  text += fmt::format("{:>12}  {:<{}}{}\n", "step", columns.front().step,
-                      columns.size() - std::min<std::size_t>(columns.size(), 6), columns.back().step);
+  text += StepAxis(columns.front().step, columns.back().step, columns.size()) + "\n";
   return text;
 }
 

@@ -14,4 +14,7 @@ namespace luff::cli {
 [[nodiscard]] std::string HeatMap(const query::Trial& trial, query::TensorId id, query::Mode mode,
                                   std::optional<std::uint32_t> worker, std::size_t width, std::size_t height);
 
+/// The axis below a drawing: a label of 12 columns, then the first and the last step at the ends of `width`.
+[[nodiscard]] std::string StepAxis(std::int64_t first, std::int64_t last, std::size_t width);
+
 }  // namespace luff::cli

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -23,27 +24,45 @@ struct Series {
   std::string name;
   std::vector<std::int64_t> step;
   std::vector<double> value;
+  std::vector<bool> bad;  // some of its elements are NaN or Inf
 };
 
 constexpr std::size_t kDefaultSeries = 6;
+constexpr double kLogFrom = 1000;  // greatest over least value from which on the axis is logarithmic
 
-/// Scalars as they are, other tensors by their L2 norm.
-Series SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
-                std::optional<std::uint32_t> worker) {
-  Series series;
-  series.name = trial.tensor(id).name;
+/// Scalars as they are, each mode on its own; other tensors by their L2 norm, losses by their mean. Steps are
+/// numbered as `mode` counts them.
+std::vector<Series> SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
+                             std::optional<std::uint32_t> worker) {
+  const std::string& name = trial.tensor(id).name;
+  const bool global = mode == query::Mode::kGlobal;
+  std::map<query::Mode, Series> modes;
   for (const auto& scalar : ValueOrExit(trial.Scalars(id, mode, worker))) {
-    series.step.push_back(scalar.global_step);
+    Series& series = modes[scalar.mode];
+    series.step.push_back(global ? scalar.global_step : scalar.mode_step);
     series.value.push_back(scalar.value);
+    series.bad.push_back(!std::isfinite(scalar.value));
   }
-  if (!series.step.empty()) return series;
+  std::vector<Series> all;
+  for (auto& [of, series] : modes) {
+    series.name = modes.size() > 1 ? fmt::format("{} ({})", name, query::ModeName(of)) : name;
+    all.push_back(std::move(series));
+  }
+  if (!all.empty()) return all;
   const auto columns = ValueOrExit(trial.Summaries(id, mode, worker));
-  series.step.assign(columns.global_step.begin(), columns.global_step.end());
   const bool loss = trial.tensor(id).role == query::Role::kLoss;
-  if (!loss) series.name += " (l2 norm)";
-  const auto& value = loss ? columns.mean : columns.l2;
-  series.value.assign(value.begin(), value.end());
-  return series;
+  Series series;
+  series.name = loss ? name : name + " (l2 norm)";
+  const auto& step = global ? columns.global_step : columns.mode_step;
+  series.step.assign(step.begin(), step.end());
+  for (std::size_t i = 0; i < columns.count.size(); ++i) {
+    // Norms are those of the finite elements: where there are none, there is nothing to draw.
+    const std::uint64_t strange = columns.nan_count[i] + columns.inf_count[i];
+    const bool none = columns.count[i] != 0 && strange == columns.count[i];
+    series.value.push_back(none ? NAN : (loss ? columns.mean : columns.l2)[i]);
+    series.bad.push_back(strange != 0);
+  }
+  return {std::move(series)};
 }
 
 /// Losses, then gradients.
@@ -58,39 +77,53 @@ std::vector<std::string> DefaultNames(const query::Trial& trial) {
   return names;
 }
 
-/// Two rows of dots for each line of text, in Braille.
+/// A line that says at which steps there was NaN or Inf; "" if there was none.
+std::string StrangeText(const Series& series) {
+  const auto first = std::find(series.bad.begin(), series.bad.end(), true);
+  if (first == series.bad.end()) return "";
+  return fmt::format("{:>12}  NaN or Inf at {} of {} steps, the first is {}\n", "",
+                     std::count(series.bad.begin(), series.bad.end(), true), series.bad.size(),
+                     series.step[static_cast<std::size_t>(first - series.bad.begin())]);
+}
+
+/// Four rows of dots for each line of text, in Braille. A row of crosses marks where there was NaN or Inf:
+/// nothing drawn must not read as nothing wrong.
 void Draw(const Series& series, std::size_t width, std::size_t height) {
   double low = INFINITY;
   double high = -INFINITY;
-  std::size_t strange = 0;
   for (const double v : series.value) {
-    if (!std::isfinite(v)) {
-      ++strange;
-      continue;
-    }
+    if (!std::isfinite(v)) continue;
     low = std::min(low, v);
     high = std::max(high, v);
   }
-  fmt::print("{}\n", Escaped(series.name));
-  if (!(low <= high)) {
-    fmt::print("  {}\n\n", series.value.empty() ? "nothing recorded" : "no finite value");
+  const bool log = low > 0 && high / low > kLogFrom;
+  fmt::print("{}{}\n", Escaped(series.name), log ? ", logarithmic" : "");
+  if (series.value.empty()) {
+    fmt::print("  nothing recorded\n\n");
     return;
   }
-  const double first = static_cast<double>(series.step.front());
+  const auto first = static_cast<double>(series.step.front());
   const double span = std::max(1.0, static_cast<double>(series.step.back()) - first);
-  const double range = high > low ? high - low : 1;
+  const auto column_of = [&](std::size_t i, std::size_t columns) {
+    const double x = (static_cast<double>(series.step[i]) - first) / span * static_cast<double>(columns - 1);
+    return std::min(static_cast<std::size_t>(std::max(0.0, x)), columns - 1);
+  };
+  const auto height_of = [log](double value) { return log ? std::log(value) : value; };
+  const double range = high > low ? height_of(high) - height_of(low) : 1;
   std::vector<std::uint8_t> cells(width * height, 0);
+  std::string crosses(width, ' ');
+  const bool strange = std::find(series.bad.begin(), series.bad.end(), true) != series.bad.end();
   static constexpr std::uint8_t kDots[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
   for (std::size_t i = 0; i < series.value.size(); ++i) {
+    if (series.bad[i]) crosses[column_of(i, width)] = 'x';
     if (!std::isfinite(series.value[i])) continue;
-    const auto x = static_cast<std::size_t>((static_cast<double>(series.step[i]) - first) / span *
-                                            static_cast<double>(width * 2 - 1));
-    const auto y =
-        static_cast<std::size_t>((high - series.value[i]) / range * static_cast<double>(height * 4 - 1));
+    const std::size_t x = column_of(i, width * 2);
+    const auto y = static_cast<std::size_t>((height_of(high) - height_of(series.value[i])) / range *
+                                            static_cast<double>(height * 4 - 1));
     if (x / 2 >= width || y / 4 >= height) continue;
     cells[y / 4 * width + x / 2] |= kDots[y % 4][x % 2];
   }
-  for (std::size_t row = 0; row < height; ++row) {
+  for (std::size_t row = 0; row < height && low <= high; ++row) {
     const std::string label = row == 0 ? NumberText(high) : row + 1 == height ? NumberText(low) : "";
     std::string line;
     for (std::size_t column = 0; column < width; ++column) {
@@ -101,8 +134,8 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
     }
     fmt::print("{:>12} |{}\n", label, line);
   }
-  fmt::print("{:>12}  {:<{}}{}{}\n\n", "step", series.step.front(), width - std::min<std::size_t>(width, 12),
-             series.step.back(), strange == 0 ? "" : fmt::format("  ({} values are NaN or Inf)", strange));
+  if (strange) fmt::print("{:>12} |{}\n", "NaN or Inf", crosses);
+  fmt::print("{}\n{}\n", StepAxis(series.step.front(), series.step.back(), width), StrangeText(series));
 }
 
 /// The picture is drawn in Python: this process becomes the interpreter beside the executable.
@@ -142,11 +175,13 @@ void Plot(const PlotOptions& options) {
     if (!options.names.empty()) {
       const std::string map = HeatMap(*trial, id, mode, options.worker, width, 12);
       if (!map.empty()) {
-        fmt::print("{} (share of elements)\n{}\n", Escaped(trial->tensor(id).name), map);
+        const auto series = SeriesOf(*trial, id, mode, options.worker);
+        fmt::print("{} (share of elements)\n{}{}\n", Escaped(trial->tensor(id).name), map,
+                   StrangeText(series.front()));
         continue;
       }
     }
-    Draw(SeriesOf(*trial, id, mode, options.worker), width, 8);
+    for (const Series& series : SeriesOf(*trial, id, mode, options.worker)) Draw(series, width, 8);
   }
   ExitWith(kExitOk);
 }

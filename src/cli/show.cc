@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -80,11 +81,10 @@ std::vector<GapGroup> Grouped(const std::vector<query::GapInfo>& gaps) {
 
 std::string GapText(const GapGroup& gap) {
   std::string text = gap.reason;
-  if (gap.count > 0)
-    text += fmt::format(": {} {}", gap.count == 1 ? "once" : fmt::format("{} times", gap.count),
-                        gap.forms.empty() ? "rows" : gap.forms);
+  if (gap.count > 0) text += fmt::format(": {}", gap.forms.empty() ? "rows" : gap.forms);
   if (gap.of.size() == 1) text += " of " + Escaped(*gap.of.begin());
   if (gap.of.size() > 1) text += fmt::format(" of {} tensors", gap.of.size());
+  if (gap.count > 1) text += fmt::format(", {} times", gap.count);
   if (gap.last_step < 0) return text;
   if (gap.first_step == gap.last_step) return text + fmt::format(", step {}", gap.last_step);
   return text + fmt::format(", steps {} to {}", std::max<std::int64_t>(gap.first_step, 0), gap.last_step);
@@ -102,6 +102,20 @@ std::pair<std::uint64_t, std::uint64_t> CountFiles(const std::string& run) {
     if (!ignored) bytes += size;
   }
   return {files, bytes};
+}
+
+/// Time of day here, and how long the steps took.
+std::string TimeText(const query::Trial& trial) {
+  const auto seconds = static_cast<std::time_t>(trial.created_unix_ns() / 1'000'000'000);
+  std::tm local{};
+  char text[32];
+  if (localtime_r(&seconds, &local) == nullptr ||
+      std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local) == 0)
+    return "unknown";
+  if (trial.step_count() == 0) return text;
+  const query::StepInfo last = trial.step_at(trial.step_count() - 1);
+  const double took = static_cast<double>(last.wall_unix_ns - trial.created_unix_ns()) * 1e-9;
+  return took < 0 ? text : fmt::format("{}, last step after {:.1f} s", text, took);
 }
 
 Json Describe(const query::Trial& trial) {
@@ -171,6 +185,7 @@ void Print(const query::Trial& trial, const Json& json) {
   const auto outcome = trial.outcome();
   fmt::print("{}\n  outcome   {}{}{}\n", Escaped(trial.path()), Escaped(outcome.state),
              outcome.why.empty() ? "" : ": ", Escaped(outcome.why));
+  fmt::print("  begun     {}\n", TimeText(trial));
   std::string modes;
   for (const auto& [mode, steps] : json["modes"].items()) {
     modes += fmt::format("{}{} {}", modes.empty() ? " (" : ", ", mode, steps["steps"].get<std::size_t>());

@@ -11,6 +11,31 @@ struct SummaryOptions : ReadOptions {
   std::string name;
 };
 
+/// Steps are numbered as --mode counts them.
+void PrintColumns(const query::SummaryColumns& columns, query::Mode mode) {
+  fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", "step", "min", "max", "mean",
+             "std", "l2", "zeros", "nan", "inf");
+  const auto& step = mode == query::Mode::kGlobal ? columns.global_step : columns.mode_step;
+  for (std::size_t i = 0; i < columns.count.size(); ++i) {
+    // Statistics are those of finite elements: where there are none, there is no norm.
+    const bool none =
+        columns.count[i] != 0 && columns.nan_count[i] + columns.inf_count[i] == columns.count[i];
+    const auto text = [&](double value) { return none ? std::string("-") : NumberText(value); };
+    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", step[i],
+               text(columns.min[i]), text(columns.max[i]), text(columns.mean[i]), text(columns.std[i]),
+               text(columns.l2[i]), columns.zero_count[i], columns.nan_count[i], columns.inf_count[i]);
+  }
+}
+
+void PrintScalars(const std::vector<query::ScalarAt>& scalars, query::Mode mode) {
+  const bool global = mode == query::Mode::kGlobal;
+  fmt::print("{:>10} {:>12}{}\n", "step", "value", global ? "  mode" : "");
+  for (const auto& scalar : scalars) {
+    fmt::print("{:>10} {:>12}{}{}\n", global ? scalar.global_step : scalar.mode_step,
+               NumberText(scalar.value), global ? "  " : "", global ? query::ModeName(scalar.mode) : "");
+  }
+}
+
 void Show(const SummaryOptions& options) {
   const auto trial = OpenOrExit(options);
   const query::Mode mode = ModeOrExit(options);
@@ -34,29 +59,27 @@ void Show(const SummaryOptions& options) {
                          {"nan_count", columns.nan_count},
                          {"inf_count", columns.inf_count}};
     Json steps = Json::array();
+    Json mode_steps = Json::array();
     Json values = Json::array();
     for (const auto& scalar : scalars) {
       steps.push_back(scalar.global_step);
+      mode_steps.push_back(scalar.mode_step);
       values.push_back(scalar.value);
     }
-    json["scalars"] = {{"step", std::move(steps)}, {"value", std::move(values)}};
+    json["scalars"] = {
+        {"step", std::move(steps)}, {"mode_step", std::move(mode_steps)}, {"value", std::move(values)}};
     PrintJson(json, -1);
     ExitWith(kExitOk);
   }
-  if (!columns.count.empty()) {
-    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", "step", "min", "max", "mean",
-               "std", "l2", "zeros", "nan", "inf");
+  if (columns.count.empty() && scalars.empty()) {
+    fmt::print("nothing was recorded of {} in mode {}\n", Escaped(options.name), query::ModeName(mode));
+    ExitWith(kExitOk);
   }
-  for (std::size_t i = 0; i < columns.count.size(); ++i) {
-    fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", columns.global_step[i],
-               NumberText(columns.min[i]), NumberText(columns.max[i]), NumberText(columns.mean[i]),
-               NumberText(columns.std[i]), NumberText(columns.l2[i]), columns.zero_count[i],
-               columns.nan_count[i], columns.inf_count[i]);
-  }
-  for (const auto& scalar : scalars)
-    fmt::print("{:>10} {:>12}\n", scalar.global_step, NumberText(scalar.value));
-  if (columns.count.empty() && scalars.empty())
-    fmt::print("nothing was recorded of {} in this mode\n", Escaped(options.name));
+  // Of a loss both are there, and the value says it all.
+  if (!scalars.empty())
+    PrintScalars(scalars, mode);
+  else
+    PrintColumns(columns, mode);
   ExitWith(kExitOk);
 }
 

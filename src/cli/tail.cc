@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -14,39 +15,78 @@ struct TailOptions : ReadOptions {
   bool follow = true;
 };
 
-void PrintStep(const query::Trial& trial, std::size_t n, bool json) {
-  query::Trial::StepRows rows;
-  const Status status = trial.ReadStepRows(n, &rows);
-  if (!status.ok()) {
-    PrintError(status);
-    return;
+/// Scalars of one name, of each worker that has it.
+using Named = std::map<std::string, std::vector<std::pair<std::uint32_t, double>>>;
+
+Json StepJson(const query::Trial::StepRows& rows, const Named& named) {
+  Json scalars = Json::object();
+  Json workers = Json::object();
+  for (const auto& [name, values] : named) {
+    scalars[name] = values.front().second;
+    for (const auto& [worker, value] : values) workers[std::to_string(worker)][name] = value;
   }
-  if (json) {
-    Json scalars = Json::object();
-    for (const auto& scalar : rows.scalars) scalars[trial.tensor(scalar.tensor).name] = scalar.value;
-    PrintJson({{"step", rows.info.global_step},
-               {"mode", query::ModeName(rows.info.mode)},
-               {"mode_step", rows.info.mode_step},
-               {"update", rows.info.update},
-               {"summaries", rows.summaries.size()},
-               {"scalars", std::move(scalars)}},
-              -1);
-    return;
-  }
-  std::string text;
-  for (const auto& scalar : rows.scalars) {
-    if (text.size() > 160) break;
-    text += fmt::format("  {} {}", Escaped(trial.tensor(scalar.tensor).name), NumberText(scalar.value));
-  }
-  fmt::print("{:>8} {:<7} {:>8}  {} summaries{}\n", rows.info.global_step, query::ModeName(rows.info.mode),
-             rows.info.mode_step, rows.summaries.size(), text);
+  return {{"step", rows.info.global_step},          {"mode", query::ModeName(rows.info.mode)},
+          {"mode_step", rows.info.mode_step},       {"update", rows.info.update},
+          {"wall_unix_ns", rows.info.wall_unix_ns}, {"duration_ns", rows.info.duration_ns},
+          {"summaries", rows.summaries.size()},     {"scalars", std::move(scalars)},
+          {"scalars_by_worker", std::move(workers)}};
 }
+
+/// Prints steps. Settings of an optimizer are told when they change: they are many, and mostly stay.
+class Printer {
+ public:
+  Printer(const query::Trial& trial, bool json) : trial_(trial), json_(json) {}
+
+  void Print(std::size_t n) {
+    const Status status = trial_.ReadStepRows(n, &rows_);
+    if (!status.ok()) {
+      PrintError(status);
+      return;
+    }
+    Named named;
+    for (const auto& scalar : rows_.scalars)
+      named[trial_.tensor(scalar.tensor).name].emplace_back(scalar.worker, scalar.value);
+    if (json_) return PrintJson(StepJson(rows_, named), -1);
+    std::string text;
+    for (const bool settings : {false, true}) {
+      for (const auto& [name, values] : named) {
+        if (settings != IsSetting(name)) continue;
+        std::string shown;
+        for (std::size_t i = 0; i < values.size(); ++i)
+          shown += (i == 0 ? "" : ", ") + NumberText(values[i].second);
+        if (settings) {
+          const auto known = settings_.find(name);
+          if (known != settings_.end() && known->second == shown) continue;
+          settings_[name] = shown;
+        }
+        text += fmt::format("  {} {}", Escaped(name), shown);
+      }
+    }
+    if (!header_) fmt::print("{:>8} {:<7} {:>8} {:>8}\n", "step", "mode", "of mode", "seconds");
+    header_ = true;
+    fmt::print("{:>8} {:<7} {:>8} {:>8.3f}{}\n", rows_.info.global_step, query::ModeName(rows_.info.mode),
+               rows_.info.mode_step, static_cast<double>(rows_.info.duration_ns) * 1e-9, text);
+  }
+
+ private:
+  [[nodiscard]] bool IsSetting(const std::string& name) const {
+    const auto id = trial_.FindTensor(name);
+    return id.ok() && trial_.tensor(*id).role == query::Role::kOptimizerSetting;
+  }
+
+  const query::Trial& trial_;
+  const bool json_;
+  bool header_ = false;
+  query::Trial::StepRows rows_;
+  std::map<std::string, std::string> settings_;
+};
 
 void Follow(const TailOptions& options) {
   const auto trial = OpenOrExit(options);
   std::size_t next = trial->step_count() > options.count ? trial->step_count() - options.count : 0;
+  Printer printer(*trial, options.json);
   for (;;) {
-    for (; next < trial->step_count(); ++next) PrintStep(*trial, next, options.json);
+    for (; next < trial->step_count(); ++next) printer.Print(next);
     std::fflush(stdout);
     if (!options.follow || trial->loaded_all_steps()) break;
     const auto news = trial->WaitForNews(std::chrono::seconds(1));

@@ -15,11 +15,25 @@ struct ValueOptions : ReadOptions {
   std::size_t limit = 1000;
 };
 
+/// The stored value, or what was recorded as a scalar, as losses mostly are.
+Result<query::Value> ValueAt(const query::Trial& trial, query::TensorId id, query::Mode mode,
+                             const ValueOptions& options) {
+  auto value = trial.ReadValue(id, options.step, mode, options.worker);
+  if (value.ok() || value.status().code() != StatusCode::kOutOfRange) return value;
+  const auto scalars = trial.Scalars(id, mode, options.worker);
+  for (std::size_t i = 0; scalars.ok() && i < scalars->size(); ++i) {
+    const query::ScalarAt& scalar = (*scalars)[i];
+    if ((mode == query::Mode::kGlobal ? scalar.global_step : scalar.mode_step) != options.step) continue;
+    const auto number = std::make_shared<double>(scalar.value);
+    return query::Value{DType::kFloat64, {}, std::as_bytes(std::span(number.get(), 1)), number};
+  }
+  return value;
+}
+
 void Show(const ValueOptions& options) {
   const auto trial = OpenOrExit(options);
   const auto id = ValueOrExit(trial->FindTensor(options.name));
-  const query::Value value =
-      ValueOrExit(trial->ReadValue(id, options.step, ModeOrExit(options), options.worker));
+  const query::Value value = ValueOrExit(ValueAt(*trial, id, ModeOrExit(options), options));
   const std::size_t count = value.bytes.size() / std::max<std::size_t>(1, DTypeSize(value.dtype));
   const std::size_t shown = options.limit == 0 ? count : std::min(count, options.limit);
   std::vector<double> numbers;

@@ -86,6 +86,24 @@ def test_summary(luff: Command, run: Path) -> None:
     assert columns["step"] == list(truth["step"])
 
 
+def test_summary_of_a_scalar_is_its_values(luff: Command, run: Path) -> None:
+    lines = luff("summary", run, LOSS).out.splitlines()
+    assert lines[0].split() == ["step", "value", "mode"]
+    assert len(lines) == 1 + 22
+    assert [line.split()[2] for line in lines[-2:]] == ["TRAIN", "EVAL"]
+    of_mode = luff("summary", run, LOSS, "--mode", "EVAL").out.splitlines()
+    assert [line.split()[0] for line in of_mode] == ["step", "0", "1"]
+    assert luff("value", run, LOSS, 1, "--mode", "EVAL").out.splitlines()[1] == of_mode[2].split()[1]
+
+
+def test_statistics_of_nothing_finite_are_not_numbers(luff: Command, nan_run: Path) -> None:
+    last = luff("summary", nan_run, WEIGHT).out.splitlines()[-1].split()
+    assert last == ["7", *["-"] * 5, "0", "12", "0"]
+    drawn = luff("plot", nan_run).out
+    assert "NaN or Inf |" in drawn
+    assert "NaN or Inf at 3 of 8 steps, the first is 5" in drawn
+
+
 def test_what_is_not_finite_has_a_name_in_json(luff: Command, nan_run: Path) -> None:
     scalars = json.loads(luff("summary", nan_run, LOSS, "--mode", "TRAIN", "--json").out)["scalars"]
     assert scalars["value"][5:] == ["NaN", "NaN", "NaN"]
@@ -96,12 +114,15 @@ def test_what_is_not_finite_has_a_name_in_json(luff: Command, nan_run: Path) -> 
 
 def test_tail(luff: Command, run: Path) -> None:
     lines = luff("tail", run, "-n", 3).out.splitlines()
-    assert [line.split()[:3] for line in lines[:3]] == [
+    assert lines[0].split() == ["step", "mode", "of", "mode", "seconds"]
+    assert [line.split()[:3] for line in lines[1:4]] == [
         ["19", "TRAIN", "18"],
         ["20", "TRAIN", "19"],
         ["21", "EVAL", "1"],
     ]
-    assert lines[3] == "completed"
+    assert "optimizer/SGD.group0.lr 0.05" in lines[1]
+    assert "optimizer/SGD.group0.lr" not in lines[2]  # as before
+    assert lines[4] == "completed"
     rows = [json.loads(line) for line in luff("tail", run, "-n", 2, "--json").out.splitlines()]
     assert [row["mode"] for row in rows] == ["TRAIN", "EVAL"]
     assert LOSS in rows[0]["scalars"]

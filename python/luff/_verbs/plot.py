@@ -74,6 +74,8 @@ def _heat_map(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> 
     curves = []  # step, edges, share of the elements below each edge
     for step, (low, high, count) in found:
         if count.size and count.sum():
+            order = np.argsort(low)
+            low, high, count = low[order], high[order], count[order]
             below = np.concatenate(([0], np.cumsum(count))) / count.sum()
             edges = np.empty(2 * count.size)
             edges[0::2], edges[1::2] = low, high
