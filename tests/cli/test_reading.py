@@ -131,7 +131,8 @@ def test_tail(luff: Command, run: Path) -> None:
 def test_plot_in_the_terminal(luff: Command, run: Path) -> None:
     done = luff("plot", run)
     assert done.code == 0
-    assert done.out.startswith(LOSS + "\n")
+    assert done.out.startswith(f"{LOSS} (TRAIN)\n")  # each mode is a line of its own
+    assert f"\n{LOSS} (EVAL)\n" in done.out
     assert "gradient/Sequential_0.weight (l2 norm)" in done.out
     assert any(0x2800 < ord(c) < 0x2900 for c in done.out)
     histogram = luff("plot", run, WEIGHT).out
