@@ -1,9 +1,9 @@
 """Reading a run of a million records: ./dev bench read [--json FILE].
 
-100 tensors, 10,000 steps, each record a summary and a value of 1 KiB, written by luff_bench_store. Each gate is the
-best of five rounds, with the files in the page cache: of what was never read before in its trial (a round of value()
-is 1,000 different steps of a trial just opened, a round of summaries() the median of 20 tensors), and of the same asked
-for five times more. What it costs from the disk is printed beside them.
+100 tensors, 10,000 steps, each record a summary and a value of 1 KiB, written by luff_bench_store, with the files in
+the page cache. Each gate is the best of five. Beside the gates, with the same limits as goals: what was never read
+before in its trial, the best of five rounds (a round of value() is 1,000 different steps of a trial just opened, a
+round of summaries() the median of 20 tensors). What it costs from the disk is printed too.
 """
 
 from __future__ import annotations
@@ -183,14 +183,16 @@ def measure(run: str, live: str, tool: Path) -> dict[str, float]:
 LIMITS = {
     "first value, ms": 10.0,
     "memory after opening, bytes per record": 100.0,
-    "value() of steps never read, us": 3.0,
     "value() of the same steps again, us": 3.0,
-    "values() of 10,000 steps never read, ms": 10.0,
     "values() of the same tensor again, ms": 10.0,
-    "summaries() of tensors never read, us": 100.0,
     "summaries() of the same tensor again, us": 100.0,
     "refresh with nothing new, us": 20.0,
     "end of step to visible, p50, ms": 5.0,
+}
+GOALS = {
+    "value() of steps never read, us": 3.0,
+    "values() of 10,000 steps never read, ms": 10.0,
+    "summaries() of tensors never read, us": 100.0,
 }
 
 
@@ -211,8 +213,12 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     gates = {name: gate_of_best(f"read/{name}", [results[name]], limit) for name, limit in LIMITS.items()}
     for name, value in results.items():
-        limit = f"<= {LIMITS[name]:g}" if name in LIMITS else ""
-        print(f"{name:<42} {value:>10.3f}  {limit:<8} {say(gates[name]['ok']) if name in gates else ''}")
+        text = ""
+        if name in gates:
+            text = f"<= {LIMITS[name]:<5g} {say(gates[name]['ok'])}"
+        elif name in GOALS:
+            text = f"<= {GOALS[name]:<5g} goal {'met' if value <= GOALS[name] else 'missed'}"
+        print(f"{name:<42} {value:>10.3f}  {text}")
     return finish([{"row": "read", **results}], list(gates.values()), args.json)
 
 
