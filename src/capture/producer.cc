@@ -46,13 +46,17 @@ void Producer::CaptureOne(const TensorRef& ref, double factor) {
   const std::uint64_t due = context_.step->due.load(std::memory_order_relaxed) &
                             tensor->collections.load(std::memory_order_relaxed);
   if (due == 0 || !Plan::RoleSavedIn(tensor->role, mode)) return;
-  const std::uint32_t forms = context_.plan->FormsOf(due);
+  std::uint32_t forms = context_.plan->FormsOf(due);
   const LayoutState* layout = context_.registry->layout(ref.layout);
   if (layout == nullptr || (ref.data == nullptr && layout->bytes != 0)) {
     AddGap(ref.id, format::kNoId, GapReason::kUnsupported, forms, layout == nullptr ? 0 : layout->bytes);
     return;
   }
   context_.counters->captured.fetch_add(1, std::memory_order_relaxed);
+  if ((ref.flags & kReplicaFlag) != 0 && (forms & Bit(Form::kRaw)) != 0 && layout->bytes <= kLargestPart) {
+    forms = (forms & ~Bit(Form::kRaw)) | Bit(Form::kHash);
+    context_.counters->replicas.fetch_add(1, std::memory_order_relaxed);
+  }
   TensorView view{ref.data, layout->layout};
   std::uint64_t key = ref.storage_key;
   if (factor != 1.0) {  // NOLINT(clang-diagnostic-float-equal): exactly one means no factor

@@ -574,6 +574,7 @@ Health SessionImpl::health() const {
   add("raw_values", c.raw_values.load());
   add("raw_bytes", c.raw_bytes.load());
   add("aliases", c.aliases.load());
+  add("replicas", c.replicas.load());
   add("unchanged", c.unchanged.load());
   add("degraded", c.degraded.load());
   add("waits", c.waits.load());

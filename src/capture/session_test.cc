@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <numeric>
@@ -118,6 +119,30 @@ TEST_F(SessionTest, UnchangedAndAliasedValuesAreStoredOnce) {
   EXPECT_EQ(offsets.size(), 1U);
   EXPECT_EQ(steps[0].batch.index[1].flags & 1U, 1U);
   EXPECT_EQ(steps[1].batch.index[0].flags & 2U, 2U);
+}
+
+TEST_F(SessionTest, OfAReplicaAHashIsKept) {
+  Start(kRawWeights);
+  const TensorId id = session_->DefineTensor("a.weight", Role::kWeight, "", "");
+  const LayoutId layout = session_->DefineLayout(MakeLayout(DType::kFloat32, {1000}));
+  std::vector<float> values(1000);
+  std::iota(values.begin(), values.end(), 1.0F);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    session_->BeginStep(Mode::kTrain, step);
+    const TensorRef ref{id, layout, Bytes(values), 0, step == 0 ? 0 : kReplicaFlag};
+    session_->Capture({&ref, 1});
+    End(step);
+  }
+  ASSERT_TRUE(session_->Flush(seconds(10)));
+  const auto steps = disk_->Steps();
+  ASSERT_EQ(steps[0].batch.index.size(), 1U);
+  EXPECT_TRUE(steps[1].batch.index.empty());
+  EXPECT_EQ(steps[1].batch.summaries.size(), 1U);
+  ASSERT_EQ(steps[1].batch.forms.size(), 1U);
+  EXPECT_EQ(steps[1].batch.forms[0].form, static_cast<std::uint16_t>(Form::kHash));
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(steps[1].batch.forms[0].values[0]),
+            steps[0].batch.index[0].content_hash);
+  EXPECT_TRUE(steps[1].batch.gaps.empty());
 }
 
 TEST_F(SessionTest, AValueChangedInPlaceIsNoAlias) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <numeric>
 
 #include "luff/format/frames.h"
@@ -207,6 +208,42 @@ TEST(HistoryTest, ASecondLifeAsAnotherWorkerGoesOnWithTheFirst) {
   for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ((*scalars)[i].value, static_cast<double>(i));
   EXPECT_EQ(trial->Summaries(0, kGlobal, 1)->count.size(), 4U) << "of one worker only its own";
   EXPECT_EQ(trial->ReadStack(0, kGlobal, {}, 1 << 20)->steps.size(), 8U);
+}
+
+TEST(HistoryTest, AValueThatAnotherWorkerStoresIsFoundByItsHash) {
+  TempRun run;
+  for (std::uint32_t worker = 0; worker < 2; ++worker) {
+    Writing w(run.path(), worker, 2);
+    w.Define(0, "x", 4);
+    for (int step = 0; step < 3; ++step) {
+      const auto same = Some(static_cast<float>(step));
+      const auto own = step == 2 ? Some(static_cast<float>(10 + worker)) : same;  // they have drifted apart
+      w.AddSummary(0, own);
+      if (worker == 0) {
+        w.AddValue(0, own);
+      } else {
+        format::FormRow row{};
+        row.form = static_cast<std::uint16_t>(format::Form::kHash);
+        row.values[0] = std::bit_cast<double>(HashBytes(own.data(), own.size() * sizeof(float)));
+        w.batch.forms.push_back(row);
+      }
+      w.Step();
+    }
+    w.Close();
+  }
+  const auto trial = Open(run);
+  for (int step = 0; step < 2; ++step) {
+    for (std::uint32_t worker = 0; worker < 2; ++worker) {
+      const auto value = trial->ReadValue(0, step, kGlobal, worker);
+      ASSERT_TRUE(value.ok()) << value.status().ToString();
+      EXPECT_EQ(Floats(value->bytes), Some(static_cast<float>(step)));
+      EXPECT_EQ(trial->Shape(0, step, kGlobal, worker)->worker, worker);
+    }
+  }
+  EXPECT_TRUE(trial->ReadValue(0, 2, kGlobal).ok());
+  const auto differs = trial->ReadValue(0, 2, kGlobal, 1);
+  EXPECT_EQ(differs.status().code(), StatusCode::kOutOfRange);
+  EXPECT_THAT(differs.status().message(), HasSubstr("its summary is there"));
 }
 
 }  // namespace

@@ -153,6 +153,10 @@ class RunTrial final : public Trial {
 
   // trial_values.cc
   [[nodiscard]] Status PartsOf(const Rows& rows, std::vector<format::IndexRow>* parts) const;
+  [[nodiscard]] Result<std::optional<std::uint64_t>> HashOf(const Rows& rows) const;
+  template <typename Use>
+  [[nodiscard]] Result<bool> FirstValue(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker,
+                                        Use use) const;
   [[nodiscard]] Result<const store::LayoutDef*> LayoutOf(const Rows& rows, const format::IndexRow& row) const;
 
   // trial_summaries.cc

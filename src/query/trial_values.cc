@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 
 #include "query/run_trial.h"
@@ -47,24 +48,57 @@ Result<const store::LayoutDef*> RunTrial::LayoutOf(const Rows& rows, const forma
   return layout;
 }
 
+/// Calls `use(rows, parts)` where the value of a worker is stored: with the worker itself, or, if that kept
+/// only a hash because others hold the same value, with the first that has stored just this.
+template <typename Use>
+Result<bool> RunTrial::FirstValue(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker,
+                                  Use use) const {
+  std::vector<format::IndexRow> parts;
+  std::optional<std::uint64_t> hash;
+  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
+                          LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
+                          if (!parts.empty()) return use(rows, parts);
+                          if (worker && rows.slot) {
+                            LUFF_ASSIGN_OR_RETURN(hash, HashOf(rows));
+                          }
+                          return false;
+                        }));
+  if (found || !hash) return found;
+  return FirstWith(id, n, std::nullopt, [&](const Rows& rows) -> Result<bool> {
+    LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
+    if (parts.size() != 1 || parts[0].content_hash != *hash) return false;
+    return use(rows, parts);
+  });
+}
+
+/// The content hash that was kept in the place of a value.
+Result<std::optional<std::uint64_t>> RunTrial::HashOf(const Rows& rows) const {
+  LUFF_ASSIGN_OR_RETURN(const auto block, rows.segment->Forms(*rows.slot));
+  const auto [from, to] = std::equal_range(block.step.begin(), block.step.end(), rows.index);
+  std::optional<std::uint64_t> hash;
+  for (auto at = from; at != to; ++at) {
+    const format::FormRow& row = block.rows[static_cast<std::size_t>(at - block.step.begin())];
+    if (row.form == static_cast<std::uint16_t>(format::Form::kHash))
+      hash = std::bit_cast<std::uint64_t>(row.values[0]);
+  }
+  return hash;
+}
+
 Result<Value> RunTrial::ReadValue(TensorId id, std::int64_t step, Mode mode,
                                   std::optional<std::uint32_t> worker) const {
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
   Value value;
-  std::vector<format::IndexRow> parts;
-  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-                          LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
-                          if (parts.empty()) return false;
-                          LUFF_ASSIGN_OR_RETURN(const store::LayoutDef* layout, LayoutOf(rows, parts[0]));
-                          LUFF_ASSIGN_OR_RETURN(auto payload, rows.worker->reader->ReadPayload(
-                                                                  parts, layout->layout.byte_count()));
-                          value.dtype = layout->layout.dtype;
-                          value.shape.assign(layout->layout.shape().begin(), layout->layout.shape().end());
-                          value.bytes = payload.bytes;
-                          value.owner = std::move(payload.owner);
-                          return true;
-                        }));
+  const auto take = [&](const Rows& rows, std::span<const format::IndexRow> parts) -> Result<bool> {
+    LUFF_ASSIGN_OR_RETURN(const store::LayoutDef* layout, LayoutOf(rows, parts[0]));
+    LUFF_ASSIGN_OR_RETURN(auto payload, rows.worker->reader->ReadPayload(parts, layout->layout.byte_count()));
+    value.dtype = layout->layout.dtype;
+    value.shape.assign(layout->layout.shape().begin(), layout->layout.shape().end());
+    value.bytes = payload.bytes;
+    value.owner = std::move(payload.owner);
+    return true;
+  };
+  LUFF_ASSIGN_OR_RETURN(const bool found, FirstValue(id, n, worker, take));
   if (!found) return NotSaved(id, What::kValue, step, mode);
   return value;
 }
@@ -74,18 +108,16 @@ Result<Trial::ValueShape> RunTrial::Shape(TensorId id, std::int64_t step, Mode m
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
   ValueShape shape;
-  std::vector<format::IndexRow> parts;
-  LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-                          LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
-                          if (parts.empty()) return false;
-                          LUFF_ASSIGN_OR_RETURN(const store::LayoutDef* layout, LayoutOf(rows, parts[0]));
-                          shape.dtype = layout->layout.dtype;
-                          shape.shape.assign(layout->layout.shape().begin(), layout->layout.shape().end());
-                          shape.global_shape = layout->global_shape;
-                          shape.global_offset = layout->global_offset;
-                          shape.worker = rows.worker->reader->worker();
-                          return true;
-                        }));
+  const auto take = [&](const Rows& rows, std::span<const format::IndexRow> parts) -> Result<bool> {
+    LUFF_ASSIGN_OR_RETURN(const store::LayoutDef* layout, LayoutOf(rows, parts[0]));
+    shape.dtype = layout->layout.dtype;
+    shape.shape.assign(layout->layout.shape().begin(), layout->layout.shape().end());
+    shape.global_shape = layout->global_shape;
+    shape.global_offset = layout->global_offset;
+    shape.worker = worker.value_or(rows.worker->reader->worker());
+    return true;
+  };
+  LUFF_ASSIGN_OR_RETURN(const bool found, FirstValue(id, n, worker, take));
   if (!found) return NotSaved(id, What::kShape, step, mode);
   return shape;
 }

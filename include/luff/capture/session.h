@@ -43,9 +43,13 @@ struct TensorRef {
   /// Identifies live memory within the step: same key, address and layout = alias, stored once. 0: never an
   /// alias.
   std::uint64_t storage_key = 0;
-  std::uint64_t flags = 0;  // bit 0: divide by `scale` has not happened (see CaptureScaled)
+  std::uint64_t flags = 0;  // of kReplicaFlag
 };
 static_assert(sizeof(TensorRef) == 32);
+
+/// Another worker holds the same value and stores it: of this one a content hash is kept in its place, by
+/// which readers find it. Values beyond one block (parts) are stored nevertheless.
+inline constexpr std::uint64_t kReplicaFlag = 2;
 
 struct StepEnd {
   format::Mode mode = format::Mode::kTrain;

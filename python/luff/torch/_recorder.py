@@ -14,6 +14,7 @@ from luff._hook import Session
 from luff.torch._describe import describe
 from luff.torch._memory import Layouts, is_readable, local_part, read_scalar
 from luff.torch._names import Names, class_name
+from luff.torch._replicas import replicas
 from luff.torch._tables import Table
 
 __all__ = ["OptimizerRecord", "Recorder"]
@@ -62,6 +63,7 @@ class Recorder:
         self._all_gradients: Table | None = None
         self._numbers_of: dict[str, int] = {}
         self._descriptions = 0
+        self._replicas: frozenset[int] = frozenset()
         self.stale = True  # names and tables have to be made again
 
     # Optimizers ------------------------------------------------------------------------------------------------
@@ -103,9 +105,14 @@ class Recorder:
                 self._numbers_of[name] = number
         return number
 
-    def rebuild(self, called: Iterable[Any], with_document: bool = True) -> None:
-        """Names everything and makes the tables anew. `called`: models that were called."""
+    def rebuild(self, called: Iterable[Any], wrappers: Iterable[Any] = (), with_document: bool = True) -> None:
+        """Names everything and makes the tables anew.
+
+        `called`: models that were called; `wrappers`: all modules that were, None among them.
+        """
+        called = list(called)
         self.stale = False
+        self._replicas = replicas([*called, *wrappers])
         living = self.living()
         held = [(record, parameters_of(optimizer)) for record, optimizer in living]
         self.names.name_all(called, [p for _, parameters in held for p in parameters])
@@ -133,7 +140,9 @@ class Recorder:
                     group = _group_of(record.reference(), parameter)
                     self.names.name_parameter(parameter, f"{record.name}.group{group}.param{index}")
                 self._own(parameter, owners, owned_by)
-        self._weights = Table(self.session, self.layouts, owners.values(), alias=True)
+        self._weights = Table(
+            self.session, self.layouts, owners.values(), alias=True, replica=self._are_replicas(owners)
+        )
         self._buffers = Table(self.session, self.layouts, buffers, alias=True)
         for record, parameters in held:
             record.gradients = self._gradient_table(parameters, owned_by)
@@ -174,7 +183,13 @@ class Recorder:
             if name is not None and id(parameter) not in owners:
                 path, kind = owned_by.get(id(parameter), ("", ""))
                 owners[id(parameter)] = (parameter, self.number(f"gradient/{name}", _GRADIENT, path, kind))
-        return Table(self.session, self.layouts, owners.values(), gradients=True)
+        return Table(
+            self.session, self.layouts, owners.values(), gradients=True, replica=self._are_replicas(owners)
+        )
+
+    def _are_replicas(self, owners: dict[int, Any]) -> bool:
+        """True if another worker stores the values of all these: of some does not count, so that none is lost."""
+        return bool(self._replicas) and all(key in self._replicas for key in owners)
 
     # Capture ---------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from luff.torch._sparse import coalesced
 
 __all__ = ["Table"]
 
+_REPLICA = 2  # kReplicaFlag of include/luff/capture/session.h
 _LIVE_KEY = 1  # storage key of memory that is all alive at once: parameters and buffers
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -52,6 +53,8 @@ class Table:
         True: the rows are the owners' gradients; owners without one are left out.
     alias
         True if all rows are alive together and may be stored once where they coincide.
+    replica
+        True if another worker stores the values of all rows: of these a hash is kept.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Table:
         owners: Iterable[tuple[Any, int]],
         gradients: bool = False,
         alias: bool = False,
+        replica: bool = False,
     ) -> None:
         self._session = session
         self._layouts = layouts
@@ -71,6 +75,7 @@ class Table:
         size = len(self._entries)
         self._rows = np.zeros((max(size, 1), 4), dtype=np.uint64)
         self._rows[:, 2] = _LIVE_KEY if alias else 0
+        self._rows[:, 3] = _REPLICA if replica else 0
         flat: Any = self._rows.reshape(-1)
         self._flat = memoryview(flat)
         self._summed: list[Any] = []  # memory of our own until it is captured

@@ -214,6 +214,12 @@ def test_two_ranks_are_two_workers_of_one_run(tmp_path, kind):
                 assert np.array_equal(np.asarray(got).reshape(wanted.shape), wanted), (rank, step, name)
                 compared += 1
     assert compared == 2 * 6 * 13
+    for name in ("0.weight", "2.bias"):
+        for tensor in (prefix + name, "gradient/" + prefix + name):
+            stored = [trial.tensor(tensor).value_steps("TRAIN", rank) for rank in range(2)]
+            # What DDP keeps equal is stored once; read above, by its hash, as the value of either.
+            assert stored == [list(range(6)), [] if kind == "ddp" else list(range(6))]
+    assert not [gap for gap in trial.gaps() if gap["reason"] == "unsupported"]
     if kind == "fsdp":  # local shards: halves of 16 and of 4 rows, with their place in the whole
         weight = trial.tensor(f"{prefix}0.weight")
         assert [weight.shard(3, "TRAIN", rank) for rank in range(2)] == [((16, 6), (0, 0)), ((16, 6), (8, 0))]
