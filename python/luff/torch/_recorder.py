@@ -105,7 +105,9 @@ class Recorder:
                 self._numbers_of[name] = number
         return number
 
-    def rebuild(self, called: Iterable[Any], wrappers: Iterable[Any] = (), with_document: bool = True) -> None:
+    def rebuild(
+        self, called: Iterable[Any], wrappers: Iterable[Any] = (), with_document: bool = True
+    ) -> None:
         """Names everything and makes the tables anew.
 
         `called`: models that were called; `wrappers`: all modules that were, None among them.
