@@ -183,7 +183,7 @@ TEST(HistoryTest, ASecondLifeAsAnotherWorkerGoesOnWithTheFirst) {
   for (std::uint32_t life = 0; life < 2; ++life) {
     Writing w(run.path(), life, 1, life == 1);
     w.Define(0, "x", 4);
-    w.global_step = w.mode_steps[static_cast<int>(Mode::kTrain)] = 4 * life;
+    w.global_step = w.mode_steps[static_cast<int>(Mode::kTrain)] = std::int64_t{4} * life;
     for (int i = 0; i < 4; ++i) {
       const auto step = static_cast<float>(w.global_step);
       w.AddSummary(0, Some(step));

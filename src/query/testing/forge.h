@@ -43,7 +43,8 @@ class Forged {
     return {&At<std::uint64_t>(body_ + head().steps.offset), head().step_count};
   }
   [[nodiscard]] std::span<std::int64_t> global_steps() noexcept {
-    return {&At<std::int64_t>(body_ + head().steps.offset + head().step_count * 8), head().step_count};
+    return {&At<std::int64_t>(body_ + head().steps.offset + head().step_count * std::uint64_t{8}),
+            head().step_count};
   }
   [[nodiscard]] std::span<format::FrameEntry> frames() noexcept {
     return {&At<format::FrameEntry>(body_ + head().frames.offset), head().frame_count};
