@@ -300,7 +300,7 @@ TEST_F(HostileTest, LayoutsWhoseProductOverflowsAreNoLayouts) {
 
 TEST_F(HostileTest, AFewBytesThatStandForTerabytesAreRefused) {
   // A constant of four bytes, of a layout of up to 2^62 bytes; chunk, row and layout agree.
-  for (const unsigned shift : {36U, 50U, 61U}) {
+  for (const unsigned shift : {33U, 36U, 50U, 61U}) {
     SCOPED_TRACE(shift);
     const std::uint64_t bytes = std::uint64_t{1} << shift;
     std::vector<std::byte> chunk(128);
@@ -343,7 +343,7 @@ TEST_F(HostileTest, AFewBytesThatStandForTerabytesAreRefused) {
     const auto value = trial->ReadValue(0, 5, Mode::kTrain);
     ASSERT_FALSE(value.ok());
     EXPECT_THAT(Message(value), HasSubstr(run.path()));
-    EXPECT_FALSE(trial->ReadStack(0, Mode::kTrain, {}, std::uint64_t{1} << 30).ok());
+    EXPECT_FALSE(trial->ReadStack(0, Mode::kTrain, {}, std::uint64_t{1} << 63).ok());
     EXPECT_THAT(Damage(), Contains(HasSubstr("d-000009.lfd")));
   }
 }

@@ -187,6 +187,10 @@ Result<Trial::Stack> RunTrial::ReadStack(TensorId id, Mode mode, std::optional<s
                              std::to_string(each) + " bytes, at most " + std::to_string(max_bytes) +
                              " bytes are stacked at once");
   }
+  for (const Piece& piece : pieces) {
+    LUFF_RETURN_IF_ERROR(piece.worker->reader->CheckPayload(
+        std::span<const format::IndexRow>(rows_of_pieces).subspan(piece.part_begin, piece.part_count), each));
+  }
   stack.byte_count = each * pieces.size();
   auto* memory = static_cast<std::byte*>(
       std::malloc(static_cast<std::size_t>(std::max<std::uint64_t>(1, stack.byte_count))));
