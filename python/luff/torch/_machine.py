@@ -477,7 +477,7 @@ class Machine:
             model = reference()
             if model is not None and id(model) not in called and self.has_parameters(model):
                 called[id(model)] = model
-        self.recorder.rebuild(called.values(), [reference() for reference, _ in self._called.values()])
+        self.recorder.rebuild(called.values())
 
     def waits_for_backward(self) -> bool:
         """True if forward passes were seen that a backward pass would make a TRAIN step."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Names", "ancestors", "class_name", "climb", "install", "unwrap"]
+__all__ = ["Names", "class_name", "climb", "install", "unwrap"]
 
 _WRAPPED_BY = ("_orig_mod", "_forward_module", "module")
 _WRAPPERS = frozenset(
@@ -83,9 +83,8 @@ def unwrap(module: Any) -> Any:
     return module
 
 
-def ancestors(module: Any) -> Iterator[Any]:
-    """A module, its owner, the owner's owner and so on, wrappers included."""
-    yield module
+def climb(module: Any) -> Any:
+    """The topmost owner of a module, wrappers included."""
     for _ in range(64):
         known = _parents.get(id(module))
         if known is None or known[0]() is not module:
@@ -94,13 +93,6 @@ def ancestors(module: Any) -> Iterator[Any]:
         if parent is None or not any(child is module for child in parent._modules.values()):
             break
         module = parent
-        yield module
-
-
-def climb(module: Any) -> Any:
-    """The topmost owner of a module, wrappers included."""
-    for owner in ancestors(module):
-        module = owner
     return module
 
 

@@ -105,16 +105,10 @@ class Recorder:
                 self._numbers_of[name] = number
         return number
 
-    def rebuild(
-        self, called: Iterable[Any], wrappers: Iterable[Any] = (), with_document: bool = True
-    ) -> None:
-        """Names everything and makes the tables anew.
-
-        `called`: models that were called; `wrappers`: all modules that were, None among them.
-        """
-        called = list(called)
+    def rebuild(self, called: Iterable[Any], with_document: bool = True) -> None:
+        """Names everything and makes the tables anew. `called`: models that were called."""
         self.stale = False
-        self._replicas = replicas([*called, *wrappers])
+        self._replicas = replicas()
         living = self.living()
         held = [(record, parameters_of(optimizer)) for record, optimizer in living]
         self.names.name_all(called, [p for _, parameters in held for p in parameters])

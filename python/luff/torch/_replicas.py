@@ -7,31 +7,30 @@ where one differs, a reader sees that it does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import gc
 
 import torch
-
-from luff.torch._names import ancestors
 
 __all__ = ["replicas"]
 
 
-def replicas(modules: Iterable[Any]) -> frozenset[int]:
-    """Ids of the parameters of which another worker stores the values; `modules`: what was called."""
+def replicas() -> frozenset[int]:
+    """Ids of the parameters of which another worker stores the values.
+
+    Looks at all objects for wrappers, since nothing leads from a model to what wraps it: only where names are given
+    anew, and only in a job of several workers.
+    """
     distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
         return frozenset()
     found: set[int] = set()
-    kind = torch.nn.parallel.DistributedDataParallel
-    seen: set[int] = set()
-    for module in modules:
-        for wrapper in ancestors(module):
-            if id(wrapper) in seen or not isinstance(wrapper, kind):
-                continue
-            seen.add(id(wrapper))
-            if distributed.get_rank(wrapper.process_group) <= 0:
-                continue
-            own = getattr(wrapper, "parameters_to_ignore", ())
-            found.update(id(p) for name, p in wrapper.module.named_parameters() if name not in own)
+    for wrapper in gc.get_objects():
+        if not issubclass(type(wrapper), torch.nn.parallel.DistributedDataParallel):
+            continue
+        try:
+            if distributed.get_rank(wrapper.process_group) > 0:
+                ignored = wrapper.parameters_to_ignore
+                found.update(id(p) for name, p in wrapper.module.named_parameters() if name not in ignored)
+        except (AttributeError, RuntimeError, ValueError):  # half made, or its group is gone
+            continue
     return frozenset(found)
