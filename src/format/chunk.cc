@@ -138,21 +138,6 @@ void FinishChunk(std::byte* chunk, const ChunkInfo& info, Codec codec, std::uint
   std::memset(chunk + used, 0, static_cast<std::size_t>(ChunkSpace(stored_bytes) - used));
 }
 
-std::uint64_t ZeroBitmapBytes(std::span<const std::byte> raw, std::size_t width,
-                              std::uint64_t limit) noexcept {
-  if (!KnownWidth(width)) return limit + 1;
-  const std::size_t elements = raw.size() / width;
-  std::uint64_t bytes = BitmapBytes(elements);
-  constexpr std::size_t kBlock = 1024;
-  for (std::size_t begin = 0; begin < elements && bytes <= limit; begin += kBlock) {
-    const std::size_t end = std::min(begin + kBlock, elements);
-    std::uint64_t set = 0;
-    for (std::size_t i = begin; i < end; ++i) set += IsZero(raw.data() + i * width, width) ? 0 : 1;
-    bytes += set * width;
-  }
-  return bytes <= limit ? bytes : limit + 1;
-}
-
 bool IsConstant(std::span<const std::byte> raw, std::size_t width) noexcept {
   if (width == 0 || raw.size() < 2 * width || raw.size() % width != 0 || raw.size() > kMaxConstantBytes)
     return false;

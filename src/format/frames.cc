@@ -6,6 +6,7 @@
 #include <string>
 
 #include "luff/base/bytes.h"
+#include "luff/format/live.h"
 
 namespace luff::format {
 namespace {
@@ -26,6 +27,15 @@ std::uint64_t ChecksumBytes(const FrameHeader& header, std::uint64_t available) 
 
 std::uint64_t HashBytes(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+bool IsLivePageUntrusted(std::span<const std::byte> page) noexcept {
+  if (page.size() < sizeof(LivePage)) return false;
+  std::uint64_t magic = 0;
+  std::uint64_t checksum = 0;
+  std::memcpy(&magic, page.data() + offsetof(LivePage, magic), sizeof(magic));
+  std::memcpy(&checksum, page.data() + offsetof(LivePage, checksum), sizeof(checksum));
+  return magic == kLiveMagic && checksum == HashBytes(page.first(offsetof(LivePage, checksum)));
 }
 
 void SealFileHeader(FileHeader* header, std::uint64_t magic) noexcept {

@@ -73,6 +73,16 @@ class HostileTest : public ::testing::Test {
     for (const auto& damage : report->damage) texts.push_back(damage.file + ": " + damage.what);
     return texts;
   }
+  /// A row of a float32 value of layout 7, the first chunk of a payload file; its sizes are the caller's.
+  static format::IndexRow FirstChunkOf(std::uint32_t data_file) {
+    format::IndexRow row{};
+    row.layout = 7;
+    row.parts = 1;
+    row.data_file = data_file;
+    row.offset = format::kFileHeaderBytes;
+    row.dtype = static_cast<std::uint8_t>(DType::kFloat32);
+    return row;
+  }
   static std::string Message(const auto& result) {
     return result.ok() ? "no error" : std::string(result.status().message());
   }
@@ -271,12 +281,7 @@ TEST_F(HostileTest, WhatIsNoFileIsNotWaitedFor) {
 
 TEST_F(HostileTest, LayoutsWhoseProductOverflowsAreNoLayouts) {
   Frames frames = Next();
-  format::IndexRow row{};
-  row.layout = 7;
-  row.parts = 1;
-  row.data_file = 1;
-  row.offset = format::kFileHeaderBytes;
-  row.dtype = static_cast<std::uint8_t>(DType::kFloat32);
+  format::IndexRow row = FirstChunkOf(1);
   row.raw_bytes = row.stored_bytes = 32;
   frames
       .Add(FrameKind::kLayoutDefs, kLoose,
@@ -316,12 +321,7 @@ TEST_F(HostileTest, AFewBytesThatStandForTerabytesAreRefused) {
     file.insert(file.end(), chunk.begin(), chunk.end());
     std::ofstream(run.path() + "/w0000/d-000009.lfd", std::ios::binary)
         .write(reinterpret_cast<const char*>(file.data()), static_cast<std::streamsize>(file.size()));
-    format::IndexRow row{};
-    row.layout = 7;
-    row.parts = 1;
-    row.data_file = 9;
-    row.offset = format::kFileHeaderBytes;
-    row.dtype = static_cast<std::uint8_t>(DType::kFloat32);
+    format::IndexRow row = FirstChunkOf(9);
     row.codec = static_cast<std::uint8_t>(format::Codec::kConstant);
     row.raw_bytes = bytes;
     row.stored_bytes = 4;

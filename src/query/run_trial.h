@@ -151,9 +151,11 @@ class RunTrial final : public Trial {
   [[nodiscard]] std::vector<std::int64_t> MarkedSteps(const std::vector<std::uint8_t>& marks,
                                                       Mode mode) const;
 
+  // trial_rows.cc
+  [[nodiscard]] Result<std::optional<format::FormRow>> FormOf(const Rows& rows, format::Form form) const;
+
   // trial_values.cc
   [[nodiscard]] Status PartsOf(const Rows& rows, std::vector<format::IndexRow>* parts) const;
-  [[nodiscard]] Result<std::optional<std::uint64_t>> HashOf(const Rows& rows) const;
   template <typename Use>
   [[nodiscard]] Result<bool> FirstValue(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker,
                                         Use use) const;

@@ -170,25 +170,29 @@ Result<UnitCounts> RunTrial::Units(TensorId id, std::int64_t step, Mode mode,
   return counts;
 }
 
+/// What was recorded of one form; of a tensor that was written twice in one step the last counts.
+Result<std::optional<format::FormRow>> RunTrial::FormOf(const Rows& rows, Form form) const {
+  std::optional<format::FormRow> found;
+  if (!rows.slot) return found;
+  LUFF_ASSIGN_OR_RETURN(const auto block, rows.segment->Forms(*rows.slot));
+  const auto [from, to] = RangeOf(block.step, rows.index);
+  for (const format::FormRow& row : block.rows.subspan(from, to - from)) {
+    if (row.form == static_cast<std::uint16_t>(form)) found = row;
+  }
+  return found;
+}
+
 Result<format::FormRow> RunTrial::ReadForm(TensorId id, Form form, std::int64_t step, Mode mode,
                                            std::optional<std::uint32_t> worker) const {
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
-  format::FormRow row{};
+  std::optional<format::FormRow> row;
   LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
-                          if (!rows.slot) return false;
-                          LUFF_ASSIGN_OR_RETURN(const auto block, rows.segment->Forms(*rows.slot));
-                          auto [from, to] = RangeOf(block.step, rows.index);
-                          bool any = false;
-                          for (; from < to; ++from) {
-                            if (block.rows[from].form != static_cast<std::uint16_t>(form)) continue;
-                            row = block.rows[from];
-                            any = true;
-                          }
-                          return any;
+                          LUFF_ASSIGN_OR_RETURN(row, FormOf(rows, form));
+                          return row.has_value();
                         }));
   if (!found) return NotSaved(id, What::kForm, step, mode);
-  return row;
+  return *row;
 }
 
 std::vector<GapInfo> RunTrial::Gaps() const {

@@ -88,12 +88,11 @@ Status RunTrial::NotSaved(TensorId id, What what, std::int64_t step, Mode mode) 
   for (const auto& worker : workers_) {
     const auto rows = n ? RowsOf(*worker, id, *n) : std::nullopt;
     if (!rows || !rows->slot) continue;
-    const auto block = rows->segment->Summaries(*rows->slot);
-    summary =
-        summary || (block.ok() && std::binary_search(block->step.begin(), block->step.end(), rows->index));
-    const auto scalars = rows->segment->Scalars(*rows->slot);
-    scalar = scalar ||
-             (scalars.ok() && std::binary_search(scalars->step.begin(), scalars->step.end(), rows->index));
+    const auto has = [&](const auto& block) {
+      return block.ok() && std::binary_search(block->step.begin(), block->step.end(), rows->index);
+    };
+    summary = summary || has(rows->segment->Summaries(*rows->slot));
+    scalar = scalar || has(rows->segment->Scalars(*rows->slot));
   }
   const auto steps = what == What::kValue || what == What::kShape ? ValueSteps(id, mode, std::nullopt)
                                                                   : TensorSteps(id, mode);

@@ -54,34 +54,22 @@ template <typename Use>
 Result<bool> RunTrial::FirstValue(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker,
                                   Use use) const {
   std::vector<format::IndexRow> parts;
-  std::optional<std::uint64_t> hash;
+  std::optional<format::FormRow> hash;
   LUFF_ASSIGN_OR_RETURN(const bool found, FirstWith(id, n, worker, [&](const Rows& rows) -> Result<bool> {
                           LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
                           if (!parts.empty()) return use(rows, parts);
-                          if (worker && rows.slot) {
-                            LUFF_ASSIGN_OR_RETURN(hash, HashOf(rows));
+                          if (worker) {
+                            LUFF_ASSIGN_OR_RETURN(hash, FormOf(rows, format::Form::kHash));
                           }
                           return false;
                         }));
   if (found || !hash) return found;
+  const auto wanted = std::bit_cast<std::uint64_t>(hash->values[0]);
   return FirstWith(id, n, std::nullopt, [&](const Rows& rows) -> Result<bool> {
     LUFF_RETURN_IF_ERROR(PartsOf(rows, &parts));
-    if (parts.size() != 1 || parts[0].content_hash != *hash) return false;
+    if (parts.size() != 1 || parts[0].content_hash != wanted) return false;
     return use(rows, parts);
   });
-}
-
-/// The content hash that was kept in the place of a value.
-Result<std::optional<std::uint64_t>> RunTrial::HashOf(const Rows& rows) const {
-  LUFF_ASSIGN_OR_RETURN(const auto block, rows.segment->Forms(*rows.slot));
-  const auto [from, to] = std::equal_range(block.step.begin(), block.step.end(), rows.index);
-  std::optional<std::uint64_t> hash;
-  for (auto at = from; at != to; ++at) {
-    const format::FormRow& row = block.rows[static_cast<std::size_t>(at - block.step.begin())];
-    if (row.form == static_cast<std::uint16_t>(format::Form::kHash))
-      hash = std::bit_cast<std::uint64_t>(row.values[0]);
-  }
-  return hash;
 }
 
 Result<Value> RunTrial::ReadValue(TensorId id, std::int64_t step, Mode mode,
@@ -188,7 +176,7 @@ Result<Trial::Stack> RunTrial::ReadStack(TensorId id, Mode mode, std::optional<s
                              " bytes are stacked at once");
   }
   for (const Piece& piece : pieces) {
-    LUFF_RETURN_IF_ERROR(piece.worker->reader->CheckPayload(
+    LUFF_RETURN_IF_ERROR(piece.worker->reader->CheckThere(
         std::span<const format::IndexRow>(rows_of_pieces).subspan(piece.part_begin, piece.part_count), each));
   }
   stack.byte_count = each * pieces.size();

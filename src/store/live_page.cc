@@ -9,18 +9,13 @@
 namespace luff::store {
 namespace {
 
-std::uint64_t HeadChecksum(const format::LivePage& page) noexcept {
-  return format::HashBytes({reinterpret_cast<const std::byte*>(&page), offsetof(format::LivePage, checksum)});
-}
-
 /// True when the page names a process of this boot of this host that still runs.
 bool WriterAlive(File& file, bool locked) {
   alignas(format::LivePage) std::byte bytes[sizeof(format::LivePage)] = {};
   auto read = file.ReadAt(bytes, 0);
-  if (!read.ok() || *read < sizeof(format::LivePage)) return false;
+  if (!read.ok() || !format::IsLivePageUntrusted(std::span(bytes).first(*read))) return false;
   format::LivePage page{};
   std::memcpy(static_cast<void*>(&page), bytes, offsetof(format::LivePage, meta_position));
-  if (page.magic != format::kLiveMagic || page.checksum != HeadChecksum(page)) return false;
   std::uint32_t state = 0;
   std::memcpy(&state, bytes + offsetof(format::LivePage, state), sizeof(state));
   if (state == static_cast<std::uint32_t>(format::LiveState::kEnded)) return false;
@@ -85,7 +80,8 @@ void LivePageWriter::Begin(const RunInfo& run, std::uint32_t worker, std::uint32
   std::memcpy(static_cast<void*>(&head), static_cast<const void*>(&page),
               offsetof(format::LivePage, checksum));
   head.magic = format::kLiveMagic;
-  page.checksum = HeadChecksum(head);
+  page.checksum =
+      format::HashBytes({reinterpret_cast<const std::byte*>(&head), offsetof(format::LivePage, checksum)});
   std::atomic_ref<std::uint64_t>(page.magic).store(format::kLiveMagic, std::memory_order_release);
 }
 

@@ -166,7 +166,7 @@ Result<WorkerReader::Payload> WorkerReader::ReadPayload(std::span<const format::
     }
     return Payload{piece.chunk.stored, std::move(piece.owner)};
   }
-  LUFF_RETURN_IF_ERROR(CheckPayload(parts, expected_bytes));
+  LUFF_RETURN_IF_ERROR(CheckThere(parts, expected_bytes));
   std::shared_ptr<std::byte> memory = expected_bytes > MemoryOfMachine() ? nullptr : Allocate(expected_bytes);
   if (memory == nullptr) {
     return ResourceExhausted("no memory for a value of " + std::to_string(expected_bytes) +
@@ -177,7 +177,14 @@ Result<WorkerReader::Payload> WorkerReader::ReadPayload(std::span<const format::
   return Payload{to, std::move(memory)};
 }
 
-Status WorkerReader::CheckPayload(std::span<const format::IndexRow> parts, std::uint64_t bytes) const {
+Status WorkerReader::CheckThere(std::span<const format::IndexRow> parts, std::uint64_t bytes) const {
+  if (bytes <= kBelievedBytes) return Status::Ok();
+  LUFF_RETURN_IF_ERROR(CheckSizes(parts, bytes));
+  for (const format::IndexRow& part : parts) LUFF_RETURN_IF_ERROR(ReadChunk(part, false).status());
+  return Status::Ok();
+}
+
+Status WorkerReader::CheckSizes(std::span<const format::IndexRow> parts, std::uint64_t bytes) const {
   std::uint64_t total = 0;
   for (const format::IndexRow& part : parts) {
     if (part.raw_bytes > bytes - total) {
@@ -190,13 +197,11 @@ Status WorkerReader::CheckPayload(std::span<const format::IndexRow> parts, std::
     return Corruption("value of " + std::to_string(total) + " bytes, its layout says " +
                       std::to_string(bytes) + ": " + folder_);
   }
-  if (bytes <= kBelievedBytes) return Status::Ok();
-  for (const format::IndexRow& part : parts) LUFF_RETURN_IF_ERROR(ReadChunk(part, false).status());
   return Status::Ok();
 }
 
 Status WorkerReader::ReadPayloadInto(std::span<const format::IndexRow> parts, std::span<std::byte> to) const {
-  LUFF_RETURN_IF_ERROR(CheckPayload(parts, to.size()));
+  LUFF_RETURN_IF_ERROR(CheckSizes(parts, to.size()));
   std::size_t at = 0;
   for (const format::IndexRow& part : parts) {
     LUFF_ASSIGN_OR_RETURN(const Piece piece, ReadChunk(part, false));

@@ -10,7 +10,6 @@
 #include "luff/base/env.h"
 #include "luff/format/live.h"
 #include "luff/store/reader.h"
-#include "luff/tensor/hash.h"
 #include "store/paths.h"
 #include "store/reader_tail.h"
 
@@ -96,10 +95,8 @@ void WorkerReader::OpenLive() {
   live->page = static_cast<const format::LivePage*>(at);
   const format::LivePage& page = *live->page;
   const HostIdentity here = ThisHost();
-  if (page.magic != format::kLiveMagic || page.layout != format::kLiveLayout || page.worker != worker_)
-    return;
-  const auto head = std::span(static_cast<const std::byte*>(at), offsetof(format::LivePage, checksum));
-  if (HashBytes(head.data(), head.size()) != page.checksum) return;
+  if (!format::IsLivePageUntrusted({static_cast<const std::byte*>(at), format::kPageBytes})) return;
+  if (page.layout != format::kLiveLayout || page.worker != worker_) return;
   if (std::memcmp(page.run_id, run_.run_id.data(), sizeof(page.run_id)) != 0) return;
   if (page.host != here.host || std::memcmp(page.boot, here.boot, sizeof(page.boot)) != 0) return;
   live->pid = page.pid;

@@ -32,9 +32,6 @@ inline constexpr std::uint64_t kMaxConstantBytes = 64ULL << 20;
 void FinishChunk(std::byte* chunk, const ChunkInfo& info, Codec codec, std::uint64_t raw_bytes,
                  std::uint64_t stored_bytes, std::uint64_t content_hash) noexcept;
 
-/// Bytes that a zero bitmap would need, or `limit` + 1 as soon as it would need more.
-[[nodiscard]] std::uint64_t ZeroBitmapBytes(std::span<const std::byte> raw, std::size_t width,
-                                            std::uint64_t limit) noexcept;
 /// True when all elements have the same bits, there are at least two, and no more than kMaxConstantBytes.
 [[nodiscard]] bool IsConstant(std::span<const std::byte> raw, std::size_t width) noexcept;
 

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "luff/format/layout.h"
 
@@ -50,6 +51,9 @@ struct LivePage {
   std::atomic<std::uint32_t> state;    // LiveState
   std::atomic<std::uint32_t> changes;  // grows when metadata files are rewritten or payload files retired
 };
+/// True when `page`, the bytes of a live page, begins as a writer has left it: magic and checksum. Untrusted.
+[[nodiscard]] bool IsLivePageUntrusted(std::span<const std::byte> page) noexcept;
+
 static_assert(offsetof(LivePage, meta_position) == 128);
 static_assert(sizeof(LivePage) <= kPageBytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&

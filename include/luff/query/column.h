@@ -13,8 +13,7 @@ namespace luff::query {
 [[nodiscard]] std::shared_ptr<void> TakeColumnMemory(std::size_t bytes);
 
 /// Numbers in memory that copies of the column share. Who fills it with Extend() owns the only copy; after
-/// that it is
-/// **immutable**.
+/// that it is **immutable**.
 template <typename T>
 class Column {
   static_assert(std::is_trivially_copyable_v<T>);

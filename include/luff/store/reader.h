@@ -200,9 +200,9 @@ class WorkerReader {
   /// The same into memory of the caller, of exactly the size of the value.
   [[nodiscard]] Status ReadPayloadInto(std::span<const format::IndexRow> parts,
                                        std::span<std::byte> to) const;
-  /// Whether the parts give a value of so many bytes. Of one beyond 64 MiB also whether its chunks are there:
-  /// before somebody takes memory for what a damaged index only claims. Errors: as ReadPayload.
-  [[nodiscard]] Status CheckPayload(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
+  /// For who is about to take memory for a value of so many bytes: whether the chunks of one beyond 64 MiB
+  /// are there, for a damaged index may only claim it. Errors: as ReadPayload.
+  [[nodiscard]] Status CheckThere(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
   /// Where the chunk of a row is now. kOutOfRange when it was retired.
   [[nodiscard]] Result<Place> Locate(const format::IndexRow& row) const;
   [[nodiscard]] bool IsRetired(std::uint32_t data_file) const noexcept {
@@ -224,6 +224,7 @@ class WorkerReader {
     format::ChunkView chunk;
     std::shared_ptr<const void> owner;
   };
+  [[nodiscard]] Status CheckSizes(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
   [[nodiscard]] Result<Piece> ReadChunk(const format::IndexRow& row, bool keep) const;
   [[nodiscard]] Result<std::span<const std::byte>> ReadSmall(Place place, std::uint64_t bytes, bool keep,
                                                              std::shared_ptr<const void>* owner) const;
