@@ -106,6 +106,13 @@ class Layouts:
             self._remember(key, number)
         return number
 
+    def find_local(self, tensor: Any) -> tuple[int, Any]:
+        """Layout and tensor of the part that this process holds of one that is not readable itself; -1 if none is."""
+        local, place = local_part(tensor)
+        if local is None or not is_readable(local):
+            return -1, tensor
+        return self.find(local) if place is None else self.find_shard(local, place), local
+
     def scalar(self, dtype: int) -> int:
         """Layout of one element of the dtype (a code)."""
         key = (dtype,)

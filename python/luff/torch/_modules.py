@@ -10,7 +10,7 @@ import torch
 
 from luff._codes import GapReason, Role
 from luff._hook import Session
-from luff.torch._memory import Layouts, is_readable, local_part
+from luff.torch._memory import Layouts, is_readable
 from luff.torch._names import Names, class_name
 
 __all__ = ["ModuleCapture", "tensors_in"]
@@ -122,16 +122,11 @@ class ModuleCapture:
         if not forms:
             return
         self.count += 1
-        if not is_readable(tensor):
-            local, place = local_part(tensor)
-            if local is None or not is_readable(local):
-                self._session.gap(number, _UNSUPPORTED, forms, 1)
-                return
-            layout = self._layouts.find(local) if place is None else self._layouts.find_shard(local, place)
-            tensor = local
-        else:
+        if is_readable(tensor):
             layout = self._layouts.find(tensor)
-        address = tensor.data_ptr()
+        else:
+            layout, tensor = self._layouts.find_local(tensor)
+        address = tensor.data_ptr() if layout >= 0 else 0
         if layout < 0 or (not address and tensor.numel()):
             self._session.gap(number, _UNSUPPORTED, forms, 1)
             return

@@ -12,7 +12,7 @@ from typing import Any
 from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch._describe import describe
-from luff.torch._memory import Layouts, is_readable, local_part, read_scalar
+from luff.torch._memory import Layouts, is_readable, read_scalar
 from luff.torch._names import Names, class_name
 from luff.torch._replicas import replicas
 from luff.torch._tables import Table
@@ -289,13 +289,11 @@ class Recorder:
 
     def _state(self, number: int, value: Any) -> bool:
         """Captures one tensor of an optimizer's state, of a sharded one the local part; False if it cannot be read."""
-        place = None
-        if not is_readable(value):
-            value, place = local_part(value)
-            if value is None or not is_readable(value):
-                return False
-        layout = self.layouts.find(value) if place is None else self.layouts.find_shard(value, place)
-        address = value.data_ptr()
+        if is_readable(value):
+            layout = self.layouts.find(value)
+        else:
+            layout, value = self.layouts.find_local(value)
+        address = value.data_ptr() if layout >= 0 else 0
         if layout < 0 or (not address and value.numel()):
             return False
         self.session.capture_one(number, layout, address)

@@ -15,7 +15,7 @@ import torch
 
 from luff._codes import GapReason
 from luff._hook import Session
-from luff.torch._memory import DTYPE_CODES, Layouts, is_readable, local_part
+from luff.torch._memory import DTYPE_CODES, Layouts, is_readable
 from luff.torch._sparse import coalesced
 
 __all__ = ["Table"]
@@ -149,10 +149,7 @@ class Table:
         return packed
 
     def _special(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
-        local, place = local_part(tensor)
-        if local is None or not is_readable(local):
-            return -1, tensor
-        layout = self._layouts.find(local) if place is None else self._layouts.find_shard(local, place)
+        layout, local = self._layouts.find_local(tensor)
         return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, local)
 
     def _sparse(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
