@@ -35,11 +35,10 @@ constexpr double kLogFrom = 1000;  // greatest over least value from which on th
 std::vector<Series> SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
                              std::optional<std::uint32_t> worker) {
   const std::string& name = trial.tensor(id).name;
-  const bool global = mode == query::Mode::kGlobal;
   std::map<query::Mode, Series> modes;
   for (const auto& scalar : ValueOrExit(trial.Scalars(id, mode, worker))) {
     Series& series = modes[scalar.mode];
-    series.step.push_back(global ? scalar.global_step : scalar.mode_step);
+    series.step.push_back(StepAs(mode, scalar));
     series.value.push_back(scalar.value);
     series.bad.push_back(!std::isfinite(scalar.value));
   }
@@ -53,14 +52,11 @@ std::vector<Series> SeriesOf(const query::Trial& trial, query::TensorId id, quer
   const bool loss = trial.tensor(id).role == query::Role::kLoss;
   Series series;
   series.name = loss ? name : name + " (l2 norm)";
-  const auto& step = global ? columns.global_step : columns.mode_step;
+  const auto& step = StepAs(mode, columns);
   series.step.assign(step.begin(), step.end());
   for (std::size_t i = 0; i < columns.count.size(); ++i) {
-    // Norms are those of the finite elements: where there are none, there is nothing to draw.
-    const std::uint64_t strange = columns.nan_count[i] + columns.inf_count[i];
-    const bool none = columns.count[i] != 0 && strange == columns.count[i];
-    series.value.push_back(none ? NAN : (loss ? columns.mean : columns.l2)[i]);
-    series.bad.push_back(strange != 0);
+    series.value.push_back(NothingFinite(columns, i) ? NAN : (loss ? columns.mean : columns.l2)[i]);
+    series.bad.push_back(columns.nan_count[i] + columns.inf_count[i] != 0);
   }
   return {std::move(series)};
 }

@@ -35,6 +35,15 @@ template <typename T>
 /// One line of JSON on stdout; invalid UTF-8 is replaced; JSON has no numbers for NaN and infinities, they
 /// are the strings "NaN", "Infinity" and "-Infinity".
 void PrintJson(Json json, int indent = 2);
+/// The number of a row's step as `mode` counts it; the same of columns.
+[[nodiscard]] inline const auto& StepAs(query::Mode mode, const auto& of) {
+  return mode == query::Mode::kGlobal ? of.global_step : of.mode_step;
+}
+/// True where no element of a row is finite: its statistics, which are those of the finite ones, say nothing.
+[[nodiscard]] inline bool NothingFinite(const query::SummaryColumns& columns, std::size_t row) {
+  const std::uint64_t strange = columns.nan_count[row] + columns.inf_count[row];
+  return columns.count[row] != 0 && strange == columns.count[row];
+}
 /// "12.3 MiB".
 [[nodiscard]] std::string SizeText(std::uint64_t bytes);
 [[nodiscard]] std::string NumberText(double value);

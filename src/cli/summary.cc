@@ -15,11 +15,9 @@ struct SummaryOptions : ReadOptions {
 void PrintColumns(const query::SummaryColumns& columns, query::Mode mode) {
   fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", "step", "min", "max", "mean",
              "std", "l2", "zeros", "nan", "inf");
-  const auto& step = mode == query::Mode::kGlobal ? columns.global_step : columns.mode_step;
+  const auto& step = StepAs(mode, columns);
   for (std::size_t i = 0; i < columns.count.size(); ++i) {
-    // Statistics are those of finite elements: where there are none, there is no norm.
-    const bool none =
-        columns.count[i] != 0 && columns.nan_count[i] + columns.inf_count[i] == columns.count[i];
+    const bool none = NothingFinite(columns, i);
     const auto text = [&](double value) { return none ? std::string("-") : NumberText(value); };
     fmt::print("{:>10} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10} {:>8} {:>8}\n", step[i],
                text(columns.min[i]), text(columns.max[i]), text(columns.mean[i]), text(columns.std[i]),
@@ -31,8 +29,8 @@ void PrintScalars(const std::vector<query::ScalarAt>& scalars, query::Mode mode)
   const bool global = mode == query::Mode::kGlobal;
   fmt::print("{:>10} {:>12}{}\n", "step", "value", global ? "  mode" : "");
   for (const auto& scalar : scalars) {
-    fmt::print("{:>10} {:>12}{}{}\n", global ? scalar.global_step : scalar.mode_step,
-               NumberText(scalar.value), global ? "  " : "", global ? query::ModeName(scalar.mode) : "");
+    fmt::print("{:>10} {:>12}{}{}\n", StepAs(mode, scalar), NumberText(scalar.value), global ? "  " : "",
+               global ? query::ModeName(scalar.mode) : "");
   }
 }
 

@@ -23,7 +23,7 @@ Result<query::Value> ValueAt(const query::Trial& trial, query::TensorId id, quer
   const auto scalars = trial.Scalars(id, mode, options.worker);
   for (std::size_t i = 0; scalars.ok() && i < scalars->size(); ++i) {
     const query::ScalarAt& scalar = (*scalars)[i];
-    if ((mode == query::Mode::kGlobal ? scalar.global_step : scalar.mode_step) != options.step) continue;
+    if (StepAs(mode, scalar) != options.step) continue;
     const auto number = std::make_shared<double>(scalar.value);
     return query::Value{DType::kFloat64, {}, std::as_bytes(std::span(number.get(), 1)), number};
   }
