@@ -38,6 +38,7 @@ class Role(IntEnum):
     SCALAR = 11
     CUSTOM = 12
     LABEL = 13
+    SAMPLE = 14
 
 
 class Form(IntEnum):
@@ -90,6 +91,7 @@ class EventKind(IntEnum):
     CHECKPOINT = 10
     EXCEPTION = 11
     SCALE_LOSS = 12
+    GRADIENT_KEPT = 13
 
 
 class EndReason(IntEnum):

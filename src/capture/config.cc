@@ -39,6 +39,7 @@ constexpr std::array<Named, kRoleCount> kRoles{{
     {"scalar", 11},
     {"custom", 12},
     {"label", 13},
+    {"sample", 14},
 }};
 constexpr std::array<Named, 8> kForms{{
     {"summary", 1},

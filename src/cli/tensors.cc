@@ -20,7 +20,8 @@ constexpr const char* kRoles[] = {"other",
                                   "optimizer setting",
                                   "scalar",
                                   "custom",
-                                  "label"};
+                                  "label",
+                                  "sample"};
 
 struct TensorsOptions : ReadOptions {
   std::string regex, collection;

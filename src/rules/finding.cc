@@ -57,6 +57,9 @@ std::string ToJson(const Finding& finding, const std::string& event) {
   json["since_step"] = finding.since_step;
   json["last_step"] = finding.last_step;
   json["healed"] = finding.healed;
+  json["leader"] = finding.leader;
+  json["forecast"] = finding.forecast;
+  json["lead_steps"] = finding.lead_steps;
   json["what"] = finding.what;
   json["why"] = finding.why;
   json["remedy"] = finding.remedy;
@@ -101,6 +104,9 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
     finding.since_step = integer("since_step");
     finding.last_step = integer("last_step");
     finding.healed = json.value("healed", false);
+    finding.leader = string("leader");
+    finding.forecast = json.value("forecast", false);
+    finding.lead_steps = integer("lead_steps");
     finding.what = string("what");
     finding.why = string("why");
     finding.remedy = string("remedy");

@@ -24,7 +24,7 @@ constexpr std::array<std::pair<Form, const char*>, 8> kForms = {{{Form::kSummary
                                                                  {Form::kDifference, "difference"},
                                                                  {Form::kExtra, "extra"},
                                                                  {Form::kShape, "shape"}}};
-constexpr std::array<const char*, 14> kRoles = {"other",
+constexpr std::array<const char*, 15> kRoles = {"other",
                                                 "weight",
                                                 "bias",
                                                 "gradient",
@@ -37,8 +37,11 @@ constexpr std::array<const char*, 14> kRoles = {"other",
                                                 "optimizer_setting",
                                                 "scalar",
                                                 "custom",
-                                                "label"};
+                                                "label",
+                                                "sample"};
 constexpr std::array<const char*, 3> kAxes = {"channel", "last", "all_but_first"};
+
+constexpr std::int64_t kMaxFirstSteps = 256;
 
 std::uint32_t Bits(std::initializer_list<Form> forms) {
   std::uint32_t bits = 0;
@@ -62,24 +65,30 @@ bool SameTensors(const Need& a, const Need& b) {
 
 // A collection takes one set of forms at one interval per mode. Needs that differ in that become collections
 // of their own.
+struct Saving {
+  std::string mode;
+  std::int64_t interval;
+  std::int64_t first_steps;
+};
 struct Wanted {
   Need need;
-  std::vector<std::pair<std::string, std::int64_t>> save;  // mode, interval
+  std::vector<Saving> save;
 };
 
 void Add(std::vector<Wanted>* wanted, const Need& need) {
   for (Wanted& known : *wanted) {
     if (!SameTensors(known.need, need) || known.need.forms != need.forms) continue;
-    for (auto& [mode, interval] : known.save) {
-      if (mode == need.mode) {
-        interval = std::min(interval, need.save_interval);
+    for (Saving& saving : known.save) {
+      if (saving.mode == need.mode) {
+        saving.interval = std::min(saving.interval, need.save_interval);
+        saving.first_steps = std::max(saving.first_steps, need.first_steps);
         return;
       }
     }
-    known.save.emplace_back(need.mode, need.save_interval);
+    known.save.push_back({need.mode, need.save_interval, need.first_steps});
     return;
   }
-  wanted->push_back({need, {{need.mode, need.save_interval}}});
+  wanted->push_back({need, {{need.mode, need.save_interval, need.first_steps}}});
 }
 
 Json ToCollection(const Wanted& wanted, const std::string& name) {
@@ -97,9 +106,15 @@ Json ToCollection(const Wanted& wanted, const std::string& name) {
   json["forms"] = std::move(forms);
   json["unit_axis"] = kAxes[static_cast<std::size_t>(wanted.need.unit_axis)];
   Json save = Json::object();
-  for (const auto& [mode, interval] : wanted.save) {
-    save[mode] = {
-        {"save_interval", interval}, {"start_step", 0}, {"end_step", nullptr}, {"save_steps", Json::array()}};
+  for (const Saving& saving : wanted.save) {
+    Json first = Json::array();
+    for (std::int64_t step = 0; step < std::min(saving.first_steps, kMaxFirstSteps); ++step) {
+      if (step % saving.interval != 0) first.push_back(step);
+    }
+    save[saving.mode] = {{"save_interval", saving.interval},
+                         {"start_step", 0},
+                         {"end_step", nullptr},
+                         {"save_steps", std::move(first)}};
   }
   json["save"] = std::move(save);
   return json;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -16,19 +17,25 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& known
 }  // namespace
 
 std::span<const RuleSpec> BuiltinRules() {
-  static const std::array kRules = {
+  static const auto kRules = [] {
+    std::array rules = {
 #define LUFF_RULE(Name) Name##Spec(),
 #include "rules/builtin_rules.inc"
 #undef LUFF_RULE
-  };
+    };
+    std::sort(rules.begin(), rules.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    return rules;
+  }();
   return kRules;
 }
 
 Result<const RuleSpec*> FindRule(std::string_view name) {
   std::vector<std::string> known;
   for (const RuleSpec& rule : BuiltinRules()) {
-    if (rule.name == name) return &rule;
+    if (rule.name == name || std::find(rule.aliases.begin(), rule.aliases.end(), name) != rule.aliases.end())
+      return &rule;
     known.push_back(rule.name);
+    known.insert(known.end(), rule.aliases.begin(), rule.aliases.end());
   }
   return NotFound(
       fmt::format("there is no rule '{}'; nearest: {}; see `luff rules`", name, Nearest(name, known)));

@@ -15,7 +15,7 @@
 namespace luff::capture {
 
 inline constexpr std::size_t kMaxCollections = 64;
-inline constexpr std::size_t kRoleCount = 14;
+inline constexpr std::size_t kRoleCount = 15;
 inline constexpr std::size_t kModeCount = 4;  // index = mode - 1
 
 /// When a collection is saved in one mode, counted by **mode step**.

@@ -42,6 +42,7 @@ enum class Role : std::uint8_t {
   kScalar = 11,
   kCustom = 12,
   kLabel = 13,
+  kSample = 14,  // first rows of what goes into a model or a loss; docs/spec/evidence.md
 };
 
 enum class FrameKind : std::uint16_t {
@@ -111,6 +112,7 @@ enum class EventKind : std::uint16_t {
   kCheckpoint = 10,
   kException = 11,
   kScaleLoss = 12,
+  kGradientKept = 13,  // argument: parameters whose gradient an update has used and nobody cleared
 };
 
 enum class EndReason : std::uint32_t {

@@ -29,10 +29,13 @@ struct Finding {
   std::int64_t since_step = 0;  // where the trouble began, <= step
   std::int64_t last_step = 0;   // newest step at which it was still so
   bool healed = false;
-  std::string what;                                      // one sentence: what is wrong
-  std::string why;                                       // why this is wrong, and the likeliest cause
-  std::string remedy;                                    // what to do
-  std::vector<std::string> causes;                       // likely causes in order
+  std::string leader;               // id of the finding that this one is a consequence of; "" if it leads
+  bool forecast = false;            // what is said has not happened yet
+  std::int64_t lead_steps = 0;      // of a forecast: in how many steps it is expected, 0 if unknown
+  std::string what;                 // one sentence: what is wrong
+  std::string why;                  // why this is wrong, and the likeliest cause
+  std::string remedy;               // what to do
+  std::vector<std::string> causes;  // likely causes in order
   std::vector<std::pair<std::string, double>> evidence;  // numbers by name
   std::vector<std::pair<std::int64_t, double>> series;   // (mode step, value) around it, at most 64
   std::string threshold;                                 // text: which limit, and where it comes from

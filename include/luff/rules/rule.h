@@ -25,6 +25,7 @@ struct Need {
   UnitAxis unit_axis = UnitAxis::kChannel;
   std::string mode = "TRAIN";  // or "EVAL", "GLOBAL"
   std::int64_t save_interval = 1;
+  std::int64_t first_steps = 0;  // also every step before this one: facts of the initialisation
 };
 
 enum class ParameterSet { kLuff, kOriginal };
@@ -71,10 +72,11 @@ class Rule {
 };
 
 struct RuleSpec {
-  std::string name;     // "VanishingGradient"
-  int version = 1;      // of state and behaviour
-  std::string summary;  // one line for `luff rules`
-  std::string page;     // "docs/rules/vanishing_gradient.md"
+  std::string name;                  // "VanishingGradient"
+  std::vector<std::string> aliases;  // other names by which it is found, of checks that it includes
+  int version = 1;                   // of state and behaviour
+  std::string summary;               // one line for `luff rules`
+  std::string page;                  // "docs/rules/vanishing_gradient.md"
   std::vector<Parameter> parameters;
   std::function<std::vector<Need>(const Parameters&)> needs;
   std::function<Result<std::unique_ptr<Rule>>(const Parameters&)> make;

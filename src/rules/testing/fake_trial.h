@@ -105,11 +105,31 @@ class FakeTrial final : public query::Trial {
     steps_.back().units.push_back(std::move(entry));
     return *this;
   }
-  FakeTrial& Event(format::EventKind kind, std::uint32_t subject = 0) {
+  /// A sample (docs/spec/evidence.md): values in row-major order. `global_shape`: of the whole, if rows were
+  /// left out. Only the shape is used of `shape` when values are empty.
+  FakeTrial& Sample(const std::string& name, std::vector<std::int64_t> shape,
+                    const std::vector<double>& values, DType dtype = DType::kFloat32,
+                    std::vector<std::int64_t> global_shape = {}) {
+    Tensor(name, format::Role::kSample, values);
+    steps_.back().summaries.back().dtype = dtype;
+    ValueShape known;
+    known.dtype = DType::kFloat64;
+    known.shape = std::move(shape);
+    known.global_shape = std::move(global_shape);
+    known.global_offset.assign(known.global_shape.size(), 0);
+    shapes_[{steps_.back().summaries.back().tensor, steps_.back().info.global_step}] = std::move(known);
+    return *this;
+  }
+  FakeTrial& EventJson(const std::string& json) {
+    steps_.back().event_json.push_back(json);
+    return *this;
+  }
+  FakeTrial& Event(format::EventKind kind, std::uint32_t subject = 0, std::uint64_t argument = 0) {
     query::EventAt event;
     event.global_step = steps_.back().info.global_step;
     event.row.kind = static_cast<std::uint16_t>(kind);
     event.row.subject = subject;
+    event.row.argument = argument;
     steps_.back().events.push_back(event);
     return *this;
   }
@@ -162,7 +182,10 @@ class FakeTrial final : public query::Trial {
     auto owner = std::make_shared<std::vector<double>>(it->second);
     query::Value value;
     value.dtype = DType::kFloat64;
-    value.shape = {static_cast<std::int64_t>(owner->size())};
+    const auto shape = shapes_.find({id, step});
+    value.shape = shape != shapes_.end()
+                      ? shape->second.shape
+                      : std::vector<std::int64_t>{static_cast<std::int64_t>(owner->size())};
     value.bytes = {reinterpret_cast<const std::byte*>(owner->data()), owner->size() * sizeof(double)};
     value.owner = owner;
     return value;
@@ -187,9 +210,11 @@ class FakeTrial final : public query::Trial {
                                          std::optional<std::uint32_t>) const override {
     return OutOfRange("not here");
   }
-  [[nodiscard]] Result<ValueShape> Shape(query::TensorId, std::int64_t, query::Mode,
+  [[nodiscard]] Result<ValueShape> Shape(query::TensorId id, std::int64_t step, query::Mode,
                                          std::optional<std::uint32_t>) const override {
-    return OutOfRange("not here");
+    const auto it = shapes_.find({id, step});
+    if (it == shapes_.end()) return OutOfRange("not here");
+    return it->second;
   }
   [[nodiscard]] Result<Stack> ReadStack(query::TensorId, query::Mode, std::optional<std::uint32_t>,
                                         std::uint64_t) const override {
@@ -232,6 +257,7 @@ class FakeTrial final : public query::Trial {
   std::vector<StepRows> steps_;
   std::map<query::Mode, std::int64_t> mode_steps_;
   std::map<std::pair<query::TensorId, std::int64_t>, std::vector<double>> values_;
+  std::map<std::pair<query::TensorId, std::int64_t>, ValueShape> shapes_;
   std::map<std::string, std::string> documents_;
   std::size_t shown_ = SIZE_MAX;
   std::string path_ = "memory";
