@@ -1,16 +1,17 @@
-"""Detection: runs faultbench's programs under `luff run` and prints what was found.
+"""Detection quality on the fault bench: `./dev bench detect [--seeds 0,1,7] [--program ID]... [--json FILE]`.
 
-    python benchmarks/detect.py                    # the healthy programs; exit 1 if any is not silent
-    python benchmarks/detect.py --all --seeds 0,1  # faults too: detected, late, wrong rule or missed
-    python benchmarks/detect.py --twins            # and the repaired programs of the faults
-    python benchmarks/detect.py pf01 ph14          # these
-    python benchmarks/detect.py --all --twins --json R.json && python benchmarks/detect.py --table R.json
+Every program of benchmarks/faultbench runs as an ordinary script under `luff run`, faults also repaired ("twins"), and
+the bench's own scorer judges what was found (its command mode, `--unit pass`). Several trainings run side by side;
+what the rules say does not depend on time.
 
-The last one prints the table of docs/rules/detection.md. A finding's step counts forward and backward passes; where a
-program has several in a batch it is translated by a reference training, as the bench's own score does.
+    ./dev bench detect --program pf16 --program ph14     # these only
+    ./dev bench detect --keep DIR                        # keeps the runs
+    ./dev bench detect --replay DIR                      # judges today's rules on kept runs, nothing is trained
+    ./dev bench detect --table FILE.json                 # the tables of docs/detection.md from --json's file
 
-Faults of rules that this version does not have are told apart: "no rule" means that none of the expected names is
-one of ours.
+A finding's step counts forward and backward passes of the whole process. Passes that a program makes while it is
+being built (a pre-training) come before batch 0 and are subtracted; findings about an evaluation get the TRAIN step
+before it. A finding that only follows from another (`leader`) is told beneath that one, and is no alert of its own.
 """
 
 from __future__ import annotations
@@ -18,151 +19,231 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _detect_table import per_rule_table, tables
+
 HERE = Path(__file__).resolve().parent
+TIMEOUT_S = 300
 
 
-def known_rules(luff: str) -> set[str]:
-    """Names of the built-in rules."""
-    done = subprocess.run([luff, "rules", "--json"], capture_output=True, text=True, check=True)
-    return {rule["name"] for rule in json.loads(done.stdout)}
+@dataclass(frozen=True)
+class Training:
+    """One training of one program."""
+
+    program: str
+    seed: int
+    fixed: bool
+
+    @property
+    def key(self) -> str:
+        """Its folder."""
+        return f"{self.program}-{self.seed}{'-fixed' if self.fixed else ''}"
 
 
-def findings_of(luff: str, program: str, seed: int, fixed: bool) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit code, findings and stderr of one training under `luff run`."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "findings.jsonl"
-        command = [
-            luff,
-            "run",
-            "--run",
-            f"{folder}/run",
-            "--findings",
-            str(out),
-            "--",
-            sys.executable,
-            "-m",
-            "faultbench.run",
-        ]
-        command += [program, "--seed", str(seed)] + (["--fixed"] if fixed else [])
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-        }
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        lines = out.read_text().splitlines() if out.exists() else []
-        return done.returncode, [json.loads(line) for line in lines], done.stderr
+def run(luff: str, training: Training, folder: Path, extra: list[str]) -> int:
+    """Trains under `luff run`; the run and its findings lie in `folder` afterwards. Returns the exit code."""
+    folder.mkdir(parents=True)
+    command = [
+        luff,
+        "run",
+        "--run",
+        str(folder / "run"),
+        "--findings",
+        str(folder / "raw.jsonl"),
+        *extra,
+        "--",
+    ]
+    command += [sys.executable, "-m", "faultbench.run", training.program, "--seed", str(training.seed)]
+    command += ["--fixed"] if training.fixed else []
+    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    with open(folder / "output.txt", "wb") as output:
+        done = subprocess.run(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, timeout=TIMEOUT_S, check=False
+        )
+    (folder / "raw.jsonl").touch()
+    return done.returncode
 
 
-def batches_of(program: str, seed: int) -> list[int]:
-    """The batch of each forward-and-backward pass, from the same training without Luff.
+def check(luff: str, folder: Path, extra: list[str]) -> int:
+    """Judges a kept run with today's rules. Returns 0, or the exit code of a check that failed."""
+    done = subprocess.run(
+        [luff, "check", str(folder / "run"), "--json", *extra],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    (folder / "raw.jsonl").write_bytes(done.stdout)
+    return 0 if done.returncode in (0, 1, 3) else done.returncode
 
-    Passes of a pre-training come before batch 0: `luff run` sees them too.
-    """
-    sys.path.insert(0, str(HERE))
+
+_BUILDING = threading.Lock()
+
+
+def passes_of(training: Training, train: bool) -> tuple[int, list[int] | None]:
+    """Passes made while the program is being built, and the batch of each later one (None if not `train`)."""
     from faultbench import adapters, core
     from faultbench.programs import RUNS
 
-    clock = adapters._Clock()
-    with clock.watching():
-        job = RUNS[program].build(seed, False)
-        core.seed_all(seed + 1)
-        core.train(job, clock)
-    return list(clock.passes)
+    with _BUILDING:  # seeds are the process's own
+        building = adapters._Clock()
+        with building.watching():
+            job = RUNS[training.program].build(training.seed, training.fixed)
+        if not train:
+            return len(building.passes), None
+        clock = adapters._Clock()
+        core.seed_all(training.seed + 1)
+        with clock.watching():
+            core.train(job, clock)
+        return len(building.passes), list(clock.passes)
 
 
-def verdict(label: dict[str, Any], findings: list[dict[str, Any]], ours: set[str], seed: int) -> str:
-    """What the findings are worth on a program with a fault."""
-    expected = set(label["expect_any"])
-    if any(f["rule"] in expected for f in findings):
-        batches = batches_of(label["id"], seed)
-        for f in findings:
-            f["step"] = batches[f["step"]] if f["step"] < len(batches) else f["step"]
-    right = [f for f in findings if f["rule"] in expected and f["step"] >= label["onset_step"]]
-    unfair = {f["rule"] for f in findings} - expected - set(label["also_ok"])
-    note = f" (unfair: {', '.join(sorted(unfair))})" if unfair else ""
-    if right:
-        first = min(f["step"] for f in right)
-        which = next(f for f in right if f["step"] == first)
-        note = f" by {which['rule']}/{which['cause']}" + note
-        return ("detected" if first <= label["detect_by_step"] else "late") + f" at {first}" + note
-    if unfair:
-        return "wrong rule" + note
-    if findings:
-        return "consequence only: " + ", ".join(sorted({f"{f['rule']}/{f['cause']}" for f in findings}))
-    return "missed" if expected & ours else "no rule"
+def train_step(run_path: Path, finding: dict[str, Any]) -> int:
+    """The TRAIN step at which a finding was made."""
+    if finding["mode"] == "TRAIN":
+        return int(finding["step"])
+    import luff
+
+    with luff.open_trial(run_path) as trial:
+        steps = trial.steps("TRAIN")
+        before = [s for s in steps if trial.global_step(s, "TRAIN") <= finding["global_step"]]
+        return before[-1] if before else 0
 
 
-def table(results: list[dict[str, Any]], labels: dict[str, Any]) -> str:
-    """Markdown: one row per fault, with what was said about it and about its repaired twin."""
-    lines = ["| fault | what | verdict | repaired |", "| --- | --- | --- | --- |"]
-    for program in sorted({r["program"] for r in results if labels[r["program"]]["kind"] == "fault"}):
-        own = [r for r in results if r["program"] == program]
-        faulty = "; ".join(dict.fromkeys(r["verdict"] for r in own if not r["fixed"]))
-        fixed = "; ".join(dict.fromkeys(r["verdict"] for r in own if r["fixed"]))
-        lines.append(f"| {program} | {labels[program]['title']} | {faulty} | {fixed or '-'} |")
-    return "\n".join(lines)
+def translate(folder: Path, built: int, batches: list[int] | None) -> None:
+    """Writes alerts.jsonl as the scorer reads it."""
+    lines = []
+    for line in (folder / "raw.jsonl").read_text().splitlines():
+        finding = json.loads(line)
+        if finding.get("leader"):
+            continue
+        step = train_step(folder / "run", finding) - built
+        unit = "pass"
+        if batches is not None and 0 <= step < len(batches):
+            step, unit = batches[step], "batch"
+        alert = {"rule": finding["rule"], "step": max(0, step), "severity": finding["severity"], "unit": unit}
+        alert |= {"tensor": finding["tensor"], "cause": finding["cause"], "what": finding["what"]}
+        lines.append(json.dumps(alert))
+    (folder / "alerts.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def watch(training: Training, root: Path, options: argparse.Namespace) -> None:
+    """Trains or replays one training and leaves what the scorer needs in its folder."""
+    folder = root / training.key
+    extra = ["--rules", options.rules] if options.rules else []
+    meta = folder / "meta.json"
+    if options.replay:
+        if not meta.exists():
+            return
+        known = json.loads(meta.read_text())
+        known["exit"] = check(options.luff, folder, extra)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        code = run(options.luff, training, folder, extra)
+        built, batches = passes_of(training, bool(options.keep))
+        known = {"exit": code, "built": built, "batches": batches}
+    translate(folder, known["built"], known["batches"])
+    meta.write_text(json.dumps(known))
+    if not options.keep and not options.replay:
+        shutil.rmtree(folder / "run", ignore_errors=True)
+
+
+def answer(root: str, program: str, seed: str, *rest: str) -> int:
+    """What the scorer calls in place of a tool: hands out what was found before."""
+    fixed, out = rest[:-1] == ("--fixed",), rest[-1]
+    folder = Path(root) / Training(program, int(seed), fixed).key
+    if not (folder / "meta.json").exists():
+        print("this training was not kept")
+        return 2
+    shutil.copy(folder / "alerts.jsonl", out)
+    return int(json.loads((folder / "meta.json").read_text())["exit"])
+
+
+def trainings_of(options: argparse.Namespace) -> list[Training]:
+    """What is asked for, long programs first."""
+    from faultbench.programs import RUNS
+
+    unknown = [p for p in options.program if p not in RUNS]
+    if unknown:
+        sys.exit(f"no program is called {unknown[0]!r}; there are {' '.join(RUNS)}")
+    chosen = options.program or list(RUNS)
+    found = []
+    for seed in options.seed_list:
+        for program in chosen:
+            found.append(Training(program, seed, False))
+            if RUNS[program].kind == "fault":
+                found.append(Training(program, seed, True))
+    return found
+
+
+def score(root: Path, options: argparse.Namespace, out: Path) -> None:
+    """Lets the bench's scorer judge."""
+    from faultbench import score as scorer
+
+    command = f"{sys.executable} {HERE / 'detect.py'} _answer {root} {{program}} {{seed}} {{fixed}} {{out}}"
+    arguments = [
+        "--command",
+        command,
+        "--unit",
+        "pass",
+        "--no-xgb",
+        "--seeds",
+        options.seeds,
+        "--json",
+        str(out),
+    ]
+    if options.program:
+        arguments += ["--only", ",".join(options.program)]
+    scorer.main(arguments)
 
 
 def main() -> int:
+    """Command line."""
+    if sys.argv[1:2] == ["_answer"]:
+        return answer(*sys.argv[2:])
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("programs", nargs="*", help="ids; default: the healthy PyTorch programs")
-    parser.add_argument("--all", action="store_true", help="faults too")
-    parser.add_argument("--twins", action="store_true", help="repaired programs of the faults too")
-    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--program", action="append", default=[], help="id, may be given several times")
+    parser.add_argument("--seeds", default="0", help="comma list")
+    parser.add_argument("--keep", metavar="DIR", help="keeps runs and findings there")
+    parser.add_argument("--replay", metavar="DIR", help="judges the runs that --keep has left there")
+    parser.add_argument("--rules", help="as `luff run --rules`; default: all")
+    parser.add_argument("--json", metavar="FILE", help="the scorer's results")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trainings side by side")
     parser.add_argument("--luff", default=str(Path(sys.executable).parent / "luff"))
-    parser.add_argument("--json", help="write results to this file")
     parser.add_argument(
-        "--table", nargs="+", help="print the table of results that --json has written, and run nothing"
+        "--table", metavar="FILE", help="prints Markdown tables of --json's file, runs nothing"
     )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
     options = parser.parse_args()
-    labels = {
-        label["id"]: label for label in json.loads((HERE / "faultbench/public/labels.json").read_text())
-    }
+    sys.path.insert(0, str(HERE))
     if options.table:
-        print(table([r for file in options.table for r in json.loads(Path(file).read_text())], labels))
+        print(tables(json.loads(Path(options.table).read_text())))
         return 0
-    ours = known_rules(options.luff)
-    wanted = options.programs or [
-        i for i in labels if options.all or options.twins or labels[i]["kind"] == "healthy"
-    ]
-    if options.twins and not options.all and not options.programs:
-        wanted = [i for i in wanted if labels[i]["kind"] == "fault"]
-    results, alarms = [], 0
-    for program in wanted:
-        label = labels[program]
-        for seed in map(int, options.seeds.split(",")):
-            for fixed in (False, True) if options.twins and label["kind"] == "fault" else (False,):
-                code, findings, err = findings_of(options.luff, program, seed, fixed)
-                rules = {f["rule"] for f in findings}
-                if label["kind"] == "healthy" or fixed:
-                    fair = set(label.get("twin_also_ok" if fixed else "also_ok", []))
-                    text = "silent" if not rules - fair else "ALARM"
-                else:
-                    text = verdict(label, findings, ours, seed)
-                if code != 0 or ("luff: ok" not in err and "luff: done" not in err):
-                    text = f"ERROR (exit code {code}): {err.strip().splitlines()[-1] if err.strip() else ''}"
-                alarms += text.startswith(("ALARM", "ERROR"))
-                name = program + (" repaired" if fixed else "")
-                print(f"{name:<14} seed {seed}  {text}", flush=True)
-                for f in findings:
-                    print(
-                        f"    {f['rule']}/{f['cause']} {f['severity']} step {f['step']} {f['tensor']}: {f['what']}",
-                        flush=True,
-                    )
-                results.append(
-                    {"program": program, "seed": seed, "fixed": fixed, "verdict": text, "findings": findings}
-                )
-    if options.json:
-        Path(options.json).write_text(json.dumps(results, indent=1))
-    print(f"{len(results)} trainings, {alarms} alarms or errors")
-    return 1 if alarms else 0
+    options.seed_list = [int(seed) for seed in options.seeds.split(",")]
+    with tempfile.TemporaryDirectory(prefix="luff-detect-") as scratch:
+        root = Path(options.keep or options.replay or scratch).absolute()
+        todo = trainings_of(options)
+        with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+            for done, _ in enumerate(pool.map(lambda t: watch(t, root, options), todo), 1):
+                if not options.quiet and done % 20 == 0:
+                    print(f"{done} of {len(todo)} trainings", file=sys.stderr, flush=True)
+        out = Path(options.json) if options.json else root / "score.json"
+        score(root, options, out)
+        results = json.loads(out.read_text())
+        print(per_rule_table(results))
+        alarms = results["summary"]["healthy"]["with_alarm"]
+        return 1 if results["summary"]["errors"] or alarms else 0
 
 
 if __name__ == "__main__":
