@@ -44,6 +44,7 @@ using Parameters = std::map<std::string, std::string>;  // complete after Regist
 struct StepView {
   const query::Trial& trial;
   const query::Trial::StepRows& rows;
+  std::size_t number = 0;  // its place among the complete steps of the trial
 };
 
 /// Receives findings. A finding with the same rule, cause and tensor as an open one updates it.
@@ -52,6 +53,11 @@ class Sink {
   virtual ~Sink() = default;
   virtual void Report(Finding finding) = 0;  // new, or update of an open one
   virtual void Heal(const std::string& cause, const std::string& tensor, std::int64_t step) = 0;
+  /// What a person should know of the rule itself, not of the run: it failed, or it lacks data. Said once.
+  virtual void Note(const std::string& text, bool failed) {
+    (void)text;
+    (void)failed;
+  }
 };
 
 /// **Thread-compatible.** One rule over one trial. Incremental: small state, told of each complete step once,
@@ -65,6 +71,10 @@ class Rule {
     (void)trial;
     (void)sink;
   }
+  /// A rule that works elsewhere hands over what has come meanwhile. Called between steps.
+  virtual void OnPause(Sink& sink) { (void)sink; }
+  /// Steps that it was told of and has not judged yet.
+  [[nodiscard]] virtual std::size_t behind() const { return 0; }
   /// State as JSON, and back. A checkpoint of another version or other parameters is not loaded (start from
   /// step 0).
   [[nodiscard]] virtual std::string SaveState() const = 0;
@@ -73,6 +83,7 @@ class Rule {
 
 struct RuleSpec {
   std::string name;                  // "VanishingGradient"
+  std::string source = {};           // of a rule of the user's: the text that names it; "" if it is built in
   std::vector<std::string> aliases;  // other names by which it is found, of checks that it includes
   int version = 1;                   // of state and behaviour
   std::string summary;               // one line for `luff rules`
