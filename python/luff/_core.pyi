@@ -116,15 +116,26 @@ class Session:
         """Drop the step in progress."""
 
     def stop_state(self) -> int:
-        """0: go on; 1: a stop is proposed; 2: stop now."""
+        """0: go on; 1: something is proposed; 2: stop now."""
 
     def at_step_boundary(self, train_step: int) -> int:
         """
-        After that many TRAIN steps: wait, bounded, if a proposal names this one.
+        After that many TRAIN steps: wait, bounded, if a proposal names this one. 2: stop now; 3: take_action.
         """
 
     def stop_reason(self) -> str:
         """Why the run is stopped, for people."""
+
+    def accept_actions(self, kinds: Sequence[str]) -> None:
+        """Kinds of corrective actions that the training has opted into."""
+
+    def take_action(self) -> tuple[int, str, str, str] | None:
+        """
+        What has to be carried out now: number, kind, settings as JSON, reason; None if nothing.
+        """
+
+    def action_done(self, control: int, done: bool) -> None:
+        """Answer whether it was carried out."""
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything so far is published; False after the time-out."""

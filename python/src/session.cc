@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -16,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -233,17 +235,36 @@ void InitSession(nb::module_& m) {
           "abandon_step", [](const PySession& s) { s.get().AbandonStep(); }, "Drop the step in progress.")
       .def(
           "stop_state", [](const PySession& s) { return static_cast<int>(s.get().stop_state()); },
-          "0: go on; 1: a stop is proposed; 2: stop now.")
+          "0: go on; 1: something is proposed; 2: stop now.")
       .def(
           "at_step_boundary",
           [](const PySession& s, std::int64_t train_step) {
             const nb::gil_scoped_release release;
             return static_cast<int>(s.get().AtStepBoundary(train_step));
           },
-          nb::arg("train_step"), "After that many TRAIN steps: wait, bounded, if a proposal names this one.")
+          nb::arg("train_step"),
+          "After that many TRAIN steps: wait, bounded, if a proposal names this one. 2: stop now; 3: "
+          "take_action.")
       .def(
           "stop_reason", [](const PySession& s) { return s.get().stop_reason(); },
           "Why the run is stopped, for people.")
+      .def(
+          "accept_actions",
+          [](const PySession& s, const std::vector<std::string>& kinds) { s.get().AcceptActions(kinds); },
+          nb::arg("kinds"), "Kinds of corrective actions that the training has opted into.")
+      .def(
+          "take_action",
+          [](const PySession& s)
+              -> std::optional<std::tuple<std::uint64_t, std::string, std::string, std::string>> {
+            std::optional<capture::PendingAction> action = s.get().TakeAction();
+            if (!action) return std::nullopt;
+            return std::tuple(action->control, action->kind, action->body, action->reason);
+          },
+          "What has to be carried out now: number, kind, settings as JSON, reason; None if nothing.")
+      .def(
+          "action_done",
+          [](const PySession& s, std::uint64_t control, bool done) { s.get().ActionDone(control, done); },
+          nb::arg("control"), nb::arg("done"), "Answer whether it was carried out.")
       .def(
           "flush",
           [](const PySession& s, double timeout_s) {

@@ -4,35 +4,42 @@
 #include <string>
 #include <vector>
 
-#include "capture/stop_gate.h"
+#include "capture/action_gate.h"
 #include "luff/store/control.h"
 
 namespace luff::capture {
 
 /// Notices new control records cheaply: one stat of the directory a poll; a listing when its time changed,
-/// shortly after that (times are coarse), and every second (network file systems cache them). **Owned by the
-/// writer thread.**
+/// shortly after that (times are coarse), and every second (network file systems cache them). Decides an
+/// abort where a worker's time is up. **Owned by the writer thread.**
 class ControlPoll {
  public:
   using Read = std::function<Result<std::vector<store::ControlRecord>>(std::uint64_t after)>;
-  /// Records up to `after` are history. `read` is store::ReadControl but in tests.
-  ControlPoll(std::string directory, std::uint64_t after, Read read, StopGate* gate)
+  using Decide = std::function<Result<store::ControlRecord>(const store::ControlRecord&)>;
+  /// Records up to `after` are history. `read` is store::ReadControl but in tests; `decide` is
+  /// store::DecideControl, none where nothing can be decided.
+  ControlPoll(std::string directory, std::uint64_t after, Read read, Decide decide, ActionGate* gate)
       : directory_(std::move(directory)),
         after_(after),
         read_(std::move(read)),
+        decide_(std::move(decide)),
         gate_(gate) {}
 
   /// Answers to write are appended to `acks`.
   void Poll(std::int64_t steady_ns, std::vector<format::AckRow>* acks);
 
  private:
+  void SettleAbort(std::int64_t steady_ns, std::vector<format::AckRow>* acks);
+
   std::string directory_;
   std::uint64_t after_;
   Read read_;
-  StopGate* gate_;
+  Decide decide_;
+  ActionGate* gate_;
   std::int64_t modified_ns_ = -1;
   std::int64_t look_until_ns_ = 0;
   std::int64_t next_full_ns_ = 0;
+  std::int64_t next_decide_ns_ = 0;
 };
 
 }  // namespace luff::capture

@@ -22,14 +22,14 @@ std::int64_t SteadyNs() {
 }  // namespace
 
 Core::Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory,
-           std::uint64_t control_after, ControlPoll::Read read)
+           std::uint64_t control_after, ControlPoll::Read read, ControlPoll::Decide decide)
     : plan(std::move(p)),
       registry(&plan),
       pool(plan.config().pool_max_bytes),
       queue(kMaxQueued),
       governor(plan.config().max_overhead),
       publisher(std::move(writer), &plan, &pool, &counters),
-      control(std::move(control_directory), control_after, std::move(read), &gate) {}
+      control(std::move(control_directory), control_after, std::move(read), std::move(decide), &gate) {}
 
 void Core::Tick(std::int64_t now_ns) {
   if (now_ns >= next_poll_ns_) {

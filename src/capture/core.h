@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "capture/action_gate.h"
 #include "capture/block_pool.h"
 #include "capture/control_poll.h"
 #include "capture/governor.h"
@@ -15,7 +16,6 @@
 #include "capture/producer.h"
 #include "capture/publisher.h"
 #include "capture/registry.h"
-#include "capture/stop_gate.h"
 #include "capture/work.h"
 #include "luff/base/mutex.h"
 #include "luff/capture/session.h"
@@ -26,7 +26,7 @@ namespace luff::capture {
 /// that a writer thread that hangs on a dead file system outlives the session without harm.
 struct Core {
   Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory,
-       std::uint64_t control_after, ControlPoll::Read read);
+       std::uint64_t control_after, ControlPoll::Read read, ControlPoll::Decide decide);
 
   /// Body of the writer thread: until close was asked for and the queue is empty.
   void RunWriter();
@@ -41,7 +41,7 @@ struct Core {
   Counters counters;
   StepPlan step;
   std::atomic<std::uint64_t> next_serial{0};
-  StopGate gate;
+  ActionGate gate;
   Governor governor;
   Publisher publisher;
   ControlPoll control;

@@ -72,13 +72,21 @@ Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& options) {
   const auto read = [path = options.run_path](std::uint64_t after) {
     return store::ReadControl(path, after, nullptr);
   };
+  const auto decide = [path = options.run_path, worker](const store::ControlRecord& wanted_decision) {
+    store::ControlRecord record = wanted_decision;
+    record.author = "worker " + std::to_string(worker);
+    return store::DecideControl(path, record);
+  };
+  // Decisions about the earlier life of the run are not meant for this one; a worker that joins late takes
+  // part in what is open.
   std::uint64_t history = 0;
-  if (options.resume) {  // decisions about the earlier life of the run are not meant for this one
-    Result<std::vector<store::ControlRecord>> records = read(0);
-    if (records.ok() && !records->empty()) history = records->back().number;
+  if (Result<std::vector<store::ControlRecord>> records = read(0); records.ok()) {
+    for (const store::ControlRecord& record : *records) {
+      if (options.resume || record.proposal != 0 || record.kind == "outcome") history = record.number;
+    }
   }
   return SessionImpl::Start(std::move(config), std::move(writer), worker, options.writer_thread,
-                            options.run_path + "/control", history, read);
+                            options.run_path + "/control", history, read, decide);
 }
 
 }  // namespace luff::capture

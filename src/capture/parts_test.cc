@@ -4,17 +4,18 @@
 
 #include <thread>
 
+#include "capture/action_gate.h"
 #include "capture/block_pool.h"
+#include "capture/control_poll.h"
 #include "capture/gap_book.h"
 #include "capture/governor.h"
 #include "capture/pieces.h"
 #include "capture/scale.h"
-#include "capture/stop_gate.h"
 
 namespace luff::capture {
 namespace {
 
-using Verdict = StopGate::Verdict;
+using Verdict = ActionGate::Verdict;
 
 format::GapRow Gap(std::uint32_t tensor) {
   format::GapRow row{};
@@ -99,8 +100,8 @@ store::ControlRecord Record(std::uint64_t number, std::string phase, std::uint64
   return record;
 }
 
-TEST(StopGateTest, ProposeCommitStopsAtTheStepAndNotBefore) {
-  StopGate gate;
+TEST(ActionGateTest, ProposeCommitStopsAtTheStepAndNotBefore) {
+  ActionGate gate;
   std::vector<format::AckRow> acks;
   gate.StepFinished(3);
   gate.Take(Record(1, "propose", 0, 5), 0, &acks);
@@ -119,8 +120,8 @@ TEST(StopGateTest, ProposeCommitStopsAtTheStepAndNotBefore) {
   EXPECT_EQ(gate.reason(), "because");
 }
 
-TEST(StopGateTest, AProposalForAPastStepIsTooLate) {
-  StopGate gate;
+TEST(ActionGateTest, AProposalForAPastStepIsTooLate) {
+  ActionGate gate;
   std::vector<format::AckRow> acks;
   gate.StepFinished(5);
   gate.Take(Record(1, "propose", 0, 5), 0, &acks);
@@ -130,8 +131,8 @@ TEST(StopGateTest, AProposalForAPastStepIsTooLate) {
   EXPECT_EQ(gate.AtBoundary(6), StopState::kNone);
 }
 
-TEST(StopGateTest, AbortAndDeadlineLetTheTrainingGoOn) {
-  StopGate gate;
+TEST(ActionGateTest, AbortAndDeadlineLetTheTrainingGoOn) {
+  ActionGate gate(0.02);
   std::vector<format::AckRow> acks;
   gate.Take(Record(1, "propose", 0, 2), 0, &acks);
   gate.Take(Record(2, "abort", 1, 2), 0, &acks);
@@ -145,11 +146,117 @@ TEST(StopGateTest, AbortAndDeadlineLetTheTrainingGoOn) {
   EXPECT_EQ(gate.AtBoundary(5), StopState::kNone);
 }
 
-TEST(StopGateTest, NothingStopsWithoutACommitOfTheSameProposal) {
-  StopGate gate;
+TEST(ActionGateTest, NothingStopsWithoutACommitOfTheSameProposal) {
+  ActionGate gate;
   std::vector<format::AckRow> acks;
   gate.Take(Record(1, "commit", 7, 1), 0, &acks);
   EXPECT_EQ(gate.AtBoundary(1), StopState::kNone);
+}
+
+store::ControlRecord Correction(std::uint64_t number, std::int64_t step, double deadline_s = 20) {
+  store::ControlRecord record = Record(number, "propose", 0, step);
+  record.kind = "lower_lr";
+  record.deadline_s = deadline_s;
+  record.body = R"({"factor":0.5})";
+  return record;
+}
+
+std::vector<std::uint32_t> Verdicts(const std::vector<format::AckRow>& acks) {
+  std::vector<std::uint32_t> verdicts;
+  for (const format::AckRow& ack : acks) verdicts.push_back(ack.verdict);
+  return verdicts;
+}
+
+TEST(ActionGateTest, ACorrectionIsRefusedUnlessTheTrainingOptedIn) {
+  ActionGate gate;
+  std::vector<format::AckRow> acks;
+  gate.Take(Correction(1, 5), 0, &acks);
+  EXPECT_EQ(Verdicts(acks), (std::vector<std::uint32_t>{4}));
+  EXPECT_EQ(gate.state(), StopState::kNone);
+  const std::vector<std::string> kinds = {"lower_lr"};
+  gate.Accept(kinds);
+  gate.Take(Correction(2, 5), 0, &acks);
+  gate.Take(Record(3, "propose", 0, 6), 0, &acks);  // while another one is open
+  EXPECT_EQ(Verdicts(acks), (std::vector<std::uint32_t>{4, 1, 4}));
+}
+
+TEST(ActionGateTest, ACommittedCorrectionIsHandedOverOnceAtItsStep) {
+  ActionGate gate;
+  std::vector<format::AckRow> acks;
+  gate.Accept(std::vector<std::string>{"lower_lr"});
+  gate.Take(Correction(1, 2), 0, &acks);
+  gate.Take(Record(2, "commit", 1, 2), 0, &acks);
+  gate.Take(Record(3, "abort", 1, 2), 0, &acks);  // the first decision counts
+  EXPECT_EQ(gate.AtBoundary(1), StopState::kNone);
+  EXPECT_FALSE(gate.TakeAction());
+  EXPECT_EQ(gate.AtBoundary(2), StopState::kAct);
+  const auto action = gate.TakeAction();
+  ASSERT_TRUE(action);
+  EXPECT_EQ(action->control, 1U);
+  EXPECT_EQ(action->kind, "lower_lr");
+  EXPECT_EQ(action->body, R"({"factor":0.5})");
+  EXPECT_FALSE(gate.TakeAction());
+  gate.ActionDone(1, true);
+  EXPECT_EQ(gate.AtBoundary(3), StopState::kNone);
+  std::vector<format::AckRow> answers;
+  gate.TakeAnswers(&answers);
+  EXPECT_EQ(Verdicts(answers), (std::vector<std::uint32_t>{3}));
+  gate.Take(Correction(4, 5), 0, &acks);  // and the next one may come
+  EXPECT_EQ(acks.back().verdict, 1U);
+}
+
+TEST(ActionGateTest, WhoseTimeIsUpObeysWhatTheLogSays) {
+  for (const char* counts : {"commit", "abort"}) {
+    ActionGate gate;
+    std::vector<format::AckRow> acks;
+    gate.Accept(std::vector<std::string>{"lower_lr"});
+    gate.Take(Correction(1, 2, 0.001), 0, &acks);
+    EXPECT_FALSE(gate.AbortWanted());
+    const StopState state = gate.AtBoundary(2, [&] {
+      const auto wanted = gate.AbortWanted();
+      if (!wanted) return;
+      EXPECT_EQ(wanted->phase, "abort");
+      EXPECT_EQ(wanted->proposal, 1U);
+      gate.Take(Record(2, counts, 1, 2), 0, &acks);
+    });
+    EXPECT_EQ(state, std::string(counts) == "commit" ? StopState::kAct : StopState::kNone) << counts;
+    EXPECT_FALSE(gate.AbortWanted());
+  }
+}
+
+TEST(ActionGateTest, ALogThatCannotBeReadEndsTheWaitAndIsSaid) {
+  ActionGate gate(0.02);
+  std::vector<format::AckRow> acks;
+  gate.Take(Record(1, "propose", 0, 2), 0, &acks);
+  gate.Take(Record(2, "abort", 1, 2), 0, &acks);
+  store::ControlRecord hasty = Record(3, "propose", 0, 2);
+  hasty.deadline_s = 0.01;
+  gate.Take(hasty, 0, &acks);
+  EXPECT_EQ(gate.AtBoundary(2), StopState::kNone);
+  std::vector<format::AckRow> answers;
+  gate.TakeAnswers(&answers);
+  EXPECT_EQ(Verdicts(answers), (std::vector<std::uint32_t>{6}));
+  EXPECT_EQ(gate.state(), StopState::kNone);
+}
+
+TEST(ControlPollTest, DecidesAnAbortForAWorkerWhoseTimeIsUp) {
+  ActionGate gate;
+  std::vector<format::AckRow> acks;
+  int asked = 0;
+  ControlPoll poll(
+      "/", 0, [](std::uint64_t) { return std::vector<store::ControlRecord>{}; },
+      [&](const store::ControlRecord& wanted) -> Result<store::ControlRecord> {
+        if (++asked == 1) return IoError("not yet");
+        store::ControlRecord other = wanted;
+        other.phase = "commit";  // somebody else was faster
+        return other;
+      },
+      &gate);
+  gate.Accept(std::vector<std::string>{"lower_lr"});
+  gate.Take(Correction(1, 2, 0.001), 0, &acks);
+  std::int64_t now = 0;
+  EXPECT_EQ(gate.AtBoundary(2, [&] { poll.Poll(now += 60'000'000, &acks); }), StopState::kAct);
+  EXPECT_EQ(asked, 2);
 }
 
 TEST(BlockPoolTest, ReusesTheWarmestGrowsToItsLimitAndPins) {

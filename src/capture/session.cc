@@ -82,12 +82,13 @@ Result<std::unique_ptr<Session>> SessionImpl::Start(Config config,
                                                     std::unique_ptr<store::WorkerWriter> writer,
                                                     std::uint32_t worker, bool writer_thread,
                                                     std::string control_directory,
-                                                    std::uint64_t control_after, ControlPoll::Read read) {
+                                                    std::uint64_t control_after, ControlPoll::Read read,
+                                                    ControlPoll::Decide decide) {
   try {
     std::string collections = DescribeCollections(config);
     LUFF_ASSIGN_OR_RETURN(Plan plan, Plan::Make(std::move(config)));
     auto core = std::make_shared<Core>(std::move(plan), std::move(writer), std::move(control_directory),
-                                       control_after, std::move(read));
+                                       control_after, std::move(read), std::move(decide));
     std::unique_ptr<SessionImpl> session(new SessionImpl(core, worker));
     session->SetDocument("collections", collections);
     if (writer_thread) {
@@ -443,18 +444,6 @@ void SessionImpl::AbandonStep() noexcept {
     Fail("AbandonStep");
   }
 }
-
-StopState SessionImpl::AtStepBoundary(std::int64_t train_step) noexcept {
-  if (!accepting()) return StopState::kNone;
-  try {
-    return core_->gate.AtBoundary(train_step);
-  } catch (...) {
-    Fail("AtStepBoundary");
-    return StopState::kNone;
-  }
-}
-
-std::string SessionImpl::stop_reason() const { return core_->gate.reason(); }
 
 bool SessionImpl::Flush(std::chrono::milliseconds deadline) noexcept {
   if (!accepting()) return false;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,7 +19,8 @@ class SessionImpl final : public Session {
   /// `writer` and `read` are the store's, or a test's own.
   [[nodiscard]] static Result<std::unique_ptr<Session>> Start(
       Config config, std::unique_ptr<store::WorkerWriter> writer, std::uint32_t worker, bool writer_thread,
-      std::string control_directory, std::uint64_t control_after, ControlPoll::Read read);
+      std::string control_directory, std::uint64_t control_after, ControlPoll::Read read,
+      ControlPoll::Decide decide = {});
   ~SessionImpl() override;
 
   TensorId DefineTensor(std::string_view name, format::Role role, std::string_view module_path,
@@ -44,6 +46,9 @@ class SessionImpl final : public Session {
   [[nodiscard]] StopState stop_state() const noexcept override { return core_->gate.state(); }
   StopState AtStepBoundary(std::int64_t train_step) noexcept override;
   [[nodiscard]] std::string stop_reason() const override;
+  void AcceptActions(std::span<const std::string> kinds) noexcept override;
+  [[nodiscard]] std::optional<PendingAction> TakeAction() noexcept override;
+  void ActionDone(std::uint64_t control, bool done) noexcept override;
   bool Flush(std::chrono::milliseconds deadline) noexcept override;
   void Close(format::EndReason reason, std::chrono::milliseconds deadline) noexcept override;
   void AfterForkInChild() noexcept override;

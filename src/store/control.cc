@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "luff/base/env.h"
 
@@ -44,6 +45,15 @@ Json ParseBounded(std::string_view text) {
       },
       false);
   return too_deep ? Json(Json::value_t::discarded) : json;
+}
+
+Result<std::set<std::uint64_t>> ListControl(Env& env, const std::string& directory, std::uint64_t after) {
+  LUFF_ASSIGN_OR_RETURN(const auto names, env.List(directory));
+  std::set<std::uint64_t> numbers;
+  for (const std::string& name : names) {
+    if (const std::uint64_t number = ControlNumber(name); number > after) numbers.insert(number);
+  }
+  return numbers;
 }
 
 std::string Text(const Json& json, const char* key) {
@@ -139,16 +149,36 @@ Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRec
   }
 }
 
+Result<ControlRecord> DecideControl(const std::string& run_path, const ControlRecord& record) {
+  if (record.proposal == 0) return InvalidArgument("a decision without the number of its proposal");
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    LUFF_ASSIGN_OR_RETURN(const auto records, ReadControl(run_path, record.proposal, nullptr));
+    for (const ControlRecord& other : records) {
+      if (other.proposal == record.proposal && (other.phase == "commit" || other.phase == "abort"))
+        return other;
+    }
+    if (attempt == 0) {
+      LUFF_ASSIGN_OR_RETURN([[maybe_unused]] const std::uint64_t number, WriteControl(run_path, record));
+    }
+  }
+  return Unavailable("a decision was written and cannot be read back: " + run_path);
+}
+
 Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std::uint64_t after,
                                                std::vector<std::string>* problems) {
   Env& env = Env::Real();
   const std::string directory = run_path + "/control";
-  LUFF_ASSIGN_OR_RETURN(const auto names, env.List(directory));
+  LUFF_ASSIGN_OR_RETURN(auto numbers, ListControl(env, directory, after));
+  // A listing may miss what is made while it is read; number N was taken after N - 1, so a second one has
+  // all.
+  if (!numbers.empty() && *numbers.rbegin() - after != numbers.size()) {
+    const std::uint64_t last = *numbers.rbegin();
+    LUFF_ASSIGN_OR_RETURN(numbers, ListControl(env, directory, after));
+    numbers.erase(numbers.upper_bound(last), numbers.end());
+  }
   std::vector<ControlRecord> records;
-  for (const std::string& name : names) {
-    const std::uint64_t number = ControlNumber(name);
-    if (number == 0 || number <= after) continue;
-    const std::string path = directory + "/" + name;
+  for (const std::uint64_t number : numbers) {
+    const std::string path = directory + "/" + ControlFileName(number);
     auto text = ReadWholeFile(env, path, kMaxRecordBytes);
     auto record = text.ok() ? ParseControlUntrusted(*text) : Result<ControlRecord>(text.status());
     if (record.ok() && record->number != number) {
@@ -160,8 +190,6 @@ Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std:
       problems->push_back(record.status().ToString() + ": " + path);
     }
   }
-  std::sort(records.begin(), records.end(),
-            [](const ControlRecord& a, const ControlRecord& b) { return a.number < b.number; });
   return records;
 }
 

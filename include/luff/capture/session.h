@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,7 +68,16 @@ struct Health {
   double overhead_ratio = 0;  // capture time / step time, recent
 };
 
-enum class StopState : std::uint8_t { kNone = 0, kWait = 1, kStop = 2 };
+/// What a control record asks of the training (docs/spec/control.md).
+enum class StopState : std::uint8_t { kNone = 0, kWait = 1, kStop = 2, kAct = 3 };
+
+/// A corrective action that all ranks have agreed on and that has to be carried out now.
+struct PendingAction {
+  std::uint64_t control = 0;  // number of the proposal
+  std::string kind;           // "lower_lr", "skip_batch", "rollback"
+  std::string body;           // JSON object
+  std::string reason;
+};
 
 /// **Thread-safe** unless said otherwise; the step calls (BeginStep … EndStep) are expected from one thread
 /// at a time, captures may come from several. Created only when the first step begins: before that no file
@@ -123,13 +133,18 @@ class Session {
 
   // Control
   // -----------------------------------------------------------------------------------------------------------
-  /// One relaxed atomic load. kWait: call WaitForDecision at the boundary of its train step.
+  /// One atomic load. Other than kNone: call AtStepBoundary when a TRAIN step has ended.
   [[nodiscard]] virtual StopState stop_state() const noexcept = 0;
   /// Called after TRAIN step `train_step` (count of finished TRAIN steps). Returns kNone at once when no
-  /// proposal names this step; else waits, at most the proposal's deadline, for commit (kStop) or abort
-  /// (kNone).
+  /// proposal names this step; else waits, at most the proposal's deadline and 5 s, for commit (kStop, or
+  /// kAct: see TakeAction) or abort (kNone).
   virtual StopState AtStepBoundary(std::int64_t train_step) noexcept = 0;
   [[nodiscard]] virtual std::string stop_reason() const = 0;
+  /// Kinds of corrective actions that the training has opted into; all others are refused.
+  virtual void AcceptActions(std::span<const std::string> kinds) noexcept = 0;
+  /// After kAct: what to do, once. Then ActionDone, with false when it could not be done.
+  [[nodiscard]] virtual std::optional<PendingAction> TakeAction() noexcept = 0;
+  virtual void ActionDone(std::uint64_t control, bool done) noexcept = 0;
 
   // End
   // ---------------------------------------------------------------------------------------------------------------

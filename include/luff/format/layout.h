@@ -242,7 +242,7 @@ static_assert(sizeof(StepMark) == 56);
 
 struct AckRow {
   std::uint64_t control;  // number of the control record
-  std::uint32_t verdict;  // 1 accepted, 2 too late, 3 carried out, 4 refused
+  std::uint32_t verdict;  // 1 accepted, 2 too late, 3 carried out, 4 refused, 5 failed, 6 alone
   std::uint32_t reserved;
   std::int64_t train_step;  // TRAIN steps finished when answering
   std::int64_t unix_ns;

@@ -13,14 +13,14 @@ namespace luff::store {
 /// config, created_unix_ns, author, key_id, signature (the last two empty until a run is shared).
 struct ControlRecord {
   std::uint64_t number = 0;      // NNNNNN of the file name
-  std::string kind;              // "stop", "capture" (change of collections), "outcome", "note"
+  std::string kind;              // "stop", "lower_lr", "skip_batch", "rollback", "capture", "outcome", "note"
   std::string phase;             // "propose", "commit", "abort", "" for one-phase kinds
   std::uint64_t proposal = 0;    // commit and abort: number of the proposal
-  std::int64_t train_step = -1;  // propose: the TRAIN step after which all workers leave
+  std::int64_t train_step = -1;  // propose: the count of TRAIN steps after which it is carried out
   double deadline_s = 10.0;      // how long a worker waits at that step for the decision
   std::string reason;            // text for people
   std::string finding;           // id of the finding, or ""
-  std::string body;              // JSON text: config for "capture", outcome for "outcome"
+  std::string body;              // JSON text, by kind
   std::string author;            // "luff run", ...
   std::int64_t created_unix_ns = 0;
 };
@@ -29,8 +29,13 @@ struct ControlRecord {
 /// Errors: kIo, kNotFound (no run there).
 [[nodiscard]] Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRecord& record);
 
-/// Records with a number greater than `after`, ascending. Unreadable ones are skipped and reported in
-/// `problems`.
+/// Decides about a proposal: writes `record` (phase commit or abort, with `proposal`) unless a decision
+/// stands in the log already. Returns the one that counts, the first in the log: it may be somebody else's.
+/// Errors: kIo, kNotFound; then nothing is known, and it may be called again.
+[[nodiscard]] Result<ControlRecord> DecideControl(const std::string& run_path, const ControlRecord& record);
+
+/// Records with a number greater than `after`, ascending, without a hole: with a record all before it are
+/// read. Unreadable ones are skipped and reported in `problems`.
 [[nodiscard]] Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std::uint64_t after,
                                                              std::vector<std::string>* problems);
 

@@ -33,6 +33,7 @@ class FakeStep:
         self.global_step = -1
         self.update = -1
         self.values: dict[str, np.ndarray[Any, Any]] = {}
+        self.wholes: dict[str, list[int]] = {}  # global shape of what is a shard
         self.times: dict[str, int] = {}
         self.scalars: dict[str, float] = {}
         self.events: list[tuple[int, int, int]] = []
@@ -53,6 +54,7 @@ class FakeSession:
         self.names: list[str] = []
         self.tensors: list[tuple[str, int, str, str]] = []
         self.layouts: list[tuple[int, list[int], list[int] | None]] = []
+        self.shards: dict[int, tuple[list[int], list[int]]] = {}
         self.documents: dict[str, Any] = {}
         self.steps: list[FakeStep] = []
         self.open: FakeStep | None = None
@@ -60,6 +62,10 @@ class FakeSession:
         self.json_events: list[Any] = []
         self.closed: int | None = None
         self.stop_after: int | None = None
+        self.accepted: list[str] = []
+        self.action: tuple[int, str, str, str] | None = None
+        self.action_after: int | None = None
+        self.done: list[tuple[int, bool]] = []
         self.misuse: list[str] = []
 
     def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int:
@@ -76,7 +82,9 @@ class FakeSession:
     def define_shard_layout(
         self, dtype: int, shape: Sequence[int], strides: Any, global_shape: Any, global_offset: Any
     ) -> int:
-        return self.define_layout(dtype, shape, strides)
+        number = self.define_layout(dtype, shape, strides)
+        self.shards[number] = (list(global_shape), list(global_offset))
+        return number
 
     def set_document(self, name: str, json_text: str) -> None:
         self.documents[name] = json.loads(json_text)
@@ -123,6 +131,8 @@ class FakeSession:
             ):
                 self.misuse.append(f"{name} is no alias of {first}")
         self.open.values[name] = value
+        if layout in self.shards:
+            self.open.wholes[name] = self.shards[layout][0]
         self.open.times[name] = self.open.times.get(name, 0) + 1
 
     def capture(self, table: np.ndarray[Any, Any], count: int | None = None) -> None:
@@ -180,13 +190,26 @@ class FakeSession:
         self.open = None
 
     def stop_state(self) -> int:
-        return 0 if self.stop_after is None else 1
+        return 0 if self.stop_after is None and self.action_after is None else 1
 
     def at_step_boundary(self, train_step: int) -> int:
+        if self.action is not None and self.action_after is not None and train_step >= self.action_after:
+            self.action_after = None
+            return 3
         return 2 if self.stop_after is not None and train_step >= self.stop_after else 0
 
     def stop_reason(self) -> str:
         return "the test says so"
+
+    def accept_actions(self, kinds: Any) -> None:
+        self.accepted = list(kinds)
+
+    def take_action(self) -> tuple[int, str, str, str] | None:
+        action, self.action = self.action, None
+        return action
+
+    def action_done(self, control: int, done: bool) -> None:
+        self.done.append((control, done))
 
     def flush(self, timeout_s: float) -> bool:
         return True

@@ -1,0 +1,86 @@
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "luff/base/mutex.h"
+#include "luff/capture/session.h"
+#include "luff/store/control.h"
+
+namespace luff::capture {
+
+/// The worker's side of an action in two phases (docs/spec/control.md). The writer thread brings records, the
+/// training thread asks at step boundaries. **Thread-safe.**
+///
+/// A proposal is accepted only while its step lies ahead; whoever accepted waits there, bounded, for commit
+/// or abort. Nothing is carried out without a commit, and nobody aborts alone: a worker whose time is up asks
+/// for an abort, and what the log says counts.
+class ActionGate {
+ public:
+  enum class Verdict : std::uint32_t {
+    kAccepted = 1,
+    kTooLate = 2,
+    kCarriedOut = 3,
+    kRefused = 4,
+    kFailed = 5,  // the call-back raised
+    kAlone = 6,   // the log could be neither written nor read: went on as after an abort
+  };
+  /// `settle_s`: how long a worker whose time is up waits for the log.
+  explicit ActionGate(double settle_s = 5) : settle_s_(settle_s) {}
+
+  [[nodiscard]] StopState state() const noexcept { return state_.load(std::memory_order_seq_cst); }
+  /// A TRAIN step has ended; `count` of them so far.
+  void StepFinished(std::int64_t count) noexcept;
+  /// `pump`, where there is no writer thread: is called again and again while this waits.
+  [[nodiscard]] StopState AtBoundary(std::int64_t train_step, const std::function<void()>& pump = {});
+  [[nodiscard]] std::string reason();
+  [[nodiscard]] std::int64_t finished_steps() const noexcept {
+    return finished_.load(std::memory_order_relaxed);
+  }
+
+  /// Kinds that the training has opted into, besides "stop".
+  void Accept(std::span<const std::string> kinds);
+  /// What AtBoundary decided by kAct; once.
+  [[nodiscard]] std::optional<PendingAction> TakeAction();
+  void ActionDone(std::uint64_t control, bool done);
+
+  /// Takes one control record in; an answer to be written is appended to `acks`.
+  void Take(const store::ControlRecord& record, std::int64_t unix_ns, std::vector<format::AckRow>* acks);
+  /// The abort that has to be decided because a worker's time is up; none while nobody asks.
+  [[nodiscard]] std::optional<store::ControlRecord> AbortWanted();
+  /// Answers that the training thread gave meanwhile.
+  void TakeAnswers(std::vector<format::AckRow>* acks);
+  /// No decision will come any more.
+  void Close() noexcept;
+
+ private:
+  enum class Decision : std::uint8_t { kOpen, kCommit, kAbort };
+  using Clock = std::chrono::steady_clock;
+  /// False when time ran out before a decision.
+  bool WaitForDecision(Clock::time_point until, const std::function<void()>& pump) LUFF_REQUIRES(mutex_);
+  void Answer(Verdict verdict, std::int64_t train_step) LUFF_REQUIRES(mutex_);
+  void Reset() LUFF_REQUIRES(mutex_);
+
+  const double settle_s_;
+  std::atomic<StopState> state_{StopState::kNone};
+  std::atomic<std::int64_t> finished_{0};
+  Mutex mutex_;
+  std::condition_variable decided_;
+  std::set<std::string> kinds_ LUFF_GUARDED_BY(mutex_);
+  store::ControlRecord open_ LUFF_GUARDED_BY(mutex_);  // the proposal; number 0: none
+  Decision decision_ LUFF_GUARDED_BY(mutex_) = Decision::kOpen;
+  bool abort_wanted_ LUFF_GUARDED_BY(mutex_) = false;
+  std::optional<PendingAction> pending_ LUFF_GUARDED_BY(mutex_);
+  std::string reason_ LUFF_GUARDED_BY(mutex_);
+  std::vector<format::AckRow> answers_ LUFF_GUARDED_BY(mutex_);
+  bool closed_ LUFF_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace luff::capture
