@@ -1,4 +1,4 @@
-"""Functional losses of an evaluation: no backward pass follows them, so no graph tells of them.
+"""Functional losses: their values in evaluations, where no graph tells of them, and samples of what they are given.
 
 Only under ``luff run``, where the wraps are made before the script's first line. What a function computes is not
 touched; `torch.jit.script` and torch.compile get the original.
@@ -7,6 +7,7 @@ touched; `torch.jit.script` and torch.compile get the original.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,8 @@ def install() -> None:
 
 
 def _telling(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    names = tuple(inspect.signature(original).parameters)[:3]
+
     @functools.wraps(original)
     def loss(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or local.in_loss or not hooks.living:
@@ -67,7 +70,7 @@ def _telling(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
             local.in_loss = False
         hook = hooks.current()
         if hook is not None and hook.live and not hook.asleep and not busy():
-            hook.guarded("loss", hook.machine.losses.function_returned, kind, args, kwargs, output)
+            hook.guarded("loss", hook.machine.losses.function_returned, kind, names, args, kwargs, output)
         return output
 
     loss.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]

@@ -66,7 +66,7 @@ class Hook:
         if model is not None:
             names.add_root(model)
             self._parameter_ids = {id(parameter) for parameter in model.parameters()}
-        self.machine = Machine(names, self.guard, self._open, eager=model is not None)
+        self.machine = self._machine(names, eager=model is not None)
 
     # Belonging -------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Hook:
 
     def save_scalar(self, name: str, value: float) -> None:
         """Records a number as ``scalar/NAME`` in the current step."""
-        self.guarded("save_scalar", self.machine.scalar, str(name), float(value))
+        self.guarded("save_scalar", self.machine.given.scalar, str(name), float(value))
 
     def save_tensor(self, name: str, value: Any) -> None:
         """Records a tensor or an array under `name` in the current step (role "custom")."""
@@ -213,11 +213,17 @@ class Hook:
             session.close(int(EndReason.FAILED), 0.0)
         self._options.join = True
         old = self.machine
-        self.machine = Machine(old.names, self.guard, self._open, eager=False)
+        self.machine = self._machine(old.names, eager=False)
         self.machine.forced = old.forced
         if old.recorder is not None:
             for _, optimizer in old.recorder.living():
                 self.machine.optimizer_made(optimizer)
+
+    def _machine(self, names: Names, eager: bool) -> Machine:
+        machine = Machine(names, self.guard, self._open, eager)
+        config = self._options.config
+        machine.samples.early = bool(config.get("save_all")) or '"sample"' in json.dumps(config, default=str)
+        return machine
 
     def _open(self) -> Session | None:
         if self.asleep or not self.live:
@@ -301,7 +307,7 @@ class Hook:
             keep = array
         if layout < 0:
             raise TypeError("a dtype that is not captured")
-        machine.tensor(name, int(Role.CUSTOM), layout, data)
+        machine.given.tensor(name, int(Role.CUSTOM), layout, data)
         del keep
 
 

@@ -42,6 +42,7 @@ class LossNode:
 
     factor: float = 1.0  # root = loss node * factor
     kind: str = ""  # class name of the loss that made the root, "" if unknown
+    base: Any = None  # what made the root, factors and copies left out
     node: Any = None  # the first loss node within reach, for its saved inputs
     node_kind: str = ""  # its own kind (log-probabilities are NLLLoss's input)
     compiled: bool = False
@@ -91,6 +92,7 @@ def analyse(root: Any, saved_ok: bool, search: bool = True) -> LossNode:
         return result
     if node is None:
         return result
+    result.base = node
     name = node.name()
     if name in _KINDS:
         result.node, result.node_kind = node, _KINDS[name]

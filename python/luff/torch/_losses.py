@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import weakref
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from luff import _codes as codes
 from luff._codes import DType, EventKind, GapReason, Mode, Role
 from luff.torch import _loss
+from luff.torch._called import is_loss
 from luff.torch._describe import loss_settings
 from luff.torch._memory import DTYPE_CODES, read_scalar
 from luff.torch._modules import tensors_in
@@ -44,11 +46,15 @@ class Losses:
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """An outermost call of a module without parameters has returned; a scalar is a loss (or a metric)."""
-        if not isinstance(output, torch.Tensor) or output.numel() != 1 or not output.dtype.is_floating_point:
+        if not isinstance(output, torch.Tensor) or not output.dtype.is_floating_point:
+            return
+        if output.numel() != 1:
+            if is_loss(module):
+                self._unreduced(type(module).__name__, (), args, kwargs, output)
             return
         kind = type(module).__name__
         training = output.requires_grad
-        if not training and kind not in self._loss_kinds and not _is_loss(module):
+        if not training and kind not in self._loss_kinds and not is_loss(module):
             return
         step = self._machine.step
         if training:
@@ -80,22 +86,44 @@ class Losses:
             step.loss_outputs.append(weakref.ref(output))
             step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
         self._record_loss(step, kind, read_scalar(output), output)
-        self._loss_inputs(step, kind, [*tensors_in((args, kwargs))])
+        self._loss_inputs(step, kind, args, kwargs)
+        self._machine.samples.loss(step, kind, args, kwargs)
 
     def function_returned(
-        self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self,
+        kind: str,
+        names: tuple[str, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
     ) -> None:
-        """A loss function has returned. Of a training the graph tells; here it counts in evaluations only."""
-        if not isinstance(output, torch.Tensor) or output.numel() != 1 or not output.dtype.is_floating_point:
+        """A loss function has returned. Its value counts in evaluations only: of a training the graph tells it."""
+        if not isinstance(output, torch.Tensor) or not output.dtype.is_floating_point:
+            return
+        if output.numel() != 1:
+            self._unreduced(kind, names, args, kwargs, output)
             return
         step = self._machine.step
         if step is None:
             return
         if step.mode != _TRAIN:
             self._record_loss(step, kind, read_scalar(output), output)
-            self._loss_inputs(step, kind, [*tensors_in((args, kwargs))])
+            self._loss_inputs(step, kind, args, kwargs)
+            self._machine.samples.loss(step, kind, args, kwargs, names)
+        elif output.requires_grad:
+            if len(step.function_outputs) < _MAX_LOSSES:
+                step.function_outputs.append((weakref.ref(output), kind))
+            self._machine.samples.loss(step, kind, args, kwargs, names)
         elif self._machine.waiting_evals and not output.requires_grad:
             self._to_waiting(kind, output)
+
+    def _unreduced(
+        self, kind: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """A loss for each sample: what the training makes of it the graph tells; here it is sampled."""
+        step = self._machine.step
+        if step is not None and (step.mode != _TRAIN or output.requires_grad):
+            self._machine.samples.loss(step, kind, args, kwargs, names)
 
     def _to_waiting(self, kind: str, output: Any) -> None:
         """The loss of an evaluation that is published after the TRAIN step it lies in."""
@@ -104,14 +132,14 @@ class Losses:
             number = self._machine.recorder.number(f"{kind}_output_0", _LOSS, "", kind)
             self._machine.waiting_evals[-1].append((number, value))
 
-    def _loss_inputs(self, step: Step, kind: str, tensors: list[Any]) -> None:
+    def _loss_inputs(self, step: Step, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         session, modules, recorder = self._machine.session, self._machine.modules, self._machine.recorder
         if session is None or modules is None or recorder is None or not step.begun:
             return
         if not self._inputs_due():
             return
         first = 2 * (step.losses.get(kind, 1) - 1)
-        for index, tensor in enumerate(tensors[:8]):
+        for index, tensor in enumerate(islice(tensors_in((args, kwargs)), 8)):
             role = _LOSS_INPUT if index == 0 else _LABEL
             modules.capture(recorder.number(f"{kind}_input_{first + index}", role, "", kind), tensor)
         step.captured = True
@@ -161,13 +189,14 @@ class Losses:
             return
         saved_ok = not self._machine.saved_hooks
         inputs_due = saved_ok and not step.module_losses and self._inputs_due()
-        node = _loss.analyse(root, saved_ok, inputs_due or bool(step.loss_outputs))
+        sampled = saved_ok and step.samples and not step.sampled_losses
+        node = _loss.analyse(root, saved_ok, inputs_due or sampled or bool(step.loss_outputs))
         if node.node is not None and any(
             output is not None and output.grad_fn is node.node
             for output in (reference() for reference in step.loss_outputs)
         ):
             return
-        kind = node.kind
+        kind = node.kind or self._of_function(step, root, node.base)
         if kind:
             step.graph_losses[kind] = step.graph_losses.get(kind, 0) + 1
             if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
@@ -190,26 +219,41 @@ class Losses:
         ):
             self._machine.recorder.losses[kind] = {"functional": True}
             self._machine.recorder.describe()
-        if node.node is not None and inputs_due:
-            self._graph_inputs(node)
+        if node.node is not None and (inputs_due or sampled):
+            self._graph_inputs(step, node, inputs_due)
+
+    @staticmethod
+    def _of_function(step: Step, root: Any, base: Any) -> str:
+        """Kind of the functional loss that made a root, where its call was seen and its value still exists."""
+        for reference, kind in step.function_outputs:
+            output = reference()
+            if output is not None and (output is root or (base is not None and output.grad_fn is base)):
+                return str(kind)
+        return ""
 
     def _inputs_due(self) -> bool:
         session = self._machine.session
         return session is not None and bool(session.due_role(_LOSS_INPUT) or session.due_role(_LABEL))
 
-    def _graph_inputs(self, node: Any) -> None:
-        session, modules, recorder = self._machine.session, self._machine.modules, self._machine.recorder
-        if session is None or modules is None or recorder is None:
+    def _graph_inputs(self, step: Step, node: Any, inputs_due: bool) -> None:
+        """Input and target that the graph has saved. Of cross entropy it has log-probabilities: NLLLoss's input."""
+        modules, recorder = self._machine.modules, self._machine.recorder
+        if modules is None or recorder is None:
             return
         kind = node.kind or node.node_kind
-        for attribute, name, role in (
-            ("_saved_self", f"{node.node_kind}_input_0", _LOSS_INPUT),
-            ("_saved_target", f"{kind}_input_1", _LABEL),
+        first = 2 * (step.losses.get(kind, 1) - 1) if node.kind else 0
+        samples = []
+        for attribute, name, number, role in (
+            ("_saved_self", node.node_kind, 0, _LOSS_INPUT),
+            ("_saved_target", kind, 1, _LABEL),
         ):
-            tensor = getattr(node.node, attribute, None)
+            try:
+                tensor = getattr(node.node, attribute, None)
+            except RuntimeError:  # changed in place since, or freed
+                continue
             if isinstance(tensor, torch.Tensor):
-                modules.capture(recorder.number(name, role, "", node.node_kind), tensor)
-
-
-def _is_loss(module: Any) -> bool:
-    return isinstance(module, torch.nn.modules.loss._Loss) or type(module).__name__.endswith(("Loss", "loss"))
+                samples.append((name, first + number, tensor))
+                if inputs_due:
+                    named = recorder.number(f"{name}_input_{number}", role, "", node.node_kind)
+                    modules.capture(named, tensor)
+        self._machine.samples.of_graph(step, samples)

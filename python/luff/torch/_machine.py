@@ -21,12 +21,15 @@ from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Guard, Session, StepClock
 from luff.torch._batch import batch_hash
+from luff.torch._called import CalledModels
 from luff.torch._given import Given
 from luff.torch._losses import Losses
 from luff.torch._memory import read_scalar
+from luff.torch._modes import ModeFlags
 from luff.torch._modules import ModuleCapture
-from luff.torch._names import Names, topmost
+from luff.torch._names import Names, unwrap
 from luff.torch._recorder import OptimizerRecord, Recorder
+from luff.torch._samples import Samples
 from luff.torch._step import MAX_EVENTS, MAX_WAITING, Step
 
 __all__ = ["Machine"]
@@ -59,16 +62,17 @@ class Machine:
         self.closure_depth = 0
         self.stop = 0  # 2: leave now
         self.losses = Losses(self)
+        self.samples = Samples(self)
         self.saved_hooks = False  # saved-tensor hooks were in use since the last step
         self._opener = opener
         self._eager = eager
-        self._early: list[tuple[int, int, int]] = []
-        self._given = Given()
+        self._early: list[tuple[int, Any, int]] = []
+        self.given = Given(self)
         self.waiting_evals: deque[list[tuple[int, float]]] = deque()
         self._optimizers: list[Any] = []  # made before the session was opened
-        self._called: dict[int, Any] = {}
+        self.called = CalledModels(names)
+        self._modes = ModeFlags()
         self._trains_in_eval: dict[int, Any] = {}
-        self._parameterless: dict[int, tuple[Any, bool]] = {}
         self._last_mode = 0
         self._version: int | None = None
         self._blind = False  # updates happen that no hook sees (a compiled optimizer step)
@@ -123,9 +127,10 @@ class Machine:
             return
         session.begin_step(step.mode, self.clock.mode_steps[step.mode])
         step.begun = True
-        if self._given:
+        self.samples.begin(step)
+        if self.given:
             step.captured = True
-            self._given.hand_over(session)
+            self.given.hand_over(session)
 
     def new_train(self) -> Step:
         """Opens a TRAIN step."""
@@ -135,7 +140,7 @@ class Machine:
         self._begin(step)
         return step
 
-    def event(self, kind: int, subject: int = codes.NO_ID, argument: int = 0) -> None:
+    def event(self, kind: int, subject: Any = codes.NO_ID, argument: int = 0) -> None:
         """An event of the loop, in its order."""
         step = self.step
         if step is not None and step.direct and self.session is not None:
@@ -158,25 +163,20 @@ class Machine:
             return
         if step.events:
             for kind, subject, argument in step.events:
+                if callable(subject):
+                    module = subject()
+                    found = None if module is None else self.found(module)
+                    subject = codes.NO_ID if found is None else found[1]
                 session.event(kind, subject, argument)
             step.events.clear()
+        if step.early:
+            self.samples.flush(step)
         if step.pending:
             for kind_name, index, loss, code in step.pending:
                 self.losses.emit(step, kind_name, index, loss, code)
             step.pending.clear()
 
     # Forward ---------------------------------------------------------------------------------------------------
-
-    def has_parameters(self, module: Any) -> bool:
-        """False for losses, metrics, activations: modules that are no models."""
-        known = self._parameterless.get(id(module))
-        if known is not None and known[0]() is module:
-            return known[1]
-        answer = next(module.parameters(), None) is not None
-        if len(self._parameterless) > 65536:
-            self._parameterless.clear()
-        self._parameterless[id(module)] = (weakref.ref(module), answer)
-        return answer
 
     def forward_begins(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -185,7 +185,9 @@ class Machine:
 
         Returns what captures the model's modules, if anything is due; False if the module is no model.
         """
-        root = self._known_root(module)
+        root = self.called.root(module)
+        if self.called.unnamed and self.recorder is not None:
+            self.recorder.stale, self.called.unnamed = True, False
         if root is None:
             return False
         if self._eager and self.session is None:
@@ -197,13 +199,13 @@ class Machine:
         if step is None:
             return None
         step.forwards += 1
-        found = self.names.module(module) if self.session is not None else None
-        number = codes.NO_ID if found is None else found[1]
-        self.event(_FORWARD, number, step.mode)
+        number = self._number_of(module)
+        self.event(_FORWARD, number, step.mode | self._modes.bits(unwrap(module)))
         if self.session is not None:
             value = batch_hash(self.session, args, kwargs)
             if value is not None:
-                self.event(_BATCH, codes.NO_ID, value)
+                self.event(_BATCH, number, value)
+        self.samples.model(step, module, args, kwargs)
         if self.session is None or not step.begun:
             return None
         modules = self.modules
@@ -227,21 +229,23 @@ class Machine:
             if forms:
                 self.session.gap(codes.NO_ID, int(reason), forms, 1)
 
-    def _known_root(self, module: Any) -> Any:
-        """The model that a module belongs to; None for losses, metrics, activations."""
-        known = self._called.get(id(module))
-        if known is not None and known[0]() is module:
-            root = known[1]()
-            return module if root is None else root
-        if not self.has_parameters(module):
-            return None
-        root = topmost(module)
-        if len(self._called) > 65536:
-            self._called.clear()
-        self._called[id(module)] = (weakref.ref(module), weakref.ref(root))
-        if self.recorder is not None:
-            self.recorder.stale = self.recorder.stale or self.names.module(root) is None
-        return root
+    def found(self, module: Any) -> tuple[str, int, Any] | None:
+        """(name, number, module without wrappers) of a module that was called; None where it has no name yet."""
+        found = self.names.module(module)
+        if found is None:
+            module = unwrap(module)
+            found = self.names.module(module)
+        return None if found is None else (*found, module)
+
+    def _number_of(self, module: Any) -> Any:
+        """Number of a called module; before the session is open a weak reference to it, resolved later."""
+        if self.session is None or self.recorder is None:
+            return weakref.ref(module)
+        found = self.found(module)
+        if found is None and self.recorder.stale:
+            self.name_now()
+            found = self.found(module)
+        return codes.NO_ID if found is None else found[1]
 
     def _enter(self, root: Any, module: Any) -> None:
         """Opens the step that this forward pass belongs to."""
@@ -291,6 +295,7 @@ class Machine:
                     self.waiting_evals.append([])
                 return
             if step.begun and self.session is not None:
+                self.samples.lost(step)
                 self.session.abandon_step()
                 step.begun = False
             self.suspended = step
@@ -317,8 +322,11 @@ class Machine:
 
     def backward_begins(self, roots: list[Any]) -> None:
         """A backward pass begins: what came before it was training."""
+        opened = self.session is None
         if self.ensure_session() is None:
             return
+        if opened:
+            self.name_now()  # the first step's events and samples are told with names
         step = self._train_step()
         if self.recorder is not None and self.recorder.stale:
             self.name_now()
@@ -342,6 +350,7 @@ class Machine:
                 step = self.step or self.new_train()
                 step.forwards += 1
                 step.events.extend(converted.events[: MAX_EVENTS - len(step.events)])
+                step.early.extend(converted.early)
                 if step.begun and self.session is not None and converted.captured:
                     self.session.gap(codes.NO_ID, _NOT_SEEN, 0, 1)
             else:
@@ -472,12 +481,7 @@ class Machine:
         """Names models, parameters and modules, and makes the tables."""
         if self.recorder is None:
             return
-        called = {}
-        for _, reference in list(self._called.values()):
-            model = reference()
-            if model is not None and id(model) not in called and self.has_parameters(model):
-                called[id(model)] = model
-        self.recorder.rebuild(called.values())
+        self.recorder.rebuild(self.called.models())
 
     def waits_for_backward(self) -> bool:
         """True if forward passes were seen that a backward pass would make a TRAIN step."""
@@ -548,7 +552,7 @@ class Machine:
         session.begin_step(_EVAL, self.clock.mode_steps[_EVAL])
         for number, value in losses:
             session.scalar(number, value)
-        forms = session.due_role(_INPUT) | session.due_role(_OUTPUT)
+        forms = session.due_role(_INPUT) | session.due_role(_OUTPUT) | session.due_role(int(Role.SAMPLE))
         if forms:
             session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
         session.end_step(
@@ -574,26 +578,3 @@ class Machine:
         self._begin(step)
         if self.modules is not None:
             self.modules.begin_step()
-
-    def scalar(self, name: str, value: float) -> None:
-        """A number given by the user; goes into the open step, or into the next."""
-        if self.ensure_session() is None or self.recorder is None or self.session is None:
-            return
-        number = self.recorder.number(f"scalar/{name}", int(Role.SCALAR))
-        step = self.step
-        if step is not None and step.begun and step.decided:
-            self.session.scalar(number, value)
-        else:
-            self._given.scalar(number, value)
-
-    def tensor(self, name: str, number_role: int, layout: int, data: Any) -> None:
-        """A value given by the user, as (address) of live memory or bytes kept until the next step."""
-        if self.session is None or self.recorder is None:
-            return
-        number = self.recorder.number(name, number_role)
-        step = self.step
-        address, size = data
-        if step is not None and step.begun and step.decided:
-            self.session.capture_one(number, layout, address)
-        else:
-            self._given.value(self.session, number, layout, address, size)

@@ -106,6 +106,24 @@ class Layouts:
             self._remember(key, number)
         return number
 
+    def find_rows(self, dtype: Any, shape: Any, strides: Any, rows: int) -> int:
+        """Layout of the first rows (axis 0) of a tensor that is readable; of all of it where it has no more."""
+        whole = not shape or rows >= shape[0]
+        key = (dtype, shape, strides) if whole else (dtype, shape, strides, rows)
+        number = self._known.get(key)
+        if number is None:
+            code = DTYPE_CODES.get(dtype, 0)
+            if not code or len(shape) > MAX_RANK:
+                return -1
+            if whole:
+                number = self._session.define_layout(code, list(shape), list(strides))
+            else:
+                number = self._session.define_shard_layout(
+                    code, [rows, *shape[1:]], list(strides), list(shape), [0] * len(shape)
+                )
+            self._remember(key, number)
+        return number
+
     def find_local(self, tensor: Any) -> tuple[int, Any]:
         """Layout and tensor of the part that this process holds of one that is not readable itself; -1 if none is."""
         local, place = local_part(tensor)

@@ -24,14 +24,19 @@ class Step:
     update = -1
     updated = False
     may_train = False  # eval mode, but with gradients: a backward pass would make it a TRAIN step
+    samples = False  # takes samples
     root: Any = None  # weak reference to the model that an EVAL step called
 
     def __init__(self, mode: int) -> None:
         self.mode = mode
         self.decided = mode != _TRAIN  # a backward pass was seen
-        self.events: list[tuple[int, int, int]] = []
+        self.events: list[tuple[int, Any, int]] = []  # subject: a number, or a weak reference to a module
         self.pending: list[tuple[str, int, float | None, int]] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
+        self.function_outputs: list[tuple[Any, str]] = []  # of functional losses: weak reference, kind
         self.module_losses: dict[str, int] = {}
         self.graph_losses: dict[str, int] = {}
+        self.sampled: dict[int, int] = {}  # id of a model: its tensors that were sampled
+        self.sampled_losses: dict[str, int] = {}  # kind of loss: its calls
+        self.early: list[Any] = []  # samples taken before the session was open

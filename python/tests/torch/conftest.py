@@ -15,6 +15,7 @@ if HAS_TORCH:
     import luff.torch
     import torch
     from fake_session import DEFAULT_ROLES, FakeSession
+    from luff._codes import Role
     from luff._hook import RunOptions
     from luff.torch import _hooks, _wraps
 
@@ -44,7 +45,8 @@ def watched(monkeypatch):
         if model is not None:
             hook = luff.torch.attach(model, run="/nowhere", **arguments)
         else:
-            hook = luff.torch.Hook(RunOptions("/nowhere"))
+            asked = {"collections": [{"name": "asked", "roles": [Role(r).name.lower() for r in roles or ()]}]}
+            hook = luff.torch.Hook(RunOptions("/nowhere", config=asked))
             _hooks.hooks.add(hook)
             _wraps.install()
         opened.append((hook, session))

@@ -1,0 +1,69 @@
+"""Which modules are models, and which model a called module belongs to."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from luff.torch._names import Names, topmost
+
+__all__ = ["CalledModels", "is_loss"]
+
+_LIMIT = 65536  # modules remembered
+
+
+def is_loss(module: Any) -> bool:
+    """True for torch's losses, and for what is called one."""
+    return isinstance(module, torch.nn.modules.loss._Loss) or type(module).__name__.endswith(
+        ("Loss", "loss", "Criterion")
+    )
+
+
+class CalledModels:
+    """The models that a training calls. Holds weak references only."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._called: dict[int, Any] = {}
+        self._parameterless: dict[int, tuple[Any, bool]] = {}
+        self.unnamed = False  # a model was called that has no name yet
+
+    def has_parameters(self, module: Any) -> bool:
+        """False for losses, metrics, activations: modules that are no models."""
+        known = self._parameterless.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        answer = next(module.parameters(), None) is not None
+        if len(self._parameterless) > _LIMIT:
+            self._parameterless.clear()
+        self._parameterless[id(module)] = (weakref.ref(module), answer)
+        return answer
+
+    def root(self, module: Any) -> Any:
+        """The model that a module belongs to; None for one without parameters, and for a loss that has some."""
+        known = self._called.get(id(module))
+        if known is not None and known[0]() is module:
+            if known[2]:
+                return None
+            root = known[1]()
+            return module if root is None else root
+        if not self.has_parameters(module):
+            return None
+        root = topmost(module)
+        loss = root is module and is_loss(module)
+        if len(self._called) > _LIMIT:
+            self._called.clear()
+        self._called[id(module)] = (weakref.ref(module), weakref.ref(root), loss)
+        self.unnamed = self.unnamed or self._names.module(root) is None
+        return None if loss else root
+
+    def models(self) -> list[Any]:
+        """The models called so far that still exist, in the order of their first calls."""
+        found: dict[int, Any] = {}
+        for _, reference, _ in list(self._called.values()):
+            model = reference()
+            if model is not None and self.has_parameters(model):
+                found.setdefault(id(model), model)
+        return list(found.values())

@@ -1,0 +1,136 @@
+"""Bits 8 to 12 of the event `forward`, and who the events of a call are about."""
+
+from __future__ import annotations
+
+import cases
+import pytest
+import torch
+from luff._codes import NO_ID, EventKind
+from luff.torch import _modes
+from torch import nn
+
+TRAINING, SOME_TRAIN, SOME_EVAL, GRADIENTS, TOLD = (1 << bit for bit in range(8, 13))
+
+
+def forwards(session):
+    return [event for step in session.steps for event in step.events if event[0] == EventKind.FORWARD]
+
+
+def numbers(session, model=0):
+    return {m["path"]: m["number"] for m in session.documents["model"]["models"][model]["modules"]}
+
+
+def test_training_and_evaluation(watched):
+    _, session = watched()
+    cases.evaluation_and_scheduler()
+    flags = [argument for _, _, argument in forwards(session)]
+    assert flags[:3] == [
+        1 | TRAINING | SOME_TRAIN | GRADIENTS | TOLD,
+        2 | SOME_EVAL | TOLD,
+        2 | SOME_EVAL | GRADIENTS | TOLD,
+    ]
+    assert set(flags) == set(flags[:3])
+    assert {subject for _, subject, _ in forwards(session)} == {
+        numbers(session)[""]
+    }  # from the first step on
+
+
+def test_evaluation_in_training_mode(watched):
+    _, session = watched()
+    model = cases.net(0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in cases.batches(100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        with torch.no_grad():
+            model(x)
+    evaluations = [argument for _, _, argument in forwards(session) if argument & 255 == 2]
+    assert evaluations == [2 | TRAINING | SOME_TRAIN | TOLD] * len(evaluations)
+    assert len(evaluations) == 99
+
+
+def test_parts_in_another_mode_are_noticed(watched):
+    _, session = watched()
+    model = cases.net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for index, (x, y) in enumerate(cases.batches(200)):
+        if index == 30 or index == 130:
+            model[1].eval()
+        if index == 60:
+            model[1].train()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    seen = [bool(argument & SOME_EVAL) for _, _, argument in forwards(session)]
+    assert seen[:30] == [False] * 30
+    assert seen[30:60] == [True] * 30
+    assert seen[60:131] == [False] * 71
+    assert seen[130 + 16 :] == [True] * (200 - 146)  # after 64 calls every 16th is looked at
+    assert all(argument & SOME_TRAIN for _, _, argument in forwards(session))  # the dropout
+
+
+def test_events_of_a_call_name_the_model(watched):
+    """Also of wrapped models, of parts called from outside, of two models of one class."""
+    hook, session = watched()
+    one, two = nn.Linear(6, 6), nn.Linear(6, 6)
+    whole = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    wrapped = nn.DataParallel(whole)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (one, two, whole)]
+    for x, _ in cases.batches(3):
+        for model in (one, two, wrapped, whole[1]):
+            model(x).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    hook.close()
+    models = {model["name"]: model["modules"] for model in session.documents["model"]["models"]}
+    number = {name: modules[0]["number"] for name, modules in models.items()}
+    part = next(module["number"] for module in models["Sequential"] if module["path"] == "1")
+    expected = [number["Linear"], number["Linear_2"], number["Sequential"], part]
+    assert [subject for _, subject, _ in forwards(session)] == expected * 3
+    batches = [event for step in session.steps for event in step.events if event[0] == EventKind.BATCH]
+    assert [subject for _, subject, _ in batches] == (expected * 3)[
+        1:
+    ]  # the run was opened after the first call
+    updates = [
+        event for step in session.steps for event in step.events if event[0] == EventKind.OPTIMIZER_STEP
+    ]
+    assert [subject for _, subject, _ in updates] == [0, 1, 2] * 3
+    assert NO_ID not in expected
+
+
+def test_what_depends_on_the_mode():
+    depends = _modes.depends_on_mode
+    yes = [
+        nn.Dropout(0.1),
+        nn.AlphaDropout(0.5),
+        nn.BatchNorm2d(2),
+        nn.SyncBatchNorm(2),
+        nn.InstanceNorm1d(2, track_running_stats=True),
+        nn.LSTM(2, 2, num_layers=2, dropout=0.1),
+        nn.MultiheadAttention(4, 2, dropout=0.1),
+    ]
+    no = [
+        nn.Dropout(0.0),
+        nn.BatchNorm1d(2, track_running_stats=False),
+        nn.InstanceNorm1d(2),
+        nn.LayerNorm(2),
+        nn.GRU(2, 2),
+        nn.Linear(2, 2),
+    ]
+    assert [depends(module) for module in yes] == [True] * len(yes)
+    assert [depends(module) for module in no] == [False] * len(no)
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_looking_is_cheap_and_modules_may_be_added(added):
+    flags, model = _modes.ModeFlags(), nn.Sequential(nn.Linear(2, 2))
+    assert flags.bits(model) == TRAINING | GRADIENTS | TOLD
+    looked = []
+    original = flags._look
+    flags._look = lambda watched, model: (looked.append(watched.calls), original(watched, model))
+    if added:
+        model.append(nn.Dropout())
+    answers = [flags.bits(model) for _ in range(1000)]
+    assert len(looked) < 64 + 1000 / 16 + 2
+    assert (answers[-1] == TRAINING | SOME_TRAIN | GRADIENTS | TOLD) is added

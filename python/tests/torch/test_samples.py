@@ -1,0 +1,237 @@
+"""Samples: the first rows of what goes into models and losses, as they were when the call was made."""
+
+from __future__ import annotations
+
+import cases
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from fake_session import DEFAULT_ROLES
+from luff._codes import GapReason, Role
+from luff.torch import _functional
+from torch import nn
+
+ROLES = DEFAULT_ROLES | {Role.SAMPLE}
+
+
+def array(tensor):
+    return tensor.detach().clone().numpy()
+
+
+@pytest.fixture
+def functional(monkeypatch):
+    """Wraps the functional losses as ``luff run`` does, for one test."""
+    for name in _functional._KINDS:
+        monkeypatch.setattr(F, name, getattr(F, name), raising=False)
+    monkeypatch.setattr(_functional, "_installed", False)
+    _functional.install()
+
+
+def train(model, loss_fn, data, keep=True):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    for x, y in data:
+        optimizer.zero_grad()
+        output = model(x)
+        seen.append((array(x), array(output), array(y)))
+        if keep:
+            loss_fn(output, y).backward()
+        else:
+            loss_fn(model[-1:](output) if False else output, y).backward()
+        del output
+        optimizer.step()
+    return seen
+
+
+def same(step, prefix, values):
+    for index, value in enumerate(values):
+        np.testing.assert_array_equal(step.values[f"sample/{prefix}_input_{index}"], value)
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_models_and_losses_from_the_first_step_on(watched, attached):
+    model = cases.net(0.0)
+    _, session = watched(ROLES, model=model if attached else None)
+    seen = train(model, nn.CrossEntropyLoss(), cases.batches())
+    assert len(session.train()) == len(seen)
+    for step, (x, output, y) in zip(session.train(), seen, strict=True):
+        same(step, "Sequential", [x])
+        same(step, "CrossEntropyLoss", [output, y])
+        assert not step.wholes
+    kinds = {name: (role, path, kind) for name, role, path, kind in session.tensors}
+    assert kinds["sample/Sequential_input_0"] == (Role.SAMPLE, "", "Sequential")
+    assert kinds["sample/CrossEntropyLoss_input_1"] == (Role.SAMPLE, "", "CrossEntropyLoss")
+
+
+def test_outputs_that_are_gone_by_the_first_backward_pass(watched):
+    _, session = watched(ROLES)
+    model = cases.net(0.0)
+    ((x, y),) = cases.batches(1)
+    expected = array(model(x))
+    model.zero_grad()
+    torch.manual_seed(0)
+    nn.CrossEntropyLoss()(model(x), y).backward()
+    for buffer in model.buffers():
+        del buffer
+    (step,) = session.train() or [session.open]
+    assert np.allclose(step.values["sample/CrossEntropyLoss_input_0"], expected, atol=1e-6)
+    np.testing.assert_array_equal(step.values["sample/CrossEntropyLoss_input_1"], array(y))
+
+
+def test_functional_losses_in_training_and_evaluation(watched, functional):
+    _, session = watched(ROLES)
+    model = cases.net(0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen, evaluated = [], []
+    for x, y in cases.batches(4):
+        model.train()
+        output = model(x)
+        seen.append((array(output), array(y)))
+        optimizer.zero_grad()
+        F.cross_entropy(target=y, input=output, label_smoothing=0.1).backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            output = model(x)
+            evaluated.append((array(x), array(output), array(y)))
+            F.cross_entropy(output, y)
+    model(x)
+    for step, values in zip(session.train(), seen, strict=True):
+        same(step, "CrossEntropyLoss", values)
+        assert [name for name in step.scalars if "oss" in name] == ["CrossEntropyLoss_output_0"]
+    for step, (x, *values) in zip(session.eval(), evaluated, strict=False):
+        same(step, "Sequential", [x])
+        same(step, "CrossEntropyLoss", values)
+
+
+def test_roots_found_by_the_graph(watched):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, _ in cases.batches(3):
+        optimizer.zero_grad()
+        y = torch.zeros(8, 3)
+        output = model(x)
+        torch._C._nn.mse_loss(output, y, 1).backward()
+        optimizer.step()
+        same(session.train()[-1], "MSELoss", [array(output), array(y)])
+
+
+def test_the_outermost_loss_counts_and_calls_are_numbered(watched, functional):
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.CrossEntropyLoss()
+
+        def forward(self, output, target):
+            return self.inner(output, target) + F.cross_entropy(output * 2, target)
+
+    _, session = watched(ROLES)
+    model, loss_fn = nn.Linear(6, 3), Mixed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in cases.batches(2):
+        optimizer.zero_grad()
+        output = model(x)
+        (loss_fn(output, y) + loss_fn(output + 1, 2 - y)).backward()
+        optimizer.step()
+        step = session.train()[-1]
+        same(step, "Mixed", [array(output), array(y), array(output + 1), array(2 - y)])
+        assert "sample/CrossEntropyLoss_input_0" not in step.values
+        assert {"Mixed_output_0", "Mixed_output_1"} <= set(step.scalars)
+
+
+def test_a_loss_with_parameters_is_a_loss(watched):
+    class ScaledLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, output, target):
+            return ((output - target) ** 2).mean() * self.scale
+
+    _, session = watched(ROLES)
+    model, loss_fn = nn.Linear(6, 3), ScaledLoss()
+    optimizer = torch.optim.SGD([*model.parameters(), *loss_fn.parameters()], lr=0.1)
+    for x, _ in cases.batches(3):
+        optimizer.zero_grad()
+        y, output = torch.zeros(8, 3), model(x)
+        loss = loss_fn(output, y)
+        loss.backward()
+        optimizer.step()
+        same(session.train()[-1], "ScaledLoss", [array(output), array(y)])
+        assert session.train()[-1].scalars["ScaledLoss_output_0"] == loss.item()
+        assert "ScaledLoss_scale" in session.train()[-1].values
+    with torch.no_grad():
+        loss_fn(model(x), y)
+        model(x)
+    assert session.eval()[0].scalars["ScaledLoss_output_0"] == loss_fn(model(x), y).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16])
+def test_large_values_are_their_first_rows(watched, dtype):
+    class Part(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x, small=None, options=None):
+            return (self.weight * x.sum()).sum()
+
+    _, session = watched(ROLES)
+    model = Part()
+    whole = (torch.arange(4000 * 40) % 251).reshape(40, 4000).to(dtype).t()  # neither contiguous
+    for _ in range(2):
+        model(whole, options={"wide": torch.zeros(1, 200_000)}, small=torch.ones(())).backward()
+        model.weight.grad = None
+    step = session.train()[0]
+    rows = (64 << 10) // (40 * whole.element_size())
+    got = step.values["sample/Part_input_0"]
+    assert got.shape == (min(rows, 4000), 40)
+    assert (got.astype(np.float64) == whole[:rows].to(torch.float64).numpy()).all()
+    assert step.wholes.get("sample/Part_input_0") == ([4000, 40] if rows < 4000 else None)
+    assert step.values["sample/Part_input_1"].shape == (1, 200_000)  # a row of at most 1 MiB
+    assert step.values["sample/Part_input_2"].size == 1
+
+
+def test_a_row_beyond_the_limit_and_what_has_no_memory_are_gaps(watched):
+    class Part(nn.Linear):
+        def forward(self, x, more):
+            return super().forward(torch.ones(1, 2)).sum()
+
+    _, session = watched(ROLES)
+    model = Part(2, 1)
+    model(torch.ones(1), torch.ones(1)).backward()
+    model(torch.zeros(2, 300_000), torch.ones(2, device="meta")).backward()
+    model(torch.ones(1), torch.ones(1)).backward()
+    reasons = dict(session.train()[1].gaps)
+    assert reasons["sample/Part_input_0"] == GapReason.TOO_MANY
+    assert reasons["sample/Part_input_1"] == GapReason.UNSUPPORTED
+
+
+def test_samples_of_one_call_have_the_same_rows(watched):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 500)
+    loss_fn = nn.CrossEntropyLoss()
+    for _ in range(2):
+        loss_fn(model(torch.randn(300, 6)), torch.randint(0, 500, (300,))).backward()
+    for step in [*session.train(), session.open]:
+        assert step.values["sample/CrossEntropyLoss_input_0"].shape == (32, 500)
+        assert step.values["sample/CrossEntropyLoss_input_1"].shape == (32,)
+        assert step.wholes["sample/CrossEntropyLoss_input_1"] == [300]
+
+
+def test_calls_are_bounded(watched):
+    _, session = watched(ROLES)
+    model, loss_fn = nn.Linear(6, 3), nn.CrossEntropyLoss()
+    for _ in range(2):
+        sum(loss_fn(model(torch.randn(8, 6)), torch.zeros(8, dtype=torch.long)) for _ in range(40)).backward()
+    names = [name for name in session.names if name.startswith("sample/")]
+    assert sum("Linear" in name for name in names) == 8
+    assert sum("Cross" in name for name in names) == 16
+
+
+def test_nothing_is_kept_where_nobody_asks(watched):
+    _, session = watched()
+    train(cases.net(0.0), nn.CrossEntropyLoss(), cases.batches())
+    assert not [name for name in session.names if name.startswith("sample/")]
