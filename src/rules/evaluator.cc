@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "luff/base/env.h"
+#include "rules/grouping.h"
 #include "rules/state_check.h"
 
 namespace luff::rules {
@@ -19,7 +20,16 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kMaxCheckpointBytes = 64ULL << 20;
 constexpr std::uint64_t kMaxFindingsBytes = 256ULL << 20;
 constexpr std::size_t kMaxOtherTensors = 20;
+constexpr std::size_t kMaxNotes = 16;
 constexpr int kCheckpointVersion = 1;
+
+// How much a rule has found out of the cause by now: its evidence `detail`.
+double DetailOf(const Finding& finding) {
+  for (const auto& [name, value] : finding.evidence) {
+    if (name == "detail") return value;
+  }
+  return 0;
+}
 
 class EvaluatorImpl final : public Evaluator {
  public:
@@ -31,7 +41,7 @@ class EvaluatorImpl final : public Evaluator {
   Status Start() {
     for (const Choice& choice : options_.choices) {
       LUFF_ASSIGN_OR_RETURN(std::unique_ptr<Rule> rule, choice.spec->make(choice.parameters));
-      running_.push_back({&choice, std::move(rule), 0});
+      running_.push_back({&choice, std::move(rule), 0, 0, {}});
     }
     if (options_.folder.empty()) return Status::Ok();
     LUFF_RETURN_IF_ERROR(env_.MakeDirectories(options_.folder));
@@ -52,19 +62,25 @@ class EvaluatorImpl final : public Evaluator {
       if (const Status status = trial.ReadStepRows(position_, &rows_); !status.ok()) {
         ++unreadable_;
       } else {
-        const StepView view{trial, rows_};
+        const StepView view{trial, rows_, position_};
         for (Running& running : running_) {
           if (running.position > position_) continue;
-          current_ = &running;
-          SinkOf sink(this);
+          SinkOf sink(this, &running);
           running.rule->OnStep(view, sink);
         }
+        TakeIn();
       }
       ++position_;
       ++done;
       for (Running& running : running_) running.position = std::max(running.position, position_);
       LUFF_RETURN_IF_ERROR(error_);
     }
+    for (Running& running : running_) {
+      SinkOf sink(this, &running);
+      running.rule->OnPause(sink);
+      TakeIn();
+    }
+    LUFF_RETURN_IF_ERROR(error_);
     const std::int64_t now = env_.NowMonotonicNs();
     if (last_checkpoint_ns_ == 0) last_checkpoint_ns_ = now;
     if (position_ >= checkpoint_position_ + static_cast<std::size_t>(options_.checkpoint_steps) ||
@@ -77,10 +93,10 @@ class EvaluatorImpl final : public Evaluator {
 
   Status Finish(const query::Trial& trial) override {
     for (Running& running : running_) {
-      current_ = &running;
-      SinkOf sink(this);
+      SinkOf sink(this, &running);
       running.rule->OnEnd(trial, sink);
     }
+    TakeIn();
     LUFF_RETURN_IF_ERROR(error_);
     // What is still so at the end is said once more, with its last step.
     for (Finding& finding : findings_) {
@@ -106,6 +122,7 @@ class EvaluatorImpl final : public Evaluator {
                          {"parameters", running.choice->parameters},
                          {"position", running.position},
                          {"suppressed", running.suppressed},
+                         {"notes", NotesAsJson(running)},
                          {"state", running.rule->SaveState()}});
       }
       json["rules"] = std::move(rules);
@@ -125,6 +142,16 @@ class EvaluatorImpl final : public Evaluator {
   [[nodiscard]] const std::vector<Finding>& findings() const noexcept override { return findings_; }
   [[nodiscard]] std::size_t steps_done() const noexcept override { return position_; }
   [[nodiscard]] std::size_t unreadable_steps() const noexcept override { return unreadable_; }
+  [[nodiscard]] std::size_t behind() const override {
+    std::size_t most = 0;
+    for (const Running& running : running_) most = std::max(most, running.rule->behind());
+    return most;
+  }
+  [[nodiscard]] std::vector<RuleNote> notes() const override {
+    std::vector<RuleNote> all;
+    for (const Running& running : running_) all.insert(all.end(), running.notes.begin(), running.notes.end());
+    return all;
+  }
   [[nodiscard]] std::size_t suppressed_findings() const noexcept override {
     std::size_t all = 0;
     for (const Running& running : running_) all += running.suppressed;
@@ -137,42 +164,78 @@ class EvaluatorImpl final : public Evaluator {
     std::unique_ptr<Rule> rule;
     std::size_t position;  // complete steps this rule has seen
     std::size_t suppressed = 0;
+    std::vector<RuleNote> notes;
+  };
+
+  /// What a rule has told at one step: a finding, or (healed) that one is over.
+  struct Told {
+    Running* by;
+    Finding finding;
+    bool healed;
   };
 
   class SinkOf final : public Sink {
    public:
-    explicit SinkOf(EvaluatorImpl* owner) : owner_(owner) {}
-    void Report(Finding finding) override { owner_->OnReport(std::move(finding)); }
-    void Heal(const std::string& cause, const std::string& tensor, std::int64_t step) override {
-      owner_->OnHeal(cause, tensor, step);
+    SinkOf(EvaluatorImpl* owner, Running* by) : owner_(owner), told_(&owner->told_), by_(by) {}
+    void Report(Finding finding) override {
+      finding.rule = by_->choice->spec->name;
+      told_->push_back({by_, std::move(finding), false});
     }
+    void Heal(const std::string& cause, const std::string& tensor, std::int64_t step) override {
+      Finding finding;
+      finding.rule = by_->choice->spec->name;
+      finding.cause = cause;
+      finding.tensor = tensor;
+      finding.last_step = step;
+      told_->push_back({by_, std::move(finding), true});
+    }
+
+    void Note(const std::string& text, bool failed) override { owner_->OnNote(by_, text, failed); }
 
    private:
     EvaluatorImpl* owner_;
+    std::vector<Told>* told_;
+    Running* by_;
   };
+
+  /// Takes in what the rules told at one step, what is closest to the cause first.
+  void TakeIn() {
+    std::stable_sort(told_.begin(), told_.end(), [](const Told& a, const Told& b) {
+      return TierOf(a.finding.rule) < TierOf(b.finding.rule);
+    });
+    for (Told& told : told_) {
+      if (told.healed) {
+        OnHeal(told.finding);
+      } else {
+        OnReport(*told.by, std::move(told.finding));
+      }
+    }
+    told_.clear();
+  }
 
   [[nodiscard]] std::string CheckpointPath() const { return options_.folder + "/checkpoint.json"; }
   [[nodiscard]] std::string FindingsPath() const { return options_.folder + "/findings.jsonl"; }
 
-  Finding* OpenFinding(const std::string& cause, const std::string& tensor) {
-    const std::string& rule = current_->choice->spec->name;
+  Finding* OpenFinding(const Finding& like) {
     for (auto it = findings_.rbegin(); it != findings_.rend(); ++it) {
-      if (!it->healed && it->rule == rule && it->cause == cause && it->tensor == tensor) return &*it;
+      if (!it->healed && it->rule == like.rule && it->cause == like.cause && it->tensor == like.tensor)
+        return &*it;
     }
     return nullptr;
   }
 
-  void OnReport(Finding finding) {
-    finding.rule = current_->choice->spec->name;
+  void OnReport(Running& by, Finding finding) {
     if (finding.other_tensors.size() > kMaxOtherTensors) {
       finding.other_count += finding.other_tensors.size() - kMaxOtherTensors;
       finding.other_tensors.resize(kMaxOtherTensors);
     }
-    if (Finding* open = OpenFinding(finding.cause, finding.tensor)) {
-      const bool worse = finding.severity > open->severity;
+    if (Finding* open = OpenFinding(finding)) {
+      const bool worse = finding.severity > open->severity ||
+                         (finding.severity == open->severity && DetailOf(finding) > DetailOf(*open));
       open->last_step = std::max(open->last_step, finding.last_step);
       if (worse) {
         finding.id = open->id;
+        finding.leader = open->leader;
         finding.step = open->step;
         finding.global_step = open->global_step;
         finding.update = open->update;
@@ -191,22 +254,54 @@ class EvaluatorImpl final : public Evaluator {
     std::size_t of_rule = 0;
     for (const Finding& known : findings_) of_rule += known.rule == finding.rule ? 1 : 0;
     if (of_rule >= options_.max_findings_per_rule) {
-      ++current_->suppressed;
+      ++by.suppressed;
       return;
     }
     finding.id = FindingId(finding.rule, finding.cause, finding.tensor, finding.step);
     next_update_[finding.id] =
         finding.last_step + std::max<std::int64_t>(100, finding.last_step - finding.since_step);
+    finding.leader = LeaderOf(finding, findings_);
     findings_.push_back(std::move(finding));
     Remember(Write(findings_.back(), "new"));
+    if (findings_.back().leader.empty()) Lead(findings_.size() - 1);
   }
 
-  void OnHeal(const std::string& cause, const std::string& tensor, std::int64_t step) {
-    Finding* open = OpenFinding(cause, tensor);
+  /// Findings told before that follow from a new one: they stand beneath it from now on.
+  void Lead(std::size_t place) {
+    const Finding leader = findings_[place];
+    for (std::size_t i = 0; i < place; ++i) {
+      if (!TakesOver(leader, findings_[i])) continue;
+      for (Finding& follower : findings_) {
+        if (follower.leader != findings_[i].id) continue;
+        follower.leader = leader.id;
+        Remember(Write(follower, "update"));
+      }
+      findings_[i].leader = leader.id;
+      Remember(Write(findings_[i], "update"));
+    }
+  }
+
+  void OnHeal(const Finding& like) {
+    Finding* open = OpenFinding(like);
     if (open == nullptr) return;
     open->healed = true;
-    open->last_step = std::max(open->last_step, step);
+    open->last_step = std::max(open->last_step, like.last_step);
     Remember(Write(*open, "healed"));
+  }
+
+  void OnNote(Running* by, const std::string& text, bool failed) {
+    std::vector<RuleNote>& notes = by->notes;
+    const bool known =
+        std::any_of(notes.begin(), notes.end(), [&](const RuleNote& note) { return note.text == text; });
+    if (known || notes.size() >= kMaxNotes) return;
+    notes.push_back({by->choice->spec->name, text, failed});
+    if (options_.on_note) options_.on_note(notes.back());
+  }
+
+  static Json NotesAsJson(const Running& running) {
+    Json notes = Json::array();
+    for (const RuleNote& note : running.notes) notes.push_back({{"text", note.text}, {"failed", note.failed}});
+    return notes;
   }
 
   void Remember(Status status) {
@@ -253,6 +348,11 @@ class EvaluatorImpl final : public Evaluator {
           }
           running.position = saved.at("position").get<std::size_t>();
           running.suppressed = saved.at("suppressed").get<std::size_t>();
+          for (const Json& note : saved.value("notes", Json::array())) {
+            if (running.notes.size() >= kMaxNotes) break;
+            running.notes.push_back(
+                {spec.name, note.at("text").get<std::string>(), note.at("failed").get<bool>()});
+          }
           loaded.insert(spec.name);
         }
       }
@@ -271,6 +371,7 @@ class EvaluatorImpl final : public Evaluator {
         LUFF_ASSIGN_OR_RETURN(running.rule, running.choice->spec->make(running.choice->parameters));
         running.position = 0;
         running.suppressed = 0;
+        running.notes.clear();
       }
       findings_.clear();
       whole_checkpoint_ = false;
@@ -301,7 +402,7 @@ class EvaluatorImpl final : public Evaluator {
   const Listener listener_;
   Env& env_;
   std::vector<Running> running_;
-  Running* current_ = nullptr;
+  std::vector<Told> told_;  // at the step that is being judged
   std::vector<Finding> findings_;
   std::map<std::string, std::int64_t> written_last_, next_update_;  // by id
   std::multiset<std::string> replayed_;

@@ -13,6 +13,13 @@
 
 namespace luff::rules {
 
+/// What a rule says of itself: it raised, was set aside, or lacked data.
+struct RuleNote {
+  std::string rule;
+  std::string text;
+  bool failed = false;  // it did not judge all of the run
+};
+
 struct EvaluatorOptions {
   /// Folder for checkpoint.json and findings.jsonl (created, mode 0700); "" keeps everything in memory.
   std::string folder;
@@ -20,6 +27,7 @@ struct EvaluatorOptions {
   std::int64_t checkpoint_steps = 2000;    // a checkpoint after so many steps,
   double checkpoint_seconds = 10.0;        // or so many seconds, whichever comes first
   std::size_t max_findings_per_rule = 64;  // beyond: counted, not written
+  std::function<void(const RuleNote&)> on_note = {};  // called for each new one
 };
 
 /// Runs rules over the complete steps of a trial, each step once and in order.
@@ -52,6 +60,10 @@ class Evaluator {
   /// All findings so far in the order they were first seen, in their newest form.
   [[nodiscard]] virtual const std::vector<Finding>& findings() const noexcept = 0;
   [[nodiscard]] virtual std::size_t steps_done() const noexcept = 0;
+  /// Steps that the slowest rule of the user's has yet to judge; Advance goes on with them. Finish waits.
+  [[nodiscard]] virtual std::size_t behind() const = 0;
+  /// In the order in which they came, at most 16 of a rule.
+  [[nodiscard]] virtual std::vector<RuleNote> notes() const = 0;
   [[nodiscard]] virtual std::size_t unreadable_steps() const noexcept = 0;
   [[nodiscard]] virtual std::size_t suppressed_findings() const noexcept = 0;
 };

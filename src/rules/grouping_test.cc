@@ -1,0 +1,79 @@
+#include "rules/grouping.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+Finding Made(const char* rule, std::int64_t step, const char* leader = "") {
+  Finding finding;
+  finding.id = std::string(rule) + "@" + std::to_string(step);
+  finding.rule = rule;
+  finding.step = finding.global_step = finding.since_step = step;
+  finding.leader = leader;
+  return finding;
+}
+
+TEST(Grouping, ASymptomFollowsFromTheMistake_NotFromAnotherSymptom) {
+  const std::vector<Finding> known = {Made("GradientNotCleared", 3), Made("DeadRelu", 30)};
+  EXPECT_EQ(LeaderOf(Made("LossNotDecreasing", 90), known), "GradientNotCleared@3");
+  EXPECT_EQ(LeaderOf(Made("NonFinite", 40), known), "GradientNotCleared@3");
+  EXPECT_EQ(LeaderOf(Made("DeadRelu", 2), {}), "");
+}
+
+TEST(Grouping, MistakesStandSideBySide_AndWhatSpeaksOfItselfAloneStaysAlone) {
+  const std::vector<Finding> known = {Made("InputScale", 3), Made("LossShapeMismatch", 3)};
+  EXPECT_EQ(LeaderOf(Made("LossShapeMismatch", 4), known), "");
+  EXPECT_EQ(LeaderOf(Made("Overfit", 400), known), "");
+  EXPECT_EQ(LeaderOf(Made("MyOwnRule", 400), known), "");
+}
+
+TEST(Grouping, WhatStandsStillDoesNotFollowFromWhatBlowsUp_UnlessTheCauseDoesBoth) {
+  EXPECT_EQ(LeaderOf(Made("NonFinite", 50), std::vector{Made("HighDropout", 1)}), "");
+  EXPECT_EQ(LeaderOf(Made("NoBetterThanConstant", 50), std::vector{Made("HighDropout", 1)}), "HighDropout@1");
+  EXPECT_EQ(LeaderOf(Made("DeadRelu", 50), std::vector{Made("NonFinite", 40)}), "NonFinite@40");
+}
+
+TEST(Grouping, HealedFindingsForecastsAndFollowersLeadNobody) {
+  std::vector<Finding> known = {Made("NonFinite", 1)};
+  known[0].healed = true;
+  EXPECT_EQ(LeaderOf(Made("DeadRelu", 5), known), "");
+  known[0].healed = false;
+  known[0].forecast = true;
+  EXPECT_EQ(LeaderOf(Made("DeadRelu", 5), known), "");
+  EXPECT_EQ(LeaderOf(Made("DeadRelu", 5), std::vector{Made("NonFinite", 1, "InputScale@0")}), "");
+}
+
+TEST(Grouping, AMistakeThatIsFoundLateTakesOverWhatBeganAfterIt) {
+  Finding mistake = Made("RegularizationDominates", 20);
+  mistake.since_step = 0;
+  EXPECT_TRUE(TakesOver(mistake, Made("WeightUpdateRatio", 8)));
+  EXPECT_FALSE(TakesOver(Made("RegularizationDominates", 20), Made("WeightUpdateRatio", 8)));  // began later
+  EXPECT_FALSE(TakesOver(Made("LossNotDecreasing", 20), Made("WeightUpdateRatio", 30)));
+}
+
+TEST(Grouping, InARun_TheLeaderIsWrittenIntoTheFollower) {
+  testing::FakeTrial trial;
+  for (int step = 0; step < 400; ++step) {
+    trial.Step().Loss(step < 100 ? 1.0 : 1e6).Tensor("w", format::Role::kWeight, {1, 2});
+  }
+  EvaluatorOptions options;
+  options.choices = ParseChoices("ExplodingTensor,LossNotDecreasing", ParameterSet::kLuff).value();
+  auto evaluator = Evaluator::Open(options, nullptr).value();
+  ASSERT_TRUE(evaluator->Advance(trial, 1000).ok());
+  ASSERT_TRUE(evaluator->Finish(trial).ok());
+  const auto& findings = evaluator->findings();
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[0].rule, "ExplodingTensor");
+  EXPECT_EQ(findings[0].leader, "");
+  EXPECT_EQ(findings[1].rule, "LossNotDecreasing");
+  EXPECT_EQ(findings[1].leader, findings[0].id);
+}
+
+}  // namespace
+}  // namespace luff::rules
