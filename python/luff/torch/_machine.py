@@ -23,6 +23,7 @@ from luff._hook import Guard, Session, StepClock
 from luff.torch._batch import batch_hash
 from luff.torch._called import CalledModels
 from luff.torch._given import Given
+from luff.torch._kept import KeptGradients
 from luff.torch._losses import Losses
 from luff.torch._memory import read_scalar
 from luff.torch._modes import ModeFlags
@@ -36,7 +37,7 @@ __all__ = ["Machine"]
 
 _TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
-_ZERO_GRAD = int(EventKind.ZERO_GRAD)
+_ZERO_GRAD, _GRADIENT_KEPT = int(EventKind.ZERO_GRAD), int(EventKind.GRADIENT_KEPT)
 _MODE_CHANGE, _OPTIMIZER_STEP = int(EventKind.MODE_CHANGE), int(EventKind.OPTIMIZER_STEP)
 _INPUT, _OUTPUT, _GRADIENT = int(Role.INPUT), int(Role.OUTPUT), int(Role.GRADIENT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
@@ -55,6 +56,7 @@ class Machine:
         self.session: Session | None = None
         self.recorder: Recorder | None = None
         self.modules: ModuleCapture | None = None
+        self.kept: KeptGradients | None = None
         self.step: Step | None = None
         self.suspended: Step | None = None
         self.forced: int | None = None  # mode set by hand
@@ -113,6 +115,7 @@ class Machine:
             self.session = session
             self.recorder = Recorder(session, self.names)
             self.modules = ModuleCapture(session, self.recorder.layouts, self.names)
+            self.kept = KeptGradients(session)
             for reference in self._optimizers:
                 optimizer = reference()
                 if optimizer is not None:
@@ -322,17 +325,16 @@ class Machine:
 
     def backward_begins(self, roots: list[Any]) -> None:
         """A backward pass begins: what came before it was training."""
-        opened = self.session is None
         if self.ensure_session() is None:
             return
-        if opened:
-            self.name_now()  # the first step's events and samples are told with names
         step = self._train_step()
         if self.recorder is not None and self.recorder.stale:
             self.name_now()
         self._decide(step)
         if len(roots) == 1:
             self.losses.root(step, roots[0])
+        if self.kept is not None:
+            self.kept.backward_begins()
 
     def _train_step(self) -> Step:
         """The TRAIN step that a backward pass or an update belongs to."""
@@ -380,6 +382,8 @@ class Machine:
         if step is None or self.session is None or self.recorder is None:
             return
         self.event(_BACKWARD)
+        if self.kept is not None:
+            self.kept.backward_ended()
         unmanaged = self._blind or not self.recorder.count()
         if unmanaged or self.closure_depth:
             self._weights(step)
@@ -404,6 +408,9 @@ class Machine:
             self._decide(step)
         if step.update < 0:
             step.update = self.clock.update_of(record.number)
+        kept = self.kept.update_begins(record) if self.kept is not None else 0
+        if kept:
+            self.event(_GRADIENT_KEPT, record.number, kept)
         if not step.weights_done:
             self._weights(step)
         self.gradients(record, optimizer)
@@ -450,6 +457,8 @@ class Machine:
         else:
             self.clock.updates[record.number] = self.clock.update_of(record.number) + 1
             self.event(_OPTIMIZER_STEP, record.number)
+            if self.kept is not None and not in_backward:
+                self.kept.update_ended(record, optimizer)
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         self.recorder.states()
         step.updated, step.direct = True, False
