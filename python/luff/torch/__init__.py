@@ -99,6 +99,7 @@ def attach(
         settings = loss_settings(loss_fn) if isinstance(loss_fn, _torch.nn.Module) else {"functional": True}
         hook.machine.recorder.losses[name] = settings
     hooks.add(hook)
+    hook.guarded("model", hook.machine.called.root, model)
     hook.guarded("names", hook.machine.name_now)
     return hook
 

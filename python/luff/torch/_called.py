@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from luff.torch._names import Names, topmost
+from luff.torch._names import topmost
 
 __all__ = ["CalledModels", "is_loss"]
 
@@ -24,11 +24,11 @@ def is_loss(module: Any) -> bool:
 class CalledModels:
     """The models that a training calls. Holds weak references only."""
 
-    def __init__(self, names: Names) -> None:
-        self._names = names
+    def __init__(self) -> None:
         self._called: dict[int, Any] = {}
         self._parameterless: dict[int, tuple[Any, bool]] = {}
-        self.unnamed = False  # a model was called that has no name yet
+        self._roots: dict[int, Any] = {}
+        self.fresh = False  # a model was called for the first time: names and tables have to be made again
 
     def has_parameters(self, module: Any) -> bool:
         """False for losses, metrics, activations: modules that are no models."""
@@ -56,7 +56,12 @@ class CalledModels:
         if len(self._called) > _LIMIT:
             self._called.clear()
         self._called[id(module)] = (weakref.ref(module), weakref.ref(root), loss)
-        self.unnamed = self.unnamed or self._names.module(root) is None
+        seen = self._roots.get(id(root))
+        if seen is None or seen() is not root:
+            if len(self._roots) > _LIMIT:
+                self._roots.clear()
+            self._roots[id(root)] = weakref.ref(root)
+            self.fresh = True
         return None if loss else root
 
     def models(self) -> list[Any]:

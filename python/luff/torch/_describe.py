@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from luff.torch._names import Names, class_name
@@ -60,6 +60,7 @@ def describe(
     optimizers: Iterable[tuple[int, str, Any]],
     schedulers: Iterable[Any],
     losses: Iterable[tuple[str, dict[str, Any]]],
+    called: Container[int],
 ) -> str:
     """The document as JSON.
 
@@ -73,6 +74,8 @@ def describe(
         Learning rate schedulers that have stepped.
     losses
         (class name, settings) of the losses seen.
+    called
+        Ids of the parameters of the models that were called.
     """
     optimizers = list(optimizers)
     group_of: dict[int, tuple[str, int]] = {}
@@ -146,6 +149,9 @@ def describe(
                     {"settings": _numbers(group), "parameters": len(group["params"])}
                     for group in optimizer.param_groups
                 ],
+                "foreign": sum(
+                    id(p) not in called for group in optimizer.param_groups for p in group["params"]
+                ),
             }
         )
     for scheduler in schedulers:

@@ -1,9 +1,9 @@
 """Gradients that nobody has cleared: an update that uses, once more, what the last one has used.
 
-As an update ends, a few gradients are remembered: the tensor, its version, a hash of its first bytes. Where a backward pass
-finds the very same ones and adds to them, and the next update uses the sum, they were kept. What is cleared, replaced or set
-anew in between is not: neither while gradients are accumulated over several backward passes, nor where another model's loss
-leaves gradients that are cleared before their own.
+As an update ends, a few gradients are remembered: the tensor, its version, a hash of its first bytes. Where a
+backward pass finds the very same ones and adds to them, and the next update uses the sum, they were kept. What is
+cleared, replaced or set anew in between is not: neither while gradients are accumulated over several backward passes,
+nor where another model's loss leaves gradients that are cleared before their own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import weakref
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from luff._codes import DType, EventKind, GapReason, Mode, Role
 from luff.torch import _loss
 from luff.torch._called import is_loss
 from luff.torch._describe import loss_settings
-from luff.torch._memory import DTYPE_CODES, read_scalar
+from luff.torch._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch._modules import tensors_in
 from luff.torch._step import Step
 
@@ -178,8 +177,7 @@ class Losses:
     def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
         """A gradient scaler has multiplied a loss."""
         self.last_scaled = (weakref.ref(result), value)
-        bits = 0 if scale is None else struct.unpack("<Q", struct.pack("<d", scale))[0]
-        self._machine.event(int(EventKind.SCALE_LOSS), codes.NO_ID, bits)
+        self._machine.event(int(EventKind.SCALE_LOSS), codes.NO_ID, 0 if scale is None else float_bits(scale))
 
     def root(self, step: Step, root: Any) -> None:
         """The root of a backward pass: the loss, unless a loss module's call has told already."""

@@ -22,8 +22,8 @@ from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Guard, Session, StepClock
 from luff.torch._batch import batch_hash
 from luff.torch._called import CalledModels
+from luff.torch._evidence import Evidence
 from luff.torch._given import Given
-from luff.torch._kept import KeptGradients
 from luff.torch._losses import Losses
 from luff.torch._memory import read_scalar
 from luff.torch._modes import ModeFlags
@@ -37,7 +37,7 @@ __all__ = ["Machine"]
 
 _TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
-_ZERO_GRAD, _GRADIENT_KEPT = int(EventKind.ZERO_GRAD), int(EventKind.GRADIENT_KEPT)
+_ZERO_GRAD = int(EventKind.ZERO_GRAD)
 _MODE_CHANGE, _OPTIMIZER_STEP = int(EventKind.MODE_CHANGE), int(EventKind.OPTIMIZER_STEP)
 _INPUT, _OUTPUT, _GRADIENT = int(Role.INPUT), int(Role.OUTPUT), int(Role.GRADIENT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
@@ -56,7 +56,6 @@ class Machine:
         self.session: Session | None = None
         self.recorder: Recorder | None = None
         self.modules: ModuleCapture | None = None
-        self.kept: KeptGradients | None = None
         self.step: Step | None = None
         self.suspended: Step | None = None
         self.forced: int | None = None  # mode set by hand
@@ -65,6 +64,7 @@ class Machine:
         self.stop = 0  # 2: leave now
         self.losses = Losses(self)
         self.samples = Samples(self)
+        self.evidence = Evidence(self)
         self.saved_hooks = False  # saved-tensor hooks were in use since the last step
         self._opener = opener
         self._eager = eager
@@ -72,7 +72,7 @@ class Machine:
         self.given = Given(self)
         self.waiting_evals: deque[list[tuple[int, float]]] = deque()
         self._optimizers: list[Any] = []  # made before the session was opened
-        self.called = CalledModels(names)
+        self.called = CalledModels()
         self._modes = ModeFlags()
         self._trains_in_eval: dict[int, Any] = {}
         self._last_mode = 0
@@ -115,7 +115,7 @@ class Machine:
             self.session = session
             self.recorder = Recorder(session, self.names)
             self.modules = ModuleCapture(session, self.recorder.layouts, self.names)
-            self.kept = KeptGradients(session)
+            self.evidence.opened(session)
             for reference in self._optimizers:
                 optimizer = reference()
                 if optimizer is not None:
@@ -189,8 +189,8 @@ class Machine:
         Returns what captures the model's modules, if anything is due; False if the module is no model.
         """
         root = self.called.root(module)
-        if self.called.unnamed and self.recorder is not None:
-            self.recorder.stale, self.called.unnamed = True, False
+        if self.called.fresh and self.recorder is not None:
+            self.recorder.stale, self.called.fresh = True, False
         if root is None:
             return False
         if self._eager and self.session is None:
@@ -333,8 +333,7 @@ class Machine:
         self._decide(step)
         if len(roots) == 1:
             self.losses.root(step, roots[0])
-        if self.kept is not None:
-            self.kept.backward_begins()
+        self.evidence.backward_begins(roots)
 
     def _train_step(self) -> Step:
         """The TRAIN step that a backward pass or an update belongs to."""
@@ -382,8 +381,7 @@ class Machine:
         if step is None or self.session is None or self.recorder is None:
             return
         self.event(_BACKWARD)
-        if self.kept is not None:
-            self.kept.backward_ended()
+        self.evidence.backward_ended()
         unmanaged = self._blind or not self.recorder.count()
         if unmanaged or self.closure_depth:
             self._weights(step)
@@ -408,9 +406,7 @@ class Machine:
             self._decide(step)
         if step.update < 0:
             step.update = self.clock.update_of(record.number)
-        kept = self.kept.update_begins(record) if self.kept is not None else 0
-        if kept:
-            self.event(_GRADIENT_KEPT, record.number, kept)
+        self.evidence.update_begins(record)
         if not step.weights_done:
             self._weights(step)
         self.gradients(record, optimizer)
@@ -457,8 +453,7 @@ class Machine:
         else:
             self.clock.updates[record.number] = self.clock.update_of(record.number) + 1
             self.event(_OPTIMIZER_STEP, record.number)
-            if self.kept is not None and not in_backward:
-                self.kept.update_ended(record, optimizer)
+            self.evidence.update_ended(record, optimizer, in_backward)
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         self.recorder.states()
         step.updated, step.direct = True, False
@@ -530,6 +525,7 @@ class Machine:
                 self._flush(step)
             if self.guard.unreported:
                 self.guard.report(session)
+            self.evidence.publish(step, session)
             update = step.update if step.update >= 0 else self.clock.latest_update()
             session.end_step(step.mode, self.clock.global_step, self.clock.mode_steps[step.mode], update)
             self.clock.advance(step.mode)

@@ -7,6 +7,7 @@ no wrapper whose data lie elsewhere).
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from luff._codes import DType
 from luff._hook import Session
 
-__all__ = ["Layouts", "local_part", "read_scalar"]
+__all__ = ["Layouts", "float_bits", "local_part", "read_scalar"]
 
 
 def _dtype_codes() -> dict[torch.dtype, int]:
@@ -181,11 +182,14 @@ def read_scalar(tensor: Any) -> float | None:
         bits = ctypes.c_uint16.from_address(address).value << 16
         return float(ctypes.c_float.from_buffer(ctypes.c_uint32(bits)).value)
     if tensor.dtype is torch.float16:
-        import struct
-
         return float(struct.unpack("e", ctypes.string_at(address, 2))[0])
     if tensor.dtype is torch.int64:
         return float(ctypes.c_int64.from_address(address).value)
     if tensor.dtype is torch.int32:
         return float(ctypes.c_int32.from_address(address).value)
     return None
+
+
+def float_bits(value: float) -> int:
+    """Bits of a float64, as events carry it."""
+    return int(struct.unpack("<Q", struct.pack("<d", value))[0])

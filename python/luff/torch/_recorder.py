@@ -63,6 +63,7 @@ class Recorder:
         self._all_gradients: Table | None = None
         self._numbers_of: dict[str, int] = {}
         self._descriptions = 0
+        self._of_called: set[int] = set()  # ids of the parameters of models that were called
         self._replicas: frozenset[int] = frozenset()
         self.stale = True  # names and tables have to be made again
 
@@ -111,6 +112,8 @@ class Recorder:
         self._replicas = replicas()
         living = self.living()
         held = [(record, parameters_of(optimizer)) for record, optimizer in living]
+        called = list(called)
+        self._of_called = {id(parameter) for model in called for parameter in model.parameters()}
         self.names.name_all(called, [p for _, parameters in held for p in parameters])
         owners: dict[int, tuple[Any, int]] = {}
         owned_by: dict[int, tuple[str, str]] = {}
@@ -156,7 +159,7 @@ class Recorder:
         self._descriptions += 1
         optimizers = [(record.number, record.name, optimizer) for record, optimizer in self.living()]
         schedulers = [s for s in (reference() for reference in self.schedulers) if s is not None]
-        text = describe(self.names, optimizers, schedulers, self.losses.items())
+        text = describe(self.names, optimizers, schedulers, self.losses.items(), self._of_called)
         self.session.set_document("model", text)
 
     def _own(

@@ -24,6 +24,7 @@ class Step:
     update = -1
     updated = False
     may_train = False  # eval mode, but with gradients: a backward pass would make it a TRAIN step
+    clips = 0  # calls that clipped gradients
     samples = False  # takes samples
     root: Any = None  # weak reference to the model that an EVAL step called
 

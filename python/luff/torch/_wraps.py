@@ -34,6 +34,7 @@ class _Local(threading.local):
     inside = 0  # 1: within a model's call; 2: and its modules are captured
     capture: Any = None
     scheduling = False
+    loading = False
     updates = 0  # optimizer steps seen by this thread
     in_loss = False  # a loss is being computed; what it calls is a part of it
 
@@ -54,6 +55,7 @@ def install() -> None:
     _wrap_schedulers()
     _wrap_scaler()
     _wrap_clipping()
+    _wrap_load_state_dict()
     _wrap_saved_hooks()
     os.register_at_fork(after_in_child=_after_fork)
     _wrap_module_call()
@@ -380,8 +382,6 @@ def _wrap_clipping() -> None:
 
 
 def _clipping(original: Callable[..., Any]) -> Callable[..., Any]:
-    import struct
-
     @functools.wraps(original)
     def clip(parameters: Any, limit: Any = None, *args: Any, **kwargs: Any) -> Any:
         given = kwargs if limit is None else {**kwargs}
@@ -393,13 +393,32 @@ def _clipping(original: Callable[..., Any]) -> Callable[..., Any]:
         if not is_compiling() and hooks.living:
             hook = hooks.current()
             if hook is not None and hook.live and not hook.asleep:
-                value = limit if limit is not None else kwargs.get("max_norm", kwargs.get("clip_value", 0.0))
-                bits = (
-                    struct.unpack("<Q", struct.pack("<d", float(value)))[0]
-                    if isinstance(value, int | float)
-                    else 0
-                )
-                hook.guarded("clip", hook.machine.event, int(EventKind.CLIP_GRAD), codes.NO_ID, bits)
+                value = limit if limit is not None else kwargs.get("max_norm", kwargs.get("clip_value"))
+                hook.guarded("clip", hook.machine.evidence.clipped, value, result)
         return result
 
     return clip
+
+
+# Checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def _wrap_load_state_dict() -> None:
+    original = torch.nn.Module.load_state_dict
+
+    @functools.wraps(original)
+    def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or not hooks.living or local.loading:
+            return original(self, state_dict, *args, **kwargs)
+        local.loading = True
+        try:
+            result = original(self, state_dict, *args, **kwargs)
+        finally:
+            local.loading = False
+        hook = hooks.of_module(self)
+        if hook is not None and hook.live and not hook.asleep:
+            strict = args[0] if args else kwargs.get("strict", True)
+            hook.guarded("load", hook.machine.evidence.loads.loaded, self, state_dict, strict, result)
+        return result
+
+    torch.nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]

@@ -1,0 +1,90 @@
+"""What rules need beyond tensors: gradients kept, leaves reached, checkpoints, clipping (docs/spec/evidence.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from luff import _codes as codes
+from luff._codes import EventKind, Mode, Role
+from luff._hook import Session
+from luff.torch._kept import KeptGradients
+from luff.torch._loads import Loads
+from luff.torch._memory import float_bits, read_scalar
+from luff.torch._reach import Reach
+from luff.torch._recorder import OptimizerRecord
+from luff.torch._step import Step
+
+if TYPE_CHECKING:
+    from luff.torch._machine import Machine
+
+__all__ = ["Evidence"]
+
+_TRAIN, _SETTING = int(Mode.TRAIN), int(Role.OPTIMIZER_SETTING)
+_CLIP_GRAD, _GRADIENT_KEPT = int(EventKind.CLIP_GRAD), int(EventKind.GRADIENT_KEPT)
+_MAX_CLIPS = 8  # of one step
+
+
+class Evidence:
+    """Tells a machine's session of it; works under its lock and guard."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._kept: KeptGradients | None = None
+        self._reach = Reach()
+        self.loads = Loads()
+
+    def opened(self, session: Session) -> None:
+        """The session is open."""
+        self._kept = KeptGradients(session)
+
+    def backward_begins(self, roots: list[Any]) -> None:
+        """A backward pass begins; its graph still stands."""
+        if self._kept is not None:
+            self._kept.backward_begins()
+        clock = self._machine.clock
+        step = clock.mode_steps[_TRAIN] - clock.first_train_step
+        if self._reach or not step & (step - 1):
+            self._reach.begins(step, roots, self._machine.called.models())
+
+    def backward_ended(self) -> None:
+        """A backward pass has ended."""
+        if self._kept is not None:
+            self._kept.backward_ended()
+        if self._reach:
+            self._reach.ended(self._machine.called.models())
+
+    def update_begins(self, record: OptimizerRecord) -> None:
+        """An optimizer is about to use its gradients."""
+        count = 0 if self._kept is None else self._kept.update_begins(record)
+        if count:
+            self._machine.event(_GRADIENT_KEPT, record.number, count)
+
+    def update_ended(self, record: OptimizerRecord, optimizer: Any, in_backward: bool) -> None:
+        """An optimizer has used its gradients."""
+        if in_backward:
+            self._reach.spoiled = True
+        elif self._kept is not None:
+            self._kept.update_ended(record, optimizer)
+
+    def clipped(self, limit: Any, norm: Any) -> None:
+        """Gradients were clipped. `norm`: the total norm before, of a function that returns it."""
+        machine, step = self._machine, self._machine.step
+        value = float(limit) if isinstance(limit, int | float) else read_scalar(limit)
+        machine.event(_CLIP_GRAD, codes.NO_ID, 0 if value is None else float_bits(value))
+        session, recorder = machine.session, machine.recorder
+        if session is None or recorder is None or step is None or not (step.begun and step.decided):
+            return
+        step.clips += 1
+        if step.clips > _MAX_CLIPS:
+            return
+        suffix = "" if step.clips == 1 else f"_{step.clips}"
+        for name, number in (("norm", read_scalar(norm)), ("limit", value)):
+            if number is not None:
+                session.scalar(recorder.number(f"clip/{name}{suffix}", _SETTING), number)
+
+    def publish(self, step: Step, session: Session) -> None:
+        """A step ends."""
+        if self.loads:
+            self.loads.tell(session)
+        if self._reach and step.mode == _TRAIN and self._machine.recorder is not None:
+            self._reach.tell(session, self._machine.names, self._machine.recorder.living())

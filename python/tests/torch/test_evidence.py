@@ -1,0 +1,234 @@
+"""What backward passes reach, what checkpoints fitted, how gradients were clipped."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+
+import cases
+import pytest
+import torch
+import torch.nn.functional as F
+from luff.torch import _loads, _reach
+from luff.torch._loads import Loads
+from torch import nn
+
+
+def told(session, kind):
+    return [event for event in session.json_events if event["kind"] == kind]
+
+
+def train(model, steps=5, loss_of=None, parameters=None):
+    optimizer = torch.optim.SGD(parameters or [p for p in model.parameters() if p.requires_grad], lr=0.01)
+    for x, y in cases.batches(steps):
+        optimizer.zero_grad()
+        (loss_of or F.cross_entropy)(model(x), y).backward()
+        optimizer.step()
+
+
+# What backward passes reach ----------------------------------------------------------------------------------------
+
+
+def test_parameters_without_gradient(watched):
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.cut, self.unused = nn.Linear(6, 3), nn.Linear(6, 6), nn.Linear(2, 2)
+            self.frozen = nn.Linear(2, 2).requires_grad_(False)
+
+        def forward(self, x):
+            return self.used(self.cut(x).detach())
+
+    _, session = watched()
+    train(Half(), steps=10)
+    events = told(session, "reach")
+    assert len(events) == 5  # at steps 0, 1, 2, 4, 8
+    for event in events:
+        assert event["without_gradient"] == [
+            "Half_cut.weight",
+            "Half_cut.bias",
+            "Half_unused.weight",
+            "Half_unused.bias",
+        ]
+        assert (event["without_gradient_count"], event["reached_count"], event["foreign"]) == (4, 2, [])
+
+
+def test_leaves_that_belong_to_no_model(watched):
+    class Loose(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+            self.scale = torch.ones(6, requires_grad=True)
+            self.listed = [nn.Linear(6, 6)]
+
+        def forward(self, x):
+            fresh = torch.zeros(8, 6, requires_grad=True)  # not the same from step to step
+            return self.head(self.listed[0](x * self.scale + fresh))
+
+    _, session = watched()
+    model = Loose()
+    train(model, parameters=[*model.parameters(), *model.listed[0].parameters()])
+    first, *later = told(session, "reach")
+    assert first["foreign"] == []
+    assert len(later) == 3
+    for event in later:
+        found = {tuple(leaf["shape"]): leaf["optimizer"] for leaf in event["foreign"]}
+        assert found == {(6,): found[(6,)], (6, 6): "SGD"}
+        assert sorted(leaf["optimizer"] or "" for leaf in event["foreign"]) == ["", "SGD", "SGD"]
+    (optimizer,) = session.documents["model"]["optimizers"]
+    assert optimizer["foreign"] == 2
+
+
+def test_several_backward_passes_are_told_together(watched):
+    _, session = watched()
+    one, two = nn.Linear(6, 3), nn.Linear(6, 3)
+    optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.01)
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        outputs = one(x), two(x)
+        for output in outputs:
+            F.cross_entropy(output, y).backward()
+        optimizer.step()
+    assert [(e["without_gradient"], e["reached_count"]) for e in told(session, "reach")] == [([], 4)] * 3
+
+
+def test_gradients_freed_inside_the_backward_pass_are_not_missed(watched):
+    _, session = watched()
+    cases.CASES["optimizer_in_backward"]()
+    assert told(session, "reach") == []
+
+
+def test_an_optimizer_of_an_older_copy(watched):
+    import copy
+
+    _, session = watched()
+    old = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(old.parameters(), lr=0.1)
+    model = copy.deepcopy(old)
+    del old
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    (described,) = session.documents["model"]["optimizers"]
+    assert described["foreign"] == 2
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_an_optimizer_of_what_is_called_has_nothing_foreign(watched, attached):
+    models = [nn.Linear(6, 3), nn.Linear(6, 3)]
+    _, session = watched(model=models[0] if attached else None)
+    for model in models[: 1 if attached else 2]:
+        train(model)
+    assert {o["foreign"] for o in session.documents["model"]["optimizers"]} == {0}
+
+
+def test_the_walk_is_bounded_and_keeps_nothing_alive():
+    x = leaf = torch.ones(1, requires_grad=True)
+    for _ in range(_reach._MAX_NODES + 1000):
+        x = x * 1.0
+    assert _reach._leaves([x]) == []
+    inner = leaf * 2.0
+    reach = _reach.Reach()
+    reach.begins(0, [inner.sum()], [])
+    marker = inner.grad_fn
+    alive = weakref.ref(inner)
+    del inner, x, marker
+    gc.collect()
+    assert alive() is None
+    assert reach._now[id(leaf)]() is leaf
+
+
+# Checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def test_what_fitted_of_a_checkpoint(watched):
+    _, session = watched()
+    model = cases.net()
+    whole = model.state_dict()
+    part = {name: value for name, value in whole.items() if not name.startswith("6.")} | {
+        "7.more": torch.ones(1)
+    }
+    model.load_state_dict(whole)
+    result = model.load_state_dict(part, strict=False)
+    assert sorted(result.missing_keys) == ["6.bias", "6.weight"]
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict(part)
+    train(model)
+    full, partly = told(session, "load_state_dict")  # and nothing of the one that failed
+    count = len(whole)
+    assert full == {
+        "kind": "load_state_dict",
+        "model": "Sequential",
+        "strict": True,
+        "matched": count,
+        "missing": [],
+        "missing_count": 0,
+        "unexpected": [],
+        "unexpected_count": 0,
+    }
+    assert (partly["matched"], partly["strict"]) == (count - 2, False)
+    assert sorted(partly["missing"]) == ["6.bias", "6.weight"]
+    assert (partly["missing_count"], partly["unexpected"], partly["unexpected_count"]) == (2, ["7.more"], 1)
+
+
+def test_only_the_outermost_load_counts_and_a_failed_one_leaves_no_trace(watched):
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(6, 3)
+            self.register_buffer("lost", torch.ones(1), persistent=False)
+
+        def forward(self, x):
+            return self.inner(x)
+
+        def load_state_dict(self, state, strict=True):
+            self.inner.load_state_dict({"weight": state["inner.weight"]}, strict=False)
+            return super().load_state_dict(state, strict)
+
+    _, session = watched()
+    model = Outer()
+    with pytest.raises(TypeError):
+        nn.Linear(1, 1).load_state_dict(None)
+    model.load_state_dict(model.state_dict())
+    train(model)
+    events = told(session, "load_state_dict")
+    assert [(event["model"], event["matched"], event["missing_count"]) for event in events] == [
+        ("Linear", 1, 1),  # called by a method of the user's own, which is no call of torch's
+        ("Outer", 2, 0),
+    ]
+
+
+def test_loads_are_bounded():
+    loads = Loads()
+    models = [nn.Linear(200, 1) for _ in range(100)]
+    for model in models:
+        for _ in range(10):
+            loads.loaded(model, {f"x{n}": None for n in range(1000)}, False, None)
+    assert len(loads._waiting) == _loads._MAX_LOADS
+    assert len(json.loads(loads._waiting[0])["unexpected"]) == 64
+    assert json.loads(loads._waiting[0])["unexpected_count"] == 1000
+    assert len(loads._models) <= _loads._MAX_LOADS
+
+
+# Clipping ----------------------------------------------------------------------------------------------------------
+
+
+def test_norm_and_limit_of_clipping(watched):
+    _, session = watched()
+    model = cases.net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    norms = []
+    for x, y in cases.batches(4):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        norms.append(float(nn.utils.clip_grad_norm_(model[0].parameters(), 0.25)))
+        nn.utils.clip_grad_norm_(model[4].parameters(), max_norm=0.5)
+        nn.utils.clip_grad_value_(model[6].parameters(), 1.5)
+        optimizer.step()
+    for step, norm in zip(session.train(), norms, strict=True):
+        assert step.scalars["clip/norm"] == norm
+        assert [step.scalars[f"clip/limit{n}"] for n in ("", "_2", "_3")] == [0.25, 0.5, 1.5]
+        assert "clip/norm_2" in step.scalars
+        assert "clip/norm_3" not in step.scalars
