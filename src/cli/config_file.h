@@ -2,7 +2,7 @@
 #include <optional>
 #include <string>
 
-#include "luff/actions/stop.h"
+#include "luff/actions/coordinator.h"
 #include "luff/base/result.h"
 
 /// luff.toml, read only when `--config FILE` names it.

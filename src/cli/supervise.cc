@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -53,9 +54,7 @@ class Supervisor {
       : options_(options),
         env_(Env::Real()),
         findings_path_(options.run + "/rules/" + kEvaluator + "/findings.jsonl"),
-        coordinator_(
-            options.stop,
-            [this](const store::ControlRecord& record) { return store::WriteControl(options_.run, record); }),
+        coordinator_(options.stop, actions::LogOf(options.run)),
         terminal_(StderrIsTerminal()),
         colour_(StderrHasColour()),
         teller_(colour_, terminal_ ? TerminalWidth() : 100) {}
@@ -162,7 +161,7 @@ class Supervisor {
 
   void Turn() {
     pollfd fds[2] = {{signals_, POLLIN, 0}, {rule_out_, POLLIN, 0}};
-    const int wait_ms = coordinator_.wanted() ? 20 : terminal_ ? 500 : 2000;
+    const int wait_ms = coordinator_.stopping() ? 20 : terminal_ ? 500 : 2000;
     poll(fds, rule_out_ >= 0 ? 2 : 1, wait_ms);
     if ((fds[0].revents & POLLIN) != 0) TakeSignals();
     if (rule_out_ >= 0 && (fds[1].revents & (POLLIN | POLLHUP)) != 0) HearRuleWorker();
@@ -199,10 +198,24 @@ class Supervisor {
       heard_.erase(0, end + 1);
       long long steps = 0;
       long long train_step = 0;
-      if (std::sscanf(line.c_str(), "progress %lld %lld", &steps, &train_step) == 2) train_step_ = train_step;
+      if (std::sscanf(line.c_str(), "progress %lld %lld", &steps, &train_step) == 2 && train_step >= 0)
+        train_step_ = train_step;
       if (line == "done") rules_done_ = true;
+      if (line.starts_with("note ")) HearNote(line.substr(5));
     }
-    if (heard_.size() > sizeof(buffer)) heard_.clear();
+    if (heard_.size() > (64U << 10)) heard_.clear();
+  }
+
+  // What a rule says of itself.
+  void HearNote(const std::string& text) {
+    try {
+      const Json json = Json::parse(text);
+      const auto rule = json.at("rule").get<std::string>();
+      const std::string said = Escaped(json.at("text").get<std::string>());
+      Say(fmt::format("luff: rule {}: {}\n", Escaped(rule), Wrapped(said, 6, terminal_ ? TerminalWidth() : 100)));
+      if (json.at("failed").get<bool>()) failed_rules_.insert(rule);
+    } catch (const std::exception&) {  // no line of our rule worker: nothing to tell
+    }
   }
 
   void RuleWorkerEnded(const actions::ExitState& state) {
@@ -265,9 +278,9 @@ class Supervisor {
     events->push_back(parsed.value());
     if (!is_new && !worse) return;
     AppendFinding(line);
-    if (options_.stop_on_finding && finding.severity == rules::Severity::kStop && !coordinator_.wanted()) {
+    if (options_.stop_on_finding && finding.severity == rules::Severity::kStop && !coordinator_.stopping()) {
       stop_finding_ = finding;
-      coordinator_.Request(fmt::format("{}: {}", finding.rule, finding.what), finding.id);
+      coordinator_.Request({"stop", "", fmt::format("{}: {}", finding.rule, finding.what), finding.id, ""});
     }
   }
 
@@ -283,7 +296,7 @@ class Supervisor {
   }
 
   void Stopping() {
-    if (!coordinator_.wanted()) return;
+    if (!coordinator_.stopping()) return;
     if (!trial_) {
       auto opened = query::Trial::Open(options_.run);
       if (opened.ok()) trial_ = std::move(opened).value();
@@ -296,14 +309,14 @@ class Supervisor {
       workers = trial_->workers();
       acks = trial_->Acks();
     }
-    switch (coordinator_.Poll(env_.NowMonotonicNs(), workers, acks)) {
-      case actions::StopCoordinator::Signal::kNone: break;
-      case actions::StopCoordinator::Signal::kTerminate:
+    switch (coordinator_.Poll(env_.NowMonotonicNs(), trial_ ? trial_->world_size() : 1, workers, acks)) {
+      case actions::Coordinator::Signal::kNone: break;
+      case actions::Coordinator::Signal::kTerminate:
         Say(fmt::format("luff: {}\n", coordinator_.remark()));
         signalled_ = true;
         SignalAll(SIGTERM);
         break;
-      case actions::StopCoordinator::Signal::kKill:
+      case actions::Coordinator::Signal::kKill:
         Say(fmt::format("luff: {}\n", coordinator_.remark()));
         SignalAll(SIGKILL);
         break;
@@ -323,7 +336,7 @@ class Supervisor {
 
   bool Leftovers() const {
     if (actions::SignalGroup(training_, 0)) return true;
-    if (!coordinator_.wanted()) return false;  // a daemon that left the group may live on
+    if (!coordinator_.stopping()) return false;  // a daemon that left the group may live on
     const std::vector<pid_t> living = actions::LivingChildren();
     return std::any_of(living.begin(), living.end(), [&](pid_t pid) { return pid != rule_worker_; });
   }
@@ -405,14 +418,16 @@ class Supervisor {
     for (const query::WorkerInfo& worker : trial.workers()) {
       left_by_stop = left_by_stop || (worker.ended && worker.reason == format::EndReason::kStopped);
     }
-    const bool stopped = coordinator_.state() >= actions::StopCoordinator::State::kCommitted && left_by_stop;
+    const bool stopped = coordinator_.stop_decided() && left_by_stop;
     const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
     WriteOutcome(stopped, how);
     TellLostSteps(trial);
     const std::string watched = fmt::format("{}, {}", Plural(steps, "step", "steps"),
                                             Plural(options_.choices.size(), "rule", "rules"));
     const std::string seen = fmt::format("{}, {}", watched, FindingsInShort(findings_));
-    const char* partly = rules_failed_ ? " (rules did not see all of it)" : "";
+    std::string partly = rules_failed_ ? " (rules did not see all of it)" : "";
+    if (!failed_rules_.empty())
+      partly += fmt::format(" ({} did not judge all of it)", Escaped(fmt::format("{}", fmt::join(failed_rules_, ", "))));
     if (stopped) {
       const std::string others =
           findings_.size() > 1 ? fmt::format(", {} in all", Plural(findings_.size(), "finding", "findings"))
@@ -490,7 +505,7 @@ class Supervisor {
       text =
           fmt::format("luff: step {}, {}, {}", train_step_, Plural(options_.choices.size(), "rule", "rules"),
                       findings_.empty() ? "no findings" : Plural(findings_.size(), "finding", "findings"));
-      if (coordinator_.wanted()) text += ", stopping";
+      if (coordinator_.stopping()) text += ", stopping";
     }
     if (text == status_) return;
     ClearStatus();
@@ -502,7 +517,7 @@ class Supervisor {
   const SuperviseOptions& options_;
   Env& env_;
   const std::string findings_path_;
-  actions::StopCoordinator coordinator_;
+  actions::Coordinator coordinator_;
   const bool terminal_, colour_;
   int signals_ = -1, rule_in_ = -1, rule_out_ = -1;
   pid_t training_ = -1, rule_worker_ = -1;
@@ -516,6 +531,7 @@ class Supervisor {
   std::uint64_t findings_read_ = 0;
   std::map<std::string, rules::Severity> before_;  // by id: findings of an earlier part of a resumed run
   std::vector<rules::Finding> findings_;
+  std::set<std::string> failed_rules_;
   Teller teller_;
   rules::Finding stop_finding_;
   std::unique_ptr<query::Trial> trial_;

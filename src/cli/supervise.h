@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "luff/actions/stop.h"
+#include "luff/actions/coordinator.h"
 #include "luff/rules/choice.h"
 
 /// The supervisor behind `luff run`.

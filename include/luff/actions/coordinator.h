@@ -1,0 +1,121 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "luff/base/result.h"
+#include "luff/query/trial.h"
+#include "luff/store/control.h"
+
+/// Actions that all workers of a job carry out at the same step: the stop, and corrective ones. Contract:
+/// docs/spec/control.md.
+namespace luff::actions {
+
+/// Deadlines in seconds.
+struct StopSettings {
+  double lead_s =
+      0.25;  // how far ahead of the fastest worker the first proposal names its step; doubled each time
+  double answer_s = 5.0;     // how long to wait for all answers before the proposal is aborted
+  double decision_s = 10.0;  // how long a worker waits at the step for commit or abort
+  int proposals = 5;         // then a stop goes by signal, and a corrective action is given up
+  double leave_s = 60.0;     // after commit: call-backs, and leaving; before SIGTERM
+  double swallow_s =
+      3.0;  // after a worker went on beyond the step (it swallowed the exception), before SIGTERM
+  double kill_s = 10.0;  // after SIGTERM, before SIGKILL
+};
+
+/// The two operations on a run's control records. Both may fail and be called again.
+struct ControlLog {
+  std::function<Result<std::uint64_t>(const store::ControlRecord&)> write;          // gives its number
+  std::function<Result<store::ControlRecord>(const store::ControlRecord&)> decide;  // gives what counts
+};
+/// The log of a run.
+[[nodiscard]] ControlLog LogOf(const std::string& run_path);
+
+/// What all workers shall do.
+struct ActionRequest {
+  std::string kind = "stop";  // "stop", "lower_lr", "skip_batch", "rollback"
+  std::string id;             // of the action; goes into the proposal
+  std::string reason;         // for people
+  std::string finding;        // id, or ""
+  std::string body;           // JSON object text of the proposal, or ""
+};
+
+/// What became of a request.
+struct ActionNews {
+  enum class What : std::uint8_t { kProposed, kCommitted, kAborted, kCarriedOut, kRefused, kFailed };
+  What what = What::kProposed;
+  ActionRequest request;
+  std::int64_t train_step = -1;
+  std::string detail;  // kAborted, kRefused, kFailed: why
+};
+
+/// Decides; never waits, never touches a process or a clock itself. One proposal at a time; a stop goes
+/// before everything else that waits. **Thread-compatible.**
+class Coordinator {
+ public:
+  enum class State : std::uint8_t { kIdle, kWanted, kProposed, kCommitted, kTerminating, kKilling };
+  enum class Signal : std::uint8_t { kNone, kTerminate, kKill };
+  using Acks = std::span<const std::pair<std::uint32_t, format::AckRow>>;
+
+  Coordinator(const StopSettings& settings, ControlLog log) : settings_(settings), log_(std::move(log)) {}
+
+  /// Asks for an action. Of stops the first counts, and nothing comes after it; of others each id once.
+  void Request(ActionRequest request);
+  /// To be called often (every 20 ms while busy). `now_ns` is monotonic; `world` the number of ranks. Signal:
+  /// what the caller must send to all processes of the job now; each is asked for once.
+  Signal Poll(std::int64_t now_ns, std::uint32_t world, std::span<const query::WorkerInfo> workers,
+              Acks acks);
+  /// What happened since the last call.
+  [[nodiscard]] std::vector<ActionNews> TakeNews() { return std::exchange(news_, {}); }
+
+  /// Something waits or is under way.
+  [[nodiscard]] bool busy() const noexcept { return state_ != State::kIdle; }
+  /// A stop was asked for.
+  [[nodiscard]] bool stopping() const noexcept { return stopping_; }
+  /// The stop was committed, or goes by signal.
+  [[nodiscard]] bool stop_decided() const noexcept {
+    return current_.kind == "stop" && state_ >= State::kCommitted;
+  }
+  [[nodiscard]] State state() const noexcept { return state_; }
+  /// The step that was committed for the stop, -1 if none.
+  [[nodiscard]] std::int64_t committed_step() const noexcept { return committed_step_; }
+  /// What the coordinator has to tell people, e.g. why a signal was needed; "" if nothing.
+  [[nodiscard]] const std::string& remark() const noexcept { return remark_; }
+
+ private:
+  enum class Answers : std::uint8_t { kOpen, kAll, kLate, kRefused };
+  Answers Count(std::uint32_t world, std::span<const query::WorkerInfo> workers, Acks acks, std::string* why);
+  void Next();
+  void Propose(std::int64_t now_ns, std::int64_t furthest);
+  Signal Proposed(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest,
+                  std::span<const query::WorkerInfo> workers, Acks acks);
+  Signal Leaving(std::int64_t now_ns, std::int64_t furthest, bool any_live, bool any);
+  void CarryingOut(std::int64_t now_ns, std::span<const query::WorkerInfo> workers, Acks acks);
+  Result<store::ControlRecord> Decide(const char* phase);
+  void Committed(std::int64_t now_ns);
+  Signal Terminate(std::int64_t now_ns, std::string why);
+  void End(ActionNews::What what, std::string detail);
+  void Tell(ActionNews::What what, std::string detail = {});
+  void Note(const std::string& text);
+
+  const StopSettings settings_;
+  const ControlLog log_;
+  State state_ = State::kIdle;
+  bool stopping_ = false;
+  std::deque<ActionRequest> waiting_;
+  ActionRequest current_;
+  std::vector<ActionNews> news_;
+  std::string remark_;
+  std::deque<std::pair<std::int64_t, std::int64_t>> progress_;  // (ns, furthest TRAIN step), the last seconds
+  int proposals_ = 0;
+  std::uint64_t proposal_ = 0;
+  std::int64_t proposed_step_ = -1, proposed_ns_ = 0;
+  std::int64_t committed_step_ = -1, committed_ns_ = 0, swallowed_ns_ = 0, terminated_ns_ = 0;
+};
+
+}  // namespace luff::actions

@@ -1,0 +1,105 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "luff/base/result.h"
+#include "luff/rules/finding.h"
+
+/// Which action follows which finding: rules, severities, rate limit, silence, escalation, dry run.
+/// For users: docs/actions.md.
+namespace luff::actions {
+
+enum class ActionKind : std::uint8_t { kStop, kWebhook, kMail, kCommand, kLowerLr, kSkipBatch, kRollback };
+
+/// "stop", "webhook", ...; as in the configuration file.
+[[nodiscard]] std::string_view KindName(ActionKind kind) noexcept;
+/// Errors: kInvalidArgument with the nearest names.
+[[nodiscard]] Result<ActionKind> ParseKind(std::string_view text);
+/// Webhook and mail: they only tell, so they are no dry runs unless it is said.
+[[nodiscard]] constexpr bool OnlyTells(ActionKind kind) noexcept {
+  return kind == ActionKind::kWebhook || kind == ActionKind::kMail;
+}
+/// Carried out by a process of its own, not by the training.
+[[nodiscard]] constexpr bool IsDelivery(ActionKind kind) noexcept {
+  return OnlyTells(kind) || kind == ActionKind::kCommand;
+}
+
+/// One [[action]] of the configuration file.
+struct ActionSpec {
+  std::string name;
+  ActionKind kind = ActionKind::kWebhook;
+  std::vector<std::string> rules;  // empty: all; a consequence of another finding only when it is named here
+  rules::Severity severity = rules::Severity::kWarn;  // at least
+  int findings = 1;                                   // from the so manieth matching finding on
+  int limit = 20;                                     // at most so many times ...
+  double per_s = 3600;                                // ... in so many seconds
+  double quiet_s = 0;             // after it has acted for a cause, not again for this one
+  std::string escalates;          // name of the action that has not helped
+  double after_s = -1;            // -1: not by time
+  std::int64_t after_steps = -1;  // -1: not by TRAIN steps
+  bool dry_run = true;
+
+  std::vector<std::string> argv;  // command
+  double timeout_s = 10;          // of one attempt; of a command in all
+  double give_up_s = 120;         // of all attempts
+  double factor = 0;              // lower_lr
+  std::string settings_json;      // webhook, mail: what notify.py reads; names of secrets, never secrets
+};
+
+/// What shall happen now because of a finding.
+struct Decision {
+  enum class What : std::uint8_t { kAct, kDryRun, kSilenced, kLimited };
+  const ActionSpec* spec = nullptr;
+  rules::Finding finding;
+  std::string event;  // "new", "worse", "escalation"
+  What what = What::kAct;
+  std::string detail;  // why not
+};
+
+/// Decides by what it is told, the same each time; no clock, no file. `now_s` are Unix seconds, so that
+/// limits outlive a restart. **Thread-compatible.**
+class Policy {
+ public:
+  explicit Policy(std::vector<ActionSpec> specs) : specs_(std::move(specs)) {}
+
+  /// `event` as in findings.jsonl; `worse`: an update with a higher severity.
+  [[nodiscard]] std::vector<Decision> OnFinding(const rules::Finding& finding, std::string_view event,
+                                                bool worse, double now_s, std::int64_t train_step);
+  /// Escalations that are due.
+  [[nodiscard]] std::vector<Decision> Tick(double now_s, std::int64_t train_step);
+  /// What an earlier supervisor of the run has done: from the audit.
+  void Remember(const std::string& action, const std::string& finding, const std::string& cause, double at_s);
+
+  [[nodiscard]] const std::vector<ActionSpec>& specs() const noexcept { return specs_; }
+  [[nodiscard]] const ActionSpec* Find(std::string_view name) const noexcept;
+  /// Escalations wait: Tick has to be called now and then.
+  [[nodiscard]] bool waits() const noexcept { return !watches_.empty(); }
+
+ private:
+  struct Watch {
+    const ActionSpec* spec;
+    rules::Finding finding;
+    double since_s;
+    std::int64_t since_step;
+  };
+  Decision Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event, double now_s);
+  void WatchFrom(const ActionSpec& done, const rules::Finding& finding, double now_s,
+                 std::int64_t train_step);
+
+  const std::vector<ActionSpec> specs_;
+  std::map<std::string, std::set<std::string>> matched_;         // action -> findings; bounded
+  std::map<std::string, std::set<std::string>> acted_;           // action -> findings it has acted for
+  std::map<std::string, std::deque<double>> times_;              // action -> when, inside its window
+  std::map<std::pair<std::string, std::string>, double> quiet_;  // (action, cause) -> when it acted last
+  std::vector<Watch> watches_;
+};
+
+/// "RULE/CAUSE": what a silence is about.
+[[nodiscard]] std::string CauseOf(const rules::Finding& finding);
+
+}  // namespace luff::actions

@@ -1,0 +1,291 @@
+#include "luff/actions/coordinator.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace luff::actions {
+namespace {
+
+constexpr std::int64_t kRateWindowNs = 2'000'000'000;
+constexpr double kNs = 1e9;
+constexpr std::size_t kMaxWaiting = 64;
+constexpr std::uint32_t kAccepted = 1, kTooLate = 2, kCarriedOut = 3, kRefused = 4, kFailed = 5, kAlone = 6;
+
+double Seconds(std::int64_t from_ns, std::int64_t to_ns) {
+  return static_cast<double>(to_ns - from_ns) / kNs;
+}
+
+bool Lives(const query::WorkerInfo& worker) { return worker.alive && !worker.ended; }
+
+std::uint32_t VerdictOf(std::uint32_t worker, std::uint64_t proposal, Coordinator::Acks acks) {
+  std::uint32_t verdict = 0;
+  for (const auto& [who, ack] : acks) {
+    if (who == worker && ack.control == proposal) verdict = ack.verdict;
+  }
+  return verdict;
+}
+
+}  // namespace
+
+ControlLog LogOf(const std::string& run_path) {
+  return {[run_path](const store::ControlRecord& record) { return store::WriteControl(run_path, record); },
+          [run_path](const store::ControlRecord& record) { return store::DecideControl(run_path, record); }};
+}
+
+void Coordinator::Request(ActionRequest request) {
+  if (stopping_) return;
+  if (request.kind == "stop") {
+    stopping_ = true;
+    waiting_.clear();  // what is not proposed yet has no sense any more
+    if (state_ == State::kWanted) state_ = State::kIdle;
+  } else {
+    const auto same = [&](const ActionRequest& other) { return other.id == request.id; };
+    if (waiting_.size() >= kMaxWaiting || std::any_of(waiting_.begin(), waiting_.end(), same) ||
+        (state_ != State::kIdle && same(current_))) {
+      return;
+    }
+  }
+  waiting_.push_back(std::move(request));
+  if (state_ == State::kIdle) Next();
+}
+
+void Coordinator::Next() {
+  state_ = State::kIdle;
+  if (waiting_.empty()) return;
+  current_ = std::move(waiting_.front());
+  waiting_.pop_front();
+  proposals_ = 0;
+  proposal_ = 0;
+  proposed_step_ = -1;
+  state_ = State::kWanted;
+}
+
+Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
+                                      std::span<const query::WorkerInfo> workers, Acks acks) {
+  std::int64_t furthest = -1;
+  bool any_live = false;
+  for (const query::WorkerInfo& worker : workers) {
+    if (!Lives(worker)) continue;
+    any_live = true;
+    furthest = std::max(furthest, worker.last_train_step);
+  }
+  if (any_live && (progress_.empty() || progress_.back().second != furthest))
+    progress_.emplace_back(now_ns, furthest);
+  while (progress_.size() > 2 && now_ns - progress_.front().first > kRateWindowNs) progress_.pop_front();
+
+  switch (state_) {
+    case State::kIdle: return Signal::kNone;
+    case State::kWanted:
+      if (any_live) Propose(now_ns, furthest);
+      return Signal::kNone;
+    case State::kProposed:
+      if (!any_live) return Signal::kNone;  // they have left by themselves
+      return Proposed(now_ns, world, furthest, workers, acks);
+    case State::kCommitted:
+      if (current_.kind == "stop") return Leaving(now_ns, furthest, any_live, !workers.empty());
+      CarryingOut(now_ns, workers, acks);
+      return Signal::kNone;
+    case State::kTerminating:
+      if (Seconds(terminated_ns_, now_ns) < settings_.kill_s) return Signal::kNone;
+      state_ = State::kKilling;
+      remark_ += fmt::format("; it ignored SIGTERM for {:g} s and was killed", settings_.kill_s);
+      Note(remark_);
+      return Signal::kKill;
+    case State::kKilling: return Signal::kNone;
+  }
+  return Signal::kNone;
+}
+
+Coordinator::Answers Coordinator::Count(std::uint32_t world, std::span<const query::WorkerInfo> workers,
+                                        Acks acks, std::string* why) {
+  const bool stop = current_.kind == "stop";
+  Answers answers = Answers::kAll;
+  if (!stop && workers.size() < world) {
+    answers = Answers::kOpen;
+    *why = fmt::format("only {} of {} ranks are watched", workers.size(), world);
+  }
+  for (const query::WorkerInfo& worker : workers) {
+    // A lost worker is ended by a stop's signals; a corrective action needs to hear of everybody.
+    if (worker.ended || (stop && !Lives(worker))) continue;
+    const std::uint32_t verdict = VerdictOf(worker.worker, proposal_, acks);
+    if (verdict == kRefused && !stop) {
+      *why = fmt::format("the training of worker {} has not opted in to {}", worker.worker, current_.kind);
+      return Answers::kRefused;
+    }
+    if (verdict == kTooLate || verdict == kRefused || verdict == kAlone) {
+      answers = Answers::kLate;
+      *why = "every proposed step was too late";
+    } else if (verdict != kAccepted && verdict != kCarriedOut && answers != Answers::kLate) {
+      answers = Answers::kOpen;
+      *why = stop ? "a worker did not answer the proposals"
+                  : fmt::format("worker {} did not answer", worker.worker);
+    }
+  }
+  return answers;
+}
+
+Coordinator::Signal Coordinator::Proposed(std::int64_t now_ns, std::uint32_t world, std::int64_t furthest,
+                                          std::span<const query::WorkerInfo> workers, Acks acks) {
+  const bool stop = current_.kind == "stop";
+  const bool overdue = Seconds(proposed_ns_, now_ns) >= settings_.answer_s;
+  std::string why;
+  Answers answers = proposal_ == 0 ? Answers::kOpen : Count(world, workers, acks, &why);
+  if (proposal_ == 0) why = "the proposal could not be written into the run";
+  if (answers == Answers::kAll) {
+    const Result<store::ControlRecord> counts = Decide("commit");
+    if (!counts.ok()) {  // tried again until the proposal's time is up
+      if (!overdue) return Signal::kNone;
+      why = fmt::format("the decision could not be written into the run: {}", counts.status().message());
+      if (stop) return Terminate(now_ns, why);
+      return End(ActionNews::What::kFailed, why), Signal::kNone;
+    }
+    if (counts->phase == "commit") {
+      Committed(now_ns);
+      return Signal::kNone;
+    }
+    why = fmt::format("{} was faster: {}", counts->author, counts->reason);
+    answers = Answers::kLate;
+  } else {
+    if (answers == Answers::kOpen && !overdue) return Signal::kNone;
+    // A commit of an earlier attempt to decide may stand in the log, though writing it gave an error.
+    const Result<store::ControlRecord> counts = Decide("abort");
+    if (counts.ok() && counts->phase == "commit") {
+      Committed(now_ns);
+      return Signal::kNone;
+    }
+  }
+  if (!stop) Tell(ActionNews::What::kAborted, why);
+  if (answers == Answers::kRefused || (!stop && (stopping_ || proposals_ >= settings_.proposals))) {
+    End(ActionNews::What::kRefused, why);
+  } else if (proposals_ >= settings_.proposals) {
+    return Terminate(now_ns, why);
+  } else {
+    Propose(now_ns, furthest);
+  }
+  return Signal::kNone;
+}
+
+void Coordinator::Committed(std::int64_t now_ns) {
+  state_ = State::kCommitted;
+  committed_ns_ = now_ns;
+  if (current_.kind == "stop") committed_step_ = proposed_step_;
+  Tell(ActionNews::What::kCommitted);
+}
+
+Coordinator::Signal Coordinator::Leaving(std::int64_t now_ns, std::int64_t furthest, bool any_live,
+                                         bool any) {
+  if (!any_live && any && Seconds(committed_ns_, now_ns) < settings_.leave_s) return Signal::kNone;
+  if (furthest > committed_step_ + 1 && swallowed_ns_ == 0) swallowed_ns_ = now_ns;
+  if (swallowed_ns_ != 0 && Seconds(swallowed_ns_, now_ns) >= settings_.swallow_s) {
+    return Terminate(
+        now_ns, fmt::format("the script went on beyond step {}: it swallowed StopTraining", committed_step_));
+  }
+  if (Seconds(committed_ns_, now_ns) >= settings_.leave_s) {
+    return Terminate(
+        now_ns, fmt::format("the job had not left {:g} s after the stop was decided", settings_.leave_s));
+  }
+  return Signal::kNone;
+}
+
+void Coordinator::CarryingOut(std::int64_t now_ns, std::span<const query::WorkerInfo> workers, Acks acks) {
+  std::vector<std::uint32_t> failed;
+  std::vector<std::uint32_t> silent;
+  std::vector<std::uint32_t> alone;
+  std::size_t done = 0;
+  for (const query::WorkerInfo& worker : workers) {
+    switch (VerdictOf(worker.worker, proposal_, acks)) {
+      case kCarriedOut: ++done; break;
+      case kFailed: failed.push_back(worker.worker); break;
+      case kAlone: alone.push_back(worker.worker); break;
+      case kAccepted: silent.push_back(worker.worker); break;
+      default: break;  // it had ended before the proposal
+    }
+  }
+  const double patience = stopping_ ? std::min(settings_.answer_s, settings_.leave_s) : settings_.leave_s;
+  const bool over = Seconds(committed_ns_, now_ns) >= patience;
+  const bool waits = std::any_of(workers.begin(), workers.end(), [&](const query::WorkerInfo& worker) {
+    return Lives(worker) && std::find(silent.begin(), silent.end(), worker.worker) != silent.end();
+  });
+  if (waits && !over) return;
+  std::string why;
+  if (!failed.empty()) why = fmt::format("the call-back failed in worker {}", fmt::join(failed, ", "));
+  if (!alone.empty())
+    why += fmt::format("{}worker {} could not read the decision and went on without", why.empty() ? "" : "; ",
+                       fmt::join(alone, ", "));
+  if (!silent.empty())
+    why +=
+        fmt::format("{}worker {} ended, or did not answer", why.empty() ? "" : "; ", fmt::join(silent, ", "));
+  if (!why.empty() && done > 0) why += fmt::format("; {} carried it out", done);
+  End(why.empty() ? ActionNews::What::kCarriedOut : ActionNews::What::kFailed, why);
+}
+
+void Coordinator::Propose(std::int64_t now_ns, std::int64_t furthest) {
+  double rate = 100;  // TRAIN steps a second, of the fastest worker; a guess until two steps were seen
+  if (progress_.size() >= 2) {
+    const double seconds = Seconds(progress_.front().first, progress_.back().first);
+    if (seconds > 0) rate = static_cast<double>(progress_.back().second - progress_.front().second) / seconds;
+  }
+  const double lead = settings_.lead_s * std::pow(2.0, proposals_);
+  store::ControlRecord record;
+  record.kind = current_.kind;
+  record.phase = "propose";
+  record.train_step = furthest + 2 + static_cast<std::int64_t>(std::ceil(std::max(0.0, rate) * lead));
+  record.deadline_s = settings_.decision_s;
+  record.reason = current_.reason;
+  record.finding = current_.finding;
+  record.body = current_.body;
+  record.author = "luff run";
+  const Result<std::uint64_t> number = log_.write(record);
+  ++proposals_;
+  proposed_ns_ = now_ns;
+  proposed_step_ = record.train_step;
+  proposal_ = number.ok() ? number.value() : 0;
+  state_ = State::kProposed;
+  if (proposal_ != 0) Tell(ActionNews::What::kProposed);
+}
+
+Result<store::ControlRecord> Coordinator::Decide(const char* phase) {
+  if (proposal_ == 0) return FailedPrecondition("there is no proposal");
+  store::ControlRecord record;
+  record.kind = current_.kind;
+  record.phase = phase;
+  record.proposal = proposal_;
+  record.train_step = proposed_step_;
+  record.reason = current_.reason;
+  record.finding = current_.finding;
+  record.body = current_.body;
+  record.author = "luff run";
+  return log_.decide(record);
+}
+
+Coordinator::Signal Coordinator::Terminate(std::int64_t now_ns, std::string why) {
+  state_ = State::kTerminating;
+  terminated_ns_ = now_ns;
+  remark_ = std::move(why) + "; it was sent SIGTERM";
+  Note(remark_);
+  Tell(ActionNews::What::kFailed, remark_);
+  return Signal::kTerminate;
+}
+
+void Coordinator::End(ActionNews::What what, std::string detail) {
+  Tell(what, std::move(detail));
+  Next();
+}
+
+void Coordinator::Tell(ActionNews::What what, std::string detail) {
+  news_.push_back({what, current_, proposed_step_, std::move(detail)});
+}
+
+void Coordinator::Note(const std::string& text) {
+  store::ControlRecord record;
+  record.kind = "note";
+  record.reason = text;
+  record.finding = current_.finding;
+  record.author = "luff run";
+  const Result<std::uint64_t> written = log_.write(record);  // an audit line; nothing depends on it
+  static_cast<void>(written);
+}
+
+}  // namespace luff::actions

@@ -1,0 +1,152 @@
+#include "luff/actions/policy.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "luff/query/trial.h"
+
+namespace luff::actions {
+namespace {
+
+constexpr std::size_t kMaxRemembered = 10'000;  // findings of one action
+constexpr std::size_t kMaxWatches = 1'000;
+
+constexpr std::array<std::pair<std::string_view, ActionKind>, 7> kKinds = {
+    {{"stop", ActionKind::kStop},
+     {"webhook", ActionKind::kWebhook},
+     {"mail", ActionKind::kMail},
+     {"command", ActionKind::kCommand},
+     {"lower_lr", ActionKind::kLowerLr},
+     {"skip_batch", ActionKind::kSkipBatch},
+     {"rollback", ActionKind::kRollback}}};
+
+bool Matches(const ActionSpec& spec, const rules::Finding& finding) {
+  if (finding.severity < spec.severity) return false;
+  if (spec.rules.empty()) return finding.leader.empty();  // who leads is acted on, not its consequences
+  return std::find(spec.rules.begin(), spec.rules.end(), finding.rule) != spec.rules.end();
+}
+
+}  // namespace
+
+std::string_view KindName(ActionKind kind) noexcept {
+  for (const auto& [name, known] : kKinds) {
+    if (known == kind) return name;
+  }
+  return "";
+}
+
+Result<ActionKind> ParseKind(std::string_view text) {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kKinds) {
+    if (name == text) return kind;
+    names.emplace_back(name);
+  }
+  return InvalidArgument(fmt::format("unknown kind of action '{}'; nearest: {}; there are {}", text,
+                                     query::NearestNames(std::string(text), names).front(),
+                                     fmt::join(names, ", ")));
+}
+
+std::string CauseOf(const rules::Finding& finding) { return finding.rule + "/" + finding.cause; }
+
+const ActionSpec* Policy::Find(std::string_view name) const noexcept {
+  for (const ActionSpec& spec : specs_) {
+    if (spec.name == name) return &spec;
+  }
+  return nullptr;
+}
+
+std::vector<Decision> Policy::OnFinding(const rules::Finding& finding, std::string_view event, bool worse,
+                                        double now_s, std::int64_t train_step) {
+  std::vector<Decision> decisions;
+  if (event == "healed" || finding.healed) {
+    std::erase_if(watches_, [&](const Watch& watch) { return watch.finding.id == finding.id; });
+    return decisions;
+  }
+  for (const ActionSpec& spec : specs_) {
+    if (!spec.escalates.empty() || !Matches(spec, finding)) continue;
+    std::set<std::string>& matched = matched_[spec.name];
+    if (matched.size() < kMaxRemembered) matched.insert(finding.id);
+    if (matched.size() < static_cast<std::size_t>(spec.findings)) continue;
+    const bool before = acted_[spec.name].contains(finding.id);
+    if (before && !(worse && OnlyTells(spec.kind))) continue;
+    decisions.push_back(Decide(spec, finding, before || worse ? "worse" : "new", now_s));
+    WatchFrom(spec, finding, now_s, train_step);
+  }
+  return decisions;
+}
+
+std::vector<Decision> Policy::Tick(double now_s, std::int64_t train_step) {
+  std::vector<Decision> decisions;
+  std::vector<Watch> due;
+  std::erase_if(watches_, [&](const Watch& watch) {
+    const bool late = watch.spec->after_s >= 0 && now_s - watch.since_s >= watch.spec->after_s;
+    const bool far = watch.spec->after_steps >= 0 && train_step - watch.since_step >= watch.spec->after_steps;
+    if (late || far) due.push_back(watch);
+    return late || far;
+  });
+  for (const Watch& watch : due) {
+    decisions.push_back(Decide(*watch.spec, watch.finding, "escalation", now_s));
+    WatchFrom(*watch.spec, watch.finding, now_s, train_step);
+  }
+  return decisions;
+}
+
+void Policy::WatchFrom(const ActionSpec& done, const rules::Finding& finding, double now_s,
+                       std::int64_t train_step) {
+  for (const ActionSpec& spec : specs_) {
+    if (spec.escalates != done.name || finding.severity < spec.severity || watches_.size() >= kMaxWatches) {
+      continue;
+    }
+    const bool watched = std::any_of(watches_.begin(), watches_.end(), [&](const Watch& watch) {
+      return watch.spec == &spec && watch.finding.id == finding.id;
+    });
+    if (!watched && !acted_[spec.name].contains(finding.id))
+      watches_.push_back({&spec, finding, now_s, train_step});
+  }
+}
+
+Decision Policy::Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event,
+                        double now_s) {
+  Decision decision{
+      &spec, finding, std::move(event), spec.dry_run ? Decision::What::kDryRun : Decision::What::kAct, {}};
+  std::set<std::string>& acted = acted_[spec.name];
+  if (acted.size() < kMaxRemembered) acted.insert(finding.id);
+  const std::pair key{spec.name, CauseOf(finding)};
+  if (const auto last = quiet_.find(key); last != quiet_.end() && now_s - last->second < spec.quiet_s) {
+    decision.what = Decision::What::kSilenced;
+    decision.detail = fmt::format("it acted for {} {:.0f} s ago (quiet_s = {:g})", key.second,
+                                  now_s - last->second, spec.quiet_s);
+    return decision;
+  }
+  std::deque<double>& times = times_[spec.name];
+  while (!times.empty() && now_s - times.front() >= spec.per_s) times.pop_front();
+  if (spec.limit > 0 && times.size() >= static_cast<std::size_t>(spec.limit)) {
+    decision.what = Decision::What::kLimited;
+    decision.detail = fmt::format("{} in {:g} s were enough (limit, per_s)", spec.limit, spec.per_s);
+    return decision;
+  }
+  if (spec.limit > 0) times.push_back(now_s);
+  if (quiet_.size() < kMaxRemembered || quiet_.contains(key)) quiet_[key] = now_s;
+  return decision;
+}
+
+void Policy::Remember(const std::string& action, const std::string& finding, const std::string& cause,
+                      double at_s) {
+  const ActionSpec* spec = Find(action);
+  if (spec == nullptr) return;
+  if (acted_[action].size() < kMaxRemembered) acted_[action].insert(finding);
+  if (matched_[action].size() < kMaxRemembered) matched_[action].insert(finding);
+  std::deque<double>& times = times_[action];
+  if (spec->limit > 0) {
+    times.push_back(at_s);
+    while (times.size() > static_cast<std::size_t>(spec->limit)) times.pop_front();
+  }
+  const std::pair key{action, cause};
+  if (quiet_.size() < kMaxRemembered || quiet_.contains(key)) quiet_[key] = std::max(at_s, quiet_[key]);
+}
+
+}  // namespace luff::actions

@@ -1,0 +1,149 @@
+#include "luff/actions/policy.h"
+
+#include <gtest/gtest.h>
+
+namespace luff::actions {
+namespace {
+
+using What = Decision::What;
+
+rules::Finding MakeFinding(const std::string& id, const std::string& rule = "LossSpike",
+                           rules::Severity severity = rules::Severity::kWarn) {
+  rules::Finding finding;
+  finding.id = id;
+  finding.rule = rule;
+  finding.cause = "spike";
+  finding.severity = severity;
+  return finding;
+}
+
+ActionSpec Tell(const std::string& name = "tell") {
+  ActionSpec spec;
+  spec.name = name;
+  spec.kind = ActionKind::kWebhook;
+  spec.dry_run = false;
+  return spec;
+}
+
+std::vector<What> Kinds(const std::vector<Decision>& decisions) {
+  std::vector<What> kinds;
+  for (const Decision& decision : decisions) kinds.push_back(decision.what);
+  return kinds;
+}
+
+TEST(PolicyTest, ChoosesByRuleSeverityAndLeader) {
+  ActionSpec spec = Tell();
+  spec.rules = {"NonFinite"};
+  spec.severity = rules::Severity::kStop;
+  ActionSpec all = Tell("all");
+  Policy policy({spec, all});
+  EXPECT_EQ(policy.OnFinding(MakeFinding("1"), "new", false, 0, 0).size(), 1U);
+  EXPECT_EQ(policy.OnFinding(MakeFinding("2", "NonFinite"), "new", false, 0, 0).size(), 1U);
+  EXPECT_EQ(
+      policy.OnFinding(MakeFinding("3", "NonFinite", rules::Severity::kStop), "new", false, 0, 0).size(), 2U);
+  rules::Finding consequence = MakeFinding("4", "NonFinite", rules::Severity::kStop);
+  consequence.leader = "1";  // only who names its rule is told
+  const auto decisions = policy.OnFinding(consequence, "new", false, 0, 0);
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_EQ(decisions[0].spec->name, "tell");
+}
+
+TEST(PolicyTest, ActsOncePerFindingAndTellsAgainWhenItIsWorse) {
+  ActionSpec stop = Tell("stop");
+  stop.kind = ActionKind::kStop;
+  stop.dry_run = true;
+  Policy policy({Tell(), stop});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("1"), "new", false, 0, 0)),
+            (std::vector{What::kAct, What::kDryRun}));
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("1"), "update", false, 1, 5).empty());
+  const auto worse =
+      policy.OnFinding(MakeFinding("1", "LossSpike", rules::Severity::kStop), "update", true, 2, 9);
+  ASSERT_EQ(worse.size(), 1U);
+  EXPECT_EQ(worse[0].event, "worse");
+  EXPECT_EQ(worse[0].spec->name, "tell");
+}
+
+TEST(PolicyTest, ASeverityThatRisesIntoAnActionActs) {
+  ActionSpec spec = Tell();
+  spec.kind = ActionKind::kCommand;
+  spec.severity = rules::Severity::kStop;
+  Policy policy({spec});
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("1"), "new", false, 0, 0).empty());
+  EXPECT_EQ(
+      policy.OnFinding(MakeFinding("1", "LossSpike", rules::Severity::kStop), "update", true, 1, 1).size(),
+      1U);
+}
+
+TEST(PolicyTest, WaitsForTheNumberOfFindings) {
+  ActionSpec spec = Tell();
+  spec.findings = 3;
+  Policy policy({spec});
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("1"), "new", false, 0, 0).empty());
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("1"), "update", false, 0, 0).empty());  // the same one
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("2"), "new", false, 0, 0).empty());
+  EXPECT_EQ(policy.OnFinding(MakeFinding("3"), "new", false, 0, 0).size(), 1U);
+  EXPECT_EQ(policy.OnFinding(MakeFinding("4"), "new", false, 0, 0).size(), 1U);
+}
+
+TEST(PolicyTest, RateLimitIsAWindow) {
+  ActionSpec spec = Tell();
+  spec.limit = 2;
+  spec.per_s = 100;
+  Policy policy({spec});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("1"), "new", false, 1000, 0)), std::vector{What::kAct});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("2"), "new", false, 1050, 0)), std::vector{What::kAct});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("3"), "new", false, 1099, 0)), std::vector{What::kLimited});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("4"), "new", false, 1100, 0)), std::vector{What::kAct});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("5"), "new", false, 1149, 0)), std::vector{What::kLimited});
+}
+
+TEST(PolicyTest, SilenceIsPerCause) {
+  ActionSpec spec = Tell();
+  spec.quiet_s = 60;
+  Policy policy({spec});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("1"), "new", false, 0, 0)), std::vector{What::kAct});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("2"), "new", false, 59, 0)), std::vector{What::kSilenced});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("3", "Other"), "new", false, 59, 0)), std::vector{What::kAct});
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("4"), "new", false, 60, 0)), std::vector{What::kAct});
+}
+
+TEST(PolicyTest, EscalatesByTimeOrStepsUnlessItHeals) {
+  ActionSpec after = Tell("after");
+  after.kind = ActionKind::kStop;
+  after.escalates = "tell";
+  after.after_s = 600;
+  after.after_steps = 100;
+  Policy policy({Tell(), after});
+  EXPECT_EQ(policy.OnFinding(MakeFinding("1"), "new", false, 0, 10).size(), 1U);
+  EXPECT_EQ(policy.OnFinding(MakeFinding("2"), "new", false, 0, 10).size(), 1U);
+  EXPECT_EQ(policy.OnFinding(MakeFinding("3"), "new", false, 500, 50).size(), 1U);
+  EXPECT_TRUE(policy.Tick(599, 109).empty());
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("2"), "healed", false, 599, 109).empty());
+  const auto due = policy.Tick(599, 110);
+  ASSERT_EQ(due.size(), 1U);
+  EXPECT_EQ(due[0].finding.id, "1");
+  EXPECT_EQ(due[0].event, "escalation");
+  EXPECT_TRUE(policy.Tick(599, 110).empty());
+  EXPECT_EQ(policy.Tick(1100, 140).size(), 1U);
+  EXPECT_FALSE(policy.waits());
+}
+
+TEST(PolicyTest, RemembersWhatAnEarlierSupervisorDid) {
+  ActionSpec spec = Tell();
+  spec.limit = 1;
+  spec.per_s = 100;
+  Policy policy({spec});
+  policy.Remember("tell", "1", "LossSpike/spike", 1000);
+  policy.Remember("gone", "1", "LossSpike/spike", 1000);
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("1"), "new", false, 1001, 0).empty());
+  EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("2"), "new", false, 1001, 0)), std::vector{What::kLimited});
+}
+
+TEST(PolicyTest, KindsHaveNames) {
+  EXPECT_EQ(*ParseKind("lower_lr"), ActionKind::kLowerLr);
+  EXPECT_EQ(KindName(ActionKind::kMail), "mail");
+  EXPECT_NE(ParseKind("webhok").status().message().find("webhook"), std::string_view::npos);
+}
+
+}  // namespace
+}  // namespace luff::actions
