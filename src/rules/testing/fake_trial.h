@@ -133,6 +133,8 @@ class FakeTrial final : public query::Trial {
     steps_.back().events.push_back(event);
     return *this;
   }
+  /// The rows of the newest step, for what the story above has no words for.
+  [[nodiscard]] StepRows& Last() { return steps_.back(); }
   void SetDocument(const std::string& name, const std::string& json) { documents_[name] = json; }
   /// Only the first `count` steps are complete so far (a live run).
   void ShowOnly(std::size_t count) { shown_ = count; }
