@@ -72,11 +72,17 @@ def python(*arguments, env, check=True, command=(sys.executable,)):
     return done
 
 
-def bare_and_seen(*arguments, run, config=None, check=True):
+def bare_and_seen(*arguments, run, config=None, check=True, command=(sys.executable,)):
     """The same program without and with Luff, both at once."""
     with ThreadPoolExecutor(2) as pool:
         both = [
-            pool.submit(python, *(a(env) if callable(a) else a for a in arguments), env=env, check=check)
+            pool.submit(
+                python,
+                *(a(env) if callable(a) else a for a in arguments),
+                env=env,
+                check=check,
+                command=command,
+            )
             for env in (environment(), environment(run, config))
         ]
         return [one.result() for one in both]
@@ -162,7 +168,9 @@ def test_a_forked_child_that_trains_is_a_worker_of_its_own(tmp_path):
 def test_the_process_ends_as_it_would_without_luff(tmp_path, inside, code, reason):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(inside=inside))
-    bare, seen = bare_and_seen(str(script), run=tmp_path / "run", check=False)
+    # A test runner that was started in the background ignores SIGINT, and so would what it starts.
+    command = ("env", "--default-signal=INT", sys.executable)
+    bare, seen = bare_and_seen(str(script), run=tmp_path / "run", check=False, command=command)
     assert bare.returncode == seen.returncode == code
     assert bare.stderr.splitlines()[-1:] == seen.stderr.splitlines()[-1:]
     trial = luff.open_trial(tmp_path / "run")  # and nothing of what came before is lost
