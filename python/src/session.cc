@@ -232,6 +232,9 @@ void InitSession(nb::module_& m) {
           nb::arg("mode"), nb::arg("global_step"), nb::arg("mode_step"), nb::arg("update"),
           "Hand the step to the writer thread.")
       .def(
+          "nonfinite", [](const PySession& s) { return s.get().nonfinite_summaries(); },
+          "Summaries so far of tensors that were not finite throughout.")
+      .def(
           "abandon_step", [](const PySession& s) { s.get().AbandonStep(); }, "Drop the step in progress.")
       .def(
           "stop_state", [](const PySession& s) { return static_cast<int>(s.get().stop_state()); },

@@ -402,6 +402,7 @@ void Producer::AddSummary(TensorId id, DType dtype, const Summary& s) {
   row.zero_count = s.zero_count;
   row.nan_count = s.nan_count;
   row.inf_count = s.inf_count;
+  if (s.nan_count + s.inf_count > 0) context_.counters->nonfinite.fetch_add(1, std::memory_order_relaxed);
   rows_.summaries.push_back(row);
 }
 

@@ -42,6 +42,9 @@ class SessionImpl final : public Session {
   void Gap(TensorId id, format::GapReason reason, std::uint32_t forms, std::uint64_t count) noexcept override;
   [[nodiscard]] std::uint64_t Hash(const std::byte* data, std::size_t bytes) const noexcept override;
   void EndStep(const StepEnd& step) noexcept override;
+  [[nodiscard]] std::uint64_t nonfinite_summaries() const noexcept override {
+    return core_->counters.nonfinite.load(std::memory_order_relaxed);
+  }
   void AbandonStep() noexcept override;
   [[nodiscard]] StopState stop_state() const noexcept override { return core_->gate.state(); }
   StopState AtStepBoundary(std::int64_t train_step) noexcept override;

@@ -126,6 +126,8 @@ class Session {
                    std::uint64_t count) noexcept = 0;
   /// Content hash of memory (batches). 0 for empty.
   [[nodiscard]] virtual std::uint64_t Hash(const std::byte* data, std::size_t bytes) const noexcept = 0;
+  /// How many summaries so far were of tensors that were not finite throughout. One atomic load.
+  [[nodiscard]] virtual std::uint64_t nonfinite_summaries() const noexcept = 0;
   /// Hands the step to the writer thread. Never waits for the disk, except by the policy `block` (bounded).
   virtual void EndStep(const StepEnd& step) noexcept = 0;
   /// Drops everything captured since BeginStep (a forward pass that turned out to be something else).

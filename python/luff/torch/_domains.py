@@ -54,7 +54,7 @@ def array_of(tensor: Any, budget: Budget | None = None) -> Array | None:
     size = tensor.element_size()
     strides = tuple(step * size for step in tensor.stride())
     extent = sum((n - 1) * step for n, step in zip(tensor.shape, strides, strict=True)) + size
-    memory = (ctypes.c_uint8 * extent).from_address(tensor.data_ptr())
+    memory: Any = (ctypes.c_uint8 * extent).from_address(tensor.data_ptr())
     array: Array = np.ndarray(tuple(tensor.shape), kind, memory, 0, strides)
     if dtype is torch.bfloat16:
         array = (array.astype(np.uint32) << 16).view(np.float32)

@@ -10,6 +10,7 @@ from luff._hook import Session
 from luff.torch._kept import KeptGradients
 from luff.torch._loads import Loads
 from luff.torch._memory import float_bits, read_scalar
+from luff.torch._nonfinite import NonFinite
 from luff.torch._reach import Reach
 from luff.torch._recorder import OptimizerRecord
 from luff.torch._step import Step
@@ -31,16 +32,20 @@ class Evidence:
         self._machine = machine
         self._kept: KeptGradients | None = None
         self._reach = Reach()
+        self.nonfinite = NonFinite(machine)
         self.loads = Loads()
 
     def opened(self, session: Session) -> None:
         """The session is open."""
         self._kept = KeptGradients(session)
+        self.nonfinite.opened(session)
 
     def backward_begins(self, roots: list[Any]) -> None:
         """A backward pass begins; its graph still stands."""
         if self._kept is not None:
             self._kept.backward_begins()
+        if self.nonfinite.suspect:
+            self.nonfinite.backward_begins(roots)
         clock = self._machine.clock
         step = clock.mode_steps[_TRAIN] - clock.first_train_step
         if self._reach or not step & (step - 1):
@@ -86,5 +91,7 @@ class Evidence:
         """A step ends."""
         if self.loads:
             self.loads.tell(session)
+        if self.nonfinite and step.mode == _TRAIN:
+            self.nonfinite.publish(session)
         if self._reach and step.mode == _TRAIN and self._machine.recorder is not None:
             self._reach.tell(session, self._machine.names, self._machine.recorder.living())

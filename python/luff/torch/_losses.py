@@ -146,6 +146,8 @@ class Losses:
     def _record_loss(self, step: Step, kind: str, value: float | None, tensor: Any) -> None:
         index = step.losses.get(kind, 0)
         step.losses[kind] = index + 1
+        if value is not None and value - value != 0.0:
+            self._machine.evidence.nonfinite.suspect = True
         if index >= _MAX_LOSSES:
             return
         code = DTYPE_CODES.get(tensor.dtype, 0)

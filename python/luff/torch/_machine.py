@@ -409,7 +409,11 @@ class Machine:
         self.evidence.update_begins(record)
         if not step.weights_done:
             self._weights(step)
+        nonfinite = self.evidence.nonfinite
+        before = nonfinite.count()
         self.gradients(record, optimizer)
+        if nonfinite.count() != before:
+            nonfinite.gradients_taken()
 
     def gradients(self, record: OptimizerRecord, optimizer: Any) -> None:
         """Captures the gradients that an optimizer will use."""
@@ -497,6 +501,8 @@ class Machine:
         for _ in range(2):
             if self.step is not None:
                 self.publish_step(self.step)
+        if self.session is not None:
+            self.evidence.nonfinite.publish(self.session, wait=True)
 
     # Publishing ------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ class FakeSession:
         self.steps: list[FakeStep] = []
         self.open: FakeStep | None = None
         self.abandoned = 0
+        self.bad_before = 0
         self.json_events: list[Any] = []
         self.closed: int | None = None
         self.stop_after: int | None = None
@@ -179,11 +180,18 @@ class FakeSession:
         if self.open is None:
             self.misuse.append("end_step without begin_step")
             return
+        self.bad_before = self.nonfinite()
         step, self.open = self.open, None
         if (step.mode, step.mode_step) != (mode, mode_step):
             self.misuse.append("another step ends than has begun")
         step.global_step, step.update = global_step, update
         self.steps.append(step)
+
+    def nonfinite(self) -> int:
+        values = [] if self.open is None else self.open.values.values()
+        return self.bad_before + sum(
+            value.dtype.kind == "f" and not np.isfinite(value).all() for value in values
+        )
 
     def abandon_step(self) -> None:
         self.abandoned += 1
