@@ -112,6 +112,9 @@ class Session:
     def end_step(self, mode: int, global_step: int, mode_step: int, update: int) -> None:
         """Hand the step to the writer thread."""
 
+    def nonfinite(self) -> int:
+        """Summaries so far of tensors that were not finite throughout."""
+
     def abandon_step(self) -> None:
         """Drop the step in progress."""
 
