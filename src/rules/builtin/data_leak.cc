@@ -1,0 +1,264 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/sample.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// DataLeak: docs/rules/data_leak.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "DataLeak";
+constexpr const char* kPage = "docs/rules/data_leak.md";
+constexpr std::size_t kMaxInputs = 4;
+constexpr std::size_t kMaxHashes = 8192;   // of training rows; beyond, every second one is forgotten
+constexpr std::size_t kMaxLevels = 64;     // different values of a feature that are told apart
+constexpr std::size_t kMaxFeatures = 256;  // whose values are counted
+
+struct Limits {
+  std::int64_t rows = 16;
+  double share = 0.1, chance = 0.2;
+};
+
+// Rows by hash; a fraction 1 / rate of all hashes, so that those of evaluations can be chosen likewise.
+class RowSet {
+ public:
+  void Add(std::uint64_t hash) {
+    if (!Chosen(hash)) return;
+    hashes_.insert(hash);
+    while (hashes_.size() > kMaxHashes) {
+      rate_ *= 2;
+      std::erase_if(hashes_, [&](std::uint64_t known) { return !Chosen(known); });
+    }
+  }
+  [[nodiscard]] bool Chosen(std::uint64_t hash) const noexcept { return hash % rate_ == 0; }
+  [[nodiscard]] bool Has(std::uint64_t hash) const { return hashes_.contains(hash); }
+  /// How many different rows there were.
+  [[nodiscard]] double size() const noexcept { return static_cast<double>(hashes_.size() * rate_); }
+  void Save(Json* to) const {
+    std::vector<std::uint64_t> sorted(hashes_.begin(), hashes_.end());
+    std::sort(sorted.begin(), sorted.end());
+    *to = {rate_, std::move(sorted)};
+  }
+  void Load(const Json& from) {
+    rate_ = from.at(0);
+    if (rate_ == 0 || from.at(1).size() > kMaxHashes) throw std::out_of_range("more rows than are ever kept");
+    hashes_.clear();
+    for (const Json& hash : from.at(1)) hashes_.insert(hash.get<std::uint64_t>());
+  }
+
+ private:
+  std::uint64_t rate_ = 1;
+  std::unordered_set<std::uint64_t> hashes_;
+};
+
+// The probability that two rows are equal by chance: of what repeats within a batch, and as if features were
+// independent.
+class Chance {
+ public:
+  void Add(const SampleValues& sample, const std::vector<std::uint64_t>& hashes) {
+    std::map<std::uint64_t, double> same;
+    for (const std::uint64_t hash : hashes) ++same[hash];
+    for (const auto& [hash, count] : same) equal_ += count * (count - 1) / 2;
+    const double n = static_cast<double>(hashes.size());
+    pairs_ += n * (n - 1) / 2;
+    if (looked_ >= kLooked) return;
+    ++looked_;
+    // Sum over features of the logarithm of the probability that two rows agree.
+    const Rows rows = RowsOf(sample);
+    double log_agree = 0;
+    for (std::size_t f = 0; f < std::min(rows.width, kMaxFeatures); ++f) {
+      std::map<double, double> levels;
+      for (std::size_t i = 0; i < rows.count && levels.size() <= kMaxLevels; ++i)
+        ++levels[sample.values[i * rows.width + f]];
+      double agree = 0;
+      for (const auto& [level, count] : levels) agree += (count / n) * (count / n);
+      // With 1 / n added: that two of a batch of n never agree says no more.
+      log_agree += std::log(std::min(agree + 1e-12, 1.0));
+    }
+    log_agree_ = looked_ == 1 ? log_agree : std::max(log_agree_, log_agree);
+  }
+  [[nodiscard]] double probability() const noexcept {
+    const double seen = pairs_ > 0 ? equal_ / pairs_ : 0;
+    return std::max(seen, looked_ > 0 ? std::exp(log_agree_) : 1.0);
+  }
+  void Save(Json* to) const { *to = {equal_, pairs_, log_agree_, looked_}; }
+  void Load(const Json& from) {
+    equal_ = from.at(0);
+    pairs_ = from.at(1);
+    log_agree_ = from.at(2);
+    looked_ = from.at(3);
+  }
+
+ private:
+  static constexpr std::int64_t kLooked = 8;
+  double equal_ = 0, pairs_ = 0, log_agree_ = 0;
+  std::int64_t looked_ = 0;
+};
+
+class DataLeak final : public Rule {
+ public:
+  explicit DataLeak(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.superseded) return;
+    const bool train = info.mode == query::Mode::kTrain;
+    if (!train && info.mode != query::Mode::kEval) return;
+    if (train) {
+      Judge(view.trial, sink);
+      last_.Take(info);
+    } else if (last_.mode_step < 0) {
+      return;
+    }
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const std::string& name = view.trial.tensor(input.entry->tensor).name;
+      if (!inputs_.contains(name) && inputs_.size() >= kMaxInputs) continue;
+      const std::optional<SampleValues> sample = LoadSample(view, *input.entry);
+      if (!sample.has_value() || sample->shape.size() < 2 || RowsOf(*sample).width < 2) continue;
+      Input& one = inputs_[name];
+      const std::vector<std::uint64_t> hashes = RowHashes(*sample);
+      if (train) {
+        one.chance.Add(*sample, hashes);
+        for (const std::uint64_t hash : hashes) one.rows.Add(hash);
+      } else {
+        double rows = 0;
+        double found = 0;
+        for (const std::uint64_t hash : hashes) {
+          if (!one.rows.Chosen(hash)) continue;
+          ++rows;
+          found += one.rows.Has(hash) ? 1 : 0;
+        }
+        one.seen += rows;
+        one.found += found;
+        if (rows >= 4 && found == 0) one.clean += rows;
+        if (rows >= 4 && found >= 0.9 * rows) one.full += rows;
+      }
+    }
+  }
+  void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json json = {{"open", open_}, {"inputs", Json::object()}};
+    last_.Save(&json["last"]);
+    for (const auto& [name, input] : inputs_) {
+      Json& saved = json["inputs"][name];
+      input.rows.Save(&saved["rows"]);
+      input.chance.Save(&saved["chance"]);
+      saved["evaluation"] = {input.seen, input.found, input.clean, input.full};
+    }
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      open_ = json.at("open").get<std::set<std::string>>();
+      last_.Load(json.at("last"));
+      inputs_.clear();
+      for (const auto& [name, saved] : json.at("inputs").items()) {
+        Input& input = inputs_[name];
+        input.rows.Load(saved.at("rows"));
+        input.chance.Load(saved.at("chance"));
+        input.seen = saved.at("evaluation").at(0);
+        input.found = saved.at("evaluation").at(1);
+        input.clean = saved.at("evaluation").at(2);
+        input.full = saved.at("evaluation").at(3);
+      }
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Input {
+    RowSet rows;
+    Chance chance;
+    double seen = 0, found = 0;  // rows of this evaluation
+    double clean = 0, full = 0;  // of them in batches without and with nothing but training rows
+  };
+
+  void Judge(const query::Trial& trial, Sink& sink) {
+    for (auto& [name, input] : inputs_) {
+      if (input.seen > 0) Compare(trial, name, input, sink);
+      input.seen = input.found = input.clean = input.full = 0;
+    }
+  }
+
+  void Compare(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
+    if (input.seen < static_cast<double>(limits_.rows)) return;
+    const double share = input.found / input.seen;
+    // Rows of the training that an evaluation would hold if it drew new ones from the same distribution.
+    const double expected = 1 - std::exp(-input.rows.size() * input.chance.probability());
+    // The training set itself is evaluated beside the validation set, in batches of its own.
+    const bool beside = input.clean > 0 && input.full >= 0.9 * input.found;
+    if (beside || share < limits_.share || expected > limits_.chance * share) {
+      if (share < limits_.share && open_.erase(name) > 0) sink.Heal("rows", name, last_.mode_step);
+      return;
+    }
+    open_.insert(name);
+    Finding finding = FindingAt(kName, kPage, "rows", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = name;
+    finding.since_step = 0;
+    finding.what = fmt::format("{:.0f} of the {:.0f} rows of {} in an evaluation are rows of the training",
+                               input.found, input.seen, name);
+    finding.why = fmt::format(
+        "they are equal in every value, where {:.2g} % would be so by chance; what an evaluation says of "
+        "them is "
+        "no measure of generalisation",
+        100 * expected);
+    finding.remedy = "split before augmenting or oversampling, and remove duplicates across the splits";
+    finding.causes = share >= 0.95 ? std::vector<std::string>{"evaluations use the training set",
+                                                              "the split was made after the data were copied"}
+                                   : std::vector<std::string>{"splits overlap", "duplicates in the data set",
+                                                              "oversampling before the split"};
+    finding.evidence = {{"share", share},
+                        {"rows", input.seen},
+                        {"expected_share", expected},
+                        {"training_rows", input.rows.size()}};
+    finding.threshold = fmt::format("{:g} % of the rows, and chance would give {:g} % of that at most (Luff)",
+                                    100 * limits_.share, 100 * limits_.chance);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  Anchor last_;
+  std::set<std::string> open_;
+  std::map<std::string, Input> inputs_;
+};
+
+}  // namespace
+
+RuleSpec DataLeakSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "rows of evaluations that are rows of the training";
+  spec.parameters = {
+      {"rows", "16", "16", "rows of an evaluation, at least (Luff)"},
+      {"share", "0.1", "0.1", "share of rows that are rows of the training (Luff)"},
+      {"chance", "0.2", "0.2", "largest part of that share that chance may explain (Luff)"},
+  };
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
+    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
+    LUFF_ASSIGN_OR_RETURN(limits.chance, ParseDouble(TextOf(parameters, "chance")));
+    return std::unique_ptr<Rule>(new DataLeak(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

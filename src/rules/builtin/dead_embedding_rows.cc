@@ -1,0 +1,128 @@
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/model_modules.h"
+#include "rules/select.h"
+#include "rules/token_stats.h"
+
+/// DeadEmbeddingRows: docs/rules/dead_embedding_rows.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "DeadEmbeddingRows";
+constexpr const char* kPage = "docs/rules/dead_embedding_rows.md";
+constexpr std::size_t kMaxTables = 64;
+
+struct Limits {
+  double used = 0.25, one = 0.4, tokens_per_row = 10, table_rows = 32;
+};
+
+class DeadEmbeddingRows final : public Rule {
+ public:
+  explicit DeadEmbeddingRows(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    modules_.OnStep(view.trial, info);
+    for (const TableInput& input : TableInputsOf(view, modules_)) {
+      if (told_.contains(input.module) || !input.table_rows.has_value()) continue;
+      if (*input.table_rows < limits_.table_rows) continue;
+      if (!tables_.contains(input.module) && tables_.size() >= kMaxTables) continue;
+      const std::optional<SampleValues> ids = LoadSample(view, *input.entry);
+      if (!ids.has_value()) continue;
+      TokenStats& stats = tables_[input.module];
+      stats.Add(*ids);
+      Judge(view, input, stats, sink);
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    Json json = {{"told", told_}, {"tables", Json::object()}};
+    for (const auto& [name, stats] : tables_) stats.Save(&json["tables"][name]);
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      told_ = json.at("told").get<std::set<std::string>>();
+      tables_.clear();
+      for (const auto& [name, saved] : json.at("tables").items()) tables_[name].Load(saved);
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  void Judge(const StepView& view, const TableInput& input, const TokenStats& stats, Sink& sink) {
+    const double rows = *input.table_rows;
+    const double used = static_cast<double>(stats.used()) / rows;
+    if (stats.many() || stats.tokens() < limits_.tokens_per_row * rows || used > limits_.used) return;
+    // A small corpus leaves most of a large vocabulary alone as well. But then no id takes the place of all
+    // others.
+    if (stats.top_share() < limits_.one || !stats.saturated() || stats.top_is_padding()) return;
+    if (input.padding.has_value() && *input.padding == static_cast<double>(stats.top())) return;
+    told_.insert(input.module);
+    Finding finding = FindingAt(kName, kPage, "unused", view.trial, input.entry->tensor, input.entry->worker,
+                                view.rows.info);
+    finding.since_step = 0;
+    finding.what = fmt::format("{:.0f} of the {:.0f} rows of the table of {} are never used",
+                               rows * (1 - used), rows, input.module);
+    finding.why = fmt::format(
+        "id {} takes {:.3g} % of {:.0f} tokens, only {} ids have come at all and the second half of the "
+        "tokens "
+        "brought no new one: most words are mapped to one id",
+        stats.top(), 100 * stats.top_share(), stats.tokens(), stats.used());
+    finding.remedy = "check the tokenizer and its vocabulary: is it the one that the table was made for?";
+    finding.causes = {"ids beyond a limit are replaced by the unknown id",
+                      "another vocabulary than the table's", "text was not normalised as the vocabulary's"};
+    finding.evidence = {{"used_share", used},
+                        {"top_id", static_cast<double>(stats.top())},
+                        {"top_share", stats.top_share()},
+                        {"largest_id", static_cast<double>(stats.largest())},
+                        {"tokens", stats.tokens()}};
+    finding.threshold = fmt::format(
+        "at most {:g} % of the rows used, one id at least {:g} % of the tokens, {:g} tokens a row (Luff)",
+        100 * limits_.used, 100 * limits_.one, limits_.tokens_per_row);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  ModelModules modules_;
+  std::set<std::string> told_;
+  std::map<std::string, TokenStats> tables_;
+};
+
+}  // namespace
+
+RuleSpec DeadEmbeddingRowsSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "an embedding table whose rows are hardly used, because one id takes their place";
+  spec.parameters = {
+      {"used", "0.25", "0.25", "share of the rows that are used, at most (Luff)"},
+      {"one", "0.4", "0.4", "share of the tokens that one id takes, at least (Luff)"},
+      {"tokens_per_row", "10", "10", "tokens for each row of the table before it is judged (Luff)"},
+      {"table_rows", "32", "32", "smaller tables are left alone (Luff)"},
+  };
+  spec.needs = [](const Parameters&) { return std::vector<Need>{TableNeed()}; };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.used, ParseDouble(TextOf(parameters, "used")));
+    LUFF_ASSIGN_OR_RETURN(limits.one, ParseDouble(TextOf(parameters, "one")));
+    LUFF_ASSIGN_OR_RETURN(limits.tokens_per_row, ParseDouble(TextOf(parameters, "tokens_per_row")));
+    LUFF_ASSIGN_OR_RETURN(limits.table_rows, ParseDouble(TextOf(parameters, "table_rows")));
+    return std::unique_ptr<Rule>(new DeadEmbeddingRows(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,101 @@
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/model_modules.h"
+#include "rules/select.h"
+
+/// HighDropout: docs/rules/high_dropout.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "HighDropout";
+constexpr const char* kPage = "docs/rules/high_dropout.md";
+constexpr std::size_t kMaxNamed = 20;
+
+// The setting of a module that is its probability of dropping, "" if it has none.
+const char* DropSetting(const std::string& type) {
+  if (type.find("Dropout") != std::string::npos) return "p";
+  if (type == "RNN" || type == "LSTM" || type == "GRU" || type == "MultiheadAttention") return "dropout";
+  return "";
+}
+
+class HighDropout final : public Rule {
+ public:
+  explicit HighDropout(double share) : share_(share) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (!modules_.OnStep(view.trial, view.rows.info)) return;
+    std::vector<const ModuleFacts*> high;
+    double highest = 0;
+    std::size_t kept = 0;
+    for (const ModuleFacts& module : modules_.modules()) {
+      const char* setting = DropSetting(module.type);
+      if (*setting == '\0' || !module.training) continue;
+      // Between the layers of a recurrent module: of one layer it does nothing.
+      if (module.type != "MultiheadAttention" && std::string(setting) == "dropout" &&
+          module.Number("num_layers").value_or(1) < 2)
+        continue;
+      const std::optional<double> p = module.Number(setting);
+      if (!p.has_value() || !(*p <= 1)) continue;
+      if (*p < share_) {
+        ++kept;
+        continue;
+      }
+      highest = std::max(highest, *p);
+      high.push_back(&module);
+    }
+    if (high.empty()) return;
+    Finding finding = FindingAt(kName, kPage, "high", view.trial, format::kNoId, 0, view.rows.info);
+    const auto name = [](const ModuleFacts& module) {
+      return module.name.empty() ? module.path : module.name;
+    };
+    finding.since_step = 0;
+    finding.tensor = name(*high.front());
+    for (std::size_t i = 1; i < high.size() && i <= kMaxNamed; ++i)
+      finding.other_tensors.push_back(name(*high[i]));
+    finding.other_count = high.size() - 1;
+    finding.what = fmt::format(
+        "{} drops {:g} % of its input in training{}", finding.tensor, 100 * highest,
+        high.size() > 1 ? fmt::format(", and so do {} more modules", high.size() - 1) : std::string());
+    finding.why = fmt::format(
+        "hardly any signal passes, and what passes is scaled by {:.3g}; the probability given is that of "
+        "dropping, probably that of keeping ({:g}) was meant",
+        highest < 1 ? 1 / (1 - highest) : 0.0, highest);
+    finding.remedy = fmt::format("use p = {:.3g} if {:g} of the values are to be kept", 1 - highest, highest);
+    finding.causes = {"the probability of keeping was given", "a percentage or a typing error"};
+    finding.evidence = {{"p", highest},
+                        {"modules", static_cast<double>(high.size())},
+                        {"other_dropouts", static_cast<double>(kept)}};
+    finding.threshold = fmt::format("p of {:g} or more (Luff)", share_);
+    sink.Report(std::move(finding));
+  }
+  [[nodiscard]] std::string SaveState() const override { return "{}"; }
+  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
+
+ private:
+  const double share_;
+  ModelModules modules_;
+};
+
+}  // namespace
+
+RuleSpec HighDropoutSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "dropout that lets hardly anything pass";
+  spec.parameters = {{"share", "0.9", "0.9", "probability of dropping from which it is too high (Luff)"}};
+  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const double share, ParseDouble(TextOf(parameters, "share")));
+    return std::unique_ptr<Rule>(new HighDropout(share));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

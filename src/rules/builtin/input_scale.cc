@@ -1,0 +1,205 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/features.h"
+#include "rules/model_modules.h"
+#include "rules/sample.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// InputScale: docs/rules/input_scale.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::Role;
+constexpr const char* kName = "InputScale";
+constexpr const char* kPage = "docs/rules/input_scale.md";
+constexpr std::size_t kMaxInputs = 16;
+constexpr std::int64_t kLastStep = 16;  // a fact of the first steps
+
+// Modules that multiply what they get by a weight matrix.
+const std::vector<std::string>& Layers() {
+  static const std::vector<std::string> kLayers = {
+      "Linear", "Bilinear", "Conv1d", "Conv2d",  "Conv3d",   "ConvTranspose1d", "ConvTranspose2d",
+      "RNN",    "LSTM",     "GRU",    "RNNCell", "LSTMCell", "GRUCell",         "MultiheadAttention"};
+  return kLayers;
+}
+
+bool IsNorm(const std::string& type) { return type.find("Norm") != std::string::npos; }
+
+struct Limits {
+  std::int64_t rows = 8;
+  double large = 50, small = 1e-3;
+};
+
+class InputScale final : public Rule {
+ public:
+  explicit InputScale(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain || info.mode_step > kLastStep) return;
+    modules_.OnStep(view.trial, info);
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      if (!IsFloating(input.entry->dtype)) continue;
+      const std::string& name = view.trial.tensor(input.entry->tensor).name;
+      if (told_.contains(name) || (!inputs_.contains(name) && inputs_.size() >= kMaxInputs)) continue;
+      const std::optional<SampleValues> sample = LoadSample(view, *input.entry);
+      if (!sample.has_value() || sample->shape.size() < 2) continue;
+      Features& features = inputs_[name];
+      features.Add(*sample);
+      if (features.rows() < limits_.rows) continue;
+      Judge(view, input, *sample, features, sink);
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    Json json = {{"told", told_}, {"inputs", Json::object()}};
+    for (const auto& [name, features] : inputs_) features.Save(&json["inputs"][name]);
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      told_ = json.at("told").get<std::set<std::string>>();
+      inputs_.clear();
+      for (const auto& [name, saved] : json.at("inputs").items()) inputs_[name].Load(saved);
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  void Judge(const StepView& view, const ModelInput& input, const SampleValues& sample,
+             const Features& features, Sink& sink) {
+    double largest = 0;
+    double smallest = HUGE_VAL;
+    std::size_t large = 0;
+    std::size_t varying = 0;
+    for (std::size_t i = 0; i < features.size(); ++i) {
+      if (!features.varies(i)) continue;
+      ++varying;
+      const double rms = features.rms(i);
+      largest = std::max(largest, rms);
+      smallest = std::min(smallest, rms);
+      large += rms >= limits_.large ? 1 : 0;
+    }
+    if (varying == 0 || (large == 0 && largest >= limits_.small)) return;
+    const std::string layer = LayerThatGets(view, *input.entry, sample);
+    if (layer.empty()) return;
+    const std::string& name = view.trial.tensor(input.entry->tensor).name;
+    told_.insert(name);
+    const bool mixed = large > 0 && largest >= 1000 * smallest;
+    Finding finding = FindingAt(kName, kPage, "scale", view.trial, input.entry->tensor, input.entry->worker,
+                                view.rows.info);
+    finding.since_step = 0;
+    finding.other_tensors = {layer};
+    finding.other_count = 1;
+    finding.what =
+        mixed ? fmt::format(
+                    "the features of the input of {} differ in scale by {:.1g} times: from {:.2g} to {:.3g}",
+                    input.model, largest / smallest, smallest, largest)
+              : fmt::format("the input of {} has values of the order of {:.3g}", input.model, largest);
+    finding.why = fmt::format(
+        "{} gets them as they are; initialisations and learning rates are made for values near 1, so {}",
+        layer,
+        large > 0 ? "large ones drown the others and make the gradients explode or the units die"
+                  : "outputs and gradients nearly vanish");
+    finding.remedy =
+        "standardise each feature with the mean and the deviation of the training data, or begin "
+        "the model with a normalisation layer";
+    finding.causes = {"inputs were not standardised", "a unit or a missing value code in a column",
+                      "images of 0 to 255 that were not divided by 255"};
+    finding.evidence = {{"largest_rms", largest},
+                        {"smallest_rms", smallest},
+                        {"large_features", static_cast<double>(large)},
+                        {"features", static_cast<double>(varying)}};
+    finding.threshold = fmt::format("root mean square of a feature {:g} or more, or of all below {:g} (Luff)",
+                                    limits_.large, limits_.small);
+    sink.Report(std::move(finding));
+  }
+
+  // Input of a module with weights that has the very numbers of the model's input, or, of a sample that is
+  // only a part, numbers of their size. "" if there is none, or a normalisation comes next.
+  [[nodiscard]] std::string LayerThatGets(const StepView& view, const query::Trial::SummaryEntry& given,
+                                          const SampleValues& sample) const {
+    if (given.summary.count == 0) return {};
+    const double mean = given.summary.abs_sum / static_cast<double>(given.summary.count);
+    for (const auto& entry : view.rows.summaries) {
+      const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+      if (tensor.role != Role::kInput || entry.worker != given.worker || entry.summary.count == 0 ||
+          std::find(Layers().begin(), Layers().end(), tensor.module_type) == Layers().end())
+        continue;
+      const double got = entry.summary.abs_sum / static_cast<double>(entry.summary.count);
+      const bool same =
+          sample.whole() ? entry.summary.count == given.summary.count && std::abs(got - mean) <= 1e-4 * mean
+                         : got < 1.5 * mean && got > mean / 1.5;
+      if (same && !NormFollows(tensor)) return tensor.name;
+    }
+    return {};
+  }
+
+  [[nodiscard]] bool NormFollows(const query::TensorInfo& tensor) const {
+    const std::string layer = tensor.name.substr(0, tensor.name.rfind("_input_"));
+    const auto& modules = modules_.modules();
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      if (modules[i].name != layer) continue;
+      for (std::size_t j = i + 1; j < modules.size() && modules[j].model == modules[i].model; ++j) {
+        if (IsNorm(modules[j].type)) return true;
+        if (modules[j].has_parameters) return false;
+      }
+    }
+    return false;
+  }
+
+  const Limits limits_;
+  ModelModules modules_;
+  std::set<std::string> told_;
+  std::map<std::string, Features> inputs_;
+};
+
+}  // namespace
+
+RuleSpec InputScaleSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "inputs of a model that are far from unit scale";
+  spec.parameters = {
+      {"large", "50", "50", "root mean square of a feature from which it is too large (Luff)"},
+      {"small", "0.001", "0.001", "root mean square of all features below which they are too small (Luff)"},
+      {"rows", "8", "8", "rows that are looked at, at least (Luff)"},
+  };
+  spec.needs = [](const Parameters&) -> std::vector<Need> {
+    std::vector<Need> needs = SampleNeeds();
+    Need layers;
+    layers.collection = "first_layer_inputs";
+    layers.roles = {Role::kInput};
+    layers.module_types = Layers();
+    layers.forms = Bit(format::Form::kSummary);
+    layers.save_interval = 1000000;  // step 0 and the first steps only
+    layers.first_steps = 4;
+    needs.push_back(layers);
+    return needs;
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.large, ParseDouble(TextOf(parameters, "large")));
+    LUFF_ASSIGN_OR_RETURN(limits.small, ParseDouble(TextOf(parameters, "small")));
+    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
+    return std::unique_ptr<Rule>(new InputScale(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,270 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/loss_call.h"
+#include "rules/model_modules.h"
+#include "rules/sample.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+#include "rules/token_stats.h"
+
+/// NLPSequenceRatio: docs/rules/nlp_sequence_ratio.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::Form;
+constexpr const char* kName = "NLPSequenceRatio";
+constexpr const char* kPage = "docs/rules/nlp_sequence_ratio.md";
+constexpr std::size_t kMaxTables = 64;
+
+// ---- original: per tensor, 100 x count(x == token) / size > threshold for any token.
+
+struct Token {
+  double value = 0, percent = 50;
+};
+
+class Original final : public Rule {
+ public:
+  Original(TensorSelector selector, std::vector<Token> tokens)
+      : selector_(std::move(selector)),
+        tokens_(std::move(tokens)) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    for (const auto& entry : view.rows.summaries) {
+      if (!selector_.Selects(view.trial, entry.tensor)) continue;
+      const std::optional<SampleValues> values = LoadSample(view, entry);
+      if (!values.has_value() || values->values.empty()) continue;
+      for (const Token& token : tokens_) {
+        const auto count = std::count(values->values.begin(), values->values.end(), token.value);
+        const double percent =
+            100.0 * static_cast<double>(count) / static_cast<double>(values->values.size());
+        if (!(percent > token.percent)) continue;
+        Finding finding =
+            FindingAt(kName, kPage, "ratio", view.trial, entry.tensor, entry.worker, view.rows.info);
+        finding.what = fmt::format("{:.3g} % of {} are the token {:g}", percent, finding.tensor, token.value);
+        finding.why = "most of the sequence is one token";
+        finding.remedy = "sort sequences by length, cut them, or look at the tokenizer";
+        finding.evidence = {{"percent", percent}, {"token", token.value}};
+        finding.threshold = fmt::format("more than {:g} % (original)", token.percent);
+        sink.Report(std::move(finding));
+        break;
+      }
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override { return "{}"; }
+  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
+
+ private:
+  TensorSelector selector_;
+  const std::vector<Token> tokens_;
+};
+
+// ---- Luff's own: one id takes most places of the sequences that an embedding table gets. Where it stands at
+// the ends it is padding: that does harm only where it is averaged or enters the loss. Anywhere else it is in
+// place of the words that the vocabulary lacks.
+
+struct Limits {
+  double share = 0.5, tokens = 1000, table_rows = 32;
+  std::int64_t samples = 3;
+};
+
+class Luff final : public Rule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    modules_.OnStep(view.trial, info);
+    bool padded = false;
+    for (const TableInput& input : TableInputsOf(view, modules_)) {
+      if (!input.table_rows.has_value() || *input.table_rows < limits_.table_rows) continue;
+      if (!tables_.contains(input.module) && tables_.size() >= kMaxTables) continue;
+      const std::optional<SampleValues> ids = LoadSample(view, *input.entry);
+      if (!ids.has_value() || ids->shape.size() < 2 || ids->shape.back() < 4) continue;
+      TokenStats& stats = tables_[input.module];
+      stats.Add(*ids);
+      if (stats.samples() < limits_.samples || stats.tokens() < limits_.tokens ||
+          stats.top_share() <= limits_.share)
+        continue;
+      const bool known = input.padding.has_value() && *input.padding == static_cast<double>(stats.top());
+      if (stats.top_is_padding()) {
+        padded = true;
+        if (!known && input.type == "EmbeddingBag") TellBag(view, input, stats, sink);
+      } else if (!known && stats.top_is_scattered()) {
+        TellToken(view, input, stats, sink);
+      }
+    }
+    if (padded) Losses(view, sink);
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    Json json = {{"told", told_}, {"tables", Json::object()}};
+    for (const auto& [name, stats] : tables_) stats.Save(&json["tables"][name]);
+    reader_.Save(&json["reader"]);
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      told_ = json.at("told").get<std::set<std::string>>();
+      tables_.clear();
+      for (const auto& [name, saved] : json.at("tables").items()) tables_[name].Load(saved);
+      reader_.Load(json.at("reader"));
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Finding Begin(const StepView& view, const char* cause, query::TensorId tensor, std::uint32_t worker) const {
+    Finding finding = FindingAt(kName, kPage, cause, view.trial, tensor, worker, view.rows.info);
+    finding.since_step = 0;
+    finding.threshold =
+        fmt::format("more than {:g} % of the tokens (original; where it matters: Luff)", 100 * limits_.share);
+    return finding;
+  }
+
+  void TellToken(const StepView& view, const TableInput& input, const TokenStats& stats, Sink& sink) {
+    if (!told_.insert("token " + input.module).second) return;
+    Finding finding = Begin(view, "token", input.entry->tensor, input.entry->worker);
+    finding.what = fmt::format("id {} is {:.3g} % of all that {} is asked for", stats.top(),
+                               100 * stats.top_share(), input.module);
+    finding.why = fmt::format(
+        "it stands anywhere between others, so it is no padding: it takes the place of the words that the "
+        "vocabulary lacks, and their meaning is lost; {} of {:g} ids have come at all",
+        stats.used(), *input.table_rows);
+    finding.remedy = "check the tokenizer: is the vocabulary the one that the text was counted for?";
+    finding.causes = {"most words are mapped to the unknown id", "another vocabulary than the text's"};
+    finding.evidence = {{"share", stats.top_share()},
+                        {"id", static_cast<double>(stats.top())},
+                        {"tokens", stats.tokens()},
+                        {"used", static_cast<double>(stats.used())}};
+    sink.Report(std::move(finding));
+  }
+
+  void TellBag(const StepView& view, const TableInput& input, const TokenStats& stats, Sink& sink) {
+    if (!told_.insert("bag " + input.module).second) return;
+    Finding finding = Begin(view, "padding", input.entry->tensor, input.entry->worker);
+    finding.what = fmt::format("{:.3g} % of what {} puts together is padding (id {})",
+                               100 * stats.top_share(), input.module, stats.top());
+    finding.why = "the bag has no padding_idx, so the padding's row is added to every sample's";
+    finding.remedy = fmt::format("give padding_idx={} to EmbeddingBag, or use offsets", stats.top());
+    finding.causes = {"padding_idx is missing"};
+    finding.evidence = {{"share", stats.top_share()}, {"id", static_cast<double>(stats.top())}};
+    sink.Report(std::move(finding));
+  }
+
+  // Padding that the loss counts like any other target.
+  void Losses(const StepView& view, Sink& sink) {
+    for (const LossCall& call : reader_.Read(view)) {
+      if (call.output.is_float() && !call.target.is_float() && call.whole()) {
+        const Recognition known = reader_.Recognise(call);
+        if ((known.formula != Formula::kCrossEntropy && known.formula != Formula::kNll) || !known.by_value ||
+            known.weights == Weights::kSome)
+          continue;
+        for (const auto& [module, stats] : tables_) {
+          const double id = static_cast<double>(stats.top());
+          if (!stats.top_is_padding() || id == call.settings.ignore_index) continue;
+          const auto count = std::count(call.target.values.begin(), call.target.values.end(), id);
+          const double share = static_cast<double>(count) / static_cast<double>(call.target.values.size());
+          if (share <= limits_.share || !told_.insert("loss " + call.kind).second) continue;
+          Finding finding = Begin(view, "padding", call.loss, call.worker);
+          finding.what =
+              fmt::format("{:.3g} % of the targets of {} are padding (id {})", 100 * share, call.kind, id);
+          finding.why = "the loss counts them like words, so the model is trained mostly to predict padding";
+          finding.remedy =
+              fmt::format("give ignore_index={:g} to the loss, or leave padding out of the mean", id);
+          finding.causes = {"ignore_index is missing", "sequences of very different length in one batch"};
+          finding.evidence = {{"share", share}, {"id", id}};
+          sink.Report(std::move(finding));
+        }
+      }
+    }
+  }
+
+  const Limits limits_;
+  ModelModules modules_;
+  LossReader reader_;
+  std::set<std::string> told_;
+  std::map<std::string, TokenStats> tables_;
+};
+
+Result<std::vector<Token>> TokensOf(const Parameters& parameters) {
+  const std::vector<std::string> values = ParseList(TextOf(parameters, "token_values"));
+  const std::vector<std::string> percents = ParseList(TextOf(parameters, "token_thresholds_percent"));
+  if (values.size() != percents.size() || values.empty()) {
+    return InvalidArgument(fmt::format(
+        "'token_values' has {} entries and 'token_thresholds_percent' has {}; give one threshold for "
+        "each token",
+        values.size(), percents.size()));
+  }
+  std::vector<Token> tokens(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    LUFF_ASSIGN_OR_RETURN(tokens[i].value, ParseDouble(values[i]));
+    LUFF_ASSIGN_OR_RETURN(tokens[i].percent, ParseDouble(percents[i]));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+RuleSpec NlpSequenceRatioSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.aliases = {"PaddingDominates"};
+  spec.page = kPage;
+  spec.summary = "sequences that consist mostly of one token";
+  spec.parameters = {
+      {"tensor_regex", ".*embedding0_input_0", ".*embedding0_input_0",
+       "tensors to inspect (original; Luff's set takes inputs of embedding tables)"},
+      {"token_values", "0", "0", "tokens to count, a comma list (original)"},
+      {"token_thresholds_percent", "50", "50", "largest share of each token in percent (original)"},
+      {"interval", "8", "1", "TRAIN steps between two captures"},
+      {"share", "0.5", "0.5", "largest share of one id (Luff)"},
+      {"tokens", "1000", "1000", "tokens before it is judged (Luff)"},
+      {"table_rows", "32", "32", "smaller tables are left alone (Luff)"},
+  };
+  spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
+    const Result<std::int64_t> interval = ParseInt(TextOf(parameters, "interval"));
+    const std::int64_t every = interval.ok() ? std::max<std::int64_t>(interval.value(), 1) : 1;
+    std::vector<Need> needs;
+    if (IsOriginal(parameters)) {
+      Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
+      if (selector.ok())
+        needs = selector.value().NeedsOf("input_sequence", Bit(Form::kSummary) | Bit(Form::kRaw));
+      for (Need& need : needs) need.save_interval = every;
+    } else {
+      needs = SampleNeeds();
+      Need table = TableNeed();
+      table.save_interval = every;
+      needs.push_back(table);
+    }
+    return needs;
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, false));
+    LUFF_ASSIGN_OR_RETURN(std::vector<Token> tokens, TokensOf(parameters));
+    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
+    if (interval < 1) return InvalidArgument("'interval' must be at least 1");
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
+    LUFF_ASSIGN_OR_RETURN(limits.tokens, ParseDouble(TextOf(parameters, "tokens")));
+    LUFF_ASSIGN_OR_RETURN(limits.table_rows, ParseDouble(TextOf(parameters, "table_rows")));
+    if (IsOriginal(parameters))
+      return std::unique_ptr<Rule>(new Original(std::move(selector), std::move(tokens)));
+    return std::unique_ptr<Rule>(new Luff(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,256 @@
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/evaluations.h"
+#include "rules/loss_tracker.h"
+#include "rules/select.h"
+
+/// Overfit: docs/rules/overfit.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "Overfit";
+constexpr const char* kPage = "docs/rules/overfit.md";
+
+// ---- original: (mean validation loss - mean training loss) / mean training loss > ratio_threshold, for
+// `patience` evaluations in a row. Means over all values since start_step.
+
+struct OriginalLimits {
+  std::int64_t start_step = 0, patience = 1;
+  double ratio_threshold = 0.1;
+};
+
+class Original final : public Rule {
+ public:
+  Original(TensorSelector selector, const OriginalLimits& limits)
+      : selector_(std::move(selector)),
+        limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.superseded || info.mode_step < limits_.start_step) return;
+    if (info.mode != query::Mode::kTrain && info.mode != query::Mode::kEval) return;
+    double sum = 0;
+    double count = 0;
+    query::TensorId tensor = format::kNoId;
+    const auto add = [&](query::TensorId id, double value) {
+      sum += value;
+      ++count;
+      if (tensor == format::kNoId) tensor = id;
+    };
+    if (selector_.empty()) {
+      for (const LossValue& loss : LossesOf(view.trial, view.rows)) add(loss.tensor, loss.value);
+    } else {
+      for (const auto& entry : view.rows.scalars) {
+        if (selector_.Selects(view.trial, entry.tensor)) add(entry.tensor, entry.value);
+      }
+      for (const auto& entry : view.rows.summaries) {
+        if (entry.summary.count == 1 && selector_.Selects(view.trial, entry.tensor))
+          add(entry.tensor, entry.summary.sum);
+      }
+    }
+    if (count == 0) return;
+    Mean& mean = info.mode == query::Mode::kTrain ? training_ : validation_;
+    mean.sum += sum;
+    mean.count += count;
+    if (info.mode == query::Mode::kTrain) return;
+    if (training_.count == 0) return;
+    const double training = training_.sum / training_.count;
+    const double validation = validation_.sum / validation_.count;
+    const double ratio = training == 0 ? std::nan("") : (validation - training) / training;
+    if (!(ratio > limits_.ratio_threshold)) {
+      exceeded_ = 0;
+      return;
+    }
+    if (++exceeded_ < limits_.patience) return;
+    Finding finding = FindingAt(kName, kPage, "ratio", view.trial, tensor, 0, info);
+    finding.what = fmt::format("the validation loss is {:.3g} % above the training loss", 100 * ratio);
+    finding.why =
+        fmt::format("mean of the evaluations {:.6g}, mean of the training {:.6g}", validation, training);
+    finding.remedy = "more data, regularisation, a smaller model, or stop earlier";
+    finding.evidence = {{"ratio", ratio}, {"validation", validation}, {"training", training}};
+    finding.threshold = fmt::format("ratio above {:g} in {} evaluations in a row (original)",
+                                    limits_.ratio_threshold, limits_.patience);
+    sink.Report(std::move(finding));
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    const Json json = {training_.sum, training_.count, validation_.sum, validation_.count, exceeded_};
+    return json.dump();
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      training_ = {json.at(0), json.at(1)};
+      validation_ = {json.at(2), json.at(3)};
+      exceeded_ = json.at(4);
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Mean {
+    double sum = 0, count = 0;
+  };
+  TensorSelector selector_;
+  const OriginalLimits limits_;
+  Mean training_, validation_;
+  std::int64_t exceeded_ = 0;
+};
+
+// ---- Luff's own: the validation loss stands well above its best, evaluation after evaluation, while the
+// training loss went on falling.
+
+struct Limits {
+  std::int64_t evaluations = 3;
+  double rise = 0.35, of_start = 0.1, fall = 0.5;
+};
+
+class Luff final : public Rule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (evaluations_.OnStep(view.trial, view.rows)) Judge(view.trial, sink);
+  }
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    if (evaluations_.OnEnd()) Judge(trial, sink);
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    Json json;
+    evaluations_.Save(&json["evaluations"]);
+    json["open"] = open_;
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      evaluations_.Load(json.at("evaluations"));
+      open_ = json.at("open").get<std::set<std::string>>();
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  void Judge(const query::Trial& trial, Sink& sink) {
+    if (evaluations_.takes_turns()) return;
+    for (const auto& [name, curve] : evaluations_.curves()) {
+      if (!evaluations_.IsNew(curve) || curve.unfit()) continue;
+      const EvaluationPoint& now = curve.recent().back();
+      if (!Overfits(curve)) {
+        if (open_.erase(name) > 0) sink.Heal("rising", name, now.at.mode_step);
+        continue;
+      }
+      open_.insert(name);
+      Finding finding = FindingAt(kName, kPage, "rising", trial, format::kNoId, 0, now.at.Info());
+      finding.tensor = name;
+      finding.since_step = curve.best().at.mode_step;
+      finding.what = fmt::format("the validation loss has risen to {:.3g} times its best", Ratio(curve));
+      finding.why = fmt::format(
+          "it was {:.4g} after step {} and is {:.4g} now, while the training loss went on falling from "
+          "{:.4g} "
+          "to {:.4g}: the model learns its training samples by heart",
+          curve.best().validation, curve.best().at.mode_step, now.validation, curve.best().training,
+          now.training);
+      finding.remedy = fmt::format(
+          "keep the model of step {} or stop there; more data, augmentation, weight decay, dropout or a "
+          "smaller model help",
+          curve.best().at.mode_step);
+      finding.causes = {"too little data for the size of the model", "no regularisation",
+                        "training for too long", "validation data unlike the training data"};
+      finding.evidence = {{"best_validation", curve.best().validation},
+                          {"validation", now.validation},
+                          {"training_then", curve.best().training},
+                          {"training", now.training}};
+      finding.series = curve.Picture();
+      finding.threshold = fmt::format(
+          "{:g} % above the best in {} evaluations in a row, by {:g} % of the first training loss at least, "
+          "the training loss at {:g} % of what it was then or less (Luff)",
+          100 * limits_.rise, limits_.evaluations, 100 * limits_.of_start, 100 * limits_.fall);
+      sink.Report(std::move(finding));
+    }
+  }
+  [[nodiscard]] static double Ratio(const ValidationCurve& curve) {
+    return curve.recent().back().validation / std::max(curve.best().validation, 1e-300);
+  }
+  [[nodiscard]] bool Overfits(const ValidationCurve& curve) const {
+    const auto needed = std::min<std::int64_t>(limits_.evaluations, ValidationCurve::kRecent);
+    if (curve.since_best() < needed || static_cast<std::int64_t>(curve.recent().size()) < needed)
+      return false;
+    const EvaluationPoint& now = curve.recent().back();
+    if (!(now.training <= limits_.fall * curve.best().training) ||
+        !(now.training <= limits_.fall * now.validation))
+      return false;
+    return std::all_of(
+        curve.recent().end() - needed, curve.recent().end(), [&](const EvaluationPoint& point) {
+          return point.validation >= (1 + limits_.rise) * curve.best().validation &&
+                 point.validation - curve.best().validation >= limits_.of_start * curve.start();
+        });
+  }
+
+  const Limits limits_;
+  Evaluations evaluations_;
+  std::set<std::string> open_;
+};
+
+}  // namespace
+
+RuleSpec OverfitSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "validation loss that rises while the training loss falls on";
+  spec.parameters = {
+      {"tensor_regex", "None", "None", "losses to compare instead of the collection losses (original)"},
+      {"start_step", "0", "0", "step from which losses count (original)"},
+      {"patience", "1", "1", "evaluations in a row (original)"},
+      {"ratio_threshold", "0.1", "0.1", "validation above training, as a share of it (original)"},
+      {"evaluations", "3", "3", "evaluations in a row above the best (Luff)"},
+      {"rise", "0.35", "0.35", "share by which the validation loss lies above its best (Luff)"},
+      {"of_start", "0.1", "0.1", "and this share of the first training losses, at least (Luff)"},
+      {"fall", "0.5", "0.5", "training loss as a share of that at the best evaluation, at most (Luff)"},
+  };
+  spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
+    std::vector<Need> needs;
+    if (!IsOriginal(parameters)) return needs;  // losses are captured in any case
+    const Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
+    if (!selector.ok() || selector.value().empty()) return needs;
+    for (const char* mode : {"TRAIN", "EVAL"}) {
+      for (Need need : selector.value().NeedsOf("overfit_losses", Bit(format::Form::kSummary))) {
+        need.mode = mode;
+        needs.push_back(need);
+      }
+    }
+    return needs;
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, false));
+    OriginalLimits original;
+    LUFF_ASSIGN_OR_RETURN(original.start_step, ParseInt(TextOf(parameters, "start_step")));
+    LUFF_ASSIGN_OR_RETURN(original.patience, ParseInt(TextOf(parameters, "patience")));
+    LUFF_ASSIGN_OR_RETURN(original.ratio_threshold, ParseDouble(TextOf(parameters, "ratio_threshold")));
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.evaluations, ParseInt(TextOf(parameters, "evaluations")));
+    LUFF_ASSIGN_OR_RETURN(limits.rise, ParseDouble(TextOf(parameters, "rise")));
+    LUFF_ASSIGN_OR_RETURN(limits.of_start, ParseDouble(TextOf(parameters, "of_start")));
+    LUFF_ASSIGN_OR_RETURN(limits.fall, ParseDouble(TextOf(parameters, "fall")));
+    if (limits.evaluations < 1 || original.patience < 1)
+      return InvalidArgument("'evaluations' and 'patience' must be at least 1");
+    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(selector), original));
+    return std::unique_ptr<Rule>(new Luff(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

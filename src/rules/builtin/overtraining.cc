@@ -1,0 +1,216 @@
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/evaluations.h"
+#include "rules/loss_tracker.h"
+#include "rules/select.h"
+
+/// Overtraining: docs/rules/overtraining.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "Overtraining";
+constexpr const char* kPage = "docs/rules/overtraining.md";
+
+// ---- original: no improvement by `delta` of the training loss for patience_train steps, or of the
+// validation loss for patience_validation steps.
+
+struct OriginalLimits {
+  std::int64_t patience_train = 5, patience_validation = 10;
+  double delta = 0.01;
+  bool both = false;
+};
+
+class Original final : public Rule {
+ public:
+  explicit Original(const OriginalLimits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.superseded || (info.mode != query::Mode::kTrain && info.mode != query::Mode::kEval)) return;
+    const std::vector<LossValue> losses = LossesOf(view.trial, view.rows);
+    if (losses.empty()) return;
+    Series& series = info.mode == query::Mode::kTrain ? training_ : validation_;
+    const double value = losses.front().value;
+    if (!series.any || value < series.best - limits_.delta) {
+      series = {true, value, 0};
+    } else {
+      ++series.waited;
+    }
+    const bool train = training_.any && training_.waited >= limits_.patience_train;
+    const bool validation = validation_.any && validation_.waited >= limits_.patience_validation;
+    if (limits_.both ? !(train && validation) : !(train || validation)) return;
+    Finding finding = FindingAt(kName, kPage, "stalled", view.trial, losses.front().tensor, 0, info);
+    finding.what =
+        fmt::format("the {} loss no longer improves", train && validation ? "training and the validation"
+                                                      : train             ? "training"
+                                                                          : "validation");
+    finding.why = fmt::format("training: {} steps without a new best; validation: {}", training_.waited,
+                              validation_.waited);
+    finding.remedy = "stop here, or change the learning rate";
+    finding.evidence = {{"training_waited", static_cast<double>(training_.waited)},
+                        {"validation_waited", static_cast<double>(validation_.waited)}};
+    finding.threshold =
+        fmt::format("no improvement by {:g} in {} training {} {} validation steps (original)", limits_.delta,
+                    limits_.patience_train, limits_.both ? "and" : "or", limits_.patience_validation);
+    sink.Report(std::move(finding));
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    const Json json = {training_.any,   training_.best,   training_.waited,
+                       validation_.any, validation_.best, validation_.waited};
+    return json.dump();
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      training_ = {json.at(0), json.at(1), json.at(2)};
+      validation_ = {json.at(3), json.at(4), json.at(5)};
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Series {
+    bool any = false;
+    double best = 0;
+    std::int64_t waited = 0;
+  };
+  const OriginalLimits limits_;
+  Series training_, validation_;
+};
+
+// ---- Luff's own: the best evaluation lies long back, and all that came since is worse, if only mildly.
+
+struct Limits {
+  std::int64_t evaluations = 20;
+  double rise = 0.15, of_start = 0.05;
+};
+
+class Luff final : public Rule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (evaluations_.OnStep(view.trial, view.rows)) Judge(view.trial, sink);
+  }
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    if (evaluations_.OnEnd()) Judge(trial, sink);
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    Json json;
+    evaluations_.Save(&json["evaluations"]);
+    json["open"] = open_;
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      evaluations_.Load(json.at("evaluations"));
+      open_ = json.at("open").get<std::set<std::string>>();
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  void Judge(const query::Trial& trial, Sink& sink) {
+    if (evaluations_.takes_turns()) return;
+    for (const auto& [name, curve] : evaluations_.curves()) {
+      if (!evaluations_.IsNew(curve) || curve.unfit()) continue;
+      const EvaluationPoint& now = curve.recent().back();
+      if (!TooLong(curve)) {
+        if (open_.erase(name) > 0) sink.Heal("past_best", name, now.at.mode_step);
+        continue;
+      }
+      open_.insert(name);
+      Finding finding = FindingAt(kName, kPage, "past_best", trial, format::kNoId, 0, now.at.Info());
+      finding.tensor = name;
+      finding.since_step = curve.best().at.mode_step;
+      finding.what =
+          fmt::format("{} evaluations have passed since the best one, all of them worse", curve.since_best());
+      finding.why = fmt::format(
+          "the validation loss was {:.4g} after step {} and is {:.4g} now; the training loss went from "
+          "{:.4g} "
+          "to {:.4g}",
+          curve.best().validation, curve.best().at.mode_step, now.validation, curve.best().training,
+          now.training);
+      finding.remedy = fmt::format("keep the model of step {}; stop, or lower the learning rate",
+                                   curve.best().at.mode_step);
+      finding.causes = {"training for too long", "too little data or regularisation",
+                        "a learning rate that is too high for what is left to learn"};
+      finding.evidence = {{"best_validation", curve.best().validation},
+                          {"validation", now.validation},
+                          {"evaluations_since", static_cast<double>(curve.since_best())}};
+      finding.series = curve.Picture();
+      finding.threshold = fmt::format(
+          "{} evaluations since the best; the last {} of them {:g} % above it, by {:g} % of the first "
+          "training "
+          "loss at least (Luff)",
+          limits_.evaluations, Window(), 100 * limits_.rise, 100 * limits_.of_start);
+      sink.Report(std::move(finding));
+    }
+  }
+  [[nodiscard]] std::int64_t Window() const {
+    return std::clamp<std::int64_t>(limits_.evaluations / 2, 1, ValidationCurve::kRecent);
+  }
+  [[nodiscard]] bool TooLong(const ValidationCurve& curve) const {
+    const std::int64_t window = Window();
+    if (curve.since_best() < limits_.evaluations || static_cast<std::int64_t>(curve.recent().size()) < window)
+      return false;
+    return std::all_of(
+        curve.recent().end() - window, curve.recent().end(), [&](const EvaluationPoint& point) {
+          return point.validation >= (1 + limits_.rise) * curve.best().validation &&
+                 point.validation - curve.best().validation >= limits_.of_start * curve.start();
+        });
+  }
+
+  const Limits limits_;
+  Evaluations evaluations_;
+  std::set<std::string> open_;
+};
+
+}  // namespace
+
+RuleSpec OvertrainingSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "training goes on long after the best evaluation";
+  spec.parameters = {
+      {"patience_train", "5", "5", "TRAIN steps without improvement (original)"},
+      {"patience_validation", "10", "10", "EVAL steps without improvement (original)"},
+      {"delta", "0.01", "0.01", "how much lower a loss must be to count as improved (original)"},
+      {"both", "False", "False", "training and validation must have stalled; False: one of them (original)"},
+      {"evaluations", "20", "20", "evaluations since the best one (Luff)"},
+      {"rise", "0.15", "0.15", "share by which the validation loss lies above its best (Luff)"},
+      {"of_start", "0.05", "0.05", "and this share of the first training losses, at least (Luff)"},
+  };
+  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };  // losses are captured in any case
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    OriginalLimits original;
+    LUFF_ASSIGN_OR_RETURN(original.patience_train, ParseInt(TextOf(parameters, "patience_train")));
+    LUFF_ASSIGN_OR_RETURN(original.patience_validation, ParseInt(TextOf(parameters, "patience_validation")));
+    LUFF_ASSIGN_OR_RETURN(original.delta, ParseDouble(TextOf(parameters, "delta")));
+    LUFF_ASSIGN_OR_RETURN(original.both, ParseBool(TextOf(parameters, "both")));
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.evaluations, ParseInt(TextOf(parameters, "evaluations")));
+    LUFF_ASSIGN_OR_RETURN(limits.rise, ParseDouble(TextOf(parameters, "rise")));
+    LUFF_ASSIGN_OR_RETURN(limits.of_start, ParseDouble(TextOf(parameters, "of_start")));
+    if (limits.evaluations < 1) return InvalidArgument("'evaluations' must be at least 1");
+    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(original));
+    return std::unique_ptr<Rule>(new Luff(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules
