@@ -1,0 +1,226 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/loss_call.h"
+#include "rules/model_modules.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// SampleMixing: docs/rules/sample_mixing.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::Role;
+constexpr const char* kName = "SampleMixing";
+constexpr const char* kPage = "docs/rules/sample_mixing.md";
+constexpr std::size_t kMaxCauses = 64;
+constexpr std::int64_t kLastStep = 64;
+
+// Modules along whose time axis information flows.
+const std::vector<std::string>& Sequential() {
+  static const std::vector<std::string> kTypes = {"RNN", "LSTM", "GRU", "TransformerEncoder",
+                                                  "MultiheadAttention"};
+  return kTypes;
+}
+
+class SampleMixing final : public Rule {
+ public:
+  explicit SampleMixing(std::int64_t times) : times_(times) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain || info.superseded || info.mode_step > kLastStep) return;
+    modules_.OnStep(view.trial, info);
+    const std::vector<LossCall> calls = reader_.Read(view);
+    if (calls.empty()) return;
+    for (const LossCall& call : calls) Normalised(view, call, sink);
+    for (const auto& entry : view.rows.summaries) {
+      const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+      if (tensor.role != Role::kInput || !tensor.name.ends_with("_input_0") ||
+          std::find(Sequential().begin(), Sequential().end(), tensor.module_type) == Sequential().end())
+        continue;
+      Recurrence(view, entry, tensor, calls, sink);
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    Json json = {{"seen", seen_}, {"told", told_}, {"innocent", innocent_}};
+    reader_.Save(&json["reader"]);
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      seen_ = json.at("seen").get<std::map<std::string, std::int64_t>>();
+      told_ = json.at("told").get<std::set<std::string>>();
+      innocent_ = json.at("innocent").get<std::set<std::string>>();
+      reader_.Load(json.at("reader"));
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  // Enough of it, and never the opposite.
+  bool Enough(const std::string& key) {
+    if (told_.contains(key) || innocent_.contains(key)) return false;
+    if (!seen_.contains(key) && seen_.size() >= kMaxCauses) return false;
+    if (++seen_[key] < times_) return false;
+    told_.insert(key);
+    return true;
+  }
+
+  // The rows of the target lie along the axis over which the module passes information on, and nothing of the
+  // target lies along the axis that it keeps apart.
+  void Recurrence(const StepView& view, const query::Trial::SummaryEntry& entry,
+                  const query::TensorInfo& tensor, const std::vector<LossCall>& calls, Sink& sink) {
+    if (told_.contains(tensor.name) || innocent_.contains(tensor.name)) return;
+    const auto shape =
+        view.trial.Shape(entry.tensor, view.rows.info.global_step, query::Mode::kGlobal, entry.worker);
+    if (!shape.ok() || shape.value().shape.size() != 3) return;
+    const std::string name = tensor.name.substr(0, tensor.name.rfind("_input_"));
+    const auto module = std::find_if(modules_.modules().begin(), modules_.modules().end(),
+                                     [&](const ModuleFacts& facts) { return facts.name == name; });
+    if (module == modules_.modules().end()) return;
+    std::optional<double> batch_first = module->Number("batch_first");
+    if (!batch_first.has_value()) {
+      // A stack of layers has the layout of its layers.
+      for (const ModuleFacts& within : modules_.modules()) {
+        if (within.model == module->model && within.path.starts_with(module->path + ".") &&
+            within.Number("batch_first").has_value())
+          batch_first = within.Number("batch_first");
+      }
+    }
+    if (!batch_first.has_value()) return;
+    const std::int64_t time = shape.value().shape[*batch_first != 0 ? 1 : 0];
+    const std::int64_t batch = shape.value().shape[*batch_first != 0 ? 0 : 1];
+    if (time < 2 || batch < 2 || time == batch) return;
+    for (const LossCall& call : calls) {
+      const std::vector<std::int64_t>& target = call.target.whole_shape;
+      if (target.empty()) return;
+      std::int64_t elements = 1;
+      for (const std::int64_t size : target) elements *= std::max<std::int64_t>(size, 1);
+      const bool along_time = target[0] == time;
+      const bool along_batch = std::find(target.begin(), target.end(), batch) != target.end() ||
+                               (elements / time) % batch == 0 || (!along_time && elements % batch == 0);
+      if (along_batch) {
+        if (innocent_.size() < kMaxCauses) innocent_.insert(tensor.name);
+        return;
+      }
+      if (!along_time || !Enough(tensor.name)) continue;
+      Finding finding =
+          FindingAt(kName, kPage, "recurrence", view.trial, entry.tensor, entry.worker, view.rows.info);
+      finding.since_step = 0;
+      finding.what = fmt::format("{} runs over the samples of the batch", name);
+      finding.why = fmt::format(
+          "its input has the shape ({}) and batch_first is {}, so axis {} of size {} is time for it; but the "
+          "target "
+          "has {} rows: that axis holds the samples, and each output depends on other samples",
+          fmt::join(shape.value().shape, ", "), *batch_first != 0, *batch_first != 0 ? 1 : 0, time,
+          target[0]);
+      finding.remedy = *batch_first != 0 ? "give inputs as (batch, time, features), or set batch_first=False"
+                                         : "set batch_first=True, or give inputs as (time, batch, features)";
+      finding.causes = {*batch_first != 0 ? "inputs have time first" : "batch_first=True is missing",
+                        "a transposition that is missing or doubled"};
+      finding.evidence = {{"time_axis", static_cast<double>(time)},
+                          {"batch_axis", static_cast<double>(batch)},
+                          {"target_rows", static_cast<double>(target[0])}};
+      finding.threshold = fmt::format("the shapes say so in {} steps (Luff)", times_);
+      sink.Report(std::move(finding));
+      return;
+    }
+  }
+
+  // Probabilities that add up to 1 over the samples, and not over the classes.
+  void Normalised(const StepView& view, const LossCall& call, Sink& sink) {
+    const std::vector<std::int64_t>& shape = call.output.shape;
+    if (shape.size() != 2 || !call.output.whole() || !call.output.is_float() || shape[0] < 2 ||
+        shape[1] < 2 || call.target.whole_shape.empty() || call.target.whole_shape[0] != shape[0])
+      return;
+    const std::string& name = view.trial.tensor(call.loss).name;
+    if (told_.contains(name) || innocent_.contains(name)) return;
+    const std::size_t rows = static_cast<std::size_t>(shape[0]);
+    const std::size_t columns = static_cast<std::size_t>(shape[1]);
+    const auto add_up = [&](bool logarithms, bool over_rows) {
+      const std::size_t outer = over_rows ? columns : rows;
+      const std::size_t inner = over_rows ? rows : columns;
+      for (std::size_t i = 0; i < outer; ++i) {
+        double sum = 0;
+        for (std::size_t j = 0; j < inner; ++j) {
+          const double value = call.output.values[over_rows ? j * columns + i : i * columns + j];
+          if (!std::isfinite(value) || (logarithms ? value > 1e-3 : value < 0)) return false;
+          sum += logarithms ? std::exp(value) : value;
+        }
+        if (std::abs(sum - 1) > 2e-3) return false;
+      }
+      return true;
+    };
+    const bool logarithms = add_up(true, true);
+    const bool mixed = (logarithms && !add_up(true, false)) || (add_up(false, true) && !add_up(false, false));
+    if (!mixed) {
+      if (innocent_.size() < kMaxCauses && view.rows.info.mode_step > 0) innocent_.insert(name);
+      return;
+    }
+    if (!Enough(name)) return;
+    Finding finding = FindingAt(kName, kPage, "softmax", view.trial, call.loss, call.worker, view.rows.info);
+    finding.since_step = 0;
+    finding.what = fmt::format("the outputs that {} gets add up to 1 over the samples instead of the classes",
+                               call.kind);
+    finding.why = fmt::format(
+        "each of the {} columns of the {} x {} outputs is a {} over the batch: what a sample gets depends on "
+        "the "
+        "others in its batch",
+        columns, rows, columns, logarithms ? "log-softmax" : "softmax");
+    finding.remedy = "use dim=-1 (or dim=1) in the softmax";
+    finding.causes = {"dim=0 in softmax or log_softmax", "outputs were transposed"};
+    finding.evidence = {{"samples", static_cast<double>(rows)}, {"classes", static_cast<double>(columns)}};
+    finding.threshold = fmt::format("every column adds up to 1 within 0.002, in {} steps (Luff)", times_);
+    sink.Report(std::move(finding));
+  }
+
+  const std::int64_t times_;
+  LossReader reader_;
+  ModelModules modules_;
+  std::map<std::string, std::int64_t> seen_;
+  std::set<std::string> told_, innocent_;
+};
+
+}  // namespace
+
+RuleSpec SampleMixingSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "outputs that depend on the other samples of the batch";
+  spec.parameters = {{"times", "2", "2", "steps in which shapes or sums must say so (Luff)"}};
+  spec.needs = [](const Parameters&) -> std::vector<Need> {
+    std::vector<Need> needs = SampleNeeds();
+    Need inputs;
+    inputs.collection = "sequence_inputs";
+    inputs.roles = {Role::kInput};
+    inputs.module_types = Sequential();
+    inputs.forms = Bit(format::Form::kSummary) | Bit(format::Form::kRaw);
+    inputs.save_interval = 1000000;  // step 0 and the first steps only
+    inputs.first_steps = 5;
+    needs.push_back(inputs);
+    return needs;
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const std::int64_t times, ParseInt(TextOf(parameters, "times")));
+    if (times < 1) return InvalidArgument("'times' must be at least 1");
+    return std::unique_ptr<Rule>(new SampleMixing(times));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules
