@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from luff._hook import Session
 from luff.torch._memory import is_readable
 from luff.torch._modules import tensors_in
 
-__all__ = ["batch_hash"]
+__all__ = ["LaterBatch", "batch_hash"]
 
 _PART_BYTES = 4096
 _PARTS = 8
@@ -33,3 +34,21 @@ def batch_hash(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             value = (value * 31 + session.hash(address + part * stride, _PART_BYTES)) & _MASK
         return value
     return None
+
+
+class LaterBatch:
+    """A batch seen before the session was open: hashed once it is, if it still exists unchanged."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tensor: Any = next(tensors_in((args, kwargs)), None)
+        usable = tensor is not None and is_readable(tensor) and not tensor.is_inference()
+        self._tensor: Any = weakref.ref(tensor) if usable else None
+        self._version = tensor._version if usable else 0
+
+    def __call__(self, session: Session) -> int | None:
+        tensor = None if self._tensor is None else self._tensor()
+        if tensor is None or tensor._version != self._version:
+            return None
+        return batch_hash(session, (tensor,), {})

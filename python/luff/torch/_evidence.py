@@ -42,7 +42,7 @@ class Evidence:
 
     def backward_begins(self, roots: list[Any]) -> None:
         """A backward pass begins; its graph still stands."""
-        if self._kept is not None:
+        if self._kept is not None and self._kept.marked:
             self._kept.backward_begins()
         if self.nonfinite.suspect:
             self.nonfinite.backward_begins(roots)
@@ -53,14 +53,16 @@ class Evidence:
 
     def backward_ended(self) -> None:
         """A backward pass has ended."""
-        if self._kept is not None:
+        if self._kept is not None and self._kept.marked:
             self._kept.backward_ended()
         if self._reach:
             self._reach.ended(self._machine.called.models())
 
     def update_begins(self, record: OptimizerRecord) -> None:
         """An optimizer is about to use its gradients."""
-        count = 0 if self._kept is None else self._kept.update_begins(record)
+        if self._kept is None or not self._kept.marked:
+            return
+        count = self._kept.update_begins(record)
         if count:
             self._machine.event(_GRADIENT_KEPT, record.number, count)
 

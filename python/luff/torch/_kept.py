@@ -66,7 +66,7 @@ class KeptGradients:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._optimizers: dict[int, _Optimizer] = {}  # by number
-        self._marked: dict[int, _Optimizer] = {}  # those whose gradients may be kept
+        self.marked: dict[int, _Optimizer] = {}  # those whose gradients may be kept
         self._intact: list[_Gradient] = []  # found as they were when the backward pass under way began
         self._zeros: dict[int, int] = {}  # hash of so many zero bytes
 
@@ -89,12 +89,13 @@ class KeptGradients:
             if gradient is not None:
                 self._remember(watched, reference, gradient)
         if watched.gradients:
-            self._marked[record.number] = watched
+            self.marked[record.number] = watched
 
     def backward_begins(self) -> None:
         """A backward pass begins: which gradients are as they were?"""
-        self._intact = []
-        for number, watched in list(self._marked.items()):
+        if self._intact:
+            self._intact = []
+        for number, watched in list(self.marked.items()):
             kept = []
             for known in watched.gradients:
                 gradient = known.now()
@@ -108,7 +109,7 @@ class KeptGradients:
             watched.gradients = kept
             self._intact.extend(kept)
             if not kept:
-                del self._marked[number]
+                del self.marked[number]
 
     def backward_ended(self) -> None:
         """A backward pass has ended: to which of them has it added?"""
@@ -121,7 +122,7 @@ class KeptGradients:
 
     def update_begins(self, record: OptimizerRecord) -> int:
         """How many gradients that an optimizer is about to use were kept. Told once for each update looked at."""
-        watched = self._marked.pop(record.number, None)
+        watched = self.marked.pop(record.number, None)
         if watched is None:
             return 0
         count = sum(1 for known in watched.gradients if known.added and known.now() is not None)

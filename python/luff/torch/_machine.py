@@ -20,7 +20,7 @@ import torch
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Guard, Session, StepClock
-from luff.torch._batch import batch_hash
+from luff.torch._batch import LaterBatch, batch_hash
 from luff.torch._called import CalledModels
 from luff.torch._evidence import Evidence
 from luff.torch._given import Given
@@ -68,7 +68,7 @@ class Machine:
         self.saved_hooks = False  # saved-tensor hooks were in use since the last step
         self._opener = opener
         self._eager = eager
-        self._early: list[tuple[int, Any, int]] = []
+        self._early: list[tuple[int, Any, Any]] = []
         self.given = Given(self)
         self.waiting_evals: deque[list[tuple[int, float]]] = deque()
         self._optimizers: list[Any] = []  # made before the session was opened
@@ -143,7 +143,7 @@ class Machine:
         self._begin(step)
         return step
 
-    def event(self, kind: int, subject: Any = codes.NO_ID, argument: int = 0) -> None:
+    def event(self, kind: int, subject: Any = codes.NO_ID, argument: Any = 0) -> None:
         """An event of the loop, in its order."""
         step = self.step
         if step is not None and step.direct and self.session is not None:
@@ -170,7 +170,10 @@ class Machine:
                     module = subject()
                     found = None if module is None else self.found(module)
                     subject = codes.NO_ID if found is None else found[1]
-                session.event(kind, subject, argument)
+                if callable(argument):
+                    argument = argument(session)
+                if argument is not None:
+                    session.event(kind, subject, argument)
             step.events.clear()
         if step.early:
             self.samples.flush(step)
@@ -202,13 +205,14 @@ class Machine:
         if step is None:
             return None
         step.forwards += 1
-        number = self._number_of(module)
-        self.event(_FORWARD, number, step.mode | self._modes.bits(unwrap(module)))
-        if self.session is not None:
-            value = batch_hash(self.session, args, kwargs)
-            if value is not None:
-                self.event(_BATCH, number, value)
-        self.samples.model(step, module, args, kwargs)
+        found = self.names.module(module) if self.session is not None else None
+        number = self._number_of(module) if found is None else found[1]
+        self.event(_FORWARD, number, step.mode | self._modes.bits(module))
+        value = LaterBatch(args, kwargs) if self.session is None else batch_hash(self.session, args, kwargs)
+        if value is not None:
+            self.event(_BATCH, number, value)
+        if step.samples or self.session is None:
+            self.samples.model(step, module, args, kwargs)
         if self.session is None or not step.begun:
             return None
         modules = self.modules

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from luff.torch._names import unwrap
+
 __all__ = ["ModeFlags"]
 
 _TRAINING, _SOME_TRAIN, _SOME_EVAL, _GRADIENTS, _TOLD = 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12
@@ -41,10 +43,12 @@ def depends_on_mode(module: Any) -> bool:
 class _Watched:
     """One model: what in it depends on the mode, and the last answer."""
 
-    __slots__ = ("answer", "calls", "model", "modules", "training")
+    __slots__ = ("answer", "called", "calls", "model", "modules", "training")
 
-    def __init__(self, model: Any) -> None:
-        self.model = weakref.ref(model)
+    def __init__(self, called: Any) -> None:
+        model = unwrap(called)
+        self.called = weakref.ref(called)
+        self.model: Any = None if model is called else weakref.ref(model)
         self.modules: list[Any] = []
         self.training: bool | None = None
         self.calls = 0
@@ -58,12 +62,14 @@ class ModeFlags:
         self._watched: dict[int, _Watched] = {}
 
     def bits(self, model: Any) -> int:
-        """The bits of a call that begins now."""
+        """The bits of a call of a model, or of what wraps it, that begins now."""
         watched = self._watched.get(id(model))
-        if watched is None or watched.model() is not model:
+        if watched is None or watched.called() is not model:
             if len(self._watched) >= _LIMIT:
                 self._watched.clear()
             watched = self._watched[id(model)] = _Watched(model)
+        if watched.model is not None:
+            model = watched.model() or model
         watched.calls = calls = watched.calls + 1
         if model.training is not watched.training or calls <= _ALWAYS or not calls % _EVERY:
             self._look(watched, model)

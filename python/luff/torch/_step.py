@@ -31,7 +31,8 @@ class Step:
     def __init__(self, mode: int) -> None:
         self.mode = mode
         self.decided = mode != _TRAIN  # a backward pass was seen
-        self.events: list[tuple[int, Any, int]] = []  # subject: a number, or a weak reference to a module
+        # Subject: a number, or a weak reference to a module; argument: a number, or what gives one.
+        self.events: list[tuple[int, Any, Any]] = []
         self.pending: list[tuple[str, int, float | None, int]] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules

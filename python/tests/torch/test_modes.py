@@ -89,9 +89,7 @@ def test_events_of_a_call_name_the_model(watched):
     expected = [number["Linear"], number["Linear_2"], number["Sequential"], part]
     assert [subject for _, subject, _ in forwards(session)] == expected * 3
     batches = [event for step in session.steps for event in step.events if event[0] == EventKind.BATCH]
-    assert [subject for _, subject, _ in batches] == (expected * 3)[
-        1:
-    ]  # the run was opened after the first call
+    assert [subject for _, subject, _ in batches] == expected * 3
     updates = [
         event for step in session.steps for event in step.events if event[0] == EventKind.OPTIMIZER_STEP
     ]
