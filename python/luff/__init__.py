@@ -8,8 +8,20 @@ from __future__ import annotations
 from luff import errors
 from luff._core import version as _version
 from luff.errors import LuffError, StopTraining
+from luff.rule import Finding, Rule, StepView
 from luff.trial import Tensor, Trial, open_trial
 
-__all__ = ["LuffError", "StopTraining", "Tensor", "Trial", "__version__", "errors", "open_trial"]
+__all__ = [
+    "Finding",
+    "LuffError",
+    "Rule",
+    "StepView",
+    "StopTraining",
+    "Tensor",
+    "Trial",
+    "__version__",
+    "errors",
+    "open_trial",
+]
 
 __version__ = _version()

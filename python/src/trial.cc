@@ -154,8 +154,10 @@ void InitTrial(nb::module_& m) {
   nb::class_<Trial> trial(m, "Trial");
   m.def(
       "open_trial",
-      [](const std::string& path, double wait_s, bool use_live_page, double lost_after_s) {
+      [](const std::string& path, double wait_s, bool use_live_page, double lost_after_s,
+         std::optional<std::size_t> show_at_most) {
         query::OpenOptions options;
+        if (show_at_most) options.show_at_most = *show_at_most;
         options.use_live_page = use_live_page;
         options.lost_after_s = lost_after_s;
         std::unique_ptr<Trial> opened;
@@ -172,7 +174,7 @@ void InitTrial(nb::module_& m) {
         return opened.release();
       },
       nb::arg("path"), nb::arg("wait_s"), nb::arg("use_live_page"), nb::arg("lost_after_s"),
-      nb::rv_policy::take_ownership);
+      nb::arg("show_at_most") = nb::none(), nb::rv_policy::take_ownership);
   trial.def("refresh", [](Trial& t) { return Unwrap(t.Refresh()); });
   trial.def("wait_for_news", [](Trial& t, double timeout_s) {
     return InSlices(timeout_s,
@@ -229,6 +231,33 @@ void InitTrial(nb::module_& m) {
     const auto info = Unwrap(t.FindStep(step, ModeOf(mode)));
     return nb::make_tuple(info.global_step, info.mode_step, info.update, static_cast<int>(info.mode),
                           info.wall_unix_ns, info.duration_ns);
+  });
+  trial.def("show_at_most", [](Trial& t, std::size_t steps) { t.ShowAtMost(steps); });
+  trial.def("step_at", [](const Trial& t, std::size_t n) {
+    if (n >= t.step_count()) ThrowIfError(OutOfRange("there is no step number " + std::to_string(n)));
+    const auto info = t.step_at(n);
+    return nb::make_tuple(info.global_step, info.mode_step, info.update, static_cast<int>(info.mode),
+                          info.wall_unix_ns, info.duration_ns);
+  });
+  trial.def("step_rows", [](const Trial& t, std::size_t n) {
+    Trial::StepRows rows;
+    ThrowIfError(t.ReadStepRows(n, &rows));
+    nb::list summaries;
+    for (const auto& entry : rows.summaries) {
+      query::SummaryAt at;
+      at.global_step = rows.info.global_step;
+      at.mode_step = rows.info.mode_step;
+      at.update = rows.info.update;
+      at.mode = rows.info.mode;
+      at.worker = entry.worker;
+      at.dtype = entry.dtype;
+      at.summary = entry.summary;
+      summaries.append(nb::make_tuple(t.tensor(entry.tensor).name, SummaryDict(at)));
+    }
+    nb::list scalars;
+    for (const auto& entry : rows.scalars)
+      scalars.append(nb::make_tuple(t.tensor(entry.tensor).name, entry.worker, entry.value));
+    return nb::make_tuple(summaries, scalars);
   });
   trial.def("step_state", [](const Trial& t, std::int64_t step, int mode) {
     return static_cast<int>(t.StateOfStep(step, ModeOf(mode)));

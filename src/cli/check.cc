@@ -5,24 +5,31 @@
 
 #include <fmt/format.h>
 
+#include "cli/config_file.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/query/trial.h"
 #include "luff/rules/evaluator.h"
+#include "rules/own_spec.h"
 
 namespace luff::cli {
 namespace {
 
 struct CheckOptions {
-  std::string run, rules_text, set_text = "luff";
+  std::string run, rules_text, set_text, config;
   bool json = false, follow = false;
 };
 
 int Check(const CheckOptions& wanted) {
-  const Result<rules::ParameterSet> set = rules::ParseParameterSet(wanted.set_text);
+  rules::ShowOutputOfOwnRules(true);  // whoever tries a rule wants to see what it prints
+  Result<FileConfig> file = wanted.config.empty() ? FileConfig{} : ReadConfigFile(wanted.config);
+  if (!file.ok()) return PrintError(file.status()), kExitUsage;
+  const Result<rules::ParameterSet> set = rules::ParseParameterSet(
+      !wanted.set_text.empty() ? wanted.set_text : file.value().parameters.value_or("luff"));
   if (!set.ok()) return PrintError(set.status()), kExitUsage;
-  Result<std::vector<rules::Choice>> choices = rules::ParseChoices(wanted.rules_text, set.value());
+  Result<std::vector<rules::Choice>> choices = rules::ParseChoices(
+      !wanted.rules_text.empty() ? wanted.rules_text : file.value().rules.value_or(""), set.value());
   if (!choices.ok()) return PrintError(choices.status()), kExitUsage;
   Result<std::unique_ptr<query::Trial>> opened = query::Trial::Open(wanted.run);
   if (!opened.ok()) return PrintError(opened.status()), kExitUsage;
@@ -30,6 +37,7 @@ int Check(const CheckOptions& wanted) {
 
   rules::EvaluatorOptions options;  // no folder: a check leaves nothing in the run
   options.choices = std::move(choices).value();
+  options.on_note = [](const rules::RuleNote& note) { PrintNote(note.rule, note.text); };
   const std::size_t rule_count = options.choices.size();
   const bool colour = isatty(STDOUT_FILENO) != 0 && StderrHasColour();
   Teller teller(colour, TerminalWidth());
@@ -52,11 +60,12 @@ int Check(const CheckOptions& wanted) {
   rules::Evaluator& evaluator = *made.value();
   while (true) {
     const Result<bool> news =
-        wanted.follow ? trial.WaitForNews(std::chrono::milliseconds(200)) : trial.Refresh();
+        wanted.follow ? trial.WaitForNews(std::chrono::milliseconds(evaluator.behind() > 0 ? 2 : 200))
+                      : trial.Refresh();
     const Result<std::size_t> done = evaluator.Advance(trial, 100000);
     if (!done.ok()) return PrintError(done.status()), 1;
     tell();
-    if (done.value() > 0 || (news.ok() && news.value())) continue;
+    if (done.value() > 0 || (news.ok() && news.value()) || evaluator.behind() > 0) continue;
     if (!wanted.follow || trial.loaded_all_steps()) break;
   }
   const bool over = trial.loaded_all_steps();
@@ -81,7 +90,9 @@ int Check(const CheckOptions& wanted) {
                  Plural(evaluator.unreadable_steps(), "step", "steps"));
     }
   }
-  return stop ? kExitStopFindings : evaluator.findings().empty() ? kExitOk : kExitFindings;
+  bool failed = false;
+  for (const rules::RuleNote& note : evaluator.notes()) failed = failed || note.failed;
+  return stop ? kExitStopFindings : evaluator.findings().empty() && !failed ? kExitOk : kExitFindings;
 }
 
 }  // namespace
@@ -91,6 +102,7 @@ void AddCheck(CLI::App& app) {
   static CheckOptions wanted;
   verb->add_option("RUN", wanted.run, "Run directory")->required();
   verb->add_option("--rules", wanted.rules_text, "NAME[:parameter=value...],... or none; default: all");
+  verb->add_option("--config", wanted.config, "Configuration file (TOML): its rules");
   verb->add_option("--parameters", wanted.set_text, "Parameter set: luff or original");
   verb->add_flag("--json", wanted.json, "Findings as JSON lines");
   verb->add_flag("--follow", wanted.follow, "Until the run ends");

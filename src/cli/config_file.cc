@@ -13,6 +13,7 @@
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
 #include "luff/rules/choice.h"
+#include "rules/own_spec.h"
 
 namespace luff::cli {
 namespace {
@@ -28,7 +29,7 @@ class Reader {
     FileConfig config;
     for (const auto& [key, node] : file) {
       const std::string_view name = key.str();
-      if (name == "rules" || name == "rule") continue;
+      if (name == "rules" || name == "rule" || name == "rule_expression") continue;
       if (name == "parameters" || name == "on_finding") {
         const auto text = node.value<std::string>();
         if (!text) return Wrong(node, fmt::format("'{}' is no string", name));
@@ -51,10 +52,10 @@ class Reader {
         }
       } else {
         return Unknown(key, "at the top level",
-                       {"rules", "rule", "parameters", "on_finding", "capture", "stop"});
+                       {"rules", "rule", "rule_expression", "parameters", "on_finding", "capture", "stop"});
       }
     }
-    if (file.contains("rules") || file.contains("rule")) {
+    if (file.contains("rules") || file.contains("rule") || file.contains("rule_expression")) {
       LUFF_ASSIGN_OR_RETURN(std::string text, RulesText(file));
       config.rules = std::move(text);
     }
@@ -63,7 +64,11 @@ class Reader {
 
  private:
   [[nodiscard]] Status At(const Status& status, const toml::source_region& where) const {
-    return {status.code(), fmt::format("{}: {}, line {}", status.message(), path_, where.begin.line)};
+    // What shows a place in a text stands below.
+    const std::string_view message = status.message();
+    const std::size_t cut = std::min(message.find('\n'), message.size());
+    return {status.code(), fmt::format("{}: {}, line {}{}", message.substr(0, cut), path_, where.begin.line,
+                                       message.substr(cut))};
   }
   [[nodiscard]] Status Wrong(const toml::node& node, const std::string& what) const {
     return At(InvalidArgument(what), node.source());
@@ -99,26 +104,67 @@ class Reader {
         for (const toml::node& node : *list) LUFF_RETURN_IF_ERROR(add(node));
       }
     }
+    LUFF_RETURN_IF_ERROR(TakeParameters(file, &names));
+    LUFF_RETURN_IF_ERROR(TakeExpressions(file, &names));
+    return fmt::format("{}", fmt::join(names, ","));
+  }
+
+  Status TakeParameters(const toml::table& file, std::vector<std::string>* names) const {
     const toml::node* parameters = file.get("rule");
-    if (parameters == nullptr) return fmt::format("{}", fmt::join(names, ","));
+    if (parameters == nullptr) return Status::Ok();
     if (!parameters->is_table())
       return Wrong(*parameters, "'rule' is no table; write [rule.NAME] and its parameters below");
     for (const auto& [rule, node] : *parameters->as_table()) {
       LUFF_ASSIGN_OR_RETURN(const std::string text, RuleText(rule, node));
       bool found = false;
-      for (std::string& name : names) {
+      for (std::string& name : *names) {
         if (name != rule.str()) continue;
         name = text;
         found = true;
       }
-      if (!found) names.push_back(text);
+      if (!found) names->push_back(text);
     }
-    return fmt::format("{}", fmt::join(names, ","));
+    return Status::Ok();
+  }
+
+  // [[rule_expression]]: rules without code, beside all others.
+  Status TakeExpressions(const toml::table& file, std::vector<std::string>* names) const {
+    const toml::node* wanted = file.get("rule_expression");
+    if (wanted == nullptr) return Status::Ok();
+    const toml::array* list = wanted->as_array();
+    if (list == nullptr || !list->is_array_of_tables())
+      return Wrong(*wanted,
+                   "'rule_expression' is no list of tables; write [[rule_expression]] and its keys below");
+    if (names->empty()) names->emplace_back("all");
+    std::erase(*names, "none");
+    for (const toml::node& node : *list) {
+      std::string text = "expression";
+      for (const auto& [key, value] : *node.as_table()) {
+        const auto written = value.value<std::string>();
+        const auto number = value.value<std::int64_t>();
+        if (!value.is_string() && !value.is_integer())
+          return Wrong(value,
+                       fmt::format("'{}' of [[rule_expression]] is no string or whole number", key.str()));
+        text += fmt::format(":{}={}", key.str(),
+                            rules::EncodeValue(value.is_string() ? *written : std::to_string(*number)));
+      }
+      const auto tried = rules::ParseChoices(text, set_);
+      if (!tried.ok()) {
+        const toml::node* when = node.as_table()->get("when");
+        const bool placed = tried.status().message().find('\n') != std::string_view::npos;
+        return At(tried.status(), when != nullptr && placed ? when->source() : node.source());
+      }
+      names->push_back(std::move(text));
+    }
+    return Status::Ok();
   }
 
   Result<std::string> RuleText(const toml::key& rule, const toml::node& node) const {
-    const Result<const rules::RuleSpec*> spec = rules::FindRule(rule.str());
-    if (!spec.ok()) return At(spec.status(), rule.source());
+    const bool own = rules::NamesOwnRule(rule.str());
+    if (!own) {
+      const Result<const rules::RuleSpec*> spec = rules::FindRule(rule.str());
+      if (!spec.ok()) return At(spec.status(), rule.source());
+    }
     const toml::table* values = node.as_table();
     if (values == nullptr) {
       return Wrong(node, fmt::format("'{}' of [rule] is no table; write [rule.{}] and its parameters below",
@@ -137,12 +183,17 @@ class Reader {
         return Wrong(value, fmt::format("parameter '{}' of [rule.{}] is no string, number or truth value",
                                         key.str(), rule.str()));
       }
-      std::string list = written.str();
+      std::string list = own ? rules::EncodeValue(written.str()) : written.str();
       std::replace(list.begin(), list.end(), ',', ';');  // commas divide rules in the text of --rules
       const std::string one = fmt::format(":{}={}", key.str(), list);
+      text += one;
+      if (own) continue;  // it may need several
       const auto tried = rules::ParseChoices(std::string(rule.str()) + one, set_);
       if (!tried.ok()) return At(tried.status(), key.source());
-      text += one;
+    }
+    if (own) {
+      const auto tried = rules::ParseChoices(text, set_);
+      if (!tried.ok()) return At(tried.status(), rule.source());
     }
     return text;
   }

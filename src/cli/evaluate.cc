@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -17,7 +18,8 @@
 
 /// The rule worker of `luff run`: a process of its own. Stdin: a line "finish" when the job has ended; its
 /// end without one means that the supervisor is gone. Stdout: one line "progress STEPS TRAIN_STEP" at most
-/// every 100 ms, "finding" when findings.jsonl has new lines, "done".
+/// every 100 ms, "finding" when findings.jsonl has new lines, "note JSON" of what a rule says of itself,
+/// "done".
 namespace luff::cli {
 namespace {
 
@@ -33,6 +35,13 @@ Told Listen(milliseconds wait) {
   const ssize_t got = read(STDIN_FILENO, buffer, sizeof(buffer));
   if (got > 0) return Told::kFinish;
   return got == 0 ? Told::kGone : Told::kNothing;
+}
+
+void Say(const std::string& line);
+
+void SayNote(const rules::RuleNote& note) {
+  const nlohmann::json json = {{"rule", note.rule}, {"text", note.text}, {"failed", note.failed}};
+  Say("note " + json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void Say(const std::string& line) {
@@ -64,6 +73,7 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
   rules::EvaluatorOptions options;
   options.folder = run + "/rules/" + name;
   options.choices = std::move(choices).value();
+  options.on_note = SayNote;
   bool found = false;
   Result<std::unique_ptr<rules::Evaluator>> evaluator =
       rules::Evaluator::Open(options, [&found](const rules::Finding&, const std::string&) { found = true; });
@@ -88,9 +98,16 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
       continue;
     }
     if (done.value() > 0) continue;
+    // Rules of the user's judge in their own time; while they do, this process is well.
+    const bool behind = evaluator.value()->behind() > 0;
+    if (behind && told == Told::kFinish && now - last_said > milliseconds(500)) {
+      Say(fmt::format("progress {} -1", evaluator.value()->steps_done()));
+      last_said = now;
+    }
+    if (behind && told == Told::kFinish) continue;
     if (told == Told::kFinish && (!news.ok() || !news.value())) break;
     if (told == Told::kGone) return evaluator.value()->Checkpoint().ok() ? kExitOk : 1;
-    if (told == Told::kNothing) told = Listen(milliseconds(20));
+    if (told == Told::kNothing) told = Listen(milliseconds(behind ? 2 : 20));
   }
   if (const Status status = evaluator.value()->Finish(trial); !status.ok()) return PrintError(status), 1;
   Say(fmt::format("progress {} {}", evaluator.value()->steps_done(),

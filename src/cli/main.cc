@@ -68,6 +68,7 @@ int main(int argc, char** argv) {
     AddPlot(app);
     AddVerify(app);
     AddEvaluate(app);
+    AddRuleChild(app);
     app.parse(argc, argv);
   } catch (const Exit& exit) {
     std::fflush(stdout);

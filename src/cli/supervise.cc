@@ -212,7 +212,8 @@ class Supervisor {
       const Json json = Json::parse(text);
       const auto rule = json.at("rule").get<std::string>();
       const std::string said = Escaped(json.at("text").get<std::string>());
-      Say(fmt::format("luff: rule {}: {}\n", Escaped(rule), Wrapped(said, 6, terminal_ ? TerminalWidth() : 100)));
+      Say(fmt::format("luff: rule {}: {}\n", Escaped(rule),
+                      Wrapped(said, 6, terminal_ ? TerminalWidth() : 100)));
       if (json.at("failed").get<bool>()) failed_rules_.insert(rule);
     } catch (const std::exception&) {  // no line of our rule worker: nothing to tell
     }
@@ -427,7 +428,8 @@ class Supervisor {
     const std::string seen = fmt::format("{}, {}", watched, FindingsInShort(findings_));
     std::string partly = rules_failed_ ? " (rules did not see all of it)" : "";
     if (!failed_rules_.empty())
-      partly += fmt::format(" ({} did not judge all of it)", Escaped(fmt::format("{}", fmt::join(failed_rules_, ", "))));
+      partly += fmt::format(" ({} did not judge all of it)",
+                            Escaped(fmt::format("{}", fmt::join(failed_rules_, ", "))));
     if (stopped) {
       const std::string others =
           findings_.size() > 1 ? fmt::format(", {} in all", Plural(findings_.size(), "finding", "findings"))

@@ -53,7 +53,19 @@ std::string Escaped(std::string_view text) {
   return out;
 }
 
-void PrintError(const Status& status) { fmt::print(stderr, "luff: {}\n", Escaped(status.message())); }
+void PrintError(const Status& status) {
+  // A message that shows a place in a text has several lines; what they hold is escaped.
+  std::string_view rest = status.message();
+  for (const char* lead = "luff: "; !rest.empty(); lead = "") {
+    const std::size_t end = rest.find('\n');
+    fmt::print(stderr, "{}{}\n", lead, Escaped(rest.substr(0, end)));
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  }
+}
+
+void PrintNote(const std::string& rule, const std::string& text) {
+  fmt::print(stderr, "luff: rule {}: {}\n", Escaped(rule), Escaped(text));
+}
 
 bool StderrIsTerminal() { return isatty(STDERR_FILENO) != 0; }
 

@@ -11,6 +11,8 @@ namespace luff::cli {
 [[nodiscard]] std::string Escaped(std::string_view text);
 /// "luff: " and the message on stderr.
 void PrintError(const Status& status);
+/// What a rule says of itself, on standard error. Escaped.
+void PrintNote(const std::string& rule, const std::string& text);
 /// True when stderr is a terminal that shows colours (NO_COLOR and TERM=dumb count).
 [[nodiscard]] bool StderrHasColour();
 [[nodiscard]] bool StderrIsTerminal();

@@ -85,6 +85,11 @@ Result<bool> RunTrial::Refresh() {
   return TakeIn();
 }
 
+void RunTrial::ShowAtMost(std::size_t steps) {
+  options_.show_at_most = std::max(options_.show_at_most, steps);
+  if (held_back_) (void)TakeIn();
+}
+
 bool RunTrial::TakeIn() {
   for (const auto& reader : run_->workers()) {
     const auto at =
@@ -101,7 +106,7 @@ bool RunTrial::TakeIn() {
   (void)MergeSteps();
   const bool over =
       std::all_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->ended() || w->lost; });
-  loaded_all_ = over && !Awaited(Env::Real().NowUnixNs());
+  loaded_all_ = over && !held_back_ && !Awaited(Env::Real().NowUnixNs());
   ++version_;
   return true;
 }
@@ -193,6 +198,7 @@ void RunTrial::ResolveCollections() {
 }
 
 bool RunTrial::MergeSteps() {
+  held_back_ = false;
   // The frontier: the step that every worker who still writes has passed.
   std::optional<StepKey> frontier;
   bool held = Awaited(Env::Real().NowUnixNs()) && world_size() > 1;
@@ -227,6 +233,8 @@ bool RunTrial::MergeSteps() {
       }
     }
     if (!lowest || (frontier && workers_.size() > 1 && *frontier < *lowest)) return news;
+    held_back_ = steps_.size() >= options_.show_at_most;
+    if (held_back_) return news;
     news = true;
     std::uint32_t n = kNoStep;  // a worker that comes late joins the steps of the others
     if (steps_.size() > 0 && lowest->global_step <= steps_.global_steps().back()) {

@@ -59,6 +59,7 @@ class RunTrial final : public Trial {
   Result<bool> Refresh() override;
   Result<bool> WaitForNews(std::chrono::milliseconds timeout) override;
   Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) override;
+  void ShowAtMost(std::size_t steps) override;
   bool loaded_all_steps() const noexcept override { return loaded_all_; }
   const std::string& path() const noexcept override { return run_->path(); }
   std::vector<WorkerInfo> workers() const override;
@@ -178,6 +179,7 @@ class RunTrial final : public Trial {
   std::map<std::uint32_t, std::pair<std::string, std::vector<std::string>>>
       collections_;  // worker: text, names
   bool loaded_all_ = false;
+  bool held_back_ = false;     // there are steps beyond options_.show_at_most
   std::uint64_t version_ = 0;  // grows with everything new
   struct Cached {
     TensorId id;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "luff/rules/choice.h"
+#include "rules/need_names.h"
 
 namespace luff::rules {
 namespace {
@@ -15,31 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using format::Form;
 using format::Role;
-
-constexpr std::array<std::pair<Form, const char*>, 8> kForms = {{{Form::kSummary, "summary"},
-                                                                 {Form::kRaw, "raw"},
-                                                                 {Form::kHistogram, "histogram"},
-                                                                 {Form::kHash, "hash"},
-                                                                 {Form::kUnits, "units"},
-                                                                 {Form::kDifference, "difference"},
-                                                                 {Form::kExtra, "extra"},
-                                                                 {Form::kShape, "shape"}}};
-constexpr std::array<const char*, 15> kRoles = {"other",
-                                                "weight",
-                                                "bias",
-                                                "gradient",
-                                                "buffer",
-                                                "input",
-                                                "output",
-                                                "loss",
-                                                "loss_input",
-                                                "optimizer_state",
-                                                "optimizer_setting",
-                                                "scalar",
-                                                "custom",
-                                                "label",
-                                                "sample"};
-constexpr std::array<const char*, 3> kAxes = {"channel", "last", "all_but_first"};
 
 constexpr std::int64_t kMaxFirstSteps = 256;
 
@@ -96,15 +71,15 @@ Json ToCollection(const Wanted& wanted, const std::string& name) {
   json["name"] = name;
   json["include"] = wanted.need.include;
   Json roles = Json::array();
-  for (const Role role : wanted.need.roles) roles.push_back(kRoles[static_cast<std::size_t>(role)]);
+  for (const Role role : wanted.need.roles) roles.push_back(kRoleNames[static_cast<std::size_t>(role)]);
   json["roles"] = std::move(roles);
   json["module_types"] = wanted.need.module_types;
   Json forms = Json::array();
-  for (const auto& [form, text] : kForms) {
+  for (const auto& [form, text] : kFormNames) {
     if ((wanted.need.forms & static_cast<std::uint32_t>(form)) != 0) forms.push_back(text);
   }
   json["forms"] = std::move(forms);
-  json["unit_axis"] = kAxes[static_cast<std::size_t>(wanted.need.unit_axis)];
+  json["unit_axis"] = kAxisNames[static_cast<std::size_t>(wanted.need.unit_axis)];
   Json save = Json::object();
   for (const Saving& saving : wanted.save) {
     Json first = Json::array();

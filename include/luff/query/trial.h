@@ -111,6 +111,7 @@ struct OpenOptions {
   std::chrono::milliseconds wait_for_first_step{0};  // 0: an empty run opens at once
   bool use_live_page = true;                         // false imitates a network mount without coherence
   double lost_after_s = 60.0;  // no heartbeat for so long: the worker is lost (a gap, not a wait)
+  std::size_t show_at_most = SIZE_MAX;  // see Trial::ShowAtMost
 };
 
 /// **Thread-compatible.** A run opened for reading. Nothing is parsed before it is needed; Refresh() with
@@ -135,6 +136,9 @@ class Trial {
   virtual Result<bool> WaitForNews(std::chrono::milliseconds timeout) = 0;
   /// Waits for a step. kDeadlineExceeded after the time-out, kOutOfRange when the step can never come.
   virtual Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) = 0;
+  /// Shows no more than the first `steps` complete steps, so that a rule sees a run as it was then, whenever
+  /// it looks. It can only grow. What is shown already stays.
+  virtual void ShowAtMost(std::size_t steps) { (void)steps; }
   /// All workers have ended (or are lost) and everything is read.
   [[nodiscard]] virtual bool loaded_all_steps() const noexcept = 0;
   [[nodiscard]] virtual const std::string& path() const noexcept = 0;

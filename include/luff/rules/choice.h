@@ -16,10 +16,11 @@ struct Choice {
   Parameters parameters;
 };
 
-/// Parses "NAME[:param=value…],NAME…"; "" and "all" name all built-in rules, "none" names none.
-/// A value may hold ':' (a new parameter begins only at ":word="); lists inside a value are written with ';'.
-/// Errors: kNotFound for a rule, kInvalidArgument for a parameter, both with the nearest names; a rule named
-/// twice.
+/// Parses "NAME[:param=value…],NAME…"; "" and "all" name all built-in rules ("all" also beside others),
+/// "none" names none. FILE.py:NAME, FILE.so:NAME and entry points name rules of the user's: a child process
+/// is asked what they are. "%2C", "%3A" and "%25" in their values stand for ',', ':' and '%'. A value may
+/// hold ':' (a new parameter begins only at ":word="); lists inside a value are written with ';'. Errors:
+/// kNotFound for a rule, kInvalidArgument for a parameter, both with the nearest names; a rule named twice.
 [[nodiscard]] Result<std::vector<Choice>> ParseChoices(std::string_view text, ParameterSet set);
 /// The text that gives the same choices when parsed again with the same set.
 [[nodiscard]] std::string ChoicesToText(std::span<const Choice> choices);

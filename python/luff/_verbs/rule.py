@@ -1,0 +1,194 @@
+"""The process of one rule of the user's: speaks the lines of docs/spec/rule-child.md over descriptor 3."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from luff.rule import Rule
+    from luff.trial import Trial
+
+_SOCKET = 3
+_PROTOCOL = 1
+_WAIT_S = 5.0
+
+
+class _Over(Exception):
+    """Nothing more can be done; `again`: a new process may do better."""
+
+    def __init__(self, message: str, again: bool = False) -> None:
+        super().__init__(message)
+        self.again = again
+
+
+class _Child:
+    def __init__(self, lines: BinaryIO, out: BinaryIO) -> None:
+        self.lines = lines
+        self.out = out
+        self.trial: Trial | None = None
+        self.rule: Rule | None = None
+
+    def say(self, kind: str, **members: Any) -> None:
+        self.out.write(json.dumps({"say": kind, **members}).encode() + b"\n")
+        self.out.flush()
+
+    def serve(self) -> None:
+        handlers = {
+            "describe": self.describe,
+            "begin": self.begin,
+            "step": self.step,
+            "save": self.save,
+            "end": self.end,
+        }
+        for line in self.lines:
+            told = json.loads(line)
+            handler = handlers.get(told["do"])
+            if handler is None:
+                raise _Over(f"the word {told['do']!r} is not of this protocol")
+            handler(told)
+            if told["do"] in ("describe", "end"):
+                return
+
+    def load(self, told: dict[str, Any]) -> type[Rule]:
+        from luff import _rules
+        from luff.errors import LuffError
+
+        if told.get("protocol") != _PROTOCOL:
+            raise _Over(
+                f"protocol {told.get('protocol')} found, {_PROTOCOL} expected: luff and its package differ"
+            )
+        try:
+            return _rules.load(told["rule"])
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except LuffError:
+            raise
+        except BaseException as error:
+            raise _Over(f"the file of the rule cannot be loaded: {_rules.place_of(error, None)}") from None
+
+    def describe(self, told: dict[str, Any]) -> None:
+        from luff import _rules
+
+        self.say("description", **_rules.describe(self.load(told), told["parameters"]))
+
+    def begin(self, told: dict[str, Any]) -> None:
+        from luff import _core, _rules
+        from luff.trial import Trial
+
+        kind = self.load(told)
+        self.trial = Trial(_core.open_trial(told["run"], 0.0, True, 60.0, int(told["position"])))
+        try:
+            self.rule = _rules.make(kind, self.trial, told["parameters"])
+            if "state" in told:
+                self.rule.restore(json.loads(told["state"]))
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise _Over(f"it cannot begin: {_rules.place_of(error, kind)}") from None
+        self.say("ready")
+
+    def show(self, number: int) -> None:
+        """The trial shows this step and none beyond."""
+        assert self.trial is not None
+        core = self.trial._core
+        core.show_at_most(number + 1)
+        deadline = time.monotonic() + _WAIT_S
+        while core.step_count <= number:
+            core.refresh()
+            if core.step_count > number:
+                return
+            if time.monotonic() > deadline:
+                raise _Over(f"step number {number} cannot be read", again=True)
+            time.sleep(0.002)
+
+    def step(self, told: dict[str, Any]) -> None:
+        from luff import _rules
+        from luff.rule import StepView, is_lack
+
+        assert self.trial is not None and self.rule is not None
+        number = told["number"]
+        self.show(number)
+        extra = {}
+        try:
+            self.tell(self.rule._step(StepView(self.trial, number)))
+        except MemoryError:
+            raise
+        except Exception as error:
+            if is_lack(error):
+                extra["lacks"] = str(error)
+            else:
+                view = self.rule._view
+                where = f" at {view.mode} step {view.mode_step}" if view is not None else ""
+                extra["raised"] = f"it raised{where}: {_rules.place_of(error, type(self.rule))}"
+        self.say("done", number=number, **extra)
+
+    def tell(self, told: list[tuple[str, Any]]) -> None:
+        for kind, what in told:
+            if kind == "heal":
+                self.say("heal", cause=what[0], tensor=what[1], step=what[2])
+            else:
+                self.say("finding", **what.to_dict())
+
+    def save(self, _: dict[str, Any]) -> None:
+        from luff import _rules
+        from luff.rule import check_state
+
+        assert self.rule is not None
+        try:
+            state = check_state(self.rule)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self.say("state", why=_rules.place_of(error, type(self.rule)))
+            return
+        if state is None:
+            self.say("state")
+        else:
+            self.say("state", state=state)
+
+    def end(self, _: dict[str, Any]) -> None:
+        from luff import _rules
+
+        assert self.rule is not None
+        try:
+            self.tell(self.rule._end())
+        except MemoryError:
+            raise
+        except Exception as error:
+            print(f"on_end raised: {_rules.place_of(error, type(self.rule))}", file=sys.stderr)
+        self.say("ended")
+
+
+def main() -> int:
+    """Serve until the other side is gone; the exit code."""
+    # What the rule prints goes to descriptor 1, never among the lines. Descriptors of its own for both directions.
+    lines, out = os.fdopen(os.dup(_SOCKET), "rb"), os.fdopen(os.dup(_SOCKET), "wb")
+    os.close(_SOCKET)
+    if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd():
+        del sys.path[0]  # files of the working directory are named, never found
+    child = _Child(lines, out)
+    try:
+        from luff.errors import LuffError, NotFoundError
+
+        try:
+            child.serve()
+        except LuffError as error:
+            child.say("error", message=str(error), unknown=isinstance(error, NotFoundError))
+    except _Over as over:
+        child.say("error", message=str(over), again=over.again)
+    except MemoryError:
+        os.write(2, b"out of memory: it needs more than limit_memory_mb allows\n")
+        os._exit(1)
+    except (BrokenPipeError, ConnectionResetError):
+        os._exit(0)
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # threads that the rule left behind hold nothing up

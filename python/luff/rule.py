@@ -1,0 +1,319 @@
+"""Rules of your own: checks over a run that live in a Python file and run in a process of their own.
+
+>>> class LossAbove(luff.Rule):
+...     def __init__(self, base_trial=None, limit: float = 5.0):
+...         super().__init__(base_trial)
+...         self.limit = limit
+...
+...     def on_step(self, view):
+...         if view.loss is not None and view.loss > self.limit:
+...             return luff.Finding(f"the loss is {view.loss:.3g}", evidence={"loss": view.loss})
+
+``luff run --rules all,checks.py:LossAbove:limit=3 -- python train.py`` runs it beside the built-in ones. How to
+write, test and name rules: docs/own-rules.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from luff._codes import Mode, Role
+from luff.errors import InvalidArgumentError, LuffError, NotFoundError, OutOfRangeError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from luff.trial import Trial
+
+__all__ = ["Finding", "Rule", "StepView"]
+
+_SEVERITIES = ("warn", "stop")
+_MAX_TENSORS = 20
+_MAX_SERIES = 64
+_MAX_TEXT = 4000
+#: What a rule may raise when the run does not hold what it reads; it is no mistake of the rule.
+LACKS = (NotFoundError, OutOfRangeError, UnavailableError)
+
+
+@dataclass
+class Finding:
+    """What a rule saw. Step, rule and id are filled in; a finding of the same cause and tensor updates the first.
+
+    Parameters
+    ----------
+    what
+        One sentence: what is wrong.
+    cause
+        Short stable key inside the rule: findings of different causes stand beside one another.
+    severity
+        ``"warn"``, or ``"stop"``: going on is wasted.
+    tensor, other_tensors
+        The tensor that it is about, and those that are affected too.
+    since_step
+        Step of the mode at which the trouble began; default: the step of the finding.
+    why, remedy, causes
+        Why it is wrong, what to do, likely causes with the likeliest first.
+    evidence, series
+        Numbers by name; (step, value) around it.
+    threshold
+        Which limit, and whose.
+    forecast, lead_steps
+        What is said has not happened yet, and in how many steps it is expected.
+    """
+
+    what: str
+    cause: str = "condition"
+    severity: str = "warn"
+    tensor: str = ""
+    other_tensors: Sequence[str] = ()
+    since_step: int | None = None
+    why: str = ""
+    remedy: str = ""
+    causes: Sequence[str] = ()
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    series: Sequence[tuple[int, float]] = ()
+    threshold: str = ""
+    forecast: bool = False
+    lead_steps: int = 0
+    # Filled in when it is reported.
+    rule: str = ""
+    mode: str = "TRAIN"
+    worker: int = 0
+    step: int = -1
+    global_step: int = -1
+    update: int = -1
+    last_step: int = -1
+    healed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.severity not in _SEVERITIES:
+            raise InvalidArgumentError(f"found severity {self.severity!r}, expected 'warn' or 'stop'")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Members as in docs/spec/findings.md."""
+        others = list(self.other_tensors)
+        return {
+            "rule": self.rule,
+            "cause": str(self.cause),
+            "severity": self.severity,
+            "tensor": str(self.tensor),
+            "other_tensors": [str(name) for name in others[:_MAX_TENSORS]],
+            "other_count": max(0, len(others) - _MAX_TENSORS),
+            "mode": self.mode,
+            "worker": int(self.worker),
+            "step": int(self.step),
+            "global_step": int(self.global_step),
+            "update": int(self.update),
+            "since_step": int(self.step if self.since_step is None else self.since_step),
+            "last_step": int(self.last_step),
+            "forecast": bool(self.forecast),
+            "lead_steps": int(self.lead_steps),
+            "what": str(self.what)[:_MAX_TEXT],
+            "why": str(self.why)[:_MAX_TEXT],
+            "remedy": str(self.remedy)[:_MAX_TEXT],
+            "causes": [str(cause)[:_MAX_TEXT] for cause in list(self.causes)[:_MAX_TENSORS]],
+            "evidence": {str(k): _number(v) for k, v in list(self.evidence.items())[:_MAX_SERIES]},
+            "series": [[int(step), _number(value)] for step, value in list(self.series)[-_MAX_SERIES:]],
+            "threshold": str(self.threshold)[:_MAX_TEXT],
+            "page": "docs/own-rules.md",
+        }
+
+
+def _number(value: Any) -> float | str:
+    number = float(value)
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    return number
+
+
+class StepView:
+    """One complete step, as a rule is told of it. Nothing of it is read before it is asked for."""
+
+    def __init__(self, trial: Trial, number: int) -> None:
+        self.trial = trial
+        self.number = number
+        info = trial._core.step_at(number)
+        #: Global step, step of the mode, and optimizer updates before it.
+        self.step: int = info[0]
+        self.mode_step: int = info[1]
+        self.update: int = info[2]
+        #: ``"TRAIN"``, ``"EVAL"``, ``"PREDICT"`` or ``"GLOBAL"``.
+        self.mode: str = Mode(info[3]).name
+        self._summaries: dict[str, dict[str, Any]] | None = None
+        self._scalars: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<luff.StepView {self.mode} step {self.mode_step} of {self.trial.path!r}>"
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        if self._summaries is None:
+            summaries, scalars = self.trial._core.step_rows(self.number)
+            self._summaries = {}
+            for name, summary in summaries:  # of several workers the first counts
+                self._summaries.setdefault(name, summary)
+            for name, _, value in scalars:
+                self._scalars.setdefault(name, value)
+        return self._summaries
+
+    @property
+    def summaries(self) -> dict[str, dict[str, Any]]:
+        """Statistics recorded in this step by name of the tensor; of several workers those of the first."""
+        return self._read()
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """Numbers recorded in this step by name."""
+        self._read()
+        return self._scalars
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of this step, None if none was recorded; of several the first that the run defines."""
+        self._read()
+        for name, value in self._scalars.items():
+            if name == "loss" or self.trial.tensor(name).role == Role.LOSS.name.lower():
+                return value
+        for name, summary in self._read().items():
+            if summary["count"] == 1 and self.trial.tensor(name).role == Role.LOSS.name.lower():
+                return float("nan") if summary["nan_count"] else float(summary["mean"])
+        return None
+
+    def tensors(self, regex: str | None = None) -> Iterator[str]:
+        """Names of what was recorded in this step, sorted."""
+        return iter(self.trial.tensors(regex, step=self.step))
+
+    def value(self, name: str, worker: int | None = None) -> Any:
+        """Value of a tensor in this step; raises `OutOfRangeError` when it was not saved."""
+        return self.trial.tensor(name).value(self.step, worker=worker)
+
+
+class Rule:
+    """Base of rules. Derive from it and write `on_step` or `invoke_at_step`.
+
+    The constructor takes the trial first, then its parameters by name; texts from the command line are turned into
+    the types of their annotations or defaults.
+
+    Parameters
+    ----------
+    base_trial
+        The run. It shows the steps up to the one that the rule is told of, and none that come later.
+    """
+
+    #: What has to be captured: collections as in docs/capture.md, e.g.
+    #: ``[{"include": ["^gradient/"], "forms": ["summary"], "save_interval": 10}]``. A function gets the parameters.
+    needs: ClassVar[Any] = ()
+    #: Of behaviour and state: another one begins at the first step. A changed file does so by itself.
+    version: ClassVar[int] = 1
+    #: For rules with `invoke_at_step`: severity and sentence of the finding.
+    severity: str = "warn"
+    message: str = ""
+
+    base_trial: Any = None
+    _view: StepView | None = None
+    _told: list[tuple[str, Any]]
+
+    def __init__(self, base_trial: Trial | None = None, *_: Any, **__: Any) -> None:
+        if base_trial is not None:
+            self.base_trial = base_trial
+
+    @property
+    def rule_name(self) -> str:
+        """Name of the class."""
+        return type(self).__name__
+
+    def on_step(self, view: StepView) -> Finding | None:
+        """Look at one step. Return a finding, or report several with `report`.
+
+        Called once for each complete step of any mode, in order. As it stands here it calls `invoke_at_step` with
+        the global step.
+        """
+        if not self.invoke_at_step(view.step):
+            return None
+        return Finding(
+            self.message or f"the condition of {self.rule_name} is met",
+            severity=self.severity,
+            mode=view.mode,
+        )
+
+    def invoke_at_step(self, step: int) -> bool:
+        """Tell whether the condition is met at a global step."""
+        raise NotImplementedError(f"{self.rule_name} has neither on_step nor invoke_at_step")
+
+    def on_end(self) -> None:
+        """The run is over. Findings are reported with `report`; they belong to the last step."""
+
+    def state(self) -> Any:
+        """What has to be kept to go on after a restart, as JSON holds it; None: a restart goes through all steps."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Take up a state that `state` gave."""
+        raise NotImplementedError(f"{self.rule_name} has state() and no restore()")
+
+    def report(self, finding: Finding) -> None:
+        """Report a finding at the step that the rule is told of."""
+        if not isinstance(finding, Finding):
+            raise InvalidArgumentError(f"found {type(finding).__name__}, expected a luff.Finding")
+        view = self._view
+        if view is None:
+            raise InvalidArgumentError("a rule can report while it is told of a step, or at the end")
+        finding.rule = finding.rule or self.rule_name
+        if finding.step < 0:
+            finding.mode, finding.step = view.mode, view.mode_step
+            finding.global_step, finding.update = view.step, view.update
+            finding.last_step = view.mode_step
+            finding.since_step = (
+                view.mode_step if finding.since_step is None else min(finding.since_step, view.mode_step)
+            )
+        self._told.append(("finding", finding))
+
+    def heal(self, cause: str = "condition", tensor: str = "") -> None:
+        """Say that what was reported with this cause and tensor is over."""
+        view = self._view
+        if view is None:
+            raise InvalidArgumentError("a rule can report while it is told of a step, or at the end")
+        self._told.append(("heal", (cause, tensor, view.mode_step)))
+
+    # ---- what runs it ------------------------------------------------------------------------------------------
+
+    def _step(self, view: StepView) -> list[tuple[str, Any]]:
+        self._view, self._told = view, []
+        finding = self.on_step(view)
+        if finding is not None:
+            self.report(finding)
+        return self._told
+
+    def _end(self) -> list[tuple[str, Any]]:
+        self._told = []
+        if self._view is not None:
+            self.on_end()
+        return self._told
+
+
+def check_state(rule: Rule) -> Any:
+    """State of a rule, proven to be what JSON holds.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is not, or the rule cannot take it up again.
+    """
+    state = rule.state()
+    if state is None:
+        return None
+    if type(rule).restore is Rule.restore:
+        raise InvalidArgumentError(f"{rule.rule_name} has state() and no restore()")
+    try:
+        return json.loads(json.dumps(state, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"state() gives what JSON does not hold: {error}") from None
+
+
+def is_lack(error: BaseException) -> bool:
+    """Tell whether the run does not hold what the rule reads, so that it is no mistake of the rule."""
+    return isinstance(error, LuffError) and isinstance(error, LACKS)

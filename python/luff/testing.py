@@ -1,0 +1,241 @@
+"""A kit for testing rules: trials from arrays, and what a rule says of them.
+
+>>> trial = luff.testing.trial({"loss": [2.0, 1.5, 9.0], "gradient/w": [[0.1, 0.2], [0.1, 0.1], [5.0, 7.0]]})
+>>> [finding.step for finding in luff.testing.findings(LossAbove(limit=5.0), trial)]
+[2]
+
+A trial is a run directory, written by the real writer into a temporary place that goes with it; everything that
+reads runs works on it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import tempfile
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from luff import _core
+from luff._codes import DType, EndReason, EventKind, Mode, Role
+from luff.errors import InvalidArgumentError
+from luff.rule import Finding, Rule, StepView, check_state, is_lack
+from luff.trial import Trial, open_trial
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["findings", "step", "trial"]
+
+_CLOSE_S = 60.0
+_FLUSH_STEPS = 64
+# As the hooks name tensors.
+_ROLES = (
+    (r"^gradient/", Role.GRADIENT),
+    (r"^sample/", Role.SAMPLE),
+    (r"^optimizer/|^clip/", Role.OPTIMIZER_SETTING),
+    (r"^loss$|Loss_output_\d+$", Role.LOSS),
+    (r"weight$", Role.WEIGHT),
+    (r"bias$", Role.BIAS),
+    (r"_output_\d+$", Role.OUTPUT),
+    (r"_input_\d+$", Role.INPUT),
+    (r"^labels?$", Role.LABEL),
+)
+
+
+def _role(name: str, numbers: bool) -> Role:
+    for pattern, role in _ROLES:
+        if re.search(pattern, name):
+            return role
+    return Role.SCALAR if numbers else Role.OTHER
+
+
+def _as_role(role: str | int) -> Role:
+    if isinstance(role, str):
+        try:
+            return Role[role.upper()]
+        except KeyError:
+            known = ", ".join(r.name.lower() for r in Role)
+            raise InvalidArgumentError(f"found role {role!r}, expected one of {known}") from None
+    return Role(role)
+
+
+def _dtype(array: np.ndarray[Any, Any]) -> DType:
+    name = {"float8_e4m3fn": "FLOAT8_E4M3FN"}.get(array.dtype.name, array.dtype.name.upper())
+    try:
+        return DType[name]
+    except KeyError:
+        raise InvalidArgumentError(f"arrays of {array.dtype} cannot be recorded; use a number type") from None
+
+
+def trial(
+    tensors: Mapping[str, Sequence[Any]],
+    *,
+    modes: Sequence[str] | str = "TRAIN",
+    roles: Mapping[str, str | int] | None = None,
+    module_types: Mapping[str, str] | None = None,
+    collections: Mapping[str, str | Sequence[str]] | None = None,
+    documents: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str] | None = None,
+) -> Trial:
+    """Write a run from arrays and open it.
+
+    Parameters
+    ----------
+    tensors
+        By name, one value for each step: an array (kept with summary and histogram), a number, or None where nothing
+        was recorded. All lists have one length.
+    modes
+        Mode of each step, or of all.
+    roles
+        By name, where they do not follow from it. Names mean what they mean to the hooks: ``gradient/…`` is a
+        gradient, ``loss`` and ``…Loss_output_0`` are losses, ``….weight`` and ``….bias`` parameters.
+    module_types
+        Type of the module that a tensor belongs to, e.g. ``{"relu_output_0": "ReLU"}``.
+    collections
+        Further collections: name, and expressions on names of tensors. ``weights``, ``biases``, ``gradients`` and
+        ``losses`` are there.
+    documents
+        Documents of the run, e.g. ``model``, as JSON holds them.
+    path
+        Where the run goes; default: a temporary place that is removed with the trial.
+    """
+    lengths = {name: len(values) for name, values in tensors.items()}
+    count = max(lengths.values(), default=0)
+    for name, length in lengths.items():
+        if length != count:
+            raise InvalidArgumentError(
+                f"{name!r} has values for {length} steps, others for {count}; put None where nothing was recorded"
+            )
+    of_step = [modes] * count if isinstance(modes, str) else list(modes)
+    if len(of_step) != count:
+        raise InvalidArgumentError(f"found {len(of_step)} modes for {count} steps")
+    place = None
+    if path is None:
+        place = tempfile.TemporaryDirectory(prefix="luff-trial-")
+        path = os.path.join(place.name, "run")
+    config: dict[str, Any] = {
+        "max_overhead": 0,
+        "collections": [
+            {
+                "name": "everything",
+                "include": ["."],
+                "forms": ["summary", "raw", "histogram"],
+                "save": {"save_interval": 1},
+            }
+        ],
+    }
+    for name, expressions in (collections or {}).items():
+        include = [expressions] if isinstance(expressions, str) else list(expressions)
+        config["collections"].append(
+            {"name": name, "include": include, "forms": ["summary"], "save": {"save_interval": 1}}
+        )
+    session = _core.Session.open(os.fspath(path), config_json=json.dumps(config))
+    for name, document in (documents or {}).items():
+        session.set_document(name, json.dumps(document))
+    ids = {}
+    for name, values in tensors.items():
+        given = (roles or {}).get(name)
+        numbers = all(value is None or np.ndim(value) == 0 for value in values)
+        role = _role(name, numbers) if given is None else _as_role(given)
+        ids[name] = session.define_tensor(name, int(role), "", (module_types or {}).get(name, ""))
+    mode_steps = dict.fromkeys(Mode, 0)
+    for number in range(count):
+        mode = Mode[of_step[number].upper()]
+        session.begin_step(int(mode), mode_steps[mode])
+        for name, values in tensors.items():
+            value = values[number]
+            if value is None:
+                continue
+            if np.ndim(value) == 0 and not isinstance(value, np.ndarray):
+                session.scalar(ids[name], float(value))
+                continue
+            array = np.asarray(value, order="C")
+            session.capture_one(
+                ids[name], session.define_layout(int(_dtype(array)), list(array.shape)), array.ctypes.data
+            )
+        if mode is Mode.TRAIN:
+            session.event(int(EventKind.BACKWARD))
+        session.end_step(int(mode), number, mode_steps[mode], mode_steps[Mode.TRAIN])
+        mode_steps[mode] += 1
+        if number % _FLUSH_STEPS == _FLUSH_STEPS - 1:
+            session.flush(_CLOSE_S)
+    session.close(int(EndReason.COMPLETED), _CLOSE_S)
+    made = open_trial(path)
+    if place is not None:
+        weakref.finalize(made, place.cleanup)
+    return made
+
+
+def _up_to(trial: Trial, steps: int) -> Trial:
+    return Trial(_core.open_trial(trial.path, 0.0, True, 60.0, steps))
+
+
+def findings(rule: Rule, trial: Trial, *, restart_after: int | None = None) -> list[Finding]:
+    """What a rule finds in a trial, as ``luff check`` would say it: one finding of a cause and tensor, updated.
+
+    Parameters
+    ----------
+    rule
+        Made without a trial, e.g. ``MyRule(limit=3)``; it gets one that shows no step beyond that it is told of.
+    trial
+        Of `trial`, or any other.
+    restart_after
+        Save the rule after so many steps, and go on with a new one that takes up the state.
+
+    Raises
+    ------
+    Exception
+        Whatever the rule raises, but for data that the run does not hold: such steps are passed over.
+    """
+    fresh = copy.deepcopy(rule)
+    seen = _up_to(trial, 0)
+    rule.base_trial = seen
+    found: list[Finding] = []
+    for number in range(trial._core.step_count):
+        if number == restart_after:
+            state = check_state(rule)
+            if state is None:
+                raise InvalidArgumentError(
+                    f"{rule.rule_name} has no state(); a restart goes through all steps"
+                )
+            rule = fresh
+            rule.base_trial = seen
+            rule.restore(state)
+        seen._core.show_at_most(number + 1)
+        try:
+            _merge(found, rule._step(StepView(seen, number)))
+        except Exception as error:
+            if not is_lack(error):
+                raise
+    _merge(found, rule._end())
+    return found
+
+
+def _merge(found: list[Finding], told: list[tuple[str, Any]]) -> None:
+    for kind, what in told:
+        cause, tensor = what[:2] if kind == "heal" else (what.cause, what.tensor)
+        known = next(
+            (f for f in reversed(found) if not f.healed and (f.cause, f.tensor) == (cause, tensor)), None
+        )
+        if kind == "heal":
+            if known is not None:
+                known.healed, known.last_step = True, what[2]
+        elif known is None:
+            found.append(copy.copy(what))
+        else:
+            known.last_step = what.last_step
+            if what.severity == "stop":
+                known.severity, known.what = what.severity, what.what
+
+
+def step(rule: Rule, trial: Trial, step: int, mode: str | int = "GLOBAL") -> list[Finding]:
+    """What a rule reports at one step alone, of a run that ends there."""
+    wanted = trial.global_step(step, mode)
+    number = next(n for n in range(trial._core.step_count) if trial._core.step_at(n)[0] == wanted)
+    rule.base_trial = seen = _up_to(trial, number + 1)
+    return [what for kind, what in rule._step(StepView(seen, number)) if kind == "finding"]

@@ -1,0 +1,65 @@
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "luff/base/result.h"
+
+namespace luff::rules {
+
+/// A process that runs one rule of the user's. Lines go both ways over one socket, which is its descriptor 3
+/// (docs/spec/rule-child.md); what it prints goes elsewhere and is kept in its last kilobytes only.
+/// **Thread-compatible.** The destructor kills it with all its children.
+class OwnChild {
+ public:
+  static constexpr int kSocket = 3;
+  static constexpr std::size_t kMaxLine = 4U << 20;
+
+  struct Options {
+    std::vector<std::string> argv;
+    std::vector<std::pair<std::string, std::string>> environment;  // added to the current one
+    std::uint64_t memory_bytes = 0;                                // limit of its data (RLIMIT_DATA); 0: none
+    bool show_output = false;  // what it prints goes to our standard error
+  };
+  /// Errors: kNotFound (no such program), kFailedPrecondition, kResourceExhausted.
+  [[nodiscard]] static Result<std::unique_ptr<OwnChild>> Start(const Options& options);
+  ~OwnChild();
+  OwnChild(const OwnChild&) = delete;
+  OwnChild& operator=(const OwnChild&) = delete;
+
+  /// Queues a line; never waits. False when the child reads too slowly and 1 MiB is queued.
+  bool Send(std::string_view line);
+  /// Appends whole lines that have come, and sends what is queued; waits at most `wait_ms` for something to
+  /// happen. True if any byte came.
+  bool Receive(int wait_ms, std::vector<std::string>* lines);
+  /// It sent a line longer than kMaxLine.
+  [[nodiscard]] bool broken() const noexcept { return broken_; }
+  /// "" while it lives; then how it ended, e.g. "exit code 1" or "signal 9 (Killed)".
+  [[nodiscard]] std::string Ended();
+  void Kill() noexcept;
+  /// Resident memory in bytes; 0 if unknown.
+  [[nodiscard]] std::uint64_t ResidentBytes() const;
+  /// The last line that it printed, "" if none.
+  [[nodiscard]] std::string LastWords() const;
+
+ private:
+  OwnChild(pid_t pid, int socket, int output, bool show) noexcept
+      : pid_(pid),
+        socket_(socket),
+        output_(output),
+        show_output_(show) {}
+  void TakeOutput();
+  void Flush();
+
+  pid_t pid_;
+  int socket_, output_;
+  bool show_output_, broken_ = false;
+  std::string to_send_, heard_, printed_, ended_;
+};
+
+}  // namespace luff::rules

@@ -1,0 +1,409 @@
+#include "rules/own_rule.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "luff/base/env.h"
+#include "rules/own_child.h"
+
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kProtocol = 1;
+constexpr std::size_t kWindow = 256;             // steps told and not answered
+constexpr std::size_t kMaxStaged = 1000;         // findings of one step
+constexpr std::size_t kMaxState = 1U << 20;      // bytes of saved state
+constexpr std::size_t kSaveSteps = 64;           // a checkpoint after so many steps,
+constexpr std::int64_t kSaveNs = 1'000'000'000;  // and not more often than this
+constexpr std::int64_t kLookNs = 100'000'000;    // at its memory
+constexpr std::int64_t kPumpNs = 1'000'000;      // while steps come fast
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+OwnChild::Options ChildOptions(const OwnRuleOptions& options) {
+  OwnChild::Options child;
+  child.argv = options.argv;
+  child.environment = options.environment;
+  child.memory_bytes = options.memory_bytes;
+  child.show_output = options.show_output;
+  return child;
+}
+
+class OwnRule final : public Rule {
+ public:
+  explicit OwnRule(OwnRuleOptions options) : options_(std::move(options)), env_(Env::Real()) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (path_.empty()) path_ = view.trial.path();
+    end_ = view.number + 1;
+    const std::int64_t now = env_.NowMonotonicNs();
+    if (now - pumped_ns_ >= kPumpNs) Pump(sink, 0);
+  }
+
+  void OnPause(Sink& sink) override {
+    if (!path_.empty()) Pump(sink, behind() > 0 ? 1 : 0);
+  }
+
+  [[nodiscard]] std::size_t behind() const override { return aside_ ? 0 : end_ - std::min(done_, end_); }
+
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    if (path_.empty()) path_ = trial.path();
+    ending_ = true;
+    ended_ = false;
+    while (!aside_ && !ended_) Pump(sink, 50);
+    if (aside_) return;
+    child_.reset();
+    if (raised_ > 1) {
+      sink.Note(fmt::format("it raised at {} of {} steps; those were not judged by it", raised_, end_), true);
+    }
+    if (end_ > 0 && lacked_ == end_) {
+      sink.Note(fmt::format("it never had what it reads: {}", last_lack_), false);
+    }
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json json;
+    json["end"] = end_;
+    json["delivered"] = delivered_;
+    json["saved"] = saved_;
+    json["state"] = state_;
+    json["deaths"] = deaths_;
+    json["aside"] = aside_;
+    json["raised"] = raised_;
+    json["lacked"] = lacked_;
+    json["last_lack"] = last_lack_;
+    return Dump(json);
+  }
+
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      const auto end = json.at("end").get<std::size_t>();
+      const auto delivered = json.at("delivered").get<std::size_t>();
+      const auto saved = json.at("saved").get<std::size_t>();
+      if (saved > delivered || delivered > end || end > (std::size_t{1} << 53))
+        return Corruption("numbers of a rule's state that do not go together");
+      auto state = json.at("state").get<std::string>();
+      const int deaths = json.at("deaths").get<int>();
+      const bool aside = json.at("aside").get<bool>();
+      const auto raised = json.at("raised").get<std::size_t>();
+      const auto lacked = json.at("lacked").get<std::size_t>();
+      last_lack_ = json.at("last_lack").get<std::string>();
+      end_ = end;
+      delivered_ = delivered;
+      saved_ = next_ = done_ = saved;
+      state_ = std::move(state);
+      deaths_ = std::clamp(deaths, 0, kOwnRuleDeaths);
+      aside_ = aside;
+      raised_ = raised;
+      lacked_ = lacked;
+    } catch (const std::exception& error) {
+      return Corruption(std::string("state of a rule of the user's: ") + error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  enum class Phase { kNone, kStarting, kRunning, kEnding };
+
+  struct Staged {
+    Finding finding;
+    bool heal;
+  };
+
+  // ---- the child
+  // -----------------------------------------------------------------------------------------------
+
+  void Begin(Sink& sink) {
+    Result<std::unique_ptr<OwnChild>> started = OwnChild::Start(ChildOptions(options_));
+    heard_ns_ = env_.NowMonotonicNs();
+    if (!started.ok()) {
+      deaths_ = kOwnRuleDeaths;
+      Died(std::string(started.status().message()), sink);
+      return;
+    }
+    child_ = std::move(started).value();
+    Json json;
+    json["do"] = "begin";
+    json["protocol"] = kProtocol;
+    json["rule"] = options_.rule;
+    json["run"] = path_;
+    json["parameters"] = options_.parameters;
+    if (!state_.empty()) json["state"] = state_;
+    json["position"] = saved_;
+    child_->Send(Dump(json));
+    next_ = done_ = saved_;
+    saving_ = false;
+    save_wanted_ = 0;
+    staged_.clear();
+    phase_ = Phase::kStarting;
+  }
+
+  void Died(const std::string& how, Sink& sink) {
+    std::string words = child_ ? child_->LastWords() : "";
+    child_.reset();
+
+    staged_.clear();
+    phase_ = Phase::kNone;
+    next_ = done_ = saved_;
+    if (!words.empty()) words = fmt::format("; its last words: {}", words);
+    if (deaths_ >= kOwnRuleDeaths) {
+      aside_ = true;
+      sink.Note(fmt::format("it is set aside: {}{}", how, words), true);
+    } else if (++deaths_ == kOwnRuleDeaths) {
+      aside_ = true;
+      sink.Note(fmt::format("it is set aside, its process ended {} times; the last time: {}{}", deaths_, how,
+                            words),
+                true);
+    } else {
+      sink.Note(fmt::format("its process ended ({}) and was started again{}", how, words), false);
+    }
+  }
+
+  /// Takes what came, tells what is new, and looks whether the child is well.
+  void Pump(Sink& sink, int wait_ms) {
+    if (aside_) return;
+    if (!child_) {
+      if (end_ == 0 && !ending_) return;
+      Begin(sink);
+      if (!child_) return;
+    }
+    std::vector<std::string> lines;
+    const bool heard = child_->Receive(wait_ms, &lines);
+    const std::int64_t now = env_.NowMonotonicNs();
+    pumped_ns_ = now;
+    if (heard) heard_ns_ = now;
+    if (!HearAll(&lines, sink)) return;
+    if (child_->broken()) return Died("it sent a line that is too long", sink);
+    if (const std::string end = child_->Ended(); !end.empty()) {
+      child_->Receive(0, &lines);  // its last lines
+      if (HearAll(&lines, sink)) Died(fmt::format("{}{}", end, PlaceText()), sink);
+      return;
+    }
+    if (now - looked_ns_ > kLookNs) {
+      looked_ns_ = now;
+      if (options_.memory_bytes > 0 && child_->ResidentBytes() > options_.memory_bytes) {
+        return Died(
+            fmt::format("it used more than {} MiB of memory{}", options_.memory_bytes >> 20, PlaceText()),
+            sink);
+      }
+    }
+    if (phase_ == Phase::kRunning) Tell();
+    const double limit = phase_ == Phase::kStarting ? options_.start_s : options_.step_s;
+    const bool waiting = phase_ != Phase::kRunning || next_ > done_ || saving_;
+    if (!waiting) heard_ns_ = now;
+    if (waiting && static_cast<double>(now - heard_ns_) > limit * 1e9) {
+      Died(phase_ == Phase::kStarting ? fmt::format("it did not start within {} s", limit)
+                                      : fmt::format("no answer within {} s{}", limit, PlaceText()),
+           sink);
+    }
+  }
+
+  /// False when there is nothing more to hear: it is dead, or has come to its end.
+  bool HearAll(std::vector<std::string>* lines, Sink& sink) {
+    for (const std::string& line : *lines) {
+      if (!HearUntrusted(line, sink)) {
+        Died(complaint_, sink);
+        return false;
+      }
+      if (ended_) return false;
+    }
+    lines->clear();
+    return true;
+  }
+
+  [[nodiscard]] std::string PlaceText() const {
+    if (phase_ == Phase::kEnding) return " at the end of the run";
+    return next_ > done_ ? fmt::format(" at step number {}", done_) : "";
+  }
+
+  void Tell() {
+    const bool idle = next_ == done_;
+    while (next_ < end_ && next_ - done_ < kWindow) {
+      if (!child_->Send(fmt::format(R"({{"do":"step","number":{}}})", next_))) break;
+      ++next_;
+    }
+    if (idle && next_ > done_) heard_ns_ = env_.NowMonotonicNs();
+    if (save_wanted_ >= kSaveSteps && !saving_ && env_.NowMonotonicNs() - saved_ns_ >= kSaveNs) {
+      saving_ = child_->Send(R"({"do":"save"})");
+      save_wanted_ = 0;
+    }
+    if (ending_ && done_ == end_ && next_ == end_ && !saving_) {
+      child_->Send(R"({"do":"end"})");
+      phase_ = Phase::kEnding;
+    }
+  }
+
+  // ---- what it says
+  // --------------------------------------------------------------------------------------------
+
+  /// False when the line breaks the protocol, or the child gives up; complaint_ says how.
+  bool HearUntrusted(const std::string& line, Sink& sink) {
+    complaint_ = "it sent a line that is not of the protocol";
+    try {
+      const Json json = Json::parse(line);
+      const std::string say = json.at("say").get<std::string>();
+      if (say == "ready") {
+        phase_ = Phase::kRunning;
+      } else if (say == "finding") {
+        return StageFinding(line);
+      } else if (say == "heal") {
+        Finding finding;
+        finding.cause = json.at("cause").get<std::string>();
+        finding.tensor = json.at("tensor").get<std::string>();
+        finding.last_step = json.at("step").get<std::int64_t>();
+        if (staged_.size() < kMaxStaged) staged_.push_back({std::move(finding), true});
+      } else if (say == "done") {
+        if (json.at("number").get<std::size_t>() != done_ || next_ <= done_) return false;
+        Done(json, sink);
+      } else if (say == "state") {
+        Saved(json, sink);
+      } else if (say == "ended") {
+        if (phase_ != Phase::kEnding) return false;
+        Deliver(sink);
+        ended_ = true;
+      } else if (say == "error") {
+        // It can never do its work, or not go on: "error" comes back with every start.
+        if (!json.value("again", false)) deaths_ = kOwnRuleDeaths;
+        complaint_ = json.at("message").get<std::string>().substr(0, 1000);
+        return false;
+      } else {
+        return false;
+      }
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  bool StageFinding(const std::string& line) {
+    Result<std::pair<Finding, std::string>> parsed = ParseFindingUntrusted(line);
+    if (!parsed.ok()) {
+      complaint_ = parsed.status().message();
+      return false;
+    }
+    Finding finding = std::move(parsed).value().first;
+    finding.id.clear();
+    finding.leader.clear();
+    if (staged_.size() < kMaxStaged) staged_.push_back({std::move(finding), false});
+    return true;
+  }
+
+  void Done(const Json& json, Sink& sink) {
+    const bool again = done_ < delivered_;  // it goes once more through what it had judged before it died
+    ++done_;
+    ++save_wanted_;
+    if (again) {
+      staged_.clear();
+      return;
+    }
+    delivered_ = done_;
+    if (const auto raised = json.find("raised"); raised != json.end()) {
+      if (++raised_ == 1) sink.Note(raised->get<std::string>().substr(0, 2000), true);
+    }
+    if (const auto lacks = json.find("lacks"); lacks != json.end()) {
+      ++lacked_;
+      last_lack_ = lacks->get<std::string>().substr(0, 1000);
+    }
+    Deliver(sink);
+  }
+
+  void Deliver(Sink& sink) {
+    for (Staged& staged : staged_) {
+      if (staged.heal) {
+        sink.Heal(staged.finding.cause, staged.finding.tensor, staged.finding.last_step);
+      } else {
+        sink.Report(std::move(staged.finding));
+      }
+    }
+    staged_.clear();
+  }
+
+  void Saved(const Json& json, Sink& sink) {
+    saving_ = false;
+    saved_ns_ = env_.NowMonotonicNs();
+    if (json.contains("why")) {
+      sink.Note("it cannot be saved, a restart begins at the first step: " +
+                    json.at("why").get<std::string>().substr(0, 500),
+                false);
+      return;
+    }
+    if (!json.contains("state")) return;  // it has none: a restart goes through all steps again
+    std::string state = Dump(json.at("state"));
+    if (state.size() > kMaxState) {
+      sink.Note(fmt::format("its state has {} bytes, at most {} are saved; a restart begins at an older one",
+                            state.size(), kMaxState),
+                false);
+      return;
+    }
+    state_ = std::move(state);
+    saved_ = done_;
+  }
+
+  const OwnRuleOptions options_;
+  Env& env_;
+  std::string path_;
+  std::unique_ptr<OwnChild> child_;
+  Phase phase_ = Phase::kNone;
+  // Numbers of steps: those below end_ are there, below next_ the child was told of, below done_ it has
+  // judged, below delivered_ what it found was handed over (it stays when the child begins again), below
+  // saved_ are in state_.
+  std::size_t end_ = 0, next_ = 0, done_ = 0, delivered_ = 0, saved_ = 0;
+  std::string state_;
+  std::vector<Staged> staged_;
+  std::size_t save_wanted_ = 0, raised_ = 0, lacked_ = 0;
+  int deaths_ = 0;
+  bool aside_ = false, saving_ = false, ending_ = false, ended_ = false;
+  std::int64_t heard_ns_ = 0, pumped_ns_ = 0, saved_ns_ = 0, looked_ns_ = 0;
+  std::string complaint_, last_lack_;
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> MakeOwnRule(OwnRuleOptions options) {
+  return std::make_unique<OwnRule>(std::move(options));
+}
+
+Result<std::string> DescribeOwnRule(const OwnRuleOptions& options) {
+  LUFF_ASSIGN_OR_RETURN(const std::unique_ptr<OwnChild> child, OwnChild::Start(ChildOptions(options)));
+  try {
+    Json json;
+    json["do"] = "describe";
+    json["protocol"] = kProtocol;
+    json["rule"] = options.rule;
+    json["parameters"] = options.parameters;
+    child->Send(Dump(json));
+    const std::int64_t begun = Env::Real().NowMonotonicNs();
+    std::vector<std::string> lines;
+    while (static_cast<double>(Env::Real().NowMonotonicNs() - begun) < options.start_s * 1e9) {
+      if (lines.empty()) child->Receive(50, &lines);
+      if (!lines.empty()) {
+        const Json answer = Json::parse(lines.front());
+        const std::string say = answer.at("say").get<std::string>();
+        if (say == "description") return lines.front();
+        if (say == "error") {
+          const auto message = answer.at("message").get<std::string>();
+          return answer.value("unknown", false) ? NotFound(message) : InvalidArgument(message);
+        }
+        return Internal("its process does not keep to the protocol");
+      }
+      const std::string end = child->Ended();
+      if (end.empty()) continue;
+      child->Receive(0, &lines);
+      const std::string words = child->LastWords();
+      if (lines.empty()) {
+        return InvalidArgument(
+            fmt::format("its process ended ({}){}{}", end, words.empty() ? "" : "; its last words: ", words));
+      }
+    }
+    return DeadlineExceeded(fmt::format("it did not say what it is within {} s", options.start_s));
+  } catch (const std::exception& error) {
+    return InvalidArgument(std::string("its process does not keep to the protocol: ") + error.what());
+  }
+}
+
+}  // namespace luff::rules
