@@ -1,0 +1,283 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/loss_call.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// BatchOrder: docs/rules/batch_order.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "BatchOrder";
+constexpr const char* kPage = "docs/rules/batch_order.md";
+constexpr std::size_t kMaxLabels = 1024;
+
+struct Limits {
+  std::int64_t batches = 12;
+  std::int64_t rows = 8;
+  double within = 0.35;
+  double within_variance = 0.1;
+};
+
+// Impurity of labels: the chance that two of them differ.
+double Impurity(const std::map<std::int64_t, double>& counts) {
+  double total = 0;
+  double squares = 0;
+  for (const auto& [label, count] : counts) {
+    total += count;
+    squares += count * count;
+  }
+  return total > 0 ? 1 - squares / (total * total) : 0;
+}
+
+class BatchOrder final : public Rule {
+ public:
+  explicit BatchOrder(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    // Calls of one kind in one step are one batch: real and generated samples may come one after the other.
+    std::map<std::string, std::vector<const LossCall*>> of_kind;
+    const std::vector<LossCall> calls = reader_.Read(view);
+    for (const LossCall& call : calls) {
+      if (call.worker == calls.front().worker) of_kind[call.kind].push_back(&call);
+    }
+    for (const auto& [name, group] : of_kind) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(name)) continue;
+      std::vector<double> targets;
+      bool one_each = true;  // a target for each sample, not for each pixel or token
+      for (const LossCall* call : group) {
+        const auto& shape = call->target.shape;
+        one_each = one_each && (shape.size() == 1 || (shape.size() == 2 && shape[1] == 1));
+        targets.insert(targets.end(), call->target.values.begin(), call->target.values.end());
+      }
+      if (!one_each || static_cast<std::int64_t>(targets.size()) < limits_.rows) continue;
+      const LossCall& first = *group.front();
+      const bool binary = AreShares(targets) && std::all_of(targets.begin(), targets.end(),
+                                                            [](double y) { return y == 0 || y == 1; });
+      Kind& kind = kinds_[name];
+      if (!first.target.is_float() || binary) {
+        Labels(view, first, targets, &kind, sink);
+      } else {
+        Numbers(view, first, targets, &kind, sink);
+      }
+    }
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json kinds = Json::array();
+    for (const auto& [name, k] : kinds_) {
+      Json labels = Json::array();
+      for (const auto& [label, count] : k.labels) labels.push_back({label, count});
+      kinds.push_back({name,        std::move(labels), k.batches,       k.impurity, k.last,
+                       k.same,      k.pairs,           k.numbers,       k.sum,      k.squares,
+                       k.within,    k.means_sum,       k.means_squares, k.products, k.last_mean,
+                       k.crossings, k.above,           k.dead,          k.offset,   k.scale});
+    }
+    return kinds.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      kinds_.clear();
+      for (const Json& saved : Json::parse(text)) {
+        Kind& k = kinds_[saved.at(0).get<std::string>()];
+        for (const Json& label : saved.at(1))
+          k.labels[label.at(0).get<std::int64_t>()] = label.at(1).get<double>();
+        if (k.labels.size() > kMaxLabels) return Corruption("more labels than are ever counted");
+        k.batches = saved.at(2);
+        k.impurity = saved.at(3);
+        k.last = saved.at(4);
+        k.same = saved.at(5);
+        k.pairs = saved.at(6);
+        k.numbers = saved.at(7);
+        k.sum = saved.at(8);
+        k.squares = saved.at(9);
+        k.within = saved.at(10);
+        k.means_sum = saved.at(11);
+        k.means_squares = saved.at(12);
+        k.products = saved.at(13);
+        k.last_mean = saved.at(14);
+        k.crossings = saved.at(15);
+        k.above = saved.at(16);
+        k.dead = saved.at(17);
+        k.offset = saved.at(18);
+        k.scale = saved.at(19);
+      }
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Kind {
+    std::map<std::int64_t, double> labels;
+    std::int64_t batches = 0;
+    double impurity = 0;  // sum over batches
+    std::int64_t last = 0, same = 0,
+                 pairs = 0;  // the most frequent label, how often that of the batch before
+    double offset = 0, scale = 1;
+    double numbers = 0, sum = 0, squares = 0, within = 0;
+    double means_sum = 0, means_squares = 0, products = 0, last_mean = 0;
+    std::int64_t crossings = 0;
+    bool above = false;
+    bool dead = false;  // not to be judged
+  };
+
+  void Labels(const StepView& view, const LossCall& call, const std::vector<double>& targets, Kind* kind,
+              Sink& sink) const {
+    std::map<std::int64_t, double> counts;
+    for (const double target : targets) {
+      if (!(std::abs(target) < 1e15)) return;
+      if (call.target.is_float() || target != call.settings.ignore_index)
+        ++counts[static_cast<std::int64_t>(target)];
+    }
+    if (counts.empty() || kind->dead) return;
+    for (const auto& [label, count] : counts) kind->labels[label] += count;
+    if (kind->labels.size() > kMaxLabels) {  // names, words: batches cannot hold all of them
+      *kind = {};
+      kind->dead = true;
+      return;
+    }
+    const auto most = std::max_element(counts.begin(), counts.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (kind->batches > 0) {
+      ++kind->pairs;
+      kind->same += most->first == kind->last ? 1 : 0;
+    }
+    kind->last = most->first;
+    ++kind->batches;
+    const double rows = static_cast<double>(targets.size());
+    kind->impurity += Impurity(counts) * rows / (rows - 1);
+    const double overall = Impurity(kind->labels);
+    const double within = kind->impurity / static_cast<double>(kind->batches);
+    if (kind->batches < limits_.batches || overall < 0.2 || within >= limits_.within * overall) return;
+    // Batches of one class that alternate are made so; sorted data stay with a class for a while.
+    const double same = static_cast<double>(kind->same) / static_cast<double>(kind->pairs);
+    if (same <= 0.5 + 0.5 * (1 - overall)) return;
+    Finding finding = FindingAt(kName, kPage, "sorted", view.trial, call.loss, call.worker, view.rows.info);
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("batches of {} hold few classes each: the data are sorted by class", call.kind);
+    finding.why = fmt::format(
+        "two targets of one batch differ with probability {:.2f}, two of all so far ({} classes) with "
+        "{:.2f}; the "
+        "model forgets each class while it sees the next",
+        within, kind->labels.size(), overall);
+    finding.remedy = "shuffle the training data (shuffle=True, or a sampler that mixes)";
+    finding.causes = {"files that are read class by class, and no shuffling",
+                      "a shuffle buffer that is smaller than a class"};
+    finding.evidence = {{"difference_within_batches", within},
+                        {"difference_overall", overall},
+                        {"neighbours_alike", same},
+                        {"batches", static_cast<double>(kind->batches)}};
+    finding.threshold =
+        fmt::format("less than {:g} of the overall, {} batches (Luff)", limits_.within, limits_.batches);
+    sink.Report(std::move(finding));
+  }
+
+  // Sorted numbers: little variance within batches, means that follow each other, and that begin again with
+  // each pass over the data (targets that only drift are the world's doing).
+  void Numbers(const StepView& view, const LossCall& call, const std::vector<double>& targets, Kind* kind,
+               Sink& sink) const {
+    double mean = 0;
+    for (const double target : targets) mean += target / static_cast<double>(targets.size());
+    if (!std::isfinite(mean) || kind->dead) return;
+    double variance = 0;
+    for (const double target : targets) variance += (target - mean) * (target - mean);
+    if (kind->batches == 0) {  // sums stay small in units of the first batch
+      kind->offset = mean;
+      kind->scale = std::sqrt(variance / static_cast<double>(targets.size()));
+      if (!(kind->scale > 0)) kind->scale = mean != 0 ? std::abs(mean) : 1;
+    }
+    mean = (mean - kind->offset) / kind->scale;
+    variance /= kind->scale * kind->scale;
+    if (!(std::abs(mean) < 1e5) || !(variance < 1e10)) return;
+    const double count = static_cast<double>(targets.size());
+    if (kind->batches > 0) {
+      kind->products += mean * kind->last_mean;
+      ++kind->pairs;
+      const double centre = kind->means_sum / static_cast<double>(kind->batches);
+      const bool above = mean > centre;
+      if (above != kind->above) ++kind->crossings;
+      kind->above = above;
+    }
+    ++kind->batches;
+    kind->last_mean = mean;
+    kind->means_sum += mean;
+    kind->means_squares += mean * mean;
+    kind->numbers += count;
+    kind->sum += count * mean;
+    kind->squares += variance + count * mean * mean;
+    kind->within += variance;
+    if (kind->batches < 2 * limits_.batches) return;
+    const double batches = static_cast<double>(kind->batches);
+    const double grand = kind->sum / kind->numbers;
+    const double total = kind->squares - kind->numbers * grand * grand;
+    const double centre = kind->means_sum / batches;
+    const double spread = kind->means_squares / batches - centre * centre;
+    if (!(total > 0) || !(spread > 0) || kind->within >= limits_.within_variance * total) return;
+    const double correlation = (kind->products / static_cast<double>(kind->pairs) - centre * centre) / spread;
+    if (correlation < 0.6 || kind->crossings < 4 || kind->crossings > kind->batches / 3) return;
+    Finding finding = FindingAt(kName, kPage, "sorted", view.trial, call.loss, call.worker, view.rows.info);
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("targets of {} are sorted: each batch holds values close to each other", call.kind);
+    finding.why = fmt::format(
+        "{:.1f} % of the targets' variance lies within batches, the means of neighbouring batches are alike "
+        "(correlation {:.2f}), pass after pass",
+        100 * kind->within / total, correlation);
+    finding.remedy = "shuffle the training data (shuffle=True, or a sampler that mixes)";
+    finding.causes = {"a table sorted by its target, and no shuffling"};
+    finding.evidence = {{"share_within_batches", kind->within / total},
+                        {"neighbours_correlation", correlation},
+                        {"batches", batches}};
+    finding.threshold = fmt::format("less than {:g} of the variance, {} batches (Luff)",
+                                    limits_.within_variance, 2 * limits_.batches);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossReader reader_;  // nothing of it is used that lasts
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec BatchOrderSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "training data that come sorted by their targets";
+  spec.parameters = {
+      {"batches", "12", "12", "captured batches before labels are judged; twice as many for numbers"},
+      {"rows", "8", "8", "targets in a batch; smaller batches are not judged"},
+      {"within", "0.35", "0.35",
+       "chance that two labels of a batch differ, as a share of that of two labels of all"},
+      {"within_variance", "0.1", "0.1", "share of the variance of numbers that lies within batches"},
+  };
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.batches, ParseInt(TextOf(parameters, "batches")));
+    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
+    LUFF_ASSIGN_OR_RETURN(limits.within, ParseDouble(TextOf(parameters, "within")));
+    LUFF_ASSIGN_OR_RETURN(limits.within_variance, ParseDouble(TextOf(parameters, "within_variance")));
+    if (limits.batches < 2 || limits.rows < 2)
+      return InvalidArgument("'batches' and 'rows' must be at least 2");
+    return std::unique_ptr<Rule>(new BatchOrder(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,77 @@
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/loss_stories.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::Batch;
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "BatchOrder", ParameterSet::kLuff);
+}
+
+// Batches of 16 labels: `label_of(step, i)`.
+FakeTrial Labels(const std::function<int(int, int)>& label_of, int steps = 40) {
+  FakeTrial trial;
+  for (int step = 0; step < steps; ++step) {
+    Batch batch{{}, std::vector<double>(160, 0.1), {}};
+    for (int i = 0; i < 16; ++i) batch.ids.push_back(label_of(step, i));
+    testing::TellClasses(&trial, batch, 10);
+  }
+  return trial;
+}
+
+TEST(BatchOrder, ClassAfterClass_IsTold) {
+  const auto findings = FindingsOf(Labels([](int step, int i) { return (step * 16 + i) / 64 % 10; }));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "sorted");
+  EXPECT_EQ(findings[0].step, 11);
+}
+
+TEST(BatchOrder, ShuffledBlocksOfTasksAndAlternatingBatches_AreSilent) {
+  std::mt19937 random(1);
+  EXPECT_TRUE(FindingsOf(Labels([&](int, int) { return static_cast<int>(random() % 10); })).empty());
+  // two tasks in blocks
+  EXPECT_TRUE(FindingsOf(Labels([&](int step, int) {
+                return static_cast<int>(random() % (step / 10 % 2 == 0 ? 2 : 10));
+              })).empty());
+  // one class a batch, in turns: real, generated, real ...
+  EXPECT_TRUE(FindingsOf(Labels([](int step, int) { return step % 2; })).empty());
+  // rare positives
+  EXPECT_TRUE(FindingsOf(Labels([&](int, int) { return random() % 30 == 0 ? 1 : 0; })).empty());
+  // only one class so far
+  EXPECT_TRUE(FindingsOf(Labels([](int, int) { return 3; })).empty());
+}
+
+FakeTrial Numbers(const std::function<double(int, int)>& number_of, int steps = 160) {
+  FakeTrial trial;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<double> outputs(16, 0.5);
+    std::vector<double> targets;
+    for (int i = 0; i < 16; ++i) targets.push_back(number_of(step, i));
+    testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
+  }
+  return trial;
+}
+
+TEST(BatchOrder, NumbersFromLowToHigh_PassAfterPass_AreTold) {
+  const auto sorted = [](int step, int i) { return 1e6 * (step % 30 * 16 + i); };
+  EXPECT_EQ(FindingsOf(Numbers(sorted)).size(), 1U);
+}
+
+TEST(BatchOrder, ShuffledNumbersAndNumbersThatDrift_AreSilent) {
+  std::mt19937 random(1);
+  std::normal_distribution<double> normal;
+  EXPECT_TRUE(FindingsOf(Numbers([&](int, int) { return normal(random); })).empty());
+  EXPECT_TRUE(FindingsOf(Numbers([&](int step, int) { return 10 * step + normal(random); })).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

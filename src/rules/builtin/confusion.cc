@@ -1,0 +1,276 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/labelled_rows.h"
+#include "rules/loss_call.h"
+#include "rules/sample.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// Confusion: docs/rules/confusion.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "Confusion";
+constexpr const char* kPage = "docs/rules/confusion.md";
+constexpr std::size_t kMaxClasses = 64;
+constexpr std::int64_t kMaxCategories = 4096;
+
+// ---- original: one matrix a step; every column is held against two limits.
+class Original final : public Rule {
+ public:
+  Original(NamedTensors labels, NamedTensors predictions, std::int64_t categories, double min_diag,
+           double max_off)
+      : labels_(std::move(labels)),
+        predictions_(std::move(predictions)),
+        categories_(categories),
+        min_diag_(min_diag),
+        max_off_(max_off) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const std::vector<std::int64_t> labels = labels_.ValuesOf(view, false);
+    const std::vector<std::int64_t> predictions = predictions_.ValuesOf(view, false);
+    const std::size_t count = std::min(labels.size(), predictions.size());
+    std::map<std::int64_t, std::map<std::int64_t, double>> columns;  // prediction, then label
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t limit = categories_ > 0 ? categories_ : kMaxCategories;
+      if (labels[i] < 0 || predictions[i] < 0 || labels[i] >= limit || predictions[i] >= limit) continue;
+      ++columns[predictions[i]][labels[i]];
+    }
+    for (auto& [prediction, column] : columns) {
+      double total = 0;
+      for (const auto& [label, hits] : column) total += hits;
+      const double diagonal = column.contains(prediction) ? column.at(prediction) / total : 0;
+      std::pair<std::int64_t, double> off{-1, 0};
+      for (const auto& [label, hits] : column) {
+        if (label != prediction && hits / total > off.second) off = {label, hits / total};
+      }
+      if (diagonal >= min_diag_ && off.second <= max_off_) continue;
+      Finding finding = FindingAt(kName, kPage, "confusion", view.trial, format::kNoId, 0, view.rows.info);
+      finding.what =
+          fmt::format("of the samples predicted as class {}, {:.3g} % are of it", prediction, 100 * diagonal);
+      finding.why = off.first >= 0 ? fmt::format("{:.3g} % are of class {}", 100 * off.second, off.first)
+                                   : std::string("the others are of several classes");
+      finding.remedy = "look at samples of the classes that are taken for each other, and at their labels";
+      finding.evidence = {{"class", static_cast<double>(prediction)},
+                          {"on_diagonal", diagonal},
+                          {"off_diagonal", off.second}};
+      finding.threshold =
+          fmt::format("at least {:g} on, at most {:g} off the diagonal (original)", min_diag_, max_off_);
+      sink.Report(std::move(finding));
+      return;
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override { return "{}"; }
+  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
+
+ private:
+  NamedTensors labels_, predictions_;
+  std::int64_t categories_;
+  double min_diag_, max_off_;
+};
+
+// ---- Luff's own: two classes that evaluations exchange, while the others are told apart.
+class Luff final : public Rule {
+ public:
+  Luff(double exchanged, std::int64_t evaluations) : exchanged_(exchanged), evaluations_(evaluations) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode == query::Mode::kTrain) {
+      Close(view.trial, sink);
+      last_.Take(info);
+      return;
+    }
+    if (info.mode != query::Mode::kEval || last_.mode_step < 0) return;
+    for (const LossCall& call : reader_.Read(view)) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      const auto rows = LabelledRowsOf(call, reader_.Recognise(call), kMaxClasses);
+      if (!rows) continue;
+      Kind& kind = kinds_[call.kind];
+      kind.loss = view.trial.tensor(call.loss).name;
+      if (kind.classes != rows->classes) {
+        kind.classes = rows->classes;
+        kind.matrix.assign(rows->classes * rows->classes, 0);
+      }
+      for (std::size_t i = 0; i < rows->labels.size(); ++i) {
+        ++kind.matrix[static_cast<std::size_t>(rows->labels[i]) * kind.classes +
+                      static_cast<std::size_t>(rows->predictions[i])];
+      }
+      evaluating_ = true;
+    }
+  }
+  void OnEnd(const query::Trial& trial, Sink& sink) override { Close(trial, sink); }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json kinds = Json::array();
+    for (const auto& [name, kind] : kinds_)
+      kinds.push_back({name, kind.loss, kind.classes, kind.matrix, kind.pair, kind.hits, kind.since});
+    Json reader;
+    Json last;
+    reader_.Save(&reader);
+    last_.Save(&last);
+    return Json{{"kinds", kinds}, {"reader", reader}, {"last", last}, {"evaluating", evaluating_}}.dump(
+        -1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      reader_.Load(json.at("reader"));
+      last_.Load(json.at("last"));
+      evaluating_ = json.at("evaluating");
+      kinds_.clear();
+      for (const Json& saved : json.at("kinds")) {
+        Kind& kind = kinds_[saved.at(0).get<std::string>()];
+        kind.loss = saved.at(1).get<std::string>();
+        kind.classes = saved.at(2);
+        kind.matrix = saved.at(3).get<std::vector<double>>();
+        kind.pair = saved.at(4);
+        kind.hits = saved.at(5);
+        kind.since = saved.at(6);
+        if (kind.classes > kMaxClasses || kind.matrix.size() != kind.classes * kind.classes)
+          return Corruption("a matrix that is not square");
+      }
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Kind {
+    std::string loss;
+    std::size_t classes = 0;
+    std::vector<double> matrix;  // label x prediction, of the evaluation that goes on
+    std::int64_t pair = -1, hits = 0, since = -1;
+  };
+
+  void Close(const query::Trial& trial, Sink& sink) {
+    if (!evaluating_) return;
+    evaluating_ = false;
+    for (auto& [name, kind] : kinds_) {
+      Judge(trial, &kind, sink);
+      std::fill(kind.matrix.begin(), kind.matrix.end(), 0);
+    }
+  }
+
+  void Judge(const query::Trial& trial, Kind* kind, Sink& sink) const {
+    const std::size_t n = kind->classes;
+    std::vector<double> rows(n);
+    for (std::size_t a = 0; a < n; ++a) {
+      for (std::size_t b = 0; b < n; ++b) rows[a] += kind->matrix[a * n + b];
+    }
+    const auto share = [&](std::size_t a, std::size_t b) {
+      return rows[a] > 0 ? kind->matrix[a * n + b] / rows[a] : 0;
+    };
+    std::int64_t pair = -1;
+    double others = 0;
+    double others_right = 0;
+    for (std::size_t a = 0; n > 2 && a < n; ++a) {
+      for (std::size_t b = a + 1; b < n; ++b) {
+        if (rows[a] < 10 || rows[b] < 10 || share(a, b) < exchanged_ || share(b, a) < exchanged_) continue;
+        pair = static_cast<std::int64_t>(a * n + b);
+      }
+    }
+    const std::size_t first = pair < 0 ? 0 : static_cast<std::size_t>(pair) / n;
+    const std::size_t second = pair < 0 ? 0 : static_cast<std::size_t>(pair) % n;
+    for (std::size_t c = 0; c < n; ++c) {
+      if (c == first || c == second) continue;
+      others += rows[c];
+      others_right += kind->matrix[c * n + c];
+    }
+    if (pair < 0 || others_right < 0.7 * others || others == 0) {
+      if (kind->hits >= evaluations_) sink.Heal("exchanged", kind->loss, last_.mode_step);
+      kind->hits = 0;
+      kind->pair = -1;
+      return;
+    }
+    kind->hits = pair == kind->pair ? kind->hits + 1 : 1;
+    if (kind->hits == 1) kind->since = last_.mode_step;
+    kind->pair = pair;
+    if (kind->hits < evaluations_) return;
+    const Result<query::TensorId> loss = trial.FindTensor(kind->loss);
+    Finding finding = FindingAt(kName, kPage, "exchanged", trial, loss.ok() ? loss.value() : format::kNoId, 0,
+                                last_.Info());
+    finding.since_step = kind->since;
+    finding.what = fmt::format("evaluations take class {} for class {} and the reverse", first, second);
+    finding.why = fmt::format(
+        "{:.0f} % of class {} and {:.0f} % of class {} are exchanged, while {:.0f} % of the others are "
+        "right: the "
+        "two are told apart, but not named alike in training and evaluation",
+        100 * share(first, second), first, 100 * share(second, first), second, 100 * others_right / others);
+    finding.remedy = "compare how class names become numbers in the training's and the evaluation's data";
+    finding.causes = {"labels mapped differently in the two sets"};
+    finding.evidence = {{"first_as_second", share(first, second)},
+                        {"second_as_first", share(second, first)},
+                        {"others_right", others_right / others}};
+    finding.threshold = fmt::format("{:g} % of both, {} evaluations (Luff)", 100 * exchanged_, evaluations_);
+    sink.Report(std::move(finding));
+  }
+
+  const double exchanged_;
+  const std::int64_t evaluations_;
+  LossReader reader_;
+  Anchor last_;
+  bool evaluating_ = false;
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec ConfusionSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "classes that are taken for each other";
+  spec.parameters = {
+      {"category_no", "None", "None", "number of classes; None: as many as come (original)"},
+      {"labels", "labels", "labels", "tensor of labels (original)"},
+      {"predictions", "predictions", "predictions", "tensor of predictions (original)"},
+      {"labels_collection", "labels", "labels", "collection of labels (original)"},
+      {"predictions_collection", "predictions", "predictions", "collection of predictions (original)"},
+      {"min_diag", "0.9", "0.9", "share of a predicted class that is of it, at least (original)"},
+      {"max_off_diag", "0.1", "0.1", "share of a predicted class that is of one other, at most (original)"},
+      {"exchanged", "0.6", "0.6", "share of both classes that is taken for the other (Luff)"},
+      {"evaluations", "2", "2", "evaluations in a row (Luff)"},
+  };
+  spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
+    if (!IsOriginal(parameters)) return SampleNeeds();
+    return {NamedNeed(TextOf(parameters, "labels_collection"), "^" + TextOf(parameters, "labels") + "$"),
+            NamedNeed(TextOf(parameters, "predictions_collection"),
+                      "^" + TextOf(parameters, "predictions") + "$")};
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const double min_diag, ParseDouble(TextOf(parameters, "min_diag")));
+    LUFF_ASSIGN_OR_RETURN(const double max_off, ParseDouble(TextOf(parameters, "max_off_diag")));
+    LUFF_ASSIGN_OR_RETURN(const double exchanged, ParseDouble(TextOf(parameters, "exchanged")));
+    LUFF_ASSIGN_OR_RETURN(const std::int64_t evaluations, ParseInt(TextOf(parameters, "evaluations")));
+    for (const double share : {min_diag, max_off, exchanged}) {
+      if (!(share >= 0 && share <= 1)) return InvalidArgument("shares must lie between 0 and 1");
+    }
+    std::int64_t categories = 0;
+    if (HasParameter(parameters, "category_no")) {
+      LUFF_ASSIGN_OR_RETURN(categories, ParseInt(TextOf(parameters, "category_no")));
+    }
+    LUFF_ASSIGN_OR_RETURN(NamedTensors labels, NamedTensors::Make("^" + TextOf(parameters, "labels") + "$",
+                                                                  TextOf(parameters, "labels_collection")));
+    LUFF_ASSIGN_OR_RETURN(NamedTensors predictions,
+                          NamedTensors::Make("^" + TextOf(parameters, "predictions") + "$",
+                                             TextOf(parameters, "predictions_collection")));
+    if (IsOriginal(parameters))
+      return std::unique_ptr<Rule>(
+          new Original(std::move(labels), std::move(predictions), categories, min_diag, max_off));
+    return std::unique_ptr<Rule>(new Luff(exchanged, evaluations));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

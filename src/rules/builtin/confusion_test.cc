@@ -1,0 +1,67 @@
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/loss_stories.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::Batch;
+using testing::FakeTrial;
+
+using format::Role;
+
+std::vector<Finding> Original(const std::vector<double>& labels, const std::vector<double>& predictions,
+                              const std::string& rule = "Confusion") {
+  FakeTrial trial;
+  trial.Step().Tensor("labels", Role::kLabel, labels).Tensor("predictions", Role::kOutput, predictions);
+  return testing::FindingsOf(trial, rule, ParameterSet::kOriginal);
+}
+
+const std::vector<double> kTen = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+
+TEST(Confusion, Original_APerfectResultIsSilent) { EXPECT_TRUE(Original(kTen, kTen).empty()); }
+
+TEST(Confusion, Original_OneWrongPredictionFires) {
+  std::vector<double> predictions = kTen;
+  predictions[4] = 7;
+  EXPECT_EQ(Original(kTen, predictions).size(), 1U);
+  EXPECT_EQ(Original(kTen, predictions, "Confusion:min_diag=0:max_off_diag=0.01").size(), 1U);
+  EXPECT_TRUE(Original(kTen, predictions, "Confusion:min_diag=0:max_off_diag=0.5").empty());
+}
+
+// `answer(label, i)` of evaluations.
+std::vector<Finding> Evaluated(const std::function<int(int, int)>& answer, int evaluations = 3) {
+  FakeTrial trial;
+  for (int round = 0; round < evaluations; ++round) {
+    testing::TellClasses(&trial, {{}, std::vector<double>(64, 0.5), std::vector<double>(16, 1)}, 4);
+    Batch batch;
+    for (int i = 0; i < 80; ++i) {
+      batch.ids.push_back(i % 4);
+      const int predicted = answer(i % 4, i / 4);
+      for (int c = 0; c < 4; ++c) batch.scores.push_back(c == predicted ? 2 : 0);
+    }
+    testing::TellClasses(&trial, batch, 4, query::Mode::kEval);
+  }
+  return testing::FindingsOf(trial, "Confusion", ParameterSet::kLuff);
+}
+
+TEST(Confusion, TwoClassesThatAreExchanged_AreTold) {
+  const auto findings = Evaluated([](int label, int) { return label < 2 ? 1 - label : label; });
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "exchanged");
+  EXPECT_TRUE(Evaluated([](int label, int) { return label < 2 ? 1 - label : label; }, 1).empty());
+}
+
+TEST(Confusion, HardClassesAndOneAnswerForAll_AreSilent) {
+  EXPECT_TRUE(Evaluated([](int label, int i) { return label < 2 ? i % 2 : label; }).empty());
+  EXPECT_TRUE(Evaluated([](int, int) { return 1; }).empty());
+  EXPECT_TRUE(Evaluated([](int label, int) { return label; }).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

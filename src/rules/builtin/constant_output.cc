@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/loss_call.h"
+#include "rules/sample.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// ConstantOutput: docs/rules/constant_output.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "ConstantOutput";
+constexpr const char* kPage = "docs/rules/constant_output.md";
+
+struct Limits {
+  std::int64_t calls = 12;
+  std::int64_t steps = 40;
+  double tolerance = 1e-6;
+};
+
+class ConstantOutput final : public Rule {
+ public:
+  explicit ConstantOutput(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    const std::vector<LossCall> calls = reader_.Read(view);
+    if (calls.empty()) return;
+    std::set<std::pair<std::uint32_t, std::size_t>>
+        varied;  // (worker, rows) of inputs that are not all equal
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const std::optional<SampleValues> sample = LoadSample(view, *input.entry);
+      if (!sample) continue;
+      const std::vector<std::uint64_t> hashes = RowHashes(*sample);
+      if (std::set<std::uint64_t>(hashes.begin(), hashes.end()).size() >= 2)
+        varied.emplace(input.entry->worker, hashes.size());
+    }
+    for (const LossCall& call : calls) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      const SampleValues& output = call.output;
+      const Rows rows = RowsOf(output);
+      if (rows.count < 2 || !output.is_float()) continue;
+      Kind& kind = kinds_[call.kind];
+      if (!AllEqual(output, rows)) {
+        if (kind.open) sink.Heal("constant", view.trial.tensor(call.loss).name, info.mode_step);
+        kind = {};
+        continue;
+      }
+      if (!varied.contains({call.worker, rows.count})) continue;  // equal inputs: nothing to tell apart
+      if (kind.calls++ == 0) {
+        kind.since = info.mode_step;
+        kind.update = info.update;
+      }
+      if (kind.calls < limits_.calls || info.mode_step - kind.since < limits_.steps ||
+          info.update <= kind.update)
+        continue;
+      kind.open = true;
+      Finding finding =
+          FindingAt(kName, kPage, "constant", view.trial, call.loss, call.worker, view.rows.info);
+      finding.severity = Severity::kStop;
+      finding.since_step = kind.since;
+      finding.what = fmt::format("the output that {} gets is the same for every sample", call.kind);
+      finding.why = fmt::format(
+          "in {} captured batches since step {} the rows of the output were equal while the inputs differed: "
+          "what goes in does not reach the output",
+          kind.calls, kind.since);
+      finding.remedy = "find the first layer whose output does not depend on the input";
+      finding.causes = {"a layer of dead or saturated units", "weights that have shrunk to 0",
+                        "a softmax over one class, or along the wrong axis", "an input that is not used"};
+      finding.evidence = {{"calls", static_cast<double>(kind.calls)},
+                          {"rows", static_cast<double>(rows.count)},
+                          {"first_value", output.values.front()}};
+      finding.threshold = fmt::format("{} calls over {} steps (Luff)", limits_.calls, limits_.steps);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json kinds = Json::array();
+    for (const auto& [name, kind] : kinds_)
+      kinds.push_back({name, kind.calls, kind.since, kind.update, kind.open});
+    return kinds.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      kinds_.clear();
+      for (const Json& saved : Json::parse(text))
+        kinds_[saved.at(0).get<std::string>()] = {saved.at(1), saved.at(2), saved.at(3), saved.at(4)};
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Kind {
+    std::int64_t calls = 0, since = -1, update = -1;
+    bool open = false;
+  };
+
+  [[nodiscard]] bool AllEqual(const SampleValues& output, const Rows& rows) const {
+    double scale = 0;
+    for (const double value : output.values) {
+      if (!std::isfinite(value)) return false;
+      scale = std::max(scale, std::abs(value));
+    }
+    const double limit = limits_.tolerance * scale;
+    for (std::size_t i = rows.width; i < rows.count * rows.width; ++i) {
+      if (std::abs(output.values[i] - output.values[i % rows.width]) > limit) return false;
+    }
+    return true;
+  }
+
+  const Limits limits_;
+  LossReader reader_;  // nothing of it is used that lasts
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec ConstantOutputSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "a model that gives one answer for all samples while its inputs differ";
+  spec.parameters = {
+      {"calls", "12", "12", "captured batches in a row"},
+      {"steps", "40", "40", "TRAIN steps over which it lasts (an output layer of zeros begins so)"},
+      {"tolerance", "1e-6", "1e-6", "difference between rows, as a share of the largest output"},
+  };
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.calls, ParseInt(TextOf(parameters, "calls")));
+    LUFF_ASSIGN_OR_RETURN(limits.steps, ParseInt(TextOf(parameters, "steps")));
+    LUFF_ASSIGN_OR_RETURN(limits.tolerance, ParseDouble(TextOf(parameters, "tolerance")));
+    if (limits.calls < 1 || !(limits.tolerance >= 0)) return InvalidArgument("'calls' must be at least 1");
+    return std::unique_ptr<Rule>(new ConstantOutput(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,60 @@
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/loss_stories.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::Batch;
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "ConstantOutput", ParameterSet::kLuff);
+}
+
+FakeTrial Story(int constant_until, bool inputs_differ = true, int steps = 60) {
+  FakeTrial trial;
+  std::mt19937 random(2);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < steps; ++step) {
+    Batch batch;
+    for (int i = 0; i < 8; ++i) {
+      batch.inputs.push_back(inputs_differ ? normal(random) : 1);
+      batch.ids.push_back(i % 2);
+      const double varied = step < constant_until ? 0 : 0.01 * normal(random);
+      batch.scores.push_back(0.3 - 0.001 * step + varied);
+      batch.scores.push_back(-0.3);
+    }
+    testing::TellClasses(&trial, batch, 2);
+  }
+  return trial;
+}
+
+TEST(ConstantOutput, OneAnswerForAllSamples_Stops) {
+  const auto findings = FindingsOf(Story(60));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].since_step, 0);
+  EXPECT_EQ(findings[0].step, 40);
+  EXPECT_FALSE(findings[0].healed);
+}
+
+TEST(ConstantOutput, AnOutputLayerThatBeginsWithZeros_IsSilent) {
+  EXPECT_TRUE(FindingsOf(Story(30)).empty());
+}
+
+TEST(ConstantOutput, EqualInputs_AreSilent) { EXPECT_TRUE(FindingsOf(Story(60, false)).empty()); }
+
+TEST(ConstantOutput, HealsWhenAnswersDifferAgain) {
+  const auto findings = FindingsOf(Story(50));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_TRUE(findings[0].healed);
+}
+
+}  // namespace
+}  // namespace luff::rules

@@ -1,0 +1,141 @@
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/loss_stories.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::Batch;
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "LossInputContract", ParameterSet::kLuff);
+}
+
+// `change` makes what the loss gets from scores of 6 samples x 3 classes.
+FakeTrial Story(const std::function<void(std::vector<double>*)>& change, int steps = 8) {
+  FakeTrial trial;
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < steps; ++step) {
+    Batch batch{{}, std::vector<double>(18), {0, 1, 2, 0, 1, 2}};
+    for (double& score : batch.scores) score = normal(random);
+    change(&batch.scores);
+    testing::TellClasses(&trial, batch, 3);
+  }
+  return trial;
+}
+
+// Softmax (or its logarithm) along the classes or along the samples.
+void Normalise(std::vector<double>* scores, bool over_classes, bool logarithm) {
+  for (std::size_t line = 0; line < (over_classes ? 6U : 3U); ++line) {
+    const std::size_t count = over_classes ? 3 : 6;
+    const auto at = [&](std::size_t i) -> double& {
+      return (*scores)[over_classes ? line * 3 + i : i * 3 + line];
+    };
+    double total = 0;
+    for (std::size_t i = 0; i < count; ++i) total += std::exp(at(i));
+    for (std::size_t i = 0; i < count; ++i)
+      at(i) = logarithm ? at(i) - std::log(total) : std::exp(at(i)) / total;
+  }
+}
+
+// The same with NLLLoss instead of cross entropy.
+FakeTrial NllStory(const std::function<void(std::vector<double>*)>& change) {
+  FakeTrial trial;
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 8; ++step) {
+    std::vector<double> scores(18);
+    const std::vector<double> ids = {0, 1, 2, 0, 1, 2};
+    for (double& score : scores) score = normal(random);
+    change(&scores);
+    double loss = 0;
+    for (std::size_t i = 0; i < 6; ++i) loss -= scores[i * 3 + static_cast<std::size_t>(ids[i])] / 6;
+    trial.Step()
+        .Loss(loss, "NLLLoss_output_0")
+        .Sample("sample/NLLLoss_input_0", {6, 3}, scores)
+        .Sample("sample/NLLLoss_input_1", {6}, ids, DType::kInt64);
+  }
+  return trial;
+}
+
+TEST(LossInputContract, SoftmaxBeforeCrossEntropy_IsToldAtTheThirdCall) {
+  const auto findings = FindingsOf(Story([](auto* scores) { Normalise(scores, true, false); }));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "softmax_before_cross_entropy");
+  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_EQ(findings[0].since_step, 0);
+}
+
+TEST(LossInputContract, LogitsAndLogSoftmax_AreSilentBeforeCrossEntropy) {
+  EXPECT_TRUE(FindingsOf(Story([](auto*) {})).empty());
+  EXPECT_TRUE(FindingsOf(Story([](auto* scores) { Normalise(scores, true, true); })).empty());
+}
+
+TEST(LossInputContract, SoftmaxOverTheBatch_IsNamed) {
+  for (const bool logarithm : {true, false}) {
+    const auto findings = FindingsOf(Story([&](auto* scores) { Normalise(scores, false, logarithm); }));
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "softmax_over_batch");
+  }
+  const auto findings = FindingsOf(NllStory([](auto* scores) { Normalise(scores, false, true); }));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "softmax_over_batch");
+}
+
+TEST(LossInputContract, NllWantsLogProbabilities) {
+  EXPECT_TRUE(FindingsOf(NllStory([](auto* scores) { Normalise(scores, true, true); })).empty());
+  const auto logits = FindingsOf(NllStory([](auto*) {}));
+  ASSERT_EQ(logits.size(), 1U);
+  EXPECT_EQ(logits[0].cause, "logits_into_nll");
+  EXPECT_EQ(logits[0].severity, Severity::kStop);
+  const auto shares = FindingsOf(NllStory([](auto* scores) { Normalise(scores, true, false); }));
+  ASSERT_EQ(shares.size(), 1U);
+  EXPECT_EQ(shares[0].cause, "probabilities_into_nll");
+}
+
+FakeTrial BinaryStory(double low, double high, int steps, const char* last_module) {
+  FakeTrial trial;
+  trial.SetDocument("model", std::string(R"({"models": [{"name": "Net", "modules": [
+    {"path": "", "type": "Sequential", "name": "Net", "number": 0},
+    {"path": "0", "type": ")") + last_module +
+                                 R"(", "name": "Net_0", "number": 1}]}]})");
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> uniform(low, high);
+  for (int step = 0; step < steps; ++step) {
+    std::vector<double> scores(64);
+    std::vector<double> targets(64);
+    for (std::size_t i = 0; i < 64; ++i) {
+      scores[i] = uniform(random);
+      targets[i] = i % 2 == 0 ? 1 : 0;
+    }
+    testing::TellPairs(&trial, "HandBCE", testing::BceWithLogits(scores, targets), scores, targets);
+  }
+  return trial;
+}
+
+TEST(LossInputContract, SigmoidBeforeLogits_NeedsTheGraphOrManyBatches) {
+  const auto by_graph = FindingsOf(BinaryStory(0.4, 0.6, 8, "Sigmoid"));
+  ASSERT_EQ(by_graph.size(), 1U);
+  EXPECT_EQ(by_graph[0].cause, "sigmoid_before_logits");
+  EXPECT_EQ(by_graph[0].step, 2);
+  EXPECT_TRUE(FindingsOf(BinaryStory(0.4, 0.6, 40, "Linear")).empty());
+  EXPECT_TRUE(FindingsOf(BinaryStory(0.01, 0.99, 12, "Linear")).empty());
+  EXPECT_EQ(FindingsOf(BinaryStory(0.01, 0.99, 30, "Linear")).size(), 1U);
+  EXPECT_TRUE(FindingsOf(BinaryStory(-0.2, 0.99, 30, "Linear")).empty());
+}
+
+TEST(LossInputContract, OnePartialBatchOfOneSampleIsNoEvidence) {
+  FakeTrial trial;
+  for (int step = 0; step < 8; ++step) testing::TellClasses(&trial, {{}, {step == 3 ? 1.0 : 2.0, 0}, {0}}, 2);
+  EXPECT_TRUE(FindingsOf(trial).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/loss_call.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// LossShapeMismatch: docs/rules/loss_shape_mismatch.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "LossShapeMismatch";
+constexpr const char* kPage = "docs/rules/loss_shape_mismatch.md";
+
+std::int64_t Product(const std::vector<std::int64_t>& shape) {
+  std::int64_t product = 1;
+  for (const std::int64_t size : shape) product *= size;
+  return product;
+}
+
+class LossShapeMismatch final : public Rule {
+ public:
+  explicit LossShapeMismatch(std::int64_t calls) : calls_(calls) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const LossCall& call : reader_.Read(view)) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      Kind& kind = kinds_[call.kind];
+      const auto& a = call.output.whole_shape;
+      const auto& b = call.target.whole_shape;
+      if (a == b) {
+        kind.hits = 0;
+        continue;
+      }
+      const auto both = BroadcastShape(a, b);
+      if (!both || Product(*both) <= std::max(Product(a), Product(b))) continue;
+      const Recognition found = reader_.Recognise(call);
+      if (!Broadcasts(call, found)) {
+        kind.hits = 0;
+        continue;
+      }
+      if (kind.hits++ == 0) kind.since = view.rows.info.mode_step;
+      if (kind.hits < calls_) continue;
+      Finding finding =
+          FindingAt(kName, kPage, "broadcast", view.trial, call.loss, call.worker, view.rows.info);
+      finding.severity = Severity::kStop;
+      finding.since_step = kind.since;
+      finding.what = fmt::format("{} compares an output of shape ({}) with a target of shape ({})", call.kind,
+                                 fmt::join(a, ", "), fmt::join(b, ", "));
+      finding.why = fmt::format(
+          "the two broadcast to ({}): every output is compared with every target, and the best that the "
+          "model "
+          "can do is to answer the mean{}",
+          fmt::join(*both, ", "), found.by_value ? " (the loss's value is that of all pairs)" : "");
+      finding.remedy = "give both one shape: squeeze the output's last axis, or add one to the target";
+      finding.causes = {"an output layer with one unit keeps its axis, the target has none"};
+      finding.evidence = {{"elements_compared", static_cast<double>(Product(*both))},
+                          {"elements_of_target", static_cast<double>(Product(b))}};
+      if (call.value) finding.evidence.emplace_back("loss", *call.value);
+      finding.threshold = fmt::format("{} calls in a row (Luff)", calls_);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json kinds = Json::array();
+    for (const auto& [name, kind] : kinds_) kinds.push_back({name, kind.hits, kind.since});
+    Json reader;
+    reader_.Save(&reader);
+    return Json{{"kinds", kinds}, {"reader", reader}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      reader_.Load(json.at("reader"));
+      kinds_.clear();
+      for (const Json& saved : json.at("kinds"))
+        kinds_[saved.at(0).get<std::string>()] = {saved.at(1), saved.at(2)};
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Kind {
+    std::int64_t hits = 0, since = -1;
+  };
+
+  // Elementwise losses of torch broadcast; one of the user's own may squeeze first: its value tells.
+  static bool Broadcasts(const LossCall& call, const Recognition& found) {
+    switch (FormulaOfKind(call.kind)) {
+      case Formula::kMse:
+      case Formula::kL1:
+      case Formula::kSmoothL1:
+      case Formula::kHuber:
+      case Formula::kKlDivergence: return true;
+      case Formula::kUnknown: return found.broadcast;
+      default: return false;  // the others refuse such shapes, or mean something else by them
+    }
+  }
+
+  const std::int64_t calls_;
+  LossReader reader_;
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec LossShapeMismatchSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "output and target of a loss that broadcast to something larger than both";
+  spec.parameters = {{"calls", "2", "2", "calls in a row"}};
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const std::int64_t calls, ParseInt(TextOf(parameters, "calls")));
+    if (calls < 1) return InvalidArgument("'calls' must be at least 1");
+    return std::unique_ptr<Rule>(new LossShapeMismatch(calls));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,380 @@
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/evaluations.h"
+#include "rules/loss_call.h"
+#include "rules/passes.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// NoBetterThanConstant: docs/rules/no_better_than_constant.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "NoBetterThanConstant";
+constexpr const char* kPage = "docs/rules/no_better_than_constant.md";
+constexpr std::size_t kMaxLabels = 1024;
+constexpr std::size_t kRecent = 32;  // batches of trainings that are compared
+constexpr std::size_t kEvaluations = 64;
+
+struct Limits {
+  std::int64_t evaluations = 3;
+  double passes = 3;
+  double plateau_passes = 15;
+  std::int64_t plateau_steps = 300;
+  double z = 2;
+};
+
+// Losses of samples, paired: the constant's minus the model's.
+struct Gain {
+  double count = 0, sum = 0, squares = 0, constant = 0;
+  void Add(const Gain& other) {
+    count += other.count;
+    sum += other.sum;
+    squares += other.squares;
+    constant += other.constant;
+  }
+  [[nodiscard]] double mean() const { return count > 0 ? sum / count : 0; }
+  [[nodiscard]] double error() const {  // of the mean
+    if (count < 2) return HUGE_VAL;
+    const double variance = std::max(squares / count - mean() * mean(), 0.0);
+    return std::sqrt(variance / count) + 1e-9 * std::abs(constant / count) + 1e-300;
+  }
+  [[nodiscard]] double z() const { return count < 2 ? 0 : mean() / error(); }
+  [[nodiscard]] double share() const { return constant > 0 ? sum / constant : 0; }
+};
+
+Json ToJson(const Gain& gain) { return {gain.count, gain.sum, gain.squares, gain.constant}; }
+Gain GainOf(const Json& json) { return {json.at(0), json.at(1), json.at(2), json.at(3)}; }
+
+// What is known of the targets without any input: how often each class comes, or the mean.
+struct Prior {
+  std::map<std::int64_t, double> labels;
+  double count = 0, sum = 0, scale = 0;
+};
+
+class NoBetterThanConstant final : public Rule {
+ public:
+  explicit NoBetterThanConstant(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode == query::Mode::kTrain) {
+      Close(view.trial, sink);
+      turns_.OnTrainStep(view.rows);
+      passes_.OnTrainStep(view);
+      last_.Take(info);
+    } else if (info.mode != query::Mode::kEval || last_.mode_step < 0) {
+      return;
+    }
+    const std::vector<LossCall> calls = reader_.Read(view);
+    for (const LossCall& call : calls) {
+      if (call.worker != calls.front().worker) continue;
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      Kind& kind = kinds_[call.kind];
+      kind.loss = view.trial.tensor(call.loss).name;
+      Recognition found = reader_.Recognise(call);
+      if (info.mode == query::Mode::kTrain) {
+        const Gain gain = Compare(call, found, &kind);
+        if (gain.count > 0) {
+          kind.recent.push_back(gain);
+          if (kind.recent.size() > kRecent) kind.recent.pop_front();
+        }
+        Learn(call, &kind.prior);
+      } else {
+        const Gain gain = Compare(call, found, &kind);
+        kind.pending.Add(gain);
+        evaluating_ = true;
+      }
+    }
+  }
+  void OnEnd(const query::Trial& trial, Sink& sink) override { Close(trial, sink); }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json kinds = Json::array();
+    for (const auto& [name, kind] : kinds_) {
+      Json labels = Json::array();
+      for (const auto& [label, count] : kind.prior.labels) labels.push_back({label, count});
+      Json recent = Json::array();
+      for (const Gain& gain : kind.recent) recent.push_back(ToJson(gain));
+      Json evaluations = Json::array();
+      for (const auto& [step, gain] : kind.evaluations) evaluations.push_back({step, ToJson(gain)});
+      kinds.push_back({name, kind.loss, labels, kind.prior.count, kind.prior.sum, kind.prior.scale, recent,
+                       ToJson(kind.pending), evaluations, kind.better, kind.open});
+    }
+    Json reader;
+    Json passes;
+    Json turns;
+    Json last;
+    reader_.Save(&reader);
+    passes_.Save(&passes);
+    turns_.Save(&turns);
+    last_.Save(&last);
+    return Json{{"kinds", kinds}, {"reader", reader}, {"passes", passes},
+                {"turns", turns}, {"last", last},     {"evaluating", evaluating_}}
+        .dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      reader_.Load(json.at("reader"));
+      passes_.Load(json.at("passes"));
+      turns_.Load(json.at("turns"));
+      last_.Load(json.at("last"));
+      evaluating_ = json.at("evaluating");
+      kinds_.clear();
+      for (const Json& saved : json.at("kinds")) {
+        Kind& kind = kinds_[saved.at(0).get<std::string>()];
+        kind.loss = saved.at(1).get<std::string>();
+        for (const Json& label : saved.at(2))
+          kind.prior.labels[label.at(0).get<std::int64_t>()] = label.at(1).get<double>();
+        kind.prior.count = saved.at(3);
+        kind.prior.sum = saved.at(4);
+        kind.prior.scale = saved.at(5);
+        for (const Json& gain : saved.at(6)) kind.recent.push_back(GainOf(gain));
+        kind.pending = GainOf(saved.at(7));
+        for (const Json& one : saved.at(8))
+          kind.evaluations.emplace_back(one.at(0).get<std::int64_t>(), GainOf(one.at(1)));
+        kind.better = saved.at(9);
+        kind.open = saved.at(10);
+        if (kind.prior.labels.size() > kMaxLabels || kind.recent.size() > kRecent ||
+            kind.evaluations.size() > kEvaluations)
+          return Corruption("more than is ever kept");
+      }
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Kind {
+    std::string loss;  // name of its tensor
+    Prior prior;
+    std::deque<Gain> recent;
+    Gain pending;  // of the evaluation that goes on
+    std::deque<std::pair<std::int64_t, Gain>> evaluations;
+    bool better = false;  // an evaluation was better than the constant
+    bool open = false;
+  };
+
+  static void Learn(const LossCall& call, Prior* prior) {
+    if (!call.target.is_float()) {
+      for (const double id : call.target.values) {
+        if (id == call.settings.ignore_index || !(std::abs(id) < 1e15)) continue;
+        if (prior->labels.size() < kMaxLabels || prior->labels.contains(static_cast<std::int64_t>(id)))
+          ++prior->labels[static_cast<std::int64_t>(id)];
+        ++prior->count;
+        prior->sum += id == 1 ? 1 : 0;
+      }
+      return;
+    }
+    for (const double y : call.target.values) {
+      if (!std::isfinite(y)) continue;
+      if (prior->scale == 0) prior->scale = y != 0 ? std::abs(y) : 0;
+      ++prior->count;
+      prior->sum += y / (prior->scale > 0 ? prior->scale : 1);
+    }
+  }
+
+  // Nothing when the loss is not known, its weights are not, or the targets have one value only.
+  [[nodiscard]] static Gain Compare(const LossCall& call, const Recognition& found, const Kind* kind) {
+    const Prior& prior = kind->prior;
+    if (found.broadcast || prior.count < 32 || found.per_sample.empty()) return {};
+    std::vector<double> constant;
+    double unit = 1;  // of errors: sums stay small
+    const std::vector<double>& targets = call.target.values;
+    if (found.formula == Formula::kCrossEntropy || found.formula == Formula::kNll) {
+      const auto classes = ClassRowsOf(call);
+      if (!classes || found.weights == Weights::kSome || prior.labels.size() < 2) return {};
+      const double total = prior.count + static_cast<double>(classes->classes);
+      double all = 0;
+      for (std::size_t c = 0; c < classes->classes; ++c) all += std::log(total / (Count(prior, c) + 1));
+      const double smoothing = found.formula == Formula::kCrossEntropy ? call.settings.label_smoothing : 0;
+      for (const double id : classes->ids) {
+        if (id == call.settings.ignore_index) continue;
+        const double own = std::log(total / (Count(prior, static_cast<std::size_t>(std::max(id, 0.0))) + 1));
+        constant.push_back((1 - smoothing) * own + smoothing * all / static_cast<double>(classes->classes));
+      }
+    } else if (found.formula == Formula::kBceWithLogits || found.formula == Formula::kBce) {
+      if (found.weights == Weights::kUnknown && found.formula == Formula::kBceWithLogits && !found.by_value)
+        return {};
+      const double scale = prior.scale > 0 ? prior.scale : 1;
+      const double share = std::clamp(prior.sum * scale / prior.count, 0.0, 1.0);
+      const double weight = found.pos_weight;
+      const double positives = weight * share + 1 / prior.count;
+      const double p = positives / (positives + 1 - share + 1 / prior.count);
+      for (const double y : targets) constant.push_back(-weight * y * std::log(p) - (1 - y) * std::log1p(-p));
+    } else if (found.formula == Formula::kMse || found.formula == Formula::kL1 ||
+               found.formula == Formula::kSmoothL1 || found.formula == Formula::kHuber) {
+      const double scale = prior.scale > 0 ? prior.scale : 1;
+      const double mean = prior.sum * scale / prior.count;
+      const double delta = call.settings.delta > 0 ? call.settings.delta : 1;
+      for (const double y : targets) {
+        const double d = std::abs(y - mean);
+        if (found.formula == Formula::kMse) constant.push_back(d * d);
+        if (found.formula == Formula::kL1) constant.push_back(d);
+        if (found.formula == Formula::kSmoothL1)
+          constant.push_back(d < delta ? d * d / delta / 2 : d - delta / 2);
+        if (found.formula == Formula::kHuber)
+          constant.push_back(d < delta ? d * d / 2 : delta * (d - delta / 2));
+      }
+      unit = found.formula == Formula::kMse ? scale * scale : scale;
+    } else {
+      return {};
+    }
+    if (constant.size() < 2 || constant.size() != found.per_sample.size()) return {};
+    if (std::all_of(targets.begin(), targets.end(), [&](double y) { return y == targets.front(); }))
+      return {};
+    Gain gain;
+    for (std::size_t i = 0; i < constant.size(); ++i) {
+      // Beyond 1,000 nothing is gained by exactness, and sums stay small.
+      const double d = std::clamp((constant[i] - found.per_sample[i]) / unit, -1e3, 1e3);
+      if (!std::isfinite(d)) return {};
+      ++gain.count;
+      gain.sum += d;
+      gain.squares += d * d;
+      gain.constant += std::min(constant[i] / unit, 1e3);
+    }
+    return gain;
+  }
+  static double Count(const Prior& prior, std::size_t label) {
+    const auto it = prior.labels.find(static_cast<std::int64_t>(label));
+    return it == prior.labels.end() ? 0 : it->second;
+  }
+
+  // An evaluation has ended.
+  void Close(const query::Trial& trial, Sink& sink) {
+    if (!evaluating_) return;
+    evaluating_ = false;
+    bool other_better = false;
+    for (auto& [name, kind] : kinds_) {
+      if (kind.pending.count >= 16) {
+        kind.evaluations.emplace_back(last_.mode_step, kind.pending);
+        if (kind.evaluations.size() > kEvaluations) kind.evaluations.pop_front();
+        if (kind.pending.z() > limits_.z) kind.better = true;
+        if (kind.better && kind.open) {
+          sink.Heal("no_better", kind.loss, last_.mode_step);
+          kind.open = false;
+        }
+      }
+      kind.pending = {};
+      other_better = other_better || kind.better;
+    }
+    if (other_better || turns_.taken()) return;
+    for (auto& [name, kind] : kinds_) Judge(trial, &kind, sink);
+  }
+
+  void Judge(const query::Trial& trial, Kind* kind, Sink& sink) const {
+    const auto& evaluations = kind->evaluations;
+    if (static_cast<std::int64_t>(evaluations.size()) < limits_.evaluations) return;
+    if (evaluations.back().first != last_.mode_step) return;
+    Gain training;
+    for (const Gain& gain : kind->recent) training.Add(gain);
+    Gain pooled;
+    double best_before = -HUGE_VAL;
+    for (std::size_t i = 0; i < evaluations.size(); ++i) {
+      if (i + static_cast<std::size_t>(limits_.evaluations) >= evaluations.size())
+        pooled.Add(evaluations[i].second);
+      if (i + 1 < evaluations.size()) best_before = std::max(best_before, evaluations[i].second.mean());
+    }
+    const Gain& newest = evaluations.back().second;
+    if (newest.mean() > 0 || newest.mean() > best_before || training.count < 256) return;
+    const double gap = training.mean() - pooled.mean();
+    const double gap_error = std::hypot(training.error(), pooled.error());
+    const bool memorised = passes_.count() >= limits_.passes && training.z() > 4 && training.share() < 0.25 &&
+                           gap > 3 * gap_error;
+    // At the constant's level for long, in training and in evaluations.
+    bool plateau = passes_.count() >= limits_.plateau_passes && !passes_.drawn_at_random() &&
+                   last_.mode_step >= limits_.plateau_steps && evaluations.size() >= 4 &&
+                   std::abs(training.share()) < 0.05 && training.share() < 0.01;
+    for (std::size_t i = 0; plateau && i < 4; ++i)
+      plateau = std::abs(evaluations[evaluations.size() - 1 - i].second.share()) < 0.05;
+    if (!memorised && !plateau) return;
+    kind->open = true;
+    const Result<query::TensorId> loss = trial.FindTensor(kind->loss);
+    Finding finding = FindingAt(kName, kPage, "no_better", trial, loss.ok() ? loss.value() : format::kNoId, 0,
+                                last_.Info());
+    finding.tensor = kind->loss;
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "after {:.1f} passes over the data no evaluation of {} was better than answering the same for every "
+        "sample",
+        passes_.count(), kind->loss);
+    finding.why =
+        memorised
+            ? "the training data are slowly learnt by heart, but nothing carries over: inputs and targets "
+              "seem to have nothing to do with each other"
+            : "neither training nor evaluation get better than the best constant answer, pass after pass";
+    finding.remedy =
+        memorised
+            ? "check that inputs and targets belong together: look at some samples after all shuffling"
+            : "check that the input reaches the output, the learning rate, and that targets fit the inputs";
+    finding.causes =
+        memorised ? std::vector<std::string>{"inputs and targets shuffled apart", "a wrong join or index",
+                                             "targets that the inputs do not tell"}
+                  : std::vector<std::string>{"inputs that do not reach the output",
+                                             "a learning rate or initialisation that stops learning",
+                                             "inputs and targets shuffled apart"};
+    finding.evidence = {{"passes", passes_.count()},
+                        {"evaluations", static_cast<double>(evaluations.size())},
+                        {"evaluation_gain_share", pooled.share()},
+                        {"evaluation_gain_z", pooled.z()},
+                        {"training_gain_share", training.share()},
+                        {"training_gain_z", training.z()}};
+    for (const auto& [step, gain] : evaluations) finding.series.emplace_back(step, gain.share());
+    finding.threshold =
+        fmt::format("{} evaluations, {:g} passes, none {:g} standard errors better (Luff)",
+                    limits_.evaluations, memorised ? limits_.passes : limits_.plateau_passes, limits_.z);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossReader reader_;
+  Passes passes_;
+  OptimizerTurns turns_;
+  Anchor last_;
+  bool evaluating_ = false;
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec NoBetterThanConstantSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "a model that stays no better than the best constant answer on data it has not seen";
+  spec.parameters = {
+      {"evaluations", "3", "3", "evaluations, none of them better"},
+      {"passes", "3", "3", "passes over the training data, where these are learnt by heart"},
+      {"plateau_passes", "15", "15", "passes, where the training itself is no better either"},
+      {"plateau_steps", "300", "300", "and TRAIN steps"},
+      {"z", "2", "2", "standard errors by which an evaluation is better (paired by sample)"},
+  };
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.evaluations, ParseInt(TextOf(parameters, "evaluations")));
+    LUFF_ASSIGN_OR_RETURN(limits.passes, ParseDouble(TextOf(parameters, "passes")));
+    LUFF_ASSIGN_OR_RETURN(limits.plateau_passes, ParseDouble(TextOf(parameters, "plateau_passes")));
+    LUFF_ASSIGN_OR_RETURN(limits.plateau_steps, ParseInt(TextOf(parameters, "plateau_steps")));
+    LUFF_ASSIGN_OR_RETURN(limits.z, ParseDouble(TextOf(parameters, "z")));
+    if (limits.evaluations < 2 || limits.evaluations > static_cast<std::int64_t>(kEvaluations))
+      return InvalidArgument("'evaluations' must be 2 to 64");
+    return std::unique_ptr<Rule>(new NoBetterThanConstant(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

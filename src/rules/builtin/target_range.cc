@@ -1,0 +1,274 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/loss_call.h"
+#include "rules/model_tail.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// TargetRange: docs/rules/target_range.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "TargetRange";
+constexpr const char* kPage = "docs/rules/target_range.md";
+
+struct Limits {
+  std::int64_t calls = 3;
+  std::int64_t targets = 256;
+  double share = 0.05;
+};
+
+struct Range {
+  double low, high;
+};
+
+// What a model that ends so can answer.
+std::optional<Range> RangeOf(const std::string& type) {
+  if (type == "Tanh" || type == "Softsign" || type == "Hardtanh") return Range{-1, 1};
+  if (type == "Sigmoid" || type == "Hardsigmoid" || type == "Softmax") return Range{0, 1};
+  if (type == "ReLU" || type == "Softplus") return Range{0, HUGE_VAL};
+  return std::nullopt;
+}
+
+class TargetRange final : public Rule {
+ public:
+  explicit TargetRange(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const bool train = view.rows.info.mode == query::Mode::kTrain;
+    if (!train && view.rows.info.mode != query::Mode::kEval) return;
+    if (train) modules_.OnStep(view.trial, view.rows.info);
+    for (const LossCall& call : reader_.Read(view)) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      if (call.target.values.empty()) continue;
+      Kind& kind = kinds_[call.kind];
+      TakeTargets(call, train, &kind);
+      if (!train) {
+        JudgeConstant(view, call, kind, sink);
+        continue;
+      }
+      const Recognition found = reader_.Recognise(call);
+      JudgeShares(view, call, found, &kind, sink);
+      JudgeIgnored(view, call, found, &kind, sink);
+      JudgeReach(view, call, found, &kind, sink);
+      anchor_ = view.rows.info;
+    }
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json kinds = Json::array();
+    for (const auto& [name, k] : kinds_) {
+      kinds.push_back({name, k.seen, k.calls, k.constant, k.value, k.eval_varies, k.eval_low, k.eval_high,
+                       k.bad_shares, k.ignored, k.reach_targets, k.beyond, k.inside});
+    }
+    Json reader;
+    reader_.Save(&reader);
+    return Json{{"kinds", kinds},
+                {"reader", reader},
+                {"at", {anchor_.mode_step, anchor_.global_step, anchor_.update}}}
+        .dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      reader_.Load(json.at("reader"));
+      anchor_ = {};
+      anchor_.mode_step = json.at("at").at(0);
+      anchor_.global_step = json.at("at").at(1);
+      anchor_.update = json.at("at").at(2);
+      kinds_.clear();
+      for (const Json& saved : json.at("kinds")) {
+        Kind& k = kinds_[saved.at(0).get<std::string>()];
+        k.seen = saved.at(1);
+        k.calls = saved.at(2);
+        k.constant = saved.at(3);
+        k.value = saved.at(4);
+        k.eval_varies = saved.at(5);
+        k.eval_low = saved.at(6);
+        k.eval_high = saved.at(7);
+        k.bad_shares = saved.at(8);
+        k.ignored = saved.at(9);
+        k.reach_targets = saved.at(10);
+        k.beyond = saved.at(11);
+        k.inside = saved.at(12);
+      }
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Kind {
+    std::int64_t seen = 0, calls = 0;  // targets of trainings, and calls
+    bool constant = true;              // all of them are `value`
+    double value = 0;
+    bool eval_varies = false;
+    double eval_low = 0, eval_high = 0;
+    std::int64_t bad_shares = 0, ignored = 0;  // calls in a row
+    std::int64_t reach_targets = 0, beyond = 0;
+    bool inside = true;  // all outputs lay in the range
+  };
+
+  static void TakeTargets(const LossCall& call, bool train, Kind* kind) {
+    const auto [low, high] = std::minmax_element(call.target.values.begin(), call.target.values.end());
+    if (!std::isfinite(*low) || !std::isfinite(*high)) {
+      kind->constant = false;
+      return;
+    }
+    if (!train) {
+      kind->eval_varies = kind->eval_varies || *low != *high;
+      kind->eval_low = *low;
+      kind->eval_high = *high;
+      return;
+    }
+    if (kind->seen == 0) kind->value = *low;
+    kind->constant = kind->constant && *low == kind->value && *high == kind->value;
+    kind->seen += static_cast<std::int64_t>(call.target.values.size());
+    ++kind->calls;
+  }
+
+  Finding Make(const StepView& view, const LossCall& call, const char* cause) const {
+    Finding finding = FindingAt(kName, kPage, cause, view.trial, call.loss, call.worker, view.rows.info);
+    const auto [low, high] = std::minmax_element(call.target.values.begin(), call.target.values.end());
+    finding.evidence = {{"lowest_target", *low}, {"highest_target", *high}};
+    finding.threshold = fmt::format("{} calls in a row (Luff)", limits_.calls);
+    return finding;
+  }
+
+  // Constant targets can be meant (a residual that shall vanish); not where evaluations have others.
+  void JudgeConstant(const StepView& view, const LossCall& call, const Kind& kind, Sink& sink) const {
+    if (!kind.constant || !kind.eval_varies || kind.seen < limits_.targets || kind.calls < 8 ||
+        anchor_.mode_step < 0)
+      return;
+    Finding finding = FindingAt(kName, kPage, "constant", view.trial, call.loss, call.worker, anchor_);
+    finding.severity = Severity::kStop;
+    finding.since_step = 0;
+    finding.what = fmt::format("all {} targets of {} in training are {:g}", kind.seen, call.kind, kind.value);
+    finding.why =
+        fmt::format("evaluations have targets from {:g} to {:g}: nothing can be learnt from one answer",
+                    kind.eval_low, kind.eval_high);
+    finding.remedy = "look at how the training's targets are loaded";
+    finding.causes = {"labels lost when the data were loaded or filtered", "a wrong column"};
+    finding.evidence = {{"targets", static_cast<double>(kind.seen)}, {"value", kind.value}};
+    finding.threshold = fmt::format("{} targets (Luff)", limits_.targets);
+    sink.Report(std::move(finding));
+  }
+
+  void JudgeShares(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
+                   Sink& sink) const {
+    const std::vector<double>& targets = call.target.values;
+    const bool binary = found.formula == Formula::kBceWithLogits || found.formula == Formula::kBce;
+    const bool shares = found.formula == Formula::kCrossEntropy && call.target.is_float();
+    const bool kl = found.formula == Formula::kKlDivergence && !call.settings.log_target;
+    const bool below = std::any_of(targets.begin(), targets.end(), [](double y) { return y < 0; });
+    const bool above = binary && std::any_of(targets.begin(), targets.end(), [](double y) { return y > 1; });
+    if (!((binary && (below || above)) || ((shares || kl) && below))) {
+      kind->bad_shares = 0;
+      return;
+    }
+    if (++kind->bad_shares < limits_.calls) return;
+    Finding finding = Make(view, call, "no_probabilities");
+    finding.severity = Severity::kStop;
+    finding.what = fmt::format("{} has targets that are no probabilities ({:g} to {:g})", call.kind,
+                               finding.evidence[0].second, finding.evidence[1].second);
+    finding.why =
+        kl ? "the divergence needs probabilities as targets (or log_target=True for their logarithms)"
+           : "the loss needs targets in [0, 1]; with others it has no lowest value and falls for ever";
+    finding.remedy = kl ? "give probabilities, or set log_target=True" : "map the labels to 0 and 1";
+    finding.causes = {"labels -1 and 1, or 1 and 2", "pixels from 0 to 255",
+                      "targets that were standardised"};
+    sink.Report(std::move(finding));
+  }
+
+  void JudgeIgnored(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
+                    Sink& sink) const {
+    const bool classes = found.formula == Formula::kCrossEntropy || found.formula == Formula::kNll;
+    const bool all = classes && !call.target.is_float() && call.target.whole() &&
+                     std::all_of(call.target.values.begin(), call.target.values.end(),
+                                 [&](double id) { return id == call.settings.ignore_index; });
+    if (!all) {
+      kind->ignored = 0;
+      return;
+    }
+    if (++kind->ignored < limits_.calls) return;
+    Finding finding = Make(view, call, "all_ignored");
+    finding.severity = Severity::kStop;
+    finding.what =
+        fmt::format("every target of {} is {:g}, which is ignored", call.kind, call.settings.ignore_index);
+    finding.why = "a mean over no target is not a number, a sum is 0: nothing is learnt";
+    finding.remedy = "look at the masking of the labels";
+    finding.causes = {"labels cut off before the answer begins", "a mask that is the wrong way round"};
+    sink.Report(std::move(finding));
+  }
+
+  // Targets that the model's last module can never give.
+  void JudgeReach(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
+                  Sink& sink) const {
+    const bool regression = found.formula == Formula::kMse || found.formula == Formula::kL1 ||
+                            found.formula == Formula::kSmoothL1 || found.formula == Formula::kHuber;
+    const std::optional<Range> range = regression ? RangeOf(LastModuleType(modules_)) : std::nullopt;
+    if (!range || !kind->inside) return;
+    const double span = std::isfinite(range->high) ? range->high - range->low : 0;
+    for (const double x : call.output.values)
+      kind->inside = kind->inside && x >= range->low - 1e-6 && x <= range->high + 1e-6;
+    for (const double y : call.target.values)
+      kind->beyond += y < range->low - 0.05 * span - 1e-6 || y > range->high + 0.05 * span + 1e-6 ? 1 : 0;
+    kind->reach_targets += static_cast<std::int64_t>(call.target.values.size());
+    const double share = static_cast<double>(kind->beyond) / static_cast<double>(kind->reach_targets);
+    if (!kind->inside || kind->reach_targets < limits_.targets || share < limits_.share) return;
+    Finding finding = Make(view, call, "out_of_reach");
+    finding.since_step = 0;
+    finding.what = fmt::format("{:.0f} % of the targets of {} lie where the model's output cannot go",
+                               100 * share, call.kind);
+    finding.why = fmt::format("the model ends in {}, which gives {:g} to {:g}", LastModuleType(modules_),
+                              range->low, range->high);
+    finding.remedy = "scale the targets into this range, or leave the last activation out";
+    finding.causes = {"targets that are not scaled", "an activation behind the output layer"};
+    finding.evidence.emplace_back("share_beyond", share);
+    finding.threshold = fmt::format("{:g} % of {} targets (Luff)", 100 * limits_.share, limits_.targets);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossReader reader_;
+  ModelModules modules_;                 // read from the run, not saved
+  query::StepInfo anchor_ = {0, -1, 0};  // the last TRAIN step
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec TargetRangeSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "targets that the loss cannot take, or the model cannot reach";
+  spec.parameters = {
+      {"calls", "3", "3", "calls in a row"},
+      {"targets", "256", "256", "targets before constancy and reach are judged"},
+      {"share", "0.05", "0.05", "share of targets out of the model's reach"},
+  };
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.calls, ParseInt(TextOf(parameters, "calls")));
+    LUFF_ASSIGN_OR_RETURN(limits.targets, ParseInt(TextOf(parameters, "targets")));
+    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
+    if (limits.calls < 1 || limits.targets < 1) return InvalidArgument("'calls' must be at least 1");
+    return std::unique_ptr<Rule>(new TargetRange(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,93 @@
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/loss_stories.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::Batch;
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "TargetRange", ParameterSet::kLuff);
+}
+
+FakeTrial BinaryStory(double low, double high) {
+  FakeTrial trial;
+  for (int step = 0; step < 8; ++step) {
+    const std::vector<double> scores = {0.5, -1, 2, 0.1 * step};
+    const std::vector<double> targets = {low, high, low, high};
+    testing::TellPairs(&trial, "BCEWithLogitsLoss", testing::BceWithLogits(scores, targets), scores, targets);
+  }
+  return trial;
+}
+
+TEST(TargetRange, LabelsMinusOneAndOne_Stop) {
+  const auto findings = FindingsOf(BinaryStory(-1, 1));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "no_probabilities");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_EQ(FindingsOf(BinaryStory(0, 255)).size(), 1U);
+}
+
+TEST(TargetRange, LabelsAndSmoothedLabels_AreSilent) {
+  EXPECT_TRUE(FindingsOf(BinaryStory(0, 1)).empty());
+  EXPECT_TRUE(FindingsOf(BinaryStory(0.05, 0.95)).empty());
+}
+
+FakeTrial RegressionStory(const char* last, double scale) {
+  FakeTrial trial;
+  trial.SetDocument("model", std::string(R"({"models": [{"name": "Net", "modules": [
+    {"path": "", "type": "Sequential", "name": "Net", "number": 0},
+    {"path": "0", "type": ")") + last +
+                                 R"(", "name": "Net_0", "number": 1}]}]})");
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 16; ++step) {
+    std::vector<double> outputs(32);
+    std::vector<double> targets(32);
+    for (std::size_t i = 0; i < 32; ++i) {
+      outputs[i] = std::tanh(normal(random));
+      targets[i] = scale * normal(random);
+    }
+    testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
+  }
+  return trial;
+}
+
+TEST(TargetRange, TargetsBeyondATanh_AreTold) {
+  const auto findings = FindingsOf(RegressionStory("Tanh", 3));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "out_of_reach");
+  EXPECT_TRUE(FindingsOf(RegressionStory("Tanh", 0.3)).empty());
+  EXPECT_TRUE(FindingsOf(RegressionStory("Linear", 3)).empty());
+}
+
+FakeTrial ConstantStory(bool evaluations_vary) {
+  FakeTrial trial;
+  for (int step = 0; step < 20; ++step) {
+    Batch batch{{}, std::vector<double>(64, 0.1 * step), std::vector<double>(32, 0)};
+    testing::TellClasses(&trial, batch, 2);
+  }
+  Batch batch{{}, std::vector<double>(64, 0.5), std::vector<double>(32, 0)};
+  if (evaluations_vary) batch.ids[3] = 1;
+  testing::TellClasses(&trial, batch, 2, query::Mode::kEval);
+  return trial;
+}
+
+TEST(TargetRange, OneTargetInTraining_IsToldWhenEvaluationsHaveMore) {
+  const auto findings = FindingsOf(ConstantStory(true));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "constant");
+  EXPECT_EQ(findings[0].step, 19);
+  EXPECT_TRUE(FindingsOf(ConstantStory(false)).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

@@ -1,0 +1,64 @@
+#include "rules/passes.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "rules/sample.h"
+
+namespace luff::rules {
+namespace {
+constexpr std::int64_t kMarkSteps = 16;  // samples are dense there
+}
+
+void Passes::OnTrainStep(const StepView& view) {
+  const std::vector<ModelInput> inputs = ModelInputsOf(view);
+  if (inputs.empty()) return;
+  const std::optional<SampleValues> sample = LoadSample(view, *inputs.front().entry);
+  if (!sample) return;
+  const std::int64_t step = view.rows.info.mode_step;
+  const double weight =
+      last_step_ < 0 ? 1.0 : static_cast<double>(std::clamp<std::int64_t>(step - last_step_, 1, 1024));
+  last_step_ = step;
+  for (const std::uint64_t hash : RowHashes(*sample)) {
+    if (marks_.contains(hash)) {
+      hits_ += weight;
+      if (step < kMarkSteps && marks_.size() < kMarks) ++early_;
+    } else if (step < kMarkSteps && marks_.size() < kMarks) {
+      marks_.insert(hash);
+      if (early_ > 0) ++early_new_;
+    }
+  }
+}
+
+double Passes::count() const noexcept {
+  return marks_.empty() ? 0 : 1 + hits_ / static_cast<double>(marks_.size());
+}
+
+bool Passes::drawn_at_random() const noexcept {
+  // In passes over a set of data nothing is new once rows come again, but for a few rows that are there
+  // twice.
+  const double again = static_cast<double>(early_);
+  const double fresh = static_cast<double>(early_new_);
+  return fresh > 32 && again > 0.05 * fresh;
+}
+
+void Passes::Save(nlohmann::json* to) const {
+  std::vector<std::uint64_t> marks(marks_.begin(), marks_.end());
+  std::sort(marks.begin(), marks.end());
+  *to = {{"marks", marks}, {"last", last_step_}, {"hits", hits_}, {"early", early_}, {"new", early_new_}};
+}
+
+void Passes::Load(const nlohmann::json& from) {
+  const auto marks = from.at("marks").get<std::vector<std::uint64_t>>();
+  if (marks.size() > kMarks + 4096) throw std::out_of_range("more rows than are ever marked");
+  marks_ = {marks.begin(), marks.end()};
+  last_step_ = from.at("last");
+  hits_ = from.at("hits");
+  early_ = from.at("early");
+  early_new_ = from.at("new");
+}
+
+}  // namespace luff::rules
