@@ -72,13 +72,14 @@ class NonFinite:
         self.count: Callable[[], int] = _zero  # summaries so far of tensors that were not finite
         self.suspect = False  # a loss of the open step is not finite
         self._waiting: list[tuple[dict[str, Any], Replay | None]] = []
+        self._ended: list[Replay] = []  # children that have answered and may still run
 
     def opened(self, session: Session) -> None:
         """The session is open."""
         self.count = getattr(session, "nonfinite", self.count)
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._ended)
 
     def backward_begins(self, roots: list[Any]) -> None:
         """A loss is not finite, its graph still stands."""
@@ -123,11 +124,14 @@ class NonFinite:
             answer = replay.answer(_WAIT_S if wait else 0.0)
             if answer is None:
                 going.append(({"kind": "nonfinite", "step": record["step"]}, replay))
-            elif answer:
+                continue
+            self._ended.append(replay)
+            if answer:
                 session.event_json(
                     json.dumps({"kind": "nonfinite", "step": record["step"], "from": "replay", **answer})
                 )
         self._waiting = going
+        self._ended = [replay for replay in self._ended if not replay.collected()]
 
     def _start(self, root: Any, backward: bool) -> Replay | None:
         if self._replays >= _MAX_REPLAYS:

@@ -118,15 +118,17 @@ class Replay:
         os.close(self._pipe)
         self._pipe = -1
         try:
-            # It has closed the pipe and ends by itself, or the kernel ends it: nothing is waited for.
-            os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:
-            pass  # the script itself has collected it
-        try:
             found = json.loads(data) if data else {}
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}
+
+    def collected(self) -> bool:
+        """Collects the child once it has ended (by itself, or by the kernel): nothing is waited for."""
+        try:
+            return os.waitpid(self._pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True  # the script itself has collected it
 
 
 def _child(pipe: int, frames: list[Any], root: Any, backward: bool, names: Any) -> None:
