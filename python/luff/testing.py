@@ -14,6 +14,7 @@ import copy
 import json
 import os
 import re
+import shutil
 import tempfile
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -114,10 +115,12 @@ def trial(
     of_step = [modes] * count if isinstance(modes, str) else list(modes)
     if len(of_step) != count:
         raise InvalidArgumentError(f"found {len(of_step)} modes for {count} steps")
-    place = None
-    if path is None:
-        place = tempfile.TemporaryDirectory(prefix="luff-trial-")
-        path = os.path.join(place.name, "run")
+    kinds = {
+        name: _as_role(roles[name])
+        if roles and name in roles
+        else _role(name, all(value is None or np.ndim(value) == 0 for value in values))
+        for name, values in tensors.items()
+    }
     config: dict[str, Any] = {
         "max_overhead": 0,
         "collections": [
@@ -134,18 +137,36 @@ def trial(
         config["collections"].append(
             {"name": name, "include": include, "forms": ["summary"], "save": {"save_interval": 1}}
         )
-    session = _core.Session.open(os.fspath(path), config_json=json.dumps(config))
-    for name, document in (documents or {}).items():
-        session.set_document(name, json.dumps(document))
-    ids = {}
-    for name, values in tensors.items():
-        given = (roles or {}).get(name)
-        numbers = all(value is None or np.ndim(value) == 0 for value in values)
-        role = _role(name, numbers) if given is None else _as_role(given)
-        ids[name] = session.define_tensor(name, int(role), "", (module_types or {}).get(name, ""))
+    place = tempfile.mkdtemp(prefix="luff-trial-") if path is None else None
+    run = os.path.join(place, "run") if place is not None else os.fspath(path or "")
+    try:
+        session = _core.Session.open(run, config_json=json.dumps(config))
+        try:
+            for name, document in (documents or {}).items():
+                session.set_document(name, json.dumps(document))
+            ids = {
+                name: session.define_tensor(name, int(kind), "", (module_types or {}).get(name, ""))
+                for name, kind in kinds.items()
+            }
+            _record(session, ids, tensors, of_step)
+        finally:
+            session.close(int(EndReason.COMPLETED), _CLOSE_S)
+        made = open_trial(run)
+    except BaseException:
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+        raise
+    if place is not None:
+        weakref.finalize(made, shutil.rmtree, place, ignore_errors=True)
+    return made
+
+
+def _record(
+    session: _core.Session, ids: dict[str, int], tensors: Mapping[str, Sequence[Any]], modes: Sequence[str]
+) -> None:
     mode_steps = dict.fromkeys(Mode, 0)
-    for number in range(count):
-        mode = Mode[of_step[number].upper()]
+    for number, name_of_mode in enumerate(modes):
+        mode = Mode[name_of_mode.upper()]
         session.begin_step(int(mode), mode_steps[mode])
         for name, values in tensors.items():
             value = values[number]
@@ -155,20 +176,14 @@ def trial(
                 session.scalar(ids[name], float(value))
                 continue
             array = np.asarray(value, order="C")
-            session.capture_one(
-                ids[name], session.define_layout(int(_dtype(array)), list(array.shape)), array.ctypes.data
-            )
+            layout = session.define_layout(int(_dtype(array)), list(array.shape))
+            session.capture_one(ids[name], layout, array.ctypes.data)
         if mode is Mode.TRAIN:
             session.event(int(EventKind.BACKWARD))
         session.end_step(int(mode), number, mode_steps[mode], mode_steps[Mode.TRAIN])
         mode_steps[mode] += 1
         if number % _FLUSH_STEPS == _FLUSH_STEPS - 1:
             session.flush(_CLOSE_S)
-    session.close(int(EndReason.COMPLETED), _CLOSE_S)
-    made = open_trial(path)
-    if place is not None:
-        weakref.finalize(made, place.cleanup)
-    return made
 
 
 def _up_to(trial: Trial, steps: int) -> Trial:
