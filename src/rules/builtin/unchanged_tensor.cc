@@ -114,10 +114,9 @@ class Original final : public Rule {
 
 // ---- Luff's own
 // ------------------------------------------------------------------------------------------------------ A
-// trainable weight whose bits have not changed in `steps` TRAIN steps and `updates` updates of its optimizer,
-// with a learning rate that was never zero. Four causes: it is in no optimizer; it never got a gradient; its
-// gradient is exactly zero; it gets gradients and yet stays. And, for all weights together: gradients are
-// made and cleared, never used.
+// trainable weight that gets gradients, and whose bits have not changed in `steps` TRAIN steps and `updates`
+// updates of its optimizer, with a learning rate that was never zero. Weights in no optimizer are
+// ParamNotOptimized's, weights without gradients NoGradient's, updates that are left out StepSkipped's.
 
 struct Limits {
   std::int64_t steps = 48;
@@ -132,7 +131,7 @@ class Luff final : public Rule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     if (first_step_ < 0) first_step_ = info.mode_step;
-    TakeEvents(view, info);
+    TakeEvents(view);
     for (const auto& entry : view.rows.scalars) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
       if (tensor.role == Role::kOptimizerSetting && tensor.name.ends_with(".lr") && entry.value == 0)
@@ -172,9 +171,8 @@ class Luff final : public Rule {
       weights[name] = {w.last_row, w.changed, w.gradient_rows, w.gradient_nonzero, w.counts};
     Json gradients = Json::object();
     for (const auto& [name, g] : gradients_) gradients[name] = {g.rows, g.nonzero, g.last_nonzero};
-    return Json{{"weights", weights},          {"gradients", gradients},     {"lr_zero", lr_zero_},
-                {"steps", optimizer_steps_},   {"first", first_step_},       {"wiped", wiped_},
-                {"wiped_since", wiped_since_}, {"backward", backward_open_}, {"open", open_}}
+    return Json{{"weights", weights},        {"gradients", gradients}, {"lr_zero", lr_zero_},
+                {"steps", optimizer_steps_}, {"first", first_step_},   {"open", open_}}
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
@@ -192,10 +190,7 @@ class Luff final : public Rule {
       lr_zero_ = json.at("lr_zero").get<std::map<std::string, std::int64_t>>();
       optimizer_steps_ = json.at("steps").get<std::vector<std::int64_t>>();
       first_step_ = json.at("first");
-      wiped_ = json.at("wiped");
-      wiped_since_ = json.at("wiped_since");
-      backward_open_ = json.at("backward");
-      open_ = json.at("open").get<std::map<std::string, std::string>>();
+      open_ = json.at("open").get<std::string>();
     } catch (const std::exception& error) {
       return Corruption(error.what());
     }
@@ -214,22 +209,13 @@ class Luff final : public Rule {
   };
   static constexpr std::uint32_t kMaxOptimizers = 64;
 
-  void TakeEvents(const StepView& view, const query::StepInfo& info) {
+  void TakeEvents(const StepView& view) {
     for (const auto& event : view.rows.events) {
       if (event.worker != view.rows.events.front().worker) continue;
       const auto kind = static_cast<EventKind>(event.row.kind);
-      if (kind == EventKind::kOptimizerStep) {
-        wiped_ = 0;
-        backward_open_ = false;
-        if (event.row.subject < kMaxOptimizers) {
-          if (optimizer_steps_.size() <= event.row.subject) optimizer_steps_.resize(event.row.subject + 1, 0);
-          ++optimizer_steps_[event.row.subject];
-        }
-      } else if (kind == EventKind::kBackward) {
-        backward_open_ = true;
-      } else if ((kind == EventKind::kZeroGrad && backward_open_) || kind == EventKind::kStepSkipped) {
-        if (wiped_++ == 0) wiped_since_ = info.mode_step;
-        backward_open_ = false;
+      if (kind == EventKind::kOptimizerStep && event.row.subject < kMaxOptimizers) {
+        if (optimizer_steps_.size() <= event.row.subject) optimizer_steps_.resize(event.row.subject + 1, 0);
+        ++optimizer_steps_[event.row.subject];
       }
     }
   }
@@ -244,32 +230,27 @@ class Luff final : public Rule {
     std::size_t still = 0;
     for (const auto& [name, weight] : weights_) still += Idle(weight, info) ? 1 : 0;
     if (still == 0) {
-      for (const auto& [cause, tensor] : open_) sink.Heal(cause, tensor, info.mode_step);
+      if (!open_.empty()) sink.Heal("unchanged", open_, info.mode_step);
       open_.clear();
       return;
     }
     const ModelFacts facts = ModelFacts::Of(view.trial);
-    std::map<std::string, Group> groups;
+    Group group;
     std::size_t trainable = 0;
     for (const auto& [name, weight] : weights_) {
       const ParameterFacts* fact = facts.Find(name);
       if (fact == nullptr || !fact->requires_grad) continue;
       ++trainable;
       if (!Idle(weight, info)) continue;
-      const char* cause = CauseOf(facts, *fact, name, weight);
-      if (cause == nullptr) continue;
-      Group& group = groups[cause];
+      if (!GetsGradients(facts, *fact, name, weight)) continue;
       group.names.push_back(name);
       group.since = std::max(group.since, std::max<std::int64_t>(weight.changed, first_step_));
     }
-    for (const auto& [cause, group] : groups) Tell(view, cause, group, group.names.size() == trainable, sink);
-    for (auto it = open_.begin(); it != open_.end();) {
-      if (groups.contains(it->first)) {
-        ++it;
-        continue;
-      }
-      sink.Heal(it->first, it->second, info.mode_step);
-      it = open_.erase(it);
+    if (!group.names.empty()) {
+      Tell(view, group, group.names.size() == trainable, sink);
+    } else if (!open_.empty()) {
+      sink.Heal("unchanged", open_, info.mode_step);
+      open_.clear();
     }
   }
 
@@ -278,89 +259,41 @@ class Luff final : public Rule {
            info.mode_step - std::max<std::int64_t>(weight.changed, first_step_) >= limits_.steps;
   }
 
-  const char* CauseOf(const ModelFacts& facts, const ParameterFacts& fact, const std::string& name,
-                      const Weight& weight) const {
-    if (wiped_ >= limits_.updates) return "update_skipped";
+  [[nodiscard]] bool GetsGradients(const ModelFacts& facts, const ParameterFacts& fact,
+                                   const std::string& name, const Weight& weight) const {
     const std::int64_t since = std::max<std::int64_t>(weight.changed, first_step_);
-    if (fact.optimizer.empty()) {
-      std::int64_t steps = 0;
-      for (const std::int64_t count : optimizer_steps_) steps = std::max(steps, count);
-      if (steps < limits_.updates || weight.changed >= 0) return nullptr;
-      // A model that no optimizer knows at all may be a teacher or a target; but not when no optimizer knows
-      // any model.
-      if (!facts.IsPartlyOptimized(fact.model) && facts.AnyOptimized()) return nullptr;
-      return "not_in_optimizer";
-    }
     const std::optional<std::uint32_t> number = facts.OptimizerNumber(fact.optimizer);
-    if (!number || *number >= optimizer_steps_.size()) return nullptr;
+    if (!number || *number >= optimizer_steps_.size()) return false;
     const std::int64_t then = *number < weight.counts.size() ? weight.counts[*number] : 0;
     const std::int64_t updates = optimizer_steps_[*number] - then;
-    if (updates < limits_.updates) return nullptr;
+    if (updates < limits_.updates) return false;
     const auto zero = lr_zero_.find(fmt::format("optimizer/{}.group{}.lr", fact.optimizer, fact.group));
-    if (zero != lr_zero_.end() && zero->second > since) return nullptr;
+    if (zero != lr_zero_.end() && zero->second > since) return false;
     const auto found = gradients_.find(name);
-    const Gradient gradient = found == gradients_.end() ? Gradient{} : found->second;
-    if (gradient.rows == 0) return "no_gradient";
-    const std::int64_t rows = gradient.rows - weight.gradient_rows;
-    const std::int64_t nonzero = gradient.nonzero - weight.gradient_nonzero;
-    if (gradient.nonzero == 0 && rows * 10 >= updates * 9) return "zero_gradient";
-    if (nonzero * 10 >= updates * 9) return "unchanged";
-    return nullptr;  // it rests: it had gradients before
+    if (found == gradients_.end()) return false;
+    return (found->second.nonzero - weight.gradient_nonzero) * 10 >= updates * 9;  // else it rests
   }
 
-  void Tell(const StepView& view, const std::string& cause, const Group& group, bool all, Sink& sink) {
+  void Tell(const StepView& view, const Group& group, bool all, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
-    const std::string& lead = open_.try_emplace(cause, group.names.front()).first->second;
-    Finding finding;
-    finding.page = kPage;
-    finding.cause = cause;
+    if (open_.empty()) open_ = group.names.front();
+    Finding finding = FindingAt(kName, kPage, "unchanged", view.trial, format::kNoId, 0, info);
     finding.severity = all ? Severity::kStop : Severity::kWarn;
-    finding.tensor = lead;
+    finding.tensor = open_;
     for (const std::string& name : group.names) {
-      if (name != lead) finding.other_tensors.push_back(name);
+      if (name != open_) finding.other_tensors.push_back(name);
     }
-    finding.step = finding.last_step = info.mode_step;
-    finding.global_step = info.global_step;
-    finding.update = info.update;
-    finding.since_step = cause == "update_skipped" ? wiped_since_ : group.since;
+    finding.since_step = group.since;
     const std::int64_t idle = info.mode_step - finding.since_step;
     const std::string what = all ? "no trainable weight of the model changes"
                                  : fmt::format("{} trainable weight{} not change", group.names.size(),
                                                group.names.size() == 1 ? " does" : "s do");
     finding.what = fmt::format("{}, for {} steps now", what, idle);
-    if (cause == "not_in_optimizer") {
-      finding.why = "they require gradients but no optimizer holds them";
-      finding.remedy =
-          "give model.parameters() to the optimizer, after the model has its final form; or freeze them with "
-          "requires_grad_(False)";
-      finding.causes = {"optimizer made with a part of the parameters",
-                        "optimizer made before the model was copied, wrapped or changed"};
-    } else if (cause == "no_gradient") {
-      finding.why = "the optimizer holds them, but they never got a gradient";
-      finding.remedy =
-          "look for detach(), .data, no_grad() or a conversion to NumPy between these weights and the loss; "
-          "or freeze them";
-      finding.causes = {"graph cut by detach()", "a part of the model that is not used"};
-    } else if (cause == "zero_gradient") {
-      finding.why = "their gradient is exactly zero in every update";
-      finding.remedy =
-          "initialise one of two factors that multiply each other, or look for dead units or a factor of "
-          "zero behind these weights";
-      finding.causes = {"both factors of a product start at zero", "dead ReLUs behind these weights",
-                        "a branch multiplied by zero"};
-    } else if (cause == "update_skipped") {
-      finding.why =
-          fmt::format("gradients were made and cleared {} times without an update in between", wiped_);
-      finding.remedy =
-          "let the loss scale adapt (lower it when gradients overflow), and call optimizer.step()";
-      finding.causes = {"static loss scale that overflows on every step", "optimizer.step() is missing"};
-    } else {
-      finding.why = "they get gradients that are not zero, and not one bit of them changes";
-      finding.remedy =
-          "raise the learning rate, or keep a float32 copy of half-precision weights: an update below half a "
-          "unit in the last place is lost";
-      finding.causes = {"learning rate that rounds away", "half-precision weights without a float32 copy"};
-    }
+    finding.why = "they get gradients that are not zero, and not one bit of them changes";
+    finding.remedy =
+        "raise the learning rate, or keep a float32 copy of half-precision weights: an update below half a "
+        "unit in the last place is lost";
+    finding.causes = {"learning rate that rounds away", "half-precision weights without a float32 copy"};
     finding.evidence = {{"weights", static_cast<double>(group.names.size())},
                         {"steps", static_cast<double>(idle)}};
     finding.threshold =
@@ -374,9 +307,7 @@ class Luff final : public Rule {
   std::map<std::string, std::int64_t> lr_zero_;  // last TRAIN step with a learning rate of zero, by setting
   std::vector<std::int64_t> optimizer_steps_;    // by optimizer number
   std::int64_t first_step_ = -1;
-  std::int64_t wiped_ = 0, wiped_since_ = -1;  // gradients cleared without an update
-  bool backward_open_ = false;
-  std::map<std::string, std::string> open_;  // cause -> tensor of the open finding
+  std::string open_;  // tensor of the open finding
 };
 
 }  // namespace
@@ -384,7 +315,7 @@ class Luff final : public Rule {
 RuleSpec UnchangedTensorSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 1;
+  spec.version = 2;
   spec.page = kPage;
   spec.summary = "weights that ought to be trained and do not change";
   spec.parameters = {

@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/model_facts.h"
+#include "rules/select.h"
+
+/// FrozenAtInit: docs/rules/frozen_at_init.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::EventKind;
+constexpr const char* kName = "FrozenAtInit";
+constexpr const char* kPage = "docs/rules/frozen_at_init.md";
+constexpr std::size_t kMaxLoads = 64;
+
+// "encoder.0.weight" is meant by "module.encoder.0.weight", and the other way round.
+bool SamePlace(const std::string& a, const std::string& b) {
+  const std::string& longer = a.size() >= b.size() ? a : b;
+  const std::string& shorter = a.size() >= b.size() ? b : a;
+  return shorter.find('.') != std::string::npos && longer.size() > shorter.size() &&
+         longer.ends_with("." + shorter);
+}
+
+// Weights that a file was to give and did not, that are frozen, and so stay as they were drawn.
+class FrozenAtInit final : public Rule {
+ public:
+  explicit FrozenAtInit(std::int64_t updates) : updates_(updates) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    for (const std::string& text : view.rows.event_json) {
+      if (const auto load = ParseLoadUntrusted(text)) Take(*load);
+    }
+    if (view.rows.info.mode != query::Mode::kTrain || loads_.empty()) return;
+    bool due = false;
+    for (const query::EventAt& event : view.rows.events) {
+      if (static_cast<EventKind>(event.row.kind) != EventKind::kOptimizerStep) continue;
+      ++total_;
+      due = due || (total_ >= updates_ && ((total_ & (total_ - 1)) == 0 || total_ == updates_));
+    }
+    if (due) Judge(view, sink);
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json loads = Json::array();
+    for (const auto& [model, load] : loads_)
+      loads.push_back({model, load.matched, load.missing, load.unexpected, load.open});
+    return Json{{"total", total_}, {"loads", loads}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      total_ = json.at("total");
+      for (const Json& one : json.at("loads")) {
+        Load& load = loads_[one.at(0).get<std::string>()];
+        load.matched = one.at(1);
+        load.missing = one.at(2).get<std::set<std::string>>();
+        load.unexpected = one.at(3).get<std::vector<std::string>>();
+        load.open = one.at(4).get<std::string>();
+      }
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Load {
+    std::int64_t matched = 0;
+    std::set<std::string> missing;
+    std::vector<std::string> unexpected;
+    std::string open;  // tensor of the open finding
+  };
+
+  // A second file for the same kind of model, or the same one with other names, may give what was missing.
+  void Take(const LoadFacts& facts) {
+    const auto it = loads_.find(facts.model);
+    if (it == loads_.end()) {
+      if (facts.missing.empty() || loads_.size() >= kMaxLoads) return;
+      loads_[facts.model] = {
+          facts.matched, {facts.missing.begin(), facts.missing.end()}, facts.unexpected, ""};
+      return;
+    }
+    Load& load = it->second;
+    std::set<std::string> both;
+    for (const std::string& name : facts.missing) {
+      if (load.missing.contains(name)) both.insert(name);
+    }
+    // More is missing than the list names: what is not named may be missing still.
+    if (facts.missing_count > static_cast<std::int64_t>(facts.missing.size()) && facts.matched == 0)
+      both = load.missing;
+    load.missing = std::move(both);
+    load.matched += facts.matched;
+    load.unexpected = facts.unexpected;
+  }
+
+  void Judge(const StepView& view, Sink& sink) {
+    const ModelFacts facts = ModelFacts::Of(view.trial);
+    std::map<std::string, std::vector<std::string>> still;  // by type of the model that was loaded
+    std::map<std::string, std::size_t> frozen;
+    for (const auto& [name, parameter] : facts.parameters()) {
+      if (parameter.requires_grad || parameter.elements < 2) continue;
+      for (const auto& [type, load] : loads_) {
+        for (const auto& [path, module_type] : facts.ModuleTypes(parameter.model)) {
+          if (module_type != type || (!path.empty() && !parameter.path.starts_with(path + "."))) continue;
+          ++frozen[type];
+          if (load.missing.contains(parameter.path.substr(path.empty() ? 0 : path.size() + 1)))
+            still[type].push_back(name);
+          break;
+        }
+      }
+    }
+    for (auto& [type, load] : loads_) {
+      const std::vector<std::string>& names = still[type];
+      // A file that lacks a few frozen weights is meant so (fixed random features); one that gives none of
+      // them, or that holds them under other names, is not.
+      const bool renamed =
+          std::any_of(load.unexpected.begin(), load.unexpected.end(), [&](const std::string& other) {
+            return std::any_of(load.missing.begin(), load.missing.end(),
+                               [&](const std::string& name) { return SamePlace(name, other); });
+          });
+      if (names.empty() || !(load.matched == 0 || renamed || names.size() == frozen[type])) {
+        if (!load.open.empty()) sink.Heal("not_loaded", load.open, view.rows.info.mode_step);
+        load.open.clear();
+        continue;
+      }
+      if (load.open.empty()) load.open = names.front();
+      Tell(view, type, load, names, renamed, sink);
+    }
+  }
+
+  void Tell(const StepView& view, const std::string& type, const Load& load,
+            const std::vector<std::string>& names, bool renamed, Sink& sink) const {
+    Finding finding = FindingAt(kName, kPage, "not_loaded", view.trial, format::kNoId, 0, view.rows.info);
+    finding.severity = Severity::kStop;
+    finding.since_step = 0;
+    finding.tensor = load.open;
+    for (const std::string& name : names) {
+      if (name != load.open) finding.other_tensors.push_back(name);
+    }
+    finding.what = fmt::format(
+        "{} frozen parameter{} of {} were not in the file that was loaded, and stay as they were "
+        "drawn at random",
+        names.size(), names.size() == 1 ? "" : "s", type);
+    finding.why =
+        renamed && !load.unexpected.empty()
+            ? fmt::format("the file names them otherwise, e.g. {}; with strict=False this goes unnoticed",
+                          load.unexpected.front())
+            : "load_state_dict left them out, and with strict=False this goes unnoticed";
+    finding.remedy =
+        "load with strict=True, or look at missing_keys of what load_state_dict returns; strip the prefix of "
+        "the file's "
+        "names (\"module.\", \"model.\")";
+    finding.causes = {"a prefix in the file's names", "another model's file",
+                      "load_state_dict(strict=False)"};
+    finding.evidence = {{"parameters", static_cast<double>(names.size())},
+                        {"loaded", static_cast<double>(load.matched)}};
+    finding.threshold = fmt::format("a fact, judged after {} updates (Luff)", updates_);
+    sink.Report(std::move(finding));
+  }
+
+  const std::int64_t updates_;
+  std::int64_t total_ = 0;
+  std::map<std::string, Load> loads_;  // by type of the model
+};
+
+}  // namespace
+
+RuleSpec FrozenAtInitSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "frozen weights that a file was to give and did not";
+  spec.parameters = {{"updates", "3", "3", "updates by any optimizer after the file was loaded"}};
+  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const std::int64_t updates, ParseInt(TextOf(parameters, "updates")));
+    if (updates < 1) return InvalidArgument("'updates' must be at least 1");
+    return std::unique_ptr<Rule>(new FrozenAtInit(updates));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

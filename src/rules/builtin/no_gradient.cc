@@ -1,0 +1,314 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/model_facts.h"
+#include "rules/select.h"
+
+/// NoGradient: docs/rules/no_gradient.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::EventKind;
+using format::Form;
+using format::Role;
+constexpr const char* kName = "NoGradient";
+constexpr const char* kPage = "docs/rules/no_gradient.md";
+constexpr std::size_t kMaxModules = 1 << 17;
+constexpr std::uint32_t kMaxOptimizers = 4096;
+
+struct Limits {
+  std::int64_t fast = 5;
+  std::int64_t front = 16;
+  std::int64_t late = 48;
+};
+
+// Parameters that an optimizer holds and updates, and that get no gradient, or one of exact zeros.
+class NoGradient final : public Rule {
+ public:
+  explicit NoGradient(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    for (const auto& entry : view.rows.forms) {
+      const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+      if (tensor.role == Role::kOutput && entry.row.form == Bit(Form::kShape) && order_.size() < kMaxModules)
+        order_.try_emplace(tensor.module_path, static_cast<std::int64_t>(order_.size()));
+    }
+    for (const auto& entry : view.rows.summaries) {
+      const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+      if (tensor.role != Role::kGradient && tensor.role != Role::kWeight) continue;
+      if (entry.tensor >= of_id_.size()) of_id_.resize(entry.tensor + 1, nullptr);
+      if (of_id_[entry.tensor] == nullptr) of_id_[entry.tensor] = &seen_[tensor.name];
+      Seen& seen = *of_id_[entry.tensor];
+      if (tensor.role == Role::kWeight) {
+        seen.all_zero = entry.summary.count > 0 && entry.summary.zero_count == entry.summary.count;
+        continue;
+      }
+      ++seen.rows;
+      if (entry.summary.zero_count != entry.summary.count) seen.last_nonzero = info.mode_step;
+      seen.last = info.mode_step;
+    }
+    for (const std::string& text : view.rows.event_json) {
+      auto reach = ParseReachUntrusted(text);
+      if (!reach) continue;
+      before_ = std::move(without_);
+      without_ = std::move(reach->without_gradient);
+      complete_ = reach->complete();
+      reached_ = reach->reached_count;
+      ++reaches_;
+    }
+    bool due = false;
+    for (const query::EventAt& event : view.rows.events) {
+      if (static_cast<EventKind>(event.row.kind) != EventKind::kOptimizerStep) continue;
+      if (event.row.subject >= kMaxOptimizers || event.worker != view.rows.events.front().worker) continue;
+      if (event.row.subject >= optimizers_.size()) optimizers_.resize(event.row.subject + 1);
+      Optimizer& optimizer = optimizers_[event.row.subject];
+      if (optimizer.updates++ == 0) optimizer.first_step = info.mode_step;
+      const std::int64_t n = optimizer.updates;
+      due = due || n == limits_.fast || n == limits_.front || n == limits_.late ||
+            (n > limits_.fast && (n & (n - 1)) == 0);
+    }
+    if (due) Judge(view, sink);
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    Json seen = Json::object();
+    for (const auto& [name, s] : seen_) seen[name] = {s.rows, s.last, s.last_nonzero, s.all_zero};
+    Json optimizers = Json::array();
+    for (const Optimizer& o : optimizers_) optimizers.push_back({o.updates, o.first_step});
+    return Json{{"seen", seen},        {"optimizers", optimizers}, {"order", order_},
+                {"without", without_}, {"before", before_},        {"complete", complete_},
+                {"reached", reached_}, {"reaches", reaches_},      {"open", open_}}
+        .dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      for (const auto& [name, s] : json.at("seen").items())
+        seen_[name] = {s.at(0).get<std::int64_t>(), s.at(1).get<std::int64_t>(), s.at(2).get<std::int64_t>(),
+                       s.at(3).get<bool>()};
+      for (const Json& o : json.at("optimizers"))
+        optimizers_.push_back({o.at(0).get<std::int64_t>(), o.at(1).get<std::int64_t>()});
+      order_ = json.at("order").get<std::map<std::string, std::int64_t>>();
+      without_ = json.at("without").get<std::set<std::string>>();
+      before_ = json.at("before").get<std::set<std::string>>();
+      complete_ = json.at("complete");
+      reached_ = json.at("reached");
+      reaches_ = json.at("reaches");
+      open_ = json.at("open").get<std::map<std::string, std::string>>();
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Seen {  // of a gradient's or a weight's tensor
+    std::int64_t rows = 0, last = -1, last_nonzero = -1;
+    bool all_zero = false;
+  };
+  struct Optimizer {
+    std::int64_t updates = 0, first_step = 0;
+  };
+  struct One {
+    std::string name;
+    std::int64_t updates = 0;
+    std::int64_t order = -1;  // place of its module in the forward pass, -1: not known to have run
+    bool all_zero = false;
+  };
+
+  [[nodiscard]] const Seen* SeenOf(const std::string& name) const {
+    const auto it = seen_.find(name);
+    return it == seen_.end() ? nullptr : &it->second;
+  }
+
+  void Judge(const StepView& view, Sink& sink) {
+    const ModelFacts facts = ModelFacts::Of(view.trial);
+    std::vector<One> none;
+    std::vector<One> zero;
+    std::int64_t first = INT64_MAX;  // places of the modules that have gradients
+    std::int64_t last = -1;
+    std::size_t held = 0;
+    for (const auto& [name, parameter] : facts.parameters()) {
+      if (!parameter.requires_grad || parameter.optimizer.empty()) continue;
+      const auto number = facts.OptimizerNumber(parameter.optimizer);
+      if (!number || *number >= optimizers_.size() || optimizers_[*number].updates == 0) continue;
+      const Optimizer& optimizer = optimizers_[*number];
+      ++held;
+      One one{name, optimizer.updates, -1, false};
+      if (const Result<query::TensorId> id = view.trial.FindTensor(name); id.ok()) {
+        const auto it = order_.find(view.trial.tensor(*id).module_path);
+        if (it != order_.end()) one.order = it->second;
+      }
+      const Seen* weight = SeenOf(name);
+      one.all_zero = weight != nullptr && weight->all_zero;
+      const Seen* gradient = SeenOf("gradient/" + name);
+      const bool any = gradient != nullptr && gradient->last >= optimizer.first_step;
+      const bool nonzero = gradient != nullptr && gradient->last_nonzero >= optimizer.first_step;
+      if (nonzero) {
+        if (one.order >= 0) {
+          first = std::min(first, one.order);
+          last = std::max(last, one.order);
+        }
+        continue;
+      }
+      if (any) {
+        // In nearly every update: gradients that come now and then belong to a part that rests.
+        if (!IsBiasName(name) && gradient->rows * 10 >= optimizer.updates * 9) zero.push_back(std::move(one));
+      } else if (reaches_ >= 2 && without_.contains(name) && before_.contains(name)) {
+        none.push_back(std::move(one));
+      }
+    }
+    JudgeNone(view, none, held, first, last, sink);
+    JudgeZero(view, zero, held, first, sink);
+  }
+
+  // A part that has run in front of all that gets gradients is cut off; one that has run between them may
+  // rest for a while; one that has not run rests.
+  void JudgeNone(const StepView& view, const std::vector<One>& none, std::size_t held, std::int64_t first,
+                 std::int64_t last, Sink& sink) {
+    std::vector<std::string> names;
+    const bool nothing = reaches_ >= 2 && reached_ == 0 && !none.empty() && last < 0;
+    for (const One& one : none) {
+      const bool front = one.order >= 0 && one.order < first && last >= 0;
+      const bool between = one.order >= 0 && one.order < last;
+      if ((nothing && one.updates >= limits_.fast) || (front && one.updates >= limits_.front) ||
+          (between && one.updates >= limits_.late) || (order_.empty() && one.updates >= 4 * limits_.late))
+        names.push_back(one.name);
+    }
+    if (names.empty()) return Heal("no_gradient", view, sink);
+    Finding finding = Found(view, "no_gradient", names, names.size() == held);
+    finding.what = nothing
+                       ? "the backward pass reaches no parameter of the model"
+                       : fmt::format("{} parameter{} of the optimizer never get{} a gradient", names.size(),
+                                     names.size() == 1 ? "" : "s", names.size() == 1 ? "s" : "");
+    finding.why = nothing
+                      ? "the loss does not depend on the model any more where backward() is called"
+                      : "their part of the model runs in front of parts that get gradients, and no gradient "
+                        "comes back to it: the graph is cut in between";
+    finding.remedy =
+        "look for detach(), .data, no_grad(), .item(), argmax or NumPy between these parameters and the "
+        "loss; "
+        "freeze with requires_grad_(False) what is not meant to be trained";
+    finding.causes = {"graph cut by detach(), .data or no_grad()",
+                      "an operation without a gradient (argmax, round)", "a loss made into a new tensor"};
+    sink.Report(std::move(finding));
+  }
+
+  void JudgeZero(const StepView& view, const std::vector<One>& zero, std::size_t held, std::int64_t first,
+                 Sink& sink) {
+    std::vector<std::string> names;
+    bool product = false;
+    for (const One& one : zero) product = product || (one.all_zero && one.updates >= limits_.fast);
+    for (const One& one : zero) {
+      const bool front = one.order >= 0 && one.order < first && first != INT64_MAX;
+      if ((product && one.all_zero && one.updates >= limits_.fast) || (front && one.updates >= limits_.late))
+        names.push_back(one.name);
+    }
+    if (names.empty()) return Heal("zero_gradient", view, sink);
+    Finding finding = Found(view, "zero_gradient", names, names.size() == held);
+    finding.what = fmt::format("the gradient of {} parameter{} is exactly zero in each update", names.size(),
+                               names.size() == 1 ? "" : "s");
+    finding.why =
+        product ? "these weights are all zero and so are their gradients: factors of a product that all "
+                  "start at zero stay there for ever"
+                : "what lies behind these weights passes nothing back";
+    finding.remedy = product ? "draw one of the factors at random (LoRA: A random, B zero)"
+                             : "look for dead or saturated units, or a factor of zero, behind these weights";
+    finding.causes = product
+                         ? std::vector<std::string>{"both factors of an adapter start at zero",
+                                                    "a branch whose input and output layers start at zero"}
+                         : std::vector<std::string>{"dead ReLUs behind these weights", "saturated units",
+                                                    "gradients that are lost in half precision"};
+    sink.Report(std::move(finding));
+  }
+
+  Finding Found(const StepView& view, const char* cause, const std::vector<std::string>& names, bool all) {
+    Finding finding = FindingAt(kName, kPage, cause, view.trial, format::kNoId, 0, view.rows.info);
+    finding.tensor = open_.try_emplace(cause, names.front()).first->second;
+    for (const std::string& name : names) {
+      if (name != finding.tensor) finding.other_tensors.push_back(name);
+    }
+    finding.severity = all ? Severity::kStop : Severity::kWarn;
+    finding.since_step = 0;
+    for (const Optimizer& optimizer : optimizers_) {
+      if (optimizer.updates > 0) finding.since_step = optimizer.first_step;
+    }
+    finding.evidence = {{"parameters", static_cast<double>(names.size())},
+                        {"reached", static_cast<double>(reached_)}};
+    finding.threshold = fmt::format("{} updates; {} for a part in front, {} for one in between (Luff)",
+                                    limits_.fast, limits_.front, limits_.late);
+    return finding;
+  }
+
+  void Heal(const std::string& cause, const StepView& view, Sink& sink) {
+    const auto it = open_.find(cause);
+    if (it == open_.end()) return;
+    sink.Heal(cause, it->second, view.rows.info.mode_step);
+    open_.erase(it);
+  }
+
+  const Limits limits_;
+  std::map<std::string, Seen> seen_;           // by tensor
+  std::vector<Seen*> of_id_;                   // into seen_, by tensor id
+  std::vector<Optimizer> optimizers_;          // by number
+  std::map<std::string, std::int64_t> order_;  // module -> place among those that ran
+  std::set<std::string> without_, before_;     // of the last two events
+  bool complete_ = true;
+  std::int64_t reached_ = -1, reaches_ = 0;
+  std::map<std::string, std::string> open_;  // cause -> tensor
+};
+
+}  // namespace
+
+RuleSpec NoGradientSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.aliases = {"AdapterNotTraining"};
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
+  spec.parameters = {
+      {"fast", "5", "5", "updates before a fact that cannot change by itself is told"},
+      {"front", "16", "16", "updates without a gradient of a part that runs in front of all that have one"},
+      {"late", "48", "48", "updates without a gradient of a part in between; a part may rest for 30"},
+  };
+  spec.needs = [](const Parameters&) {
+    Need outputs;
+    outputs.collection = "module_calls";
+    outputs.roles = {Role::kOutput};
+    outputs.forms = Bit(Form::kShape);
+    outputs.save_interval = 1024;
+    outputs.first_steps = 3;
+    Need gradients;
+    gradients.collection = "gradients";
+    gradients.roles = {Role::kGradient};
+    gradients.forms = Bit(Form::kSummary);
+    Need weights;
+    weights.collection = "weights";
+    weights.roles = {Role::kWeight};
+    weights.forms = Bit(Form::kSummary);
+    return std::vector<Need>{outputs, gradients, weights};
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.fast, ParseInt(TextOf(parameters, "fast")));
+    LUFF_ASSIGN_OR_RETURN(limits.front, ParseInt(TextOf(parameters, "front")));
+    LUFF_ASSIGN_OR_RETURN(limits.late, ParseInt(TextOf(parameters, "late")));
+    if (limits.fast < 2 || limits.front < limits.fast || limits.late < limits.front)
+      return InvalidArgument("'fast', 'front' and 'late' must be at least 2 and ascend");
+    return std::unique_ptr<Rule>(new NoGradient(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/builtin/similar_across_runs.h"
+#include "rules/select.h"
+
+/// SimilarAcrossRuns: docs/rules/similar_across_runs.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "SimilarAcrossRuns";
+constexpr const char* kPage = "docs/rules/similar_across_runs.md";
+
+// numpy.allclose of two numbers, NaN equal to nothing.
+bool Close(double a, double b, const Tolerance& tolerance) noexcept {
+  if (a == b) return true;
+  return std::isfinite(a) && std::isfinite(b) &&
+         std::abs(a - b) <= tolerance.atol + tolerance.rtol * std::abs(b);
+}
+
+class SimilarAcrossRuns final : public Rule {
+ public:
+  SimilarAcrossRuns(TensorSelector selector, Others others, const Tolerance& tolerance, bool by_mode)
+      : selector_(std::move(selector)),
+        others_(std::move(others)),
+        tolerance_(tolerance),
+        by_mode_(by_mode),
+        told_(others_.size(), false) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.superseded) return;
+    const query::Mode mode = by_mode_ ? view.rows.info.mode : query::Mode::kGlobal;
+    const std::int64_t step = by_mode_ ? view.rows.info.mode_step : view.rows.info.global_step;
+    for (std::size_t n = 0; n < others_.size(); ++n) {
+      const query::Trial& other = *others_[n];
+      std::vector<std::string> differ;
+      std::string first;
+      for (const auto& entry : view.rows.scalars) {
+        if (!selector_.Selects(view.trial, entry.tensor)) continue;
+        const std::string& name = view.trial.tensor(entry.tensor).name;
+        const auto id = other.FindTensor(name);
+        if (!id.ok()) continue;
+        const auto values = other.Scalars(*id, mode, entry.worker);
+        if (!values.ok()) continue;
+        for (const query::ScalarAt& at : values.value()) {
+          if ((by_mode_ ? at.mode_step : at.global_step) != step) continue;
+          if (!Close(entry.value, at.value, tolerance_)) {
+            if (first.empty()) first = fmt::format("{:.8g} here, {:.8g} there", entry.value, at.value);
+            differ.push_back(name);
+          }
+          break;
+        }
+      }
+      for (const auto& entry : view.rows.summaries) {
+        if (!selector_.Selects(view.trial, entry.tensor)) continue;
+        const std::string& name = view.trial.tensor(entry.tensor).name;
+        const auto id = other.FindTensor(name);
+        if (!id.ok()) continue;
+        const std::string how = Compare(view, entry, other, *id, step, mode);
+        if (how.empty()) continue;
+        if (first.empty()) first = how;
+        differ.push_back(name);
+      }
+      if (differ.empty()) continue;
+      Tell(view, n, std::move(differ), first, sink);
+    }
+  }
+
+  [[nodiscard]] std::string SaveState() const override { return Json(told_).dump(); }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const auto told = Json::parse(text).get<std::vector<bool>>();
+      if (told.size() != told_.size()) return Corruption("another number of runs");
+      told_ = told;
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  // "" if they are alike, or cannot be compared; else how they differ.
+  [[nodiscard]] std::string Compare(const StepView& view, const query::Trial::SummaryEntry& entry,
+                                    const query::Trial& other, query::TensorId id, std::int64_t step,
+                                    query::Mode mode) const {
+    const auto here =
+        view.trial.ReadValue(entry.tensor, view.rows.info.global_step, query::Mode::kGlobal, entry.worker);
+    const auto there = other.ReadValue(id, step, mode, entry.worker);
+    if (here.ok() && there.ok()) {
+      if (here->shape != there->shape)
+        return fmt::format("shape ({}) here, ({}) there", fmt::join(here->shape, ", "),
+                           fmt::join(there->shape, ", "));
+      const std::vector<double> a = Numbers(here.value());
+      const std::vector<double> b = Numbers(there.value());
+      std::size_t count = 0;
+      double most = 0;
+      for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+        if (Close(a[i], b[i], tolerance_)) continue;
+        ++count;
+        const double gap = std::abs(a[i] - b[i]);
+        most = std::isfinite(gap) ? std::max(most, gap) : most;
+      }
+      if (count == 0) return "";
+      return fmt::format("{} of {} elements differ, by up to {:.4g}", count, a.size(), most);
+    }
+    // Without values the summaries tell: what differs in them differs.
+    const auto summary = other.ReadSummary(id, step, mode, entry.worker);
+    if (!summary.ok()) return "";
+    const Summary& a = entry.summary;
+    const Summary& b = *summary;
+    if (a.count != b.count) return fmt::format("{} elements here, {} there", a.count, b.count);
+    const bool alike = a.nan_count == b.nan_count && a.inf_count == b.inf_count &&
+                       std::abs(a.sum - b.sum) <= static_cast<double>(a.count) * tolerance_.atol +
+                                                      tolerance_.rtol * std::max(a.abs_sum, b.abs_sum) &&
+                       Close(a.sum_sq, b.sum_sq, {2 * tolerance_.rtol, tolerance_.atol});
+    return alike ? "" : fmt::format("sum {:.8g} here, {:.8g} there", a.sum, b.sum);
+  }
+
+  static std::vector<double> Numbers(const query::Value& value) {
+    const std::size_t size = DTypeSize(value.dtype);
+    std::vector<double> numbers(size == 0 ? 0 : value.bytes.size() / size);
+    ToFloat64(value.dtype, value.bytes.data(), numbers.size(), numbers.data());
+    return numbers;
+  }
+
+  void Tell(const StepView& view, std::size_t n, std::vector<std::string> differ, const std::string& how,
+            Sink& sink) {
+    // The first step at which they differ is what matters; later ones follow from it.
+    if (!by_mode_ || !told_[n]) {
+      const std::string cause = others_.size() == 1 ? "differs" : fmt::format("differs_{}", n + 1);
+      Finding finding = FindingAt(kName, kPage, cause.c_str(), view.trial, format::kNoId, 0, view.rows.info);
+      finding.tensor = by_mode_ ? differ.front() : "";
+      finding.evidence = {{"tensors", static_cast<double>(differ.size())}};
+      finding.what =
+          fmt::format("{} {} from the other run at {} step {}", differ.front(),
+                      differ.size() == 1 ? "differs" : fmt::format("and {} more differ", differ.size() - 1),
+                      finding.mode, view.rows.info.mode_step);
+      finding.why = how;
+      finding.other_tensors.assign(differ.begin() + (by_mode_ ? 1 : 0), differ.end());
+      finding.remedy =
+          "compare seeds, order of the data, versions and settings of the two runs up to this step";
+      finding.causes = {"another seed or order of the data", "other settings or code",
+                        "operations that are not exact"};
+      finding.threshold = fmt::format("allclose with rtol {:g}, atol {:g}", tolerance_.rtol, tolerance_.atol);
+      sink.Report(std::move(finding));
+    }
+    told_[n] = true;
+  }
+
+  TensorSelector selector_;
+  Others others_;
+  const Tolerance tolerance_;
+  const bool by_mode_;
+  std::vector<bool> told_;
+};
+
+/// Without the name of another run: nothing to compare.
+class Silent final : public Rule {
+ public:
+  void OnStep(const StepView&, Sink&) override {}
+  [[nodiscard]] std::string SaveState() const override { return "{}"; }
+  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> MakeSimilarAcrossRuns(TensorSelector selector, Others others,
+                                            const Tolerance& tolerance, bool by_mode) {
+  return std::make_unique<SimilarAcrossRuns>(std::move(selector), std::move(others), tolerance, by_mode);
+}
+
+RuleSpec SimilarAcrossRunsSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.version = 1;
+  spec.page = kPage;
+  spec.summary = "tensors that differ from those of another run at the same step";
+  spec.parameters = {
+      {"other_trials", "None", "None", "run directories to compare with; `luff check --other RUN` names one"},
+      {"collection_names", "None", "None", "collections to compare (original; none of both: all tensors)"},
+      {"tensor_regex", "None", "None", "expressions on names of tensors to compare (original)"},
+      {"rtol", "1e-5", "1e-05", "relative tolerance, numpy's"},
+      {"atol", "1e-8", "1e-08", "absolute tolerance, numpy's"},
+  };
+  spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
+    if (!HasParameter(parameters, "other_trials")) return {};
+    const Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
+    return selector.ok() ? selector->NeedsOf("similar_across_runs",
+                                             Bit(format::Form::kSummary) | Bit(format::Form::kRaw))
+                         : std::vector<Need>{};
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, true));
+    Tolerance tolerance;
+    LUFF_ASSIGN_OR_RETURN(tolerance.rtol, ParseDouble(TextOf(parameters, "rtol")));
+    LUFF_ASSIGN_OR_RETURN(tolerance.atol, ParseDouble(TextOf(parameters, "atol")));
+    if (!(tolerance.rtol >= 0) || !(tolerance.atol >= 0))
+      return InvalidArgument("'rtol' and 'atol' must be 0 or more");
+    if (!HasParameter(parameters, "other_trials")) return std::unique_ptr<Rule>(new Silent());
+    Others others;
+    for (const std::string& path : ParseList(TextOf(parameters, "other_trials"))) {
+      LUFF_ASSIGN_OR_RETURN(std::unique_ptr<query::Trial> other, query::Trial::Open(path));
+      others.push_back(std::move(other));
+    }
+    return MakeSimilarAcrossRuns(std::move(selector), std::move(others), tolerance, !IsOriginal(parameters));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules
