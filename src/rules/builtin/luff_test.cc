@@ -179,14 +179,11 @@ FakeTrial Unchanged(Gradient gradient_of_a, bool clear_without_update = false) {
   return trial;
 }
 
-TEST(UnchangedTensor, TellsTheCause) {
+TEST(UnchangedTensor, GradientsThatChangeNothing_AreTold_OtherCausesAreOtherRules) {
   EXPECT_EQ(FindingsOf(Unchanged(Gradient::kNormal), "UnchangedTensor").at(0).cause, "unchanged");
-  EXPECT_EQ(FindingsOf(Unchanged(Gradient::kZero), "UnchangedTensor").at(0).cause, "zero_gradient");
-  EXPECT_EQ(FindingsOf(Unchanged(Gradient::kNone), "UnchangedTensor").at(0).cause, "no_gradient");
-  const auto skipped = FindingsOf(Unchanged(Gradient::kNormal, true), "UnchangedTensor");
-  ASSERT_EQ(skipped.size(), 1U);
-  EXPECT_EQ(skipped[0].cause, "update_skipped");
-  EXPECT_EQ(skipped[0].severity, Severity::kStop);
+  EXPECT_TRUE(FindingsOf(Unchanged(Gradient::kZero), "UnchangedTensor").empty());          // NoGradient
+  EXPECT_TRUE(FindingsOf(Unchanged(Gradient::kNone), "UnchangedTensor").empty());          // NoGradient
+  EXPECT_TRUE(FindingsOf(Unchanged(Gradient::kNormal, true), "UnchangedTensor").empty());  // StepSkipped
 }
 
 TEST(UnchangedTensor, FrozenWeightsAndALearningRateOfZero_AreSilent) {
