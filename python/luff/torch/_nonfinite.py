@@ -316,15 +316,16 @@ class _Walk:
     def _made(self, node: Any, forward: bool, reason: str = "", count: int = 0) -> Producer:
         if not reason:
             reason, count = reason_of(operator_of(node), self.get(node))
-        module = self._module(node)
+        operator = operator_of(node)
+        if not reason:
+            known = any(isinstance(value, torch.Tensor) for value in self.saved[node].values())
+            reason = (
+                "its arguments are finite, its result is not"
+                if known
+                else f"made by {operator} or by what comes before it"
+            )
         phase = "forward" if forward or self._owns_weights(node) else "loss"
-        return Producer(
-            phase,
-            operator_of(node),
-            reason or "its arguments are finite, its result is not",
-            count,
-            module=module,
-        )
+        return Producer(phase, operator, reason, count, module=self._module(node))
 
     @staticmethod
     def _owns_weights(node: Any) -> bool:

@@ -188,7 +188,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.modules:
             module = self.modules[-1]
             name = self._names.module(module)
-            found["module"] = name[0] if name else type(module).__name__
+            kind = type(module).__name__
+            found["module"] = f"{name[0]} ({kind})" if name and name[0] else kind
             if not any(True for _ in self.modules[0].parameters()):
                 found["phase"] = "loss"
         return found
