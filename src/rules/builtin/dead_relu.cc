@@ -67,12 +67,20 @@ class Original final : public Rule {
 
 // ---- Luff's own
 // ------------------------------------------------------------------------------------------------------ A
-// unit is dead when it gave no positive output in the last `window` captures. Born dead: it never gave one.
-// Most units born dead are a mistake of initialisation or of inputs; units that die later are a mistake only
-// when hardly any is left (a penalty on activations lets units die on purpose).
+// unit is dead when it gave no positive output in the last `window` captures. Born dead: it never gave one,
+// and no update has moved a weight far before its first capture. Most units born dead are a mistake of
+// initialisation or of inputs, and that is known after `born_captures`; units that die later are a mistake
+// only when hardly any is left (a penalty on activations lets units die on purpose). In a deep plain net all
+// samples look alike, and each unit is on or off for all of them: as many are always on as are always off.
+
+constexpr double kMovedFar =
+    0.5;  // a first update of half a weight's size can kill: no fact of initialisation
+constexpr double kOneSided = 0.4;  // share of units that more are born dead than are always on
 
 struct Limits {
+  std::int64_t interval = 8;
   std::int64_t window = 4;
+  std::int64_t born_captures = 3;
   std::int64_t values = 64;
   double born_share = 0.5;
   double died_share = 0.95;
@@ -84,6 +92,7 @@ class Luff final : public Rule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
+    if (!moved_known_) FirstMove(view);
     for (const auto& entry : view.rows.units) {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
       if (tensor.role != Role::kOutput || (tensor.module_type != "ReLU" && tensor.module_type != "ReLU6"))
@@ -95,43 +104,57 @@ class Luff final : public Rule {
         layer = {};
         layer.idle.assign(units, 0);
         layer.ever.assign(units, 0);
+        layer.always.assign(units, 1);
         layer.first_step = view.rows.info.mode_step;
       }
       ++layer.captures;
+      // The first steps are captured densely; a window of idleness is told by captures an interval apart.
+      const bool counts = layer.counted == 0 ||
+                          view.rows.info.mode_step >= layer.last_counted + limits_.interval ||
+                          view.rows.info.mode_step % limits_.interval == 0;
+      if (counts) {
+        ++layer.counted;
+        layer.last_counted = view.rows.info.mode_step;
+      }
       layer.values = std::min<std::uint64_t>(layer.values + entry.counts.values_per_unit, 1ULL << 60);
-      std::int64_t dead = 0;
-      std::int64_t born = 0;
+      Count count;
       for (std::size_t i = 0; i < units; ++i) {
         const bool all_zero =
             i < entry.counts.zero.size() && entry.counts.zero[i] == entry.counts.values_per_unit;
         if (!all_zero) {  // also when values are not finite: that is not death
           layer.idle[i] = 0;
           layer.ever[i] = 1;
-        } else {
+        } else if (counts) {
           layer.idle[i] = std::min<std::uint32_t>(layer.idle[i] + 1, 1U << 30);
         }
-        if (layer.idle[i] < limits_.window) continue;
-        ++dead;
-        born += layer.ever[i] == 0 ? 1 : 0;
+        if (entry.counts.positive[i] != entry.counts.values_per_unit) layer.always[i] = 0;
+        count.born += layer.ever[i] == 0 ? 1 : 0;
+        count.always += layer.always[i] != 0 ? 1 : 0;
+        count.dead += layer.ever[i] == 0 || layer.idle[i] >= limits_.window ? 1 : 0;
       }
-      if (layer.captures < limits_.window || layer.values < static_cast<std::uint64_t>(limits_.values))
-        continue;
-      Judge(view, entry, layer, dead, born, sink);
+      if (layer.values < static_cast<std::uint64_t>(limits_.values)) continue;
+      Judge(view, entry, layer, count, sink);
     }
   }
 
   [[nodiscard]] std::string SaveState() const override {
     Json json = Json::object();
     for (const auto& [name, layer] : layers_) {
-      json[name] = {layer.captures, layer.values, layer.first_step, layer.since,
-                    layer.open,     layer.idle,   layer.ever};
+      json[name] = {layer.captures, layer.values, layer.first_step, layer.since,   layer.open,
+                    layer.idle,     layer.ever,   layer.always,     layer.counted, layer.last_counted};
     }
+    json["\n"] = {moved_known_, moved_far_};
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     try {
       const Json json = Json::parse(text);
       for (const auto& [name, saved] : json.items()) {
+        if (name == "\n") {
+          moved_known_ = saved.at(0);
+          moved_far_ = saved.at(1);
+          continue;
+        }
         Layer& layer = layers_[name];
         layer.captures = saved.at(0);
         layer.values = saved.at(1);
@@ -140,6 +163,9 @@ class Luff final : public Rule {
         layer.open = saved.at(4);
         layer.idle = saved.at(5).get<std::vector<std::uint32_t>>();
         layer.ever = saved.at(6).get<std::vector<unsigned char>>();
+        layer.always = saved.at(7).get<std::vector<unsigned char>>();
+        layer.counted = saved.at(8);
+        layer.last_counted = saved.at(9);
       }
     } catch (const std::exception& error) {
       return Corruption(error.what());
@@ -153,13 +179,34 @@ class Luff final : public Rule {
     std::uint64_t values = 0;  // per unit, all captures together
     std::int64_t first_step = 0, since = -1;
     bool open = false;
-    std::vector<std::uint32_t> idle;  // captures in a row without a positive output
-    std::vector<unsigned char> ever;  // has given one
+    std::vector<std::uint32_t> idle;    // captures in a row without a positive output, an interval apart
+    std::vector<unsigned char> ever;    // has given one
+    std::vector<unsigned char> always;  // has given nothing else
+    std::int64_t counted = 0, last_counted = 0;
+  };
+  struct Count {
+    std::int64_t dead = 0, born = 0, always = 0;
   };
 
-  void Judge(const StepView& view, const query::Trial::UnitEntry& entry, Layer& layer, std::int64_t dead,
-             std::int64_t born, Sink& sink) {
+  // The first update that is measured: did it move some weight far?
+  void FirstMove(const StepView& view) {
+    for (const auto& entry : view.rows.forms) {
+      if (entry.row.form != Bit(Form::kDifference) || view.trial.tensor(entry.tensor).role != Role::kWeight ||
+          !(entry.row.values[5] > 0))
+        continue;
+      moved_known_ = true;
+      if (!(entry.row.values[1] <= kMovedFar * kMovedFar * entry.row.values[5])) moved_far_ = true;
+    }
+  }
+
+  void Judge(const StepView& view, const query::Trial::UnitEntry& entry, Layer& layer, const Count& count,
+             Sink& sink) {
     const double units = static_cast<double>(layer.idle.size());
+    const bool born_known = !moved_far_ && layer.captures >= limits_.born_captures &&
+                            static_cast<double>(count.born - count.always) >= kOneSided * units;
+    const std::int64_t born = born_known ? count.born : 0;
+    const bool window_passed = layer.counted >= limits_.window;
+    const std::int64_t dead = window_passed || born_known ? count.dead : 0;
     const double dead_share = static_cast<double>(dead) / units;
     const double born_share = static_cast<double>(born) / units;
     const bool all = dead_share >= limits_.died_share;
@@ -177,17 +224,21 @@ class Luff final : public Rule {
     finding.severity = all ? Severity::kStop : Severity::kWarn;
     finding.since_step = layer.since;
     finding.what = fmt::format("{} of the {} ReLU units behind {} are dead", dead, layer.idle.size(), name);
-    finding.why = fmt::format(
-        "they gave no positive output in the last {} captured batches{}; a dead unit has no gradient, so it "
-        "can "
-        "hardly come back",
-        limits_.window, born > 0 ? fmt::format(" ({} of them never did)", born) : "");
+    finding.why = born > 0 && born == dead
+                      ? fmt::format(
+                            "they never gave a positive output, from the start on ({} captured batches); "
+                            "a dead unit has no gradient, so it can hardly come back",
+                            layer.captures)
+                      : fmt::format(
+                            "they gave no positive output in the last {} captured batches{}; a dead unit "
+                            "has no gradient, so it can hardly come back",
+                            limits_.window, born > 0 ? fmt::format(" ({} of them never did)", born) : "");
     finding.remedy =
         "check the biases' initialisation and the scale of the inputs, lower the learning rate, or use "
         "LeakyReLU";
     finding.causes = born_share >= limits_.born_share
                          ? std::vector<std::string>{"biases far below zero", "inputs that are not normalised",
-                                                    "a first update that was far too large"}
+                                                    "weights of one sign"}
                          : std::vector<std::string>{"learning rate too high", "a batch with wild values",
                                                     "a penalty on activations that is too strong"};
     finding.evidence = {{"dead_share", dead_share}, {"born_dead_share", born_share}, {"units", units}};
@@ -198,6 +249,7 @@ class Luff final : public Rule {
 
   const Limits limits_;
   std::map<std::string, Layer> layers_;
+  bool moved_known_ = false, moved_far_ = false;
 };
 
 }  // namespace
@@ -205,7 +257,7 @@ class Luff final : public Rule {
 RuleSpec DeadReluSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 1;
+  spec.version = 2;  // 2: born dead is known after three captures
   spec.page = kPage;
   spec.summary = "units of a ReLU layer that never give a positive output";
   spec.parameters = {
@@ -217,6 +269,7 @@ RuleSpec DeadReluSpec() {
       {"threshold_layer", "50.0", "50.0", "percent of dead nodes (original)"},
       {"interval", "8", "1", "TRAIN steps between two captures"},
       {"window", "4", "4", "captures in a row without a positive output (Luff)"},
+      {"born_captures", "3", "3", "captures after which units that never fired count as born dead (Luff)"},
       {"values", "64", "64", "outputs of a unit before it is judged (Luff)"},
       {"born_share", "0.5", "0.5", "share of units that never gave a positive output (Luff)"},
       {"died_share", "0.95", "0.95", "share of units that give none any more (Luff)"},
@@ -236,7 +289,10 @@ RuleSpec DeadReluSpec() {
       need.forms = Bit(Form::kUnits);
       needs.push_back(need);
     }
-    for (Need& need : needs) need.save_interval = interval.ok() ? interval.value() : 1;
+    for (Need& need : needs) {
+      need.save_interval = interval.ok() ? interval.value() : 1;
+      if (!IsOriginal(parameters)) need.first_steps = 4;
+    }
     return needs;
   };
   spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
@@ -246,11 +302,13 @@ RuleSpec DeadReluSpec() {
     LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
     Limits limits;
     LUFF_ASSIGN_OR_RETURN(limits.window, ParseInt(TextOf(parameters, "window")));
+    limits.interval = interval;
+    LUFF_ASSIGN_OR_RETURN(limits.born_captures, ParseInt(TextOf(parameters, "born_captures")));
     LUFF_ASSIGN_OR_RETURN(limits.values, ParseInt(TextOf(parameters, "values")));
     LUFF_ASSIGN_OR_RETURN(limits.born_share, ParseDouble(TextOf(parameters, "born_share")));
     LUFF_ASSIGN_OR_RETURN(limits.died_share, ParseDouble(TextOf(parameters, "died_share")));
-    if (interval < 1 || limits.window < 1)
-      return InvalidArgument("'interval' and 'window' must be at least 1");
+    if (interval < 1 || limits.window < 1 || limits.born_captures < 1)
+      return InvalidArgument("'interval', 'window' and 'born_captures' must be at least 1");
     if (IsOriginal(parameters))
       return std::unique_ptr<Rule>(new Original(std::move(selector), inactivity, layer));
     return std::unique_ptr<Rule>(new Luff(limits));

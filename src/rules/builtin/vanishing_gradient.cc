@@ -58,10 +58,28 @@ class Original final : public Rule {
 // last 32 updates, and the loss has not fallen since its first values. A gradient that was not recorded is
 // not small.
 
+//
+// From the start on: the gradients of the first recorded updates fall geometrically from the last layer to
+// the first. With x = place of a layer and y = log of the mean |g| of its weights, the straight line fits
+// (correlation above `straight`) and falls by `ratio` over at least `layers` layers in each of the first
+// `first` updates; and the first layer has hardly moved, whatever the optimizer makes of its gradient (below
+// 1e-5 of its norm per update where changes are recorded). Small targets, a rest behind a batch norm, a gate
+// that starts at zero or a last layer that starts small make gradients small, but not smaller from layer to
+// layer.
+
 struct Limits {
   double ratio = 1e-4;
   std::int64_t updates = 56;
+  std::int64_t first = 4;
+  std::int64_t layers = 5;
+  double straight = 0.95;
 };
+
+constexpr double kStill = 1e-5;  // of a weight's norm per update
+
+bool IsLayer(const std::string& type) {
+  return type.ends_with("Linear") || (type.starts_with("Conv") && type.find("Norm") == std::string::npos);
+}
 
 class Luff final : public Rule {
  public:
@@ -71,10 +89,6 @@ class Luff final : public Rule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     tracker_.OnStep(view.trial, view.rows);
-    struct Seen {
-      query::TensorId tensor;
-      double size;
-    };
     std::vector<Seen> seen;
     double largest = 0;
     std::uint32_t worker = 0;
@@ -91,6 +105,7 @@ class Luff final : public Rule {
     }
     if (seen.size() < 2 || !(largest > 0)) return;
     ++updates_;
+    if (FromTheStart(view, seen, worker, sink)) return;
     const Seen* smallest = nullptr;
     std::vector<std::string> others;
     for (const Seen& one : seen) {
@@ -150,7 +165,8 @@ class Luff final : public Rule {
     json["histories"] = std::move(histories);
     json["updates"] = updates_;
     json["open"] = open_;
-    return json.dump();
+    json["start"] = {falling_, said_, first_layer_moved_};
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     try {
@@ -162,6 +178,10 @@ class Luff final : public Rule {
       }
       updates_ = json.at("updates").get<std::int64_t>();
       open_ = json.at("open").get<std::string>();
+      const Json& start = json.at("start");
+      falling_ = start.at(0);
+      said_ = start.at(1);
+      first_layer_moved_ = start.at(2);
     } catch (const std::exception& error) {
       return Corruption(error.what());
     }
@@ -174,11 +194,98 @@ class Luff final : public Rule {
     std::int64_t count = 0;
     std::int64_t since = -1;
   };
+  struct Seen {
+    query::TensorId tensor;
+    double size;
+  };
+
+  // True once it has been said: the same is not said again by another name.
+  bool FromTheStart(const StepView& view, const std::vector<Seen>& seen, std::uint32_t worker, Sink& sink) {
+    if (said_) return true;
+    if (updates_ > limits_.first || falling_ + 1 < updates_) return false;
+    // Layers in the order in which the model has them, which is that of their numbers.
+    std::vector<std::pair<query::TensorId, double>> line;
+    for (const Seen& one : seen) {
+      if (one.size > 0 && IsLayer(view.trial.tensor(one.tensor).module_type))
+        line.emplace_back(one.tensor, std::log(one.size));
+    }
+    std::sort(line.begin(), line.end());
+    const double n = static_cast<double>(line.size());
+    if (n < static_cast<double>(limits_.layers)) return false;
+    double sum_y = 0;
+    for (const auto& [tensor, y] : line) sum_y += y;
+    const double mean_x = (n - 1) / 2;
+    const double mean_y = sum_y / n;
+    double xx = 0;
+    double xy = 0;
+    double yy = 0;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const double x = static_cast<double>(i) - mean_x;
+      const double y = line[i].second - mean_y;
+      xx += x * x;
+      xy += x * y;
+      yy += y * y;
+    }
+    if (!(xx > 0) || !(yy > 0)) return false;
+    const double correlation = xy / std::sqrt(xx * yy);
+    const double ratio = std::exp(-xy / xx * (n - 1));
+    const query::TensorInfo& first = view.trial.tensor(line.front().first);
+    const std::string weight = ParameterOfGradient(first.name);
+    for (const auto& entry : view.rows.forms) {
+      if (entry.row.form == Bit(format::Form::kDifference) && entry.worker == worker &&
+          view.trial.tensor(entry.tensor).name == weight && entry.row.values[5] > 0)
+        first_layer_moved_ =
+            std::max(first_layer_moved_, std::sqrt(entry.row.values[1] / entry.row.values[5]));
+    }
+    if (!(correlation >= limits_.straight) || !(ratio < limits_.ratio) || first_layer_moved_ >= kStill)
+      return false;
+    ++falling_;
+    if (falling_ < limits_.first) return false;
+    said_ = true;
+    Finding finding =
+        FindingAt(kName, kPage, "start", view.trial, line.front().first, worker, view.rows.info);
+    for (std::size_t i = 1; i + 1 < line.size(); ++i) {
+      if (line[i].second < line.back().second + std::log(1e-2))
+        finding.other_tensors.push_back(view.trial.tensor(line[i].first).name);
+    }
+    finding.severity = Severity::kStop;
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "the gradient vanishes on its way through {} layers: each passes on about {:.2g} of it, {:.1g} in "
+        "all",
+        line.size(), std::exp(-xy / xx), ratio);
+    finding.why =
+        "it is so from the start on: the first layers get next to nothing and learn next to nothing, "
+        "whatever "
+        "the last ones do";
+    finding.remedy =
+        "replace sigmoid or tanh by ReLU-like activations, add normalisation or residual connections, or "
+        "initialise for the activation in use";
+    finding.causes = {"saturating activations in a deep net", "initialisation too small"};
+    finding.evidence = {{"ratio", ratio},
+                        {"per_layer", std::exp(-xy / xx)},
+                        {"layers", n},
+                        {"correlation", correlation},
+                        {"first_layer_moves", first_layer_moved_}};
+    for (std::size_t i = 0; i < line.size() && i < 64; ++i)
+      finding.series.emplace_back(static_cast<std::int64_t>(i), std::exp(line[i].second));
+    finding.threshold = fmt::format(
+        "a straight line (correlation {:g}) over {} layers or more that falls below {:g}, in each of the "
+        "first "
+        "{} updates (Luff)",
+        limits_.straight, limits_.layers, limits_.ratio, limits_.first);
+    sink.Report(std::move(finding));
+    return true;
+  }
+
   const Limits limits_;
   LossTracker tracker_;
   std::map<std::string, History> histories_;
   std::int64_t updates_ = 0;
   std::string open_;
+  std::int64_t falling_ = 0;  // first updates whose gradients fall from layer to layer
+  bool said_ = false;
+  double first_layer_moved_ = 0;
 };
 
 }  // namespace
@@ -186,14 +293,17 @@ class Luff final : public Rule {
 RuleSpec VanishingGradientSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 1;
+  spec.version = 2;  // 2: cause "start"
   spec.page = kPage;
   spec.summary =
       "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
   spec.parameters = {
       {"threshold", "1e-7", "0.0000001", "mean absolute value (original)"},
       {"ratio", "1e-4", "1e-4", "mean |g| of a layer over the largest of the step (Luff)"},
-      {"updates", "56", "56", "recorded updates before anything is said (Luff)"},
+      {"updates", "56", "56", "recorded updates before anything is said that is no fact of the start (Luff)"},
+      {"first", "4", "4", "first updates that all show a fall from layer to layer (Luff)"},
+      {"layers", "5", "5", "layers of which it can be said (Luff)"},
+      {"straight", "0.95", "0.95", "correlation of place and log of the gradient (Luff)"},
   };
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     return {};
@@ -203,6 +313,11 @@ RuleSpec VanishingGradientSpec() {
     Limits limits;
     LUFF_ASSIGN_OR_RETURN(limits.ratio, ParseDouble(TextOf(parameters, "ratio")));
     LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
+    LUFF_ASSIGN_OR_RETURN(limits.first, ParseInt(TextOf(parameters, "first")));
+    LUFF_ASSIGN_OR_RETURN(limits.layers, ParseInt(TextOf(parameters, "layers")));
+    LUFF_ASSIGN_OR_RETURN(limits.straight, ParseDouble(TextOf(parameters, "straight")));
+    if (limits.first < 1 || limits.layers < 3)
+      return InvalidArgument("'first' must be at least 1 and 'layers' 3");
     if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(threshold));
     return std::unique_ptr<Rule>(new Luff(limits));
   };

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/first_updates.h"
 #include "rules/loss_tracker.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
@@ -74,7 +75,13 @@ class Original final : public Rule {
 // in a row while the loss does not improve or has become worse than its best. Too small: r / u of every
 // trainable weight below small for at least 48 updates and 2 % of all so far, while the loss is no longer
 // falling. Overwritten: sqrt(sum |W_s - W_p|^2 / sum |W_p|^2) over all weights > overwritten in one interval,
-// and `settle` updates later the loss is not below its level at the beginning of that interval.
+// and `settle` updates later the loss is not below its level at the beginning of that interval. Thrown: in
+// the first updates one of them moved all weights together by more than their own size, and two losses in a
+// row are `loss_factor` times the largest of the first two. Hopeless: in each of the first `first` updates no
+// weight moved by 1e-5 of its size, the learning rate is constant and no scheduler is there to raise it, and,
+// at best
+// (|gradient| |change|, summed over the weights), the update has lowered the loss by less than `progress` of
+// it.
 
 struct Limits {
   double large = 1.0;
@@ -87,18 +94,19 @@ struct Limits {
 
 class Luff final : public Rule {
  public:
-  explicit Luff(const Limits& limits) : limits_(limits) {}
+  Luff(const Limits& limits, const FirstUpdates::Limits& first) : limits_(limits), first_(first) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     FollowLoss(tracker_.OnStep(view.trial, view.rows));
+    first_.OnStep(view);
     for (const auto& entry : view.rows.summaries) {
       if (view.trial.tensor(entry.tensor).role == Role::kGradient && entry.summary.abs_sum > 0) {
         with_gradient_[ParameterOfGradient(view.trial.tensor(entry.tensor).name)] = info.update;
       }
     }
-    Move move;
+    WeightMove move;
     bool any = false;
     bool all_small = true;
     double largest = 0;
@@ -126,7 +134,7 @@ class Luff final : public Rule {
       if (weight.large_rows >= limits_.rows) Large(view, entry, weight, ratio, sink);
       any = true;
       const double per_update = ratio / static_cast<double>(updates);
-      all_small = all_small && per_update < limits_.small;
+      all_small = all_small && per_update < (first_.said_small() ? FirstUpdates::kStill : limits_.small);
       if (per_update > largest) largest = per_update;
       if (lead.empty()) {
         lead = name;
@@ -136,6 +144,8 @@ class Luff final : public Rule {
     }
     if (any) Small(view, all_small, largest, lead, std::move(others), sink);
     Overwritten(view, move, sink);
+    const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
+    if (first_.Judge(view, move, loss, kPage, &open_small_, sink)) small_since_step_ = 0;
   }
 
   [[nodiscard]] std::string SaveState() const override {
@@ -149,6 +159,7 @@ class Luff final : public Rule {
     json["open"] = open_small_;
     json["level"] = {level_, level_step_, recent_};
     const Leap& l = leap_;
+    first_.Save(&json["start"]);
     json["leap"] = {l.update, l.step, l.since, l.level, l.ratio, l.worker, l.tensor, l.largest};
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
@@ -168,6 +179,7 @@ class Luff final : public Rule {
       level_ = level.at(0).is_null() ? std::nan("") : level.at(0).get<double>();
       level_step_ = level.at(1);
       recent_ = level.at(2).get<std::deque<double>>();
+      first_.Load(json.at("start"));
       const Json& leap = json.at("leap");
       leap_ = {leap.at(0),
                leap.at(1),
@@ -188,29 +200,6 @@ class Luff final : public Rule {
     std::int64_t last_update = -1;
     std::int64_t large_rows = 0;
     std::int64_t since = -1;
-  };
-
-  // All weights of one worker over one interval.
-  struct Move {
-    double moved_sq = 0, before_sq = 0, largest = 0;
-    std::uint32_t worker = 0;
-    std::string tensor;  // that moved most, beside its size
-    bool any = false;
-
-    void Add(const query::Trial::FormEntry& entry, const std::string& name) {
-      const double moved = entry.row.values[1];
-      const double before = entry.row.values[5];
-      if (!std::isfinite(moved) || !std::isfinite(before)) return;
-      if (!any) worker = entry.worker;
-      any = true;
-      if (entry.worker != worker) return;
-      moved_sq += moved;
-      before_sq += before;
-      if (before > 0 && moved / before > largest) {
-        largest = moved / before;
-        tensor = name;
-      }
-    }
   };
 
   // A move far beyond the weights' size, and what the loss was before it.
@@ -238,7 +227,7 @@ class Luff final : public Rule {
     return sum / static_cast<double>(recent_.size());
   }
 
-  void Overwritten(const StepView& view, const Move& move, Sink& sink) {
+  void Overwritten(const StepView& view, const WeightMove& move, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
     if (tracker_.series().size() != 1 || recent_.empty()) {
       leap_.update = -1;
@@ -377,6 +366,7 @@ class Luff final : public Rule {
   double level_ = std::nan("");  // of the loss at the last capture; before one, its first value
   std::int64_t level_step_ = 0;  // that capture
   Leap leap_;
+  FirstUpdates first_;
 };
 
 }  // namespace
@@ -384,7 +374,8 @@ class Luff final : public Rule {
 RuleSpec WeightUpdateRatioSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 2;  // 2: cause "overwritten"
+  spec.version = 3;  // 3: causes "thrown" and "small" from the first updates
+  spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.page = kPage;
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.parameters = {
@@ -403,6 +394,12 @@ RuleSpec WeightUpdateRatioSpec() {
        "norm of the change of all weights over one interval beside their norm (Luff)"},
       {"settle", "32", "32",
        "updates after such a change until the loss has to be below its level again (Luff)"},
+      {"thrown", "1", "1",
+       "norm of the change of all weights beside their norm, in the first updates (Luff)"},
+      {"loss_factor", "5", "5", "two losses in a row beside the first two, after such a change (Luff)"},
+      {"progress", "1e-5", "1e-5",
+       "share of the loss that an update can at best take away, in the first updates (Luff)"},
+      {"first", "6", "6", "first updates that are measured (Luff)"},
   };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     const bool original = IsOriginal(parameters);
@@ -412,6 +409,7 @@ RuleSpec WeightUpdateRatioSpec() {
     need.roles = {Role::kWeight};
     need.forms = Bit(Form::kDifference);
     need.save_interval = interval.ok() ? std::max<std::int64_t>(1, interval.value()) : 1;
+    if (!original) need.first_steps = 8;
     return {need};
   };
   spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
@@ -431,9 +429,14 @@ RuleSpec WeightUpdateRatioSpec() {
     LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
     LUFF_ASSIGN_OR_RETURN(limits.overwritten, ParseDouble(TextOf(parameters, "overwritten")));
     LUFF_ASSIGN_OR_RETURN(limits.settle, ParseInt(TextOf(parameters, "settle")));
-    if (interval < 1) return InvalidArgument("'interval' must be at least 1");
+    FirstUpdates::Limits first;
+    LUFF_ASSIGN_OR_RETURN(first.thrown, ParseDouble(TextOf(parameters, "thrown")));
+    LUFF_ASSIGN_OR_RETURN(first.loss_factor, ParseDouble(TextOf(parameters, "loss_factor")));
+    LUFF_ASSIGN_OR_RETURN(first.progress, ParseDouble(TextOf(parameters, "progress")));
+    LUFF_ASSIGN_OR_RETURN(first.first, ParseInt(TextOf(parameters, "first")));
+    if (interval < 1 || first.first < 1) return InvalidArgument("'interval' and 'first' must be at least 1");
     if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(settings));
-    return std::unique_ptr<Rule>(new Luff(limits));
+    return std::unique_ptr<Rule>(new Luff(limits, first));
   };
   return spec;
 }

@@ -1,0 +1,341 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "luff/base/regex.h"
+#include "rules/builtin/builtin.h"
+#include "rules/loss_tracker.h"
+#include "rules/select.h"
+
+/// PoorWeightInitialization: docs/rules/poor_weight_initialization.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::Form;
+using format::Role;
+constexpr const char* kName = "PoorWeightInitialization";
+constexpr const char* kPage = "docs/rules/poor_weight_initialization.md";
+
+// ---- original: in the first `steps` steps, (1) variances of activation inputs differ by more than
+// `threshold` between layers, (2) the 5 % to 95 % range of some gradient is below `distribution_range`, (3)
+// the loss has not improved in `patience` steps. Any of them fires.
+
+struct OriginalSettings {
+  double threshold = 10, range = 0.001;
+  std::int64_t patience = 5, steps = 10;
+};
+
+// numpy.percentile, linear.
+double Percentile(std::vector<double>* values, double percent) {
+  std::sort(values->begin(), values->end());
+  const double place = percent / 100 * static_cast<double>(values->size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, values->size() - 1);
+  return (*values)[below] + (place - static_cast<double>(below)) * ((*values)[above] - (*values)[below]);
+}
+
+class Original final : public Rule {
+ public:
+  Original(Regex inputs, const OriginalSettings& settings)
+      : inputs_(std::move(inputs)),
+        settings_(settings) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.global_step >= settings_.steps) return;
+    Variances(view, sink);
+    Ranges(view, sink);
+    for (const LossValue& loss : LossesOf(view.trial, view.rows)) {
+      Best& best = losses_[view.trial.tensor(loss.tensor).name];
+      if (best.seen && !(loss.value < best.value)) {
+        ++best.without;
+      } else {
+        best = {true, loss.value, 0};
+      }
+      if (best.without < settings_.patience) continue;
+      Finding finding = FindingAt(kName, kPage, "loss", view.trial, loss.tensor, loss.worker, info);
+      finding.what = fmt::format("the loss has not improved in the last {} of the first steps", best.without);
+      finding.threshold = fmt::format("{} steps (original)", settings_.patience);
+      finding.evidence = {{"best", best.value}, {"loss", loss.value}};
+      Finish(std::move(finding), sink);
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    Json json = Json::object();
+    for (const auto& [name, best] : losses_) json[name] = {best.seen, best.value, best.without};
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      for (const auto& [name, best] : json.items()) {
+        losses_[name] = {best.at(0), best.at(1).is_number() ? best.at(1).get<double>() : std::nan(""),
+                         best.at(2)};
+      }
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  struct Best {
+    bool seen = false;
+    double value = 0;
+    std::int64_t without = 0;
+  };
+
+  static void Finish(Finding finding, Sink& sink) {
+    finding.why = "weights that start badly scaled learn late or never";
+    finding.remedy = "use the initialisation made for the activation (He for ReLU, Xavier for tanh)";
+    sink.Report(std::move(finding));
+  }
+
+  void Variances(const StepView& view, Sink& sink) {
+    double low = HUGE_VAL;
+    double high = -HUGE_VAL;
+    query::TensorId widest = format::kNoId;
+    std::uint32_t worker = 0;
+    for (const auto& entry : view.rows.summaries) {
+      if (!inputs_.Search(view.trial.tensor(entry.tensor).name)) continue;
+      const double variance = entry.summary.variance();
+      if (std::isnan(variance)) continue;
+      low = std::min(low, variance);
+      if (variance > high) {
+        high = variance;
+        widest = entry.tensor;
+        worker = entry.worker;
+      }
+    }
+    if (widest == format::kNoId || !(high > settings_.threshold * low)) return;
+    Finding finding = FindingAt(kName, kPage, "variance", view.trial, widest, worker, view.rows.info);
+    finding.what = fmt::format("variances of activation inputs lie between {:.3g} and {:.3g}", low, high);
+    finding.threshold = fmt::format("largest over smallest above {:g} (original)", settings_.threshold);
+    finding.evidence = {{"smallest", low}, {"largest", high}};
+    Finish(std::move(finding), sink);
+  }
+
+  void Ranges(const StepView& view, Sink& sink) {
+    double least = HUGE_VAL;
+    query::TensorId narrow = format::kNoId;
+    std::uint32_t worker = 0;
+    for (const auto& entry : view.rows.summaries) {
+      if (view.trial.tensor(entry.tensor).role != Role::kGradient) continue;
+      const Result<query::Value> read =
+          view.trial.ReadValue(entry.tensor, view.rows.info.global_step, query::Mode::kGlobal, entry.worker);
+      if (!read.ok()) continue;  // not saved at this step
+      const std::size_t size = DTypeSize(read.value().dtype);
+      std::vector<double> values(size == 0 ? 0 : read.value().bytes.size() / size);
+      if (values.empty()) continue;
+      ToFloat64(read.value().dtype, read.value().bytes.data(), values.size(), values.data());
+      if (!std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); })) continue;
+      const double high = Percentile(&values, 95);
+      const double range = high - Percentile(&values, 5);
+      if (range < least) {
+        least = range;
+        narrow = entry.tensor;
+        worker = entry.worker;
+      }
+    }
+    if (narrow == format::kNoId || !(least < settings_.range)) return;
+    Finding finding = FindingAt(kName, kPage, "gradient", view.trial, narrow, worker, view.rows.info);
+    finding.what = fmt::format("nine tenths of the values of {} lie within {:.3g}", finding.tensor, least);
+    finding.threshold = fmt::format("95th minus 5th percentile below {:g} (original)", settings_.range);
+    finding.evidence = {{"range", least}};
+    Finish(std::move(finding), sink);
+  }
+
+  Regex inputs_;
+  const OriginalSettings settings_;
+  std::map<std::string, Best> losses_;
+};
+
+// ---- Luff's own: the gain of a layer's weights, by which it multiplies the size of what it gets:
+// sqrt(mean(w^2) * inputs of a unit). 0.58 is PyTorch's default, 1.41 He's. Known at the first capture.
+
+struct Limits {
+  double one = 100;
+  double all = 10;
+  std::int64_t layers = 3;
+  std::int64_t captures = 4;
+};
+
+class Luff final : public Rule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain || done_) return;
+    for (const std::string& text : view.rows.event_json) {
+      if (text.find("\"load_state_dict\"") == std::string::npos) continue;
+      const Json json = Json::parse(text, nullptr, false);
+      const auto matched = json.is_object() ? json.find("matched") : json.end();
+      if (matched != json.end() && matched->is_number() && matched->get<double>() > 0) done_ = true;
+    }
+    if (info.update > 16) done_ = true;  // no longer a fact of the initialisation
+    std::vector<std::pair<double, query::TensorId>> gains;
+    std::uint32_t worker = 0;
+    for (const auto& entry : view.rows.units) {
+      if (view.trial.tensor(entry.tensor).role != Role::kWeight || entry.counts.axis == UnitAxis::kLast ||
+          entry.counts.sum.empty())
+        continue;
+      if (gains.empty()) worker = entry.worker;
+      if (entry.worker != worker) continue;
+      for (const auto& one : view.rows.summaries) {
+        if (one.tensor != entry.tensor || one.worker != entry.worker) continue;
+        if (one.summary.finite_count() != one.summary.count || one.summary.count == 0) break;
+        const double inputs = static_cast<double>(entry.counts.sum.size());
+        gains.emplace_back(std::sqrt(one.summary.sum_sq / static_cast<double>(one.summary.count) * inputs),
+                           entry.tensor);
+        break;
+      }
+    }
+    if (gains.empty() || done_) return;
+    if (captures_++ == 0) Judge(view, gains);
+    if (captures_ < limits_.captures || lead_.empty()) return;
+    done_ = true;
+    Finding finding = FindingAt(kName, kPage, "scale", view.trial, format::kNoId, worker, info);
+    finding.tensor = lead_;
+    finding.since_step = first_step_;
+    finding.other_tensors = others_;
+    finding.what =
+        others_.empty()
+            ? fmt::format("{} is initialised {:.2g} times too large", lead_, gain_ / 1.41)
+            : fmt::format("half of the layers multiply the size of what they get by {:.2g} and more", gain_);
+    finding.why =
+        "what a layer gets should leave it at about the same size; gains multiply from layer to layer, and "
+        "so do "
+        "gradients on their way back";
+    finding.remedy =
+        "use the initialisation made for the activation: a standard deviation of sqrt(2 / inputs) for ReLU, "
+        "sqrt(1 / inputs) for tanh";
+    finding.causes = {"standard deviation that does not depend on the number of inputs", "a wrong factor"};
+    finding.evidence = {{"gain", gain_}};
+    finding.threshold =
+        others_.empty() ? fmt::format("a gain above {:g} at the first capture (He: 1.41; Luff)", limits_.one)
+                        : fmt::format(
+                              "the median gain of {} layers or more above {:g} at the first capture, without "
+                              "normalisation (He: 1.41; Luff)",
+                              limits_.layers, limits_.all);
+    sink.Report(std::move(finding));
+  }
+
+  [[nodiscard]] std::string SaveState() const override {
+    return Json{captures_, done_, lead_, others_, gain_, first_step_}.dump(-1, ' ', false,
+                                                                           Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      const Json json = Json::parse(text);
+      captures_ = json.at(0);
+      done_ = json.at(1);
+      lead_ = json.at(2).get<std::string>();
+      others_ = json.at(3).get<std::vector<std::string>>();
+      gain_ = json.at(4);
+      first_step_ = json.at(5);
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
+
+ private:
+  void Judge(const StepView& view, std::vector<std::pair<double, query::TensorId>> gains) {
+    first_step_ = view.rows.info.mode_step;
+    std::sort(gains.rbegin(), gains.rend());
+    const double median = gains[gains.size() / 2].first;
+    const bool one = gains.front().first > limits_.one;
+    const bool all = gains.size() >= static_cast<std::size_t>(limits_.layers) && median > limits_.all &&
+                     view.trial.Document("model").find("Norm") == std::string::npos;
+    if (!one && !all) return;
+    lead_ = view.trial.tensor(gains.front().second).name;
+    gain_ = one ? gains.front().first : median;
+    const double bound = one ? limits_.one : limits_.all;
+    for (std::size_t i = 1; i < gains.size() && gains[i].first > bound; ++i)
+      others_.push_back(view.trial.tensor(gains[i].second).name);
+    if (others_.size() > 20) others_.resize(20);
+  }
+
+  const Limits limits_;
+  std::int64_t captures_ = 0, first_step_ = 0;
+  bool done_ = false;
+  std::string lead_;
+  std::vector<std::string> others_;
+  double gain_ = 0;
+};
+
+}  // namespace
+
+RuleSpec PoorWeightInitializationSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "weights that are initialised far too large";
+  spec.parameters = {
+      {"activation_inputs_regex", ".*relu_input", ".*relu_input", "activation inputs (original)"},
+      {"threshold", "10.0", "10.0", "largest over smallest variance of activation inputs (original)"},
+      {"distribution_range", "0.001", "0.001", "95th minus 5th percentile of a gradient (original)"},
+      {"patience", "5", "5", "steps without a better loss (original)"},
+      {"steps", "10", "10", "steps that are looked at (original)"},
+      {"one", "100", "100", "gain of one layer (Luff)"},
+      {"all", "10", "10", "median gain of all layers (Luff)"},
+      {"layers", "3", "3", "layers for a median (Luff)"},
+      {"captures", "4", "4",
+       "captures before it is said, so that what names the cause better speaks first (Luff)"},
+  };
+  spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
+    if (!IsOriginal(parameters)) {
+      Need need;  // the same as SymmetricUnits'
+      need.collection = "weight_rows";
+      need.roles = {Role::kWeight};
+      need.module_types = {"Linear", "Conv1d", "Conv2d", "Conv3d", "RNN"};
+      need.forms = Bit(Form::kUnits);
+      need.unit_axis = UnitAxis::kAllButFirst;
+      need.save_interval = 64;
+      need.first_steps = 4;
+      return {need};
+    }
+    const Result<std::int64_t> steps = ParseInt(TextOf(parameters, "steps"));
+    Need inputs;
+    inputs.collection = "relu_input";
+    inputs.include = {TextOf(parameters, "activation_inputs_regex")};
+    inputs.forms = Bit(Form::kSummary);
+    Need gradients;
+    gradients.collection = "gradient_values";
+    gradients.roles = {Role::kGradient};
+    gradients.forms = Bit(Form::kSummary) | Bit(Form::kRaw);
+    inputs.save_interval = gradients.save_interval = 1'000'000;
+    inputs.first_steps = gradients.first_steps = steps.ok() ? std::max<std::int64_t>(1, steps.value()) : 10;
+    return {inputs, gradients};
+  };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    OriginalSettings settings;
+    LUFF_ASSIGN_OR_RETURN(Regex inputs, Regex::Compile(TextOf(parameters, "activation_inputs_regex")));
+    LUFF_ASSIGN_OR_RETURN(settings.threshold, ParseDouble(TextOf(parameters, "threshold")));
+    LUFF_ASSIGN_OR_RETURN(settings.range, ParseDouble(TextOf(parameters, "distribution_range")));
+    LUFF_ASSIGN_OR_RETURN(settings.patience, ParseInt(TextOf(parameters, "patience")));
+    LUFF_ASSIGN_OR_RETURN(const double steps, ParseDouble(TextOf(parameters, "steps")));  // a float there
+    if (!(steps >= 0 && steps < 1e15)) return InvalidArgument("'steps' must be at least 0");
+    settings.steps = static_cast<std::int64_t>(steps);
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.one, ParseDouble(TextOf(parameters, "one")));
+    LUFF_ASSIGN_OR_RETURN(limits.all, ParseDouble(TextOf(parameters, "all")));
+    LUFF_ASSIGN_OR_RETURN(limits.layers, ParseInt(TextOf(parameters, "layers")));
+    LUFF_ASSIGN_OR_RETURN(limits.captures, ParseInt(TextOf(parameters, "captures")));
+    if (limits.layers < 1 || limits.captures < 1)
+      return InvalidArgument("'layers' and 'captures' must be at least 1");
+    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(inputs), settings));
+    return std::unique_ptr<Rule>(new Luff(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,92 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using format::Role;
+using testing::FakeTrial;
+using testing::FindingsOf;
+
+// Updates of one weight: norm before, norm after, length of the move.
+FakeTrial Shrinking(double factor, double move_factor, double loss_slope) {
+  FakeTrial trial;
+  double norm = 4;
+  for (int step = 0; step < 8; ++step) {
+    trial.Step().Loss(2.3 - loss_slope * step);
+    if (step > 0) {
+      const double before = norm;
+      norm *= factor;
+      trial.Difference("a.weight", 1, (before - norm) * move_factor, before, 4);
+    }
+    trial.Tensor("a.weight", Role::kWeight, {norm});
+    trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 0.1)
+        .Scalar("optimizer/SGD.group0.weight_decay", Role::kOptimizerSetting, 1);
+  }
+  return trial;
+}
+
+TEST(RegularizationDominates, UpdatesThatOnlyShrink_StopAfterFour) {
+  const auto findings = FindingsOf(Shrinking(0.9, 1, 0), "RegularizationDominates", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 4);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_NE(findings[0].why.find("weight decay 1"), std::string::npos);
+}
+
+TEST(RegularizationDominates, GradientsThatAreLonger_SlowDecay_AndLearning_AreSilent) {
+  for (const FakeTrial& trial : {Shrinking(0.9, 1.7, 0), Shrinking(0.9995, 1, 0), Shrinking(0.9, 1, 0.2)})
+    EXPECT_TRUE(FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff).empty());
+}
+
+// ---- the first updates, by WeightUpdateRatio
+
+FakeTrial First(double gradient, double change, double rate_growth, const char* document = "{}") {
+  FakeTrial trial;
+  trial.SetDocument("model", document);
+  for (int step = 0; step < 12; ++step) {
+    trial.Step().Loss(1.1);
+    trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 1e-6 * (1 + rate_growth * step));
+    trial.Tensor("gradient/a.weight", Role::kGradient, {gradient});
+    trial.Tensor("a.weight", Role::kWeight, {1});
+    if (step > 0) trial.Difference("a.weight", change, change, 1, 1);
+  }
+  return trial;
+}
+
+TEST(WeightUpdateRatio, UpdatesWithoutHope_WarnAfterSix) {
+  const auto findings = FindingsOf(First(0.5, 3e-7, 0), "WeightUpdateRatio", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "small");
+  EXPECT_EQ(findings[0].step, 6);
+}
+
+TEST(WeightUpdateRatio, WarmUp_AScheduler_LargeGradients_AndMovingWeights_AreSilent) {
+  EXPECT_TRUE(FindingsOf(First(0.5, 3e-7, 1), "WeightUpdateRatio", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(First(0.5, 3e-7, 0, R"({"schedulers": [{"type": "StepLR"}]})"), "WeightUpdateRatio",
+                         ParameterSet::kLuff)
+                  .empty());
+  EXPECT_TRUE(FindingsOf(First(500, 3e-7, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(First(0.01, 3e-5, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());
+}
+
+TEST(WeightUpdateRatio, WeightsThrownAwayAndALossThatLeavesItsLevel_Stop) {
+  for (const double peak : {400.0, 8.0}) {
+    FakeTrial trial;
+    for (int step = 0; step < 10; ++step) {
+      trial.Step().Loss(step < 3 ? 2.3 : peak).Tensor("a.weight", Role::kWeight, {1});
+      if (step > 0) trial.Difference("a.weight", 1, step == 3 ? 9.5 : 0.5, 1, 1);
+    }
+    const auto findings = FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff);
+    ASSERT_EQ(findings.size(), peak > 100 ? 1U : 0U);
+    if (peak < 100) continue;
+    EXPECT_EQ(findings[0].cause, "thrown");
+    EXPECT_EQ(findings[0].step, 4);
+  }
+}
+
+}  // namespace
+}  // namespace luff::rules

@@ -1,0 +1,79 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using format::Role;
+using testing::FakeTrial;
+using testing::FindingsOf;
+
+FakeTrial Rates(int steps, double (*rate)(int)) {
+  FakeTrial trial;
+  for (int step = 0; step < steps; ++step)
+    trial.Step().Loss(2.3).Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, rate(step));
+  return trial;
+}
+
+TEST(ScheduleCollapse, DecayPerBatch_IsForecast_AndStopsWhenItHasCome) {
+  const FakeTrial trial = Rates(100, [](int step) { return 0.05 * std::pow(0.8, step); });
+  const auto findings = FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 16);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_FALSE(findings[0].forecast);
+  FakeTrial early = Rates(30, [](int step) { return 0.05 * std::pow(0.8, step); });
+  const auto forecast = FindingsOf(early, "ScheduleCollapse", ParameterSet::kLuff);
+  ASSERT_EQ(forecast.size(), 1U);
+  EXPECT_TRUE(forecast[0].forecast);
+  EXPECT_EQ(forecast[0].lead_steps, 15);  // 0.8^31 is the first power below 1e-3
+}
+
+TEST(ScheduleCollapse, CosineWarmUpRestartAndSlowDecay_AreSilent) {
+  const FakeTrial cosine = Rates(400, [](int step) { return 0.5 * (1 + std::cos(3.14159265 * step / 400)); });
+  const FakeTrial warm_up = Rates(400, [](int step) { return step < 300 ? step / 300.0 : 1; });
+  const FakeTrial restart =
+      Rates(400, [](int step) { return 0.5001 * (1 + std::cos(3.14159265 * (step % 50) / 50)); });
+  const FakeTrial slow = Rates(400, [](int step) { return std::pow(0.99, step); });
+  for (const FakeTrial* trial : {&cosine, &warm_up, &restart, &slow})
+    EXPECT_TRUE(FindingsOf(*trial, "ScheduleCollapse", ParameterSet::kLuff).empty());
+}
+
+TEST(ScheduleCollapse, OneGroupOfTwo_IsSilent) {
+  FakeTrial trial;
+  for (int step = 0; step < 200; ++step) {
+    trial.Step()
+        .Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, step < 20 ? 1 : 0)
+        .Scalar("optimizer/SGD.group1.lr", Role::kOptimizerSetting, 1);
+  }
+  EXPECT_TRUE(FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff).empty());
+}
+
+// ---- clipping, which is told by settings, too
+
+FakeTrial Clips(double norm, double slope) {
+  FakeTrial trial;
+  for (int step = 0; step < 100; ++step) {
+    trial.Step().Loss(2.3 - slope * step + 0.001 * (step % 3));
+    trial.Scalar("clip/norm", Role::kOptimizerSetting, norm).Scalar("clip/limit", Role::kOptimizerSetting, 1);
+  }
+  return trial;
+}
+
+TEST(ClipSaturated, EveryStepCutByMuchAndNothingLearnt_Warns) {
+  const auto findings = FindingsOf(Clips(51, 0), "ClipSaturated", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 63);
+  EXPECT_EQ(findings[0].since_step, 0);
+}
+
+TEST(ClipSaturated, CutByLess_OrALossThatFalls_IsSilent) {
+  EXPECT_TRUE(FindingsOf(Clips(50, 0), "ClipSaturated", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(Clips(500, 0.02), "ClipSaturated", ParameterSet::kLuff).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

@@ -1,0 +1,65 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using format::Role;
+using testing::FakeTrial;
+using testing::FindingsOf;
+
+FakeTrial Deep(int layers, double factor, double move) {
+  FakeTrial trial;
+  for (int step = 0; step < 6; ++step) {
+    trial.Step().Loss(2.3);
+    for (int layer = 0; layer < layers; ++layer) {
+      const std::string name = "Net_" + std::to_string(layer) + ".weight";
+      trial.Define("gradient/" + name, Role::kGradient, "Linear");
+      trial.Tensor("gradient/" + name, Role::kGradient, {0.04 * std::pow(factor, layers - 1 - layer)});
+      if (step > 0) trial.Difference(name, move, move, 1, 1);
+    }
+  }
+  return trial;
+}
+
+TEST(VanishingGradient, FallFromLayerToLayer_IsKnownAtTheFourthUpdate) {
+  const auto findings = FindingsOf(Deep(10, 0.3, 1e-8), "VanishingGradient", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "start");
+  EXPECT_EQ(findings[0].step, 3);
+  EXPECT_EQ(findings[0].tensor, "gradient/Net_0.weight");
+}
+
+TEST(VanishingGradient, FewLayers_AMildFall_OrWeightsThatMove_AreSilentAtTheStart) {
+  EXPECT_TRUE(FindingsOf(Deep(4, 0.01, 1e-8), "VanishingGradient", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(Deep(10, 0.5, 1e-8), "VanishingGradient", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(Deep(10, 0.3, 1e-3), "VanishingGradient", ParameterSet::kLuff).empty());
+}
+
+TEST(DeadRelu, BornDead_IsKnownAtTheThirdCapture) {
+  FakeTrial trial;
+  trial.Step();  // outputs are seen from step 1 on
+  for (int step = 1; step < 4; ++step) trial.Step().Units("Net_relu_output_0", {0, 0, 30, 0}, 64);
+  const auto findings = FindingsOf(trial, "DeadRelu", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 3);
+}
+
+TEST(DeadRelu, AsManyAlwaysOn_OrAFirstUpdateThatMovedFar_IsNoFactOfTheStart) {
+  FakeTrial collapsed;
+  FakeTrial thrown;
+  collapsed.Step();
+  thrown.Step();
+  for (int step = 1; step < 6; ++step) {
+    collapsed.Step().Units("Net_relu_output_0", {0, 64, 0, 64}, 64);
+    thrown.Step().Difference("Net_0.weight", 1, 0.6, 1, 1).Units("Net_relu_output_0", {0, 0, 0, 0}, 64);
+  }
+  EXPECT_TRUE(FindingsOf(collapsed, "DeadRelu", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(thrown, "DeadRelu", ParameterSet::kLuff).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

@@ -1,0 +1,211 @@
+#include "rules/first_updates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/model_facts.h"
+
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::Form;
+using format::Role;
+
+bool HasScheduler(const query::Trial& trial) {
+  const Json json = Json::parse(trial.Document("model"), nullptr, false);
+  if (!json.is_object()) return false;
+  const auto it = json.find("schedulers");
+  return it != json.end() && it->is_array() && !it->empty();
+}
+
+Finding Begin(const char* cause, const char* page, const query::StepInfo& info) {
+  Finding finding;
+  finding.page = page;
+  finding.cause = cause;
+  finding.step = finding.last_step = info.mode_step;
+  finding.global_step = info.global_step;
+  finding.update = info.update;
+  finding.since_step = 0;
+  return finding;
+}
+
+}  // namespace
+
+void WeightMove::Add(const query::Trial::FormEntry& entry, const std::string& name) {
+  const double moved = entry.row.values[1];
+  const double before = entry.row.values[5];
+  if (!std::isfinite(moved) || !std::isfinite(before)) return;
+  if (!any) worker = entry.worker;
+  any = true;
+  if (entry.worker != worker) return;
+  moved_sq += moved;
+  before_sq += before;
+  if (before > 0 && moved / before > largest) {
+    largest = moved / before;
+    tensor = name;
+  }
+}
+
+double WeightMove::Ratio() const {
+  const double ratio = any && before_sq > 0 ? std::sqrt(moved_sq / before_sq) : 0;
+  return std::isfinite(ratio) ? ratio : 0;
+}
+
+void FirstUpdates::OnStep(const StepView& view) {
+  if (over_) return;
+  if (view.rows.info.update > kEarly) {
+    over_ = true;
+    gradients_.clear();
+    return;
+  }
+  for (const auto& entry : view.rows.scalars) {
+    const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+    if (tensor.role != Role::kOptimizerSetting || !tensor.name.ends_with(".lr")) continue;
+    const auto [known, fresh] = rates_.emplace(tensor.name, entry.value);
+    if (!fresh && known->second != entry.value) constant_ = false;
+    if (!(entry.value > 0)) constant_ = false;  // a warm-up that begins with nothing
+  }
+}
+
+bool FirstUpdates::Judge(const StepView& view, const WeightMove& move, double loss, const char* page,
+                         std::string* open_small, Sink& sink) {
+  if (over_) return false;
+  Thrown(view, move, loss, page, sink);
+  return Hopeless(view, loss, page, open_small, sink);
+}
+
+void FirstUpdates::Thrown(const StepView& view, const WeightMove& move, double loss, const char* page,
+                          Sink& sink) {
+  if (!std::isfinite(loss)) return;
+  if (losses_ < 2) reference_ = std::max(reference_, std::abs(loss));
+  ++losses_;
+  high_ = reference_ > 0 && loss > limits_.loss_factor * reference_ ? high_ + 1 : 0;
+  if (move.Ratio() > moved_) {
+    moved_ = move.Ratio();
+    tensor_ = move.tensor;
+    worker_ = move.worker;
+  }
+  if (said_ || high_ < 2 || moved_ <= limits_.thrown) return;
+  said_ = true;
+  Finding finding = Begin("thrown", page, view.rows.info);
+  finding.severity = Severity::kStop;
+  finding.tensor = tensor_;
+  finding.worker = worker_;
+  finding.what = fmt::format(
+      "the first updates throw the weights away: one moved them by {:.2g} times their own size, and the loss "
+      "is "
+      "{:.2g} times its first values",
+      moved_, loss / reference_);
+  finding.why = "what the initialisation gave is lost, and gradients grow with the weights";
+  finding.remedy = "lower the learning rate (by ten to a hundred), warm it up, or clip gradients";
+  finding.causes = {"learning rate far too high", "gradients of a bad batch or a bad initialisation"};
+  finding.evidence = {{"ratio", moved_}, {"loss", loss}, {"first_loss", reference_}};
+  for (const auto& [name, rate] : rates_) {
+    if (finding.evidence.size() < 8) finding.evidence.emplace_back(name, rate);
+  }
+  finding.threshold = fmt::format(
+      "a move of all weights above {:g} of their size, and two losses in a row above {:g} times the first "
+      "two, "
+      "within {} updates (Luff)",
+      limits_.thrown, limits_.loss_factor, kEarly);
+  sink.Report(std::move(finding));
+}
+
+// One update is measured at the step after it: its gradient was that of the step before.
+bool FirstUpdates::Hopeless(const StepView& view, double loss, const char* page, std::string* open_small,
+                            Sink& sink) {
+  double gain = 0;
+  double largest = 0;
+  bool any = false;
+  bool moved = false;
+  std::string lead;
+  std::uint32_t worker = 0;
+  for (const auto& entry : view.rows.forms) {
+    if (entry.row.form != Bit(Form::kDifference) || view.trial.tensor(entry.tensor).role != Role::kWeight ||
+        !(entry.row.values[5] > 0) || !std::isfinite(entry.row.values[1]))
+      continue;
+    const std::string& name = view.trial.tensor(entry.tensor).name;
+    const auto gradient = gradients_.find(name);
+    if (gradient == gradients_.end() || !(gradient->second > 0)) continue;
+    if (!any) {
+      worker = entry.worker;
+      lead = name;
+    }
+    if (entry.worker != worker) continue;
+    any = true;
+    moved = moved || entry.row.values[1] > 0;
+    gain += gradient->second * std::sqrt(entry.row.values[1]);
+    largest = std::max(largest, std::sqrt(entry.row.values[1] / entry.row.values[5]));
+  }
+  if (any && rows_ < limits_.first) {
+    ++rows_;
+    const double share = std::isfinite(loss) && loss != 0 ? gain / std::abs(loss) : 1;
+    best_ = std::max(best_, share);
+    hopeless_ += moved && largest < kStill && share < limits_.progress ? 1 : 0;
+  }
+  gradients_.clear();
+  if (rows_ < limits_.first) {
+    for (const auto& entry : view.rows.summaries) {
+      const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+      if (tensor.role == Role::kGradient && entry.summary.finite_count() == entry.summary.count)
+        gradients_.emplace(ParameterOfGradient(tensor.name), entry.summary.l2());
+    }
+    return false;
+  }
+  if (said_ || !any || hopeless_ < limits_.first || !constant_ || rates_.empty() || HasScheduler(view.trial))
+    return false;
+  said_ = said_small_ = true;
+  *open_small = lead;
+  Finding finding = Begin("small", page, view.rows.info);
+  finding.tensor = lead;
+  finding.worker = worker;
+  finding.what = fmt::format(
+      "updates are far too small: even if each lowered the loss as far as it could, that would be {:.1g} of "
+      "it",
+      best_);
+  finding.why = fmt::format(
+      "at this speed nothing is learnt in {:.0g} updates, and no warm-up or scheduler is there to change it",
+      1 / std::max(best_, 1e-30));
+  finding.remedy = "raise the learning rate (by a thousand and more)";
+  finding.causes = {"learning rate far too low", "gradients scaled down by mistake"};
+  finding.evidence = {{"share_of_loss_per_update", best_}, {"largest_relative_update", largest}};
+  for (const auto& [name, rate] : rates_) {
+    if (finding.evidence.size() < 8) finding.evidence.emplace_back(name, rate);
+  }
+  finding.threshold = fmt::format(
+      "in each of the first {} updates: |gradient| |change| below {:g} of the loss and every change below "
+      "{:g} of "
+      "the weight; a constant learning rate, no scheduler (Luff)",
+      limits_.first, limits_.progress, kStill);
+  sink.Report(std::move(finding));
+  return true;
+}
+
+void FirstUpdates::Save(Json* to) const {
+  *to = {losses_, reference_, high_, moved_, tensor_, worker_,     rates_,    constant_,
+         rows_,   hopeless_,  best_, over_,  said_,   said_small_, gradients_};
+}
+
+void FirstUpdates::Load(const Json& from) {
+  losses_ = from.at(0);
+  reference_ = from.at(1);
+  high_ = from.at(2);
+  moved_ = from.at(3);
+  tensor_ = from.at(4).get<std::string>();
+  worker_ = from.at(5);
+  rates_ = from.at(6).get<std::map<std::string, double>>();
+  constant_ = from.at(7);
+  rows_ = from.at(8);
+  hopeless_ = from.at(9);
+  best_ = from.at(10);
+  over_ = from.at(11);
+  said_ = from.at(12);
+  said_small_ = from.at(13);
+  gradients_ = from.at(14).get<std::map<std::string, double>>();
+}
+
+}  // namespace luff::rules
