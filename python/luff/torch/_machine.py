@@ -31,7 +31,7 @@ from luff.torch._modules import ModuleCapture
 from luff.torch._names import Names, unwrap
 from luff.torch._recorder import OptimizerRecord, Recorder
 from luff.torch._samples import Samples
-from luff.torch._step import MAX_EVENTS, MAX_WAITING, Step
+from luff.torch._step import MAX_EVENTS, MAX_WAITING, Step, resolved
 
 __all__ = ["Machine"]
 
@@ -77,6 +77,7 @@ class Machine:
         self._trains_in_eval: dict[int, Any] = {}
         self._last_mode = 0
         self._version: int | None = None
+        self._late = False  # events wait that were seen before the session was open
         self._blind = False  # updates happen that no hook sees (a compiled optimizer step)
 
     def optimizer_made(self, optimizer: Any) -> None:
@@ -165,15 +166,9 @@ class Machine:
         if session is None:
             return
         if step.events:
-            for kind, subject, argument in step.events:
-                if callable(subject):
-                    module = subject()
-                    found = None if module is None else self.found(module)
-                    subject = codes.NO_ID if found is None else found[1]
-                if callable(argument):
-                    argument = argument(session)
-                if argument is not None:
-                    session.event(kind, subject, argument)
+            events = resolved(step.events, session, self.found) if self._late else step.events
+            for kind, subject, argument in events:
+                session.event(kind, subject, argument)
             step.events.clear()
         if step.early:
             self.samples.flush(step)
@@ -247,6 +242,7 @@ class Machine:
     def _number_of(self, module: Any) -> Any:
         """Number of a called module; before the session is open a weak reference to it, resolved later."""
         if self.session is None or self.recorder is None:
+            self._late = True
             return weakref.ref(module)
         found = self.found(module)
         if found is None and self.recorder.stale:
@@ -541,6 +537,7 @@ class Machine:
             self.clock.advance(step.mode)
         if step.mode == _TRAIN:
             self.saved_hooks = False
+            self._late = self._late and session is None
             while self.waiting_evals and session is not None:
                 self._publish_waiting(session, self.waiting_evals.popleft())
             if session is not None and step.decided and session.stop_state():

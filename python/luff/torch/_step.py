@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from luff import _codes as codes
 from luff._codes import Mode
+from luff._hook import Session
 
-__all__ = ["MAX_EVENTS", "MAX_WAITING", "Step"]
+__all__ = ["MAX_EVENTS", "MAX_WAITING", "Step", "resolved"]
 
 MAX_EVENTS = 256  # of one step, while it is undecided
 MAX_WAITING = 1024  # scalars and evaluation steps that wait for a step to be published
@@ -42,3 +45,20 @@ class Step:
         self.sampled: dict[int, int] = {}  # id of a model: its tensors that were sampled
         self.sampled_losses: dict[str, int] = {}  # kind of loss: its calls
         self.early: list[Any] = []  # samples taken before the session was open
+
+
+def resolved(
+    events: list[tuple[int, Any, Any]], session: Session, find: Callable[[Any], Any]
+) -> list[tuple[int, int, int]]:
+    """Events seen before the session was open, with the numbers and hashes that could not be told then."""
+    found = []
+    for kind, subject, argument in events:
+        if callable(subject):
+            module = subject()
+            known = None if module is None else find(module)
+            subject = codes.NO_ID if known is None else known[1]
+        if callable(argument):
+            argument = argument(session)
+        if argument is not None:
+            found.append((kind, subject, argument))
+    return found
