@@ -196,8 +196,9 @@ class LossInputContract final : public Rule {
     }
   }
 
-  // Logits of a young model may lie in [0, 1] for a while: either the model's last module squashes, or many
-  // batches spread over the interval and never leave it.
+  // Logits of a young model may lie in [0, 1] for a while: either the model's last module squashes (of one
+  // that was only registered last some batches are asked for), or many batches spread over the interval and
+  // never leave it.
   bool Squashed(double low, double high, std::size_t count, Kind* kind) const {
     if (low < 0 || high > 1) kind->outside = true;
     if (kind->outside) return false;
@@ -205,8 +206,13 @@ class LossInputContract final : public Rule {
     kind->squashed_values += static_cast<std::int64_t>(count);
     kind->low = std::min(kind->low, low);
     kind->high = std::max(kind->high, high);
-    const std::string last = LastModuleType(modules_);
-    if (last == "Sigmoid" || last == "Softmax" || last == "Hardsigmoid") return true;
+    const ModelTail last = TailOf(modules_);
+    if (last.type == "Sigmoid" || last.type == "Softmax" || last.type == "Hardsigmoid") {
+      if (last.certain) return true;
+      if (kind->squashed_calls >= limits_.squashed_calls / 2 &&
+          kind->squashed_values >= limits_.squashed_values / 4)
+        return true;
+    }
     return kind->squashed_calls >= limits_.squashed_calls &&
            kind->squashed_values >= limits_.squashed_values && kind->low < 0.2 && kind->high > 0.8;
   }

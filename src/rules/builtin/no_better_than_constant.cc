@@ -280,19 +280,21 @@ class NoBetterThanConstant final : public Rule {
     if (evaluations.back().first != last_.mode_step) return;
     Gain training;
     for (const Gain& gain : kind->recent) training.Add(gain);
-    Gain pooled;
-    double best_before = -HUGE_VAL;
+    // Evaluations see the same samples again: adding them up makes no error smaller.
+    Gain last;
+    Gain before;
+    const std::size_t counted = static_cast<std::size_t>(limits_.evaluations);
     for (std::size_t i = 0; i < evaluations.size(); ++i) {
-      if (i + static_cast<std::size_t>(limits_.evaluations) >= evaluations.size())
-        pooled.Add(evaluations[i].second);
-      if (i + 1 < evaluations.size()) best_before = std::max(best_before, evaluations[i].second.mean());
+      if (i + counted >= evaluations.size()) last.Add(evaluations[i].second);
+      if (i + 1 < evaluations.size()) before.Add(evaluations[i].second);
     }
     const Gain& newest = evaluations.back().second;
-    if (newest.mean() > 0 || newest.mean() > best_before || training.count < 256) return;
-    const double gap = training.mean() - pooled.mean();
-    const double gap_error = std::hypot(training.error(), pooled.error());
+    const double error = last.error() * std::sqrt(static_cast<double>(counted));
+    const bool rises = newest.mean() - before.mean() > 2 * std::hypot(newest.error(), newest.error());
+    if (last.mean() > 0.5 * error || rises || training.count < 256) return;
+    const double gap = training.mean() - last.mean();
     const bool memorised = passes_.count() >= limits_.passes && training.z() > 4 && training.share() < 0.25 &&
-                           gap > 3 * gap_error;
+                           gap > 2 * std::hypot(training.error(), error);
     // At the constant's level for long, in training and in evaluations.
     bool plateau = passes_.count() >= limits_.plateau_passes && !passes_.drawn_at_random() &&
                    last_.mode_step >= limits_.plateau_steps && evaluations.size() >= 4 &&
@@ -327,8 +329,8 @@ class NoBetterThanConstant final : public Rule {
                                              "inputs and targets shuffled apart"};
     finding.evidence = {{"passes", passes_.count()},
                         {"evaluations", static_cast<double>(evaluations.size())},
-                        {"evaluation_gain_share", pooled.share()},
-                        {"evaluation_gain_z", pooled.z()},
+                        {"evaluation_gain_share", last.share()},
+                        {"evaluation_gain_z", last.mean() / error},
                         {"training_gain_share", training.share()},
                         {"training_gain_z", training.z()}};
     for (const auto& [step, gain] : evaluations) finding.series.emplace_back(step, gain.share());

@@ -68,7 +68,7 @@ class TargetRange final : public Rule {
     Json kinds = Json::array();
     for (const auto& [name, k] : kinds_) {
       kinds.push_back({name, k.seen, k.calls, k.constant, k.value, k.eval_varies, k.eval_low, k.eval_high,
-                       k.bad_shares, k.ignored, k.reach_targets, k.beyond, k.inside});
+                       k.bad_shares, k.ignored, k.reach_targets, k.beyond, k.inside, k.at_bound});
     }
     Json reader;
     reader_.Save(&reader);
@@ -100,6 +100,7 @@ class TargetRange final : public Rule {
         k.reach_targets = saved.at(10);
         k.beyond = saved.at(11);
         k.inside = saved.at(12);
+        k.at_bound = saved.at(13);
       }
     } catch (const std::exception& error) {
       return Corruption(error.what());
@@ -115,7 +116,7 @@ class TargetRange final : public Rule {
     bool eval_varies = false;
     double eval_low = 0, eval_high = 0;
     std::int64_t bad_shares = 0, ignored = 0;  // calls in a row
-    std::int64_t reach_targets = 0, beyond = 0;
+    std::int64_t reach_targets = 0, beyond = 0, at_bound = 0;
     bool inside = true;  // all outputs lay in the range
   };
 
@@ -170,8 +171,11 @@ class TargetRange final : public Rule {
     const bool binary = found.formula == Formula::kBceWithLogits || found.formula == Formula::kBce;
     const bool shares = found.formula == Formula::kCrossEntropy && call.target.is_float();
     const bool kl = found.formula == Formula::kKlDivergence && !call.settings.log_target;
-    const bool below = std::any_of(targets.begin(), targets.end(), [](double y) { return y < 0; });
-    const bool above = binary && std::any_of(targets.begin(), targets.end(), [](double y) { return y > 1; });
+    // Labels that are softened beyond 0 and 1 by a little are in use.
+    const double margin = binary ? 0.25 : 1e-6;
+    const bool below = std::any_of(targets.begin(), targets.end(), [&](double y) { return y < -margin; });
+    const bool above =
+        binary && std::any_of(targets.begin(), targets.end(), [&](double y) { return y > 1 + margin; });
     if (!((binary && (below || above)) || ((shares || kl) && below))) {
       kind->bad_shares = 0;
       return;
@@ -216,22 +220,27 @@ class TargetRange final : public Rule {
                   Sink& sink) const {
     const bool regression = found.formula == Formula::kMse || found.formula == Formula::kL1 ||
                             found.formula == Formula::kSmoothL1 || found.formula == Formula::kHuber;
-    const std::optional<Range> range = regression ? RangeOf(LastModuleType(modules_)) : std::nullopt;
+    const ModelTail tail = regression ? TailOf(modules_) : ModelTail();
+    const std::optional<Range> range = RangeOf(tail.type);
     if (!range || !kind->inside) return;
     const double span = std::isfinite(range->high) ? range->high - range->low : 0;
-    for (const double x : call.output.values)
+    for (const double x : call.output.values) {
       kind->inside = kind->inside && x >= range->low - 1e-6 && x <= range->high + 1e-6;
+      kind->at_bound += x <= range->low + 0.02 * span || x >= range->high - 0.02 * span ? 1 : 0;
+    }
     for (const double y : call.target.values)
       kind->beyond += y < range->low - 0.05 * span - 1e-6 || y > range->high + 0.05 * span + 1e-6 ? 1 : 0;
     kind->reach_targets += static_cast<std::int64_t>(call.target.values.size());
     const double share = static_cast<double>(kind->beyond) / static_cast<double>(kind->reach_targets);
     if (!kind->inside || kind->reach_targets < limits_.targets || share < limits_.share) return;
+    // A module that is only registered last need not run last: then outputs must also have come to the bound.
+    if (!tail.certain && (kind->reach_targets < 4 * limits_.targets || kind->at_bound < 8)) return;
     Finding finding = Make(view, call, "out_of_reach");
     finding.since_step = 0;
     finding.what = fmt::format("{:.0f} % of the targets of {} lie where the model's output cannot go",
                                100 * share, call.kind);
-    finding.why = fmt::format("the model ends in {}, which gives {:g} to {:g}", LastModuleType(modules_),
-                              range->low, range->high);
+    finding.why =
+        fmt::format("the model ends in {}, which gives {:g} to {:g}", tail.type, range->low, range->high);
     finding.remedy = "scale the targets into this range, or leave the last activation out";
     finding.causes = {"targets that are not scaled", "an activation behind the output layer"};
     finding.evidence.emplace_back("share_beyond", share);
