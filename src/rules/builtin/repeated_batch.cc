@@ -30,7 +30,7 @@ constexpr std::size_t kMaxReplicas = 64;
 constexpr std::uint64_t kStateBits = (1ULL << 52) - 1;
 
 struct Limits {
-  std::int64_t shared = 6, stuck = 100, single = 32;
+  std::int64_t shared = 6, stuck = 100, single = 64;
 };
 
 // A model in a worker. Replicas of a data-parallel training are models of one process or of several.
@@ -305,7 +305,7 @@ RuleSpec RepeatedBatchSpec() {
   spec.parameters = {
       {"shared", "6", "6", "batches in a row that two replicas share (Luff)"},
       {"stuck", "100", "100", "updates with one batch after others (Luff)"},
-      {"single", "32", "32", "updates with the only batch so far (Luff)"},
+      {"single", "64", "64", "updates with the only batch so far (Luff)"},
   };
   spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
   spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {

@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using query::Mode;
+using testing::FakeTrial;
+
+// 20 TRAIN steps, then an evaluation of two passes; only the second tells of a loss.
+template <typename Training, typename Validation>
+FakeTrial Story(int evaluations, Training training, Validation validation) {
+  FakeTrial trial;
+  for (int e = 0; e < evaluations; ++e) {
+    for (int step = 0; step < 20; ++step) trial.Step().Loss(training(20 * e + step));
+    trial.Step(Mode::kEval).Step(Mode::kEval).Loss(validation(e));
+  }
+  return trial;
+}
+
+std::vector<Finding> Findings(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "Overfit", ParameterSet::kLuff);
+}
+
+TEST(Overfit, RisingValidationOverFallingTraining_IsToldAtTheThirdBadEvaluation) {
+  const auto findings = Findings(
+      Story(10, [](int step) { return 1.6 * std::exp(-step / 20.0); }, [](int e) { return 1.5 + 0.4 * e; }));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "rising");
+  EXPECT_EQ(findings[0].mode, "TRAIN");
+  EXPECT_EQ(findings[0].since_step, 19);  // the best evaluation came after step 19
+  EXPECT_EQ(findings[0].step, 99);        // 1.5, 1.9, 2.3, 2.7, 3.1: the last three are 35 % above 1.5
+  EXPECT_GE(findings[0].series.size(), 5U);
+}
+
+TEST(Overfit, HealthyCurves_AreSilent) {
+  const auto falling = [](int step) { return 1.6 * std::exp(-step / 50.0); };
+  // ends 20 % above its best
+  EXPECT_TRUE(Findings(Story(20, falling, [](int e) { return e < 5 ? 1.5 - 0.2 * e : 0.84; })).empty());
+  // a small loss that doubles
+  EXPECT_TRUE(Findings(Story(20, falling, [](int e) { return e < 5 ? 0.05 : 0.1; })).empty());
+  // noise: one bad evaluation in three
+  EXPECT_TRUE(Findings(Story(21, falling, [](int e) { return e % 3 == 2 ? 2.0 : 1.0; })).empty());
+  // both diverge
+  EXPECT_TRUE(
+      Findings(Story(20, [](int step) { return 1 + step * 0.05; }, [](int e) { return 1.0 + e; })).empty());
+}
+
+TEST(Overfit, LossesBelowZeroAndAdversaries_AreSilent) {
+  EXPECT_TRUE(
+      Findings(Story(20, [](int step) { return std::cos(step); }, [](int e) { return 1.0 + e; })).empty());
+  FakeTrial adversaries;
+  for (int e = 0; e < 20; ++e) {
+    for (int step = 0; step < 20; ++step)
+      adversaries.Step()
+          .Loss(1.6 * std::exp(-(20 * e + step) / 20.0))
+          .Event(format::EventKind::kOptimizerStep, static_cast<std::uint32_t>(step % 2));
+    adversaries.Step(Mode::kEval).Loss(1.0 + e);
+  }
+  EXPECT_TRUE(Findings(adversaries).empty());
+}
+
+TEST(Overfit, ScaledLosses_GiveTheSameVerdict) {
+  for (const double scale : {1e-6, 1.0, 1e6}) {
+    const auto findings = Findings(Story(
+        10, [&](int step) { return scale * 1.6 * std::exp(-step / 20.0); },
+        [&](int e) { return scale * (1.5 + 0.4 * e); }));
+    ASSERT_EQ(findings.size(), 1U) << scale;
+    EXPECT_EQ(findings[0].step, 99) << scale;
+  }
+}
+
+TEST(OriginalOverfit, RatioOfMeans_KnownAnswers) {
+  // Means of training 1, of validation 1.1: exactly the threshold does not fire, a little more does.
+  const auto story = [](double validation) {
+    FakeTrial trial;
+    trial.Step().Loss(0.5).Step().Loss(1.5).Step(Mode::kEval).Loss(validation);
+    return trial;
+  };
+  EXPECT_TRUE(testing::FindingsOf(story(1.0999), "Overfit", ParameterSet::kOriginal).empty());
+  EXPECT_EQ(testing::FindingsOf(story(1.1001), "Overfit", ParameterSet::kOriginal).size(), 1U);
+  EXPECT_TRUE(testing::FindingsOf(story(2), "Overfit:patience=2", ParameterSet::kOriginal).empty());
+  EXPECT_TRUE(testing::FindingsOf(story(2), "Overfit:ratio_threshold=1.5", ParameterSet::kOriginal).empty());
+  EXPECT_TRUE(testing::FindingsOf(story(2), "Overfit:start_step=1", ParameterSet::kOriginal).empty());
+}
+
+TEST(OriginalOverfit, ZeroTrainingLossAndNoEvaluation_AreGuarded) {
+  FakeTrial zero;
+  zero.Step().Loss(0).Step(Mode::kEval).Loss(1);
+  EXPECT_TRUE(testing::FindingsOf(zero, "Overfit", ParameterSet::kOriginal).empty());
+  FakeTrial none;
+  none.Step(Mode::kEval).Loss(1).Step().Loss(1);
+  EXPECT_TRUE(testing::FindingsOf(none, "Overfit", ParameterSet::kOriginal).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

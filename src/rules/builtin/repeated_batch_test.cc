@@ -1,0 +1,102 @@
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Role;
+using query::Mode;
+using testing::FakeTrial;
+
+constexpr const char* kModels = R"({"models": [
+  {"name": "A", "modules": [{"path": "", "type": "Net", "name": "A", "number": 0}],
+   "parameters": [{"path": "w", "name": "A_w"}]},
+  {"name": "B", "modules": [{"path": "", "type": "Net", "name": "B", "number": 7}],
+   "parameters": [{"path": "w", "name": "B_w"}]}]})";
+
+using Batch = std::function<std::uint64_t(int)>;
+
+// Two models, one step each, updated together.
+std::vector<Finding> Two(const Batch& a, const Batch& b, double apart = 0) {
+  FakeTrial trial;
+  trial.SetDocument("model", kModels);
+  for (int n = 0; n < 40; ++n) {
+    trial.Step(Mode::kTrain, -1, n)
+        .Tensor("A_w", Role::kWeight, {1.0 + n, 2})
+        .Event(EventKind::kBatch, 0, a(n));
+    trial.Step(Mode::kTrain, -1, n)
+        .Tensor("B_w", Role::kWeight, {1.0 + n + apart, 2})
+        .Event(EventKind::kBatch, 7, b(n));
+  }
+  return testing::FindingsOf(trial, "RepeatedBatch", ParameterSet::kLuff);
+}
+
+TEST(RepeatedBatch, ReplicasWithTheSameBatches_AreNamedAfterSix) {
+  const auto findings = Two([](int n) { return 100 + n; }, [](int n) { return 100 + n; });
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "shared");
+  EXPECT_EQ(findings[0].step, 11);
+  EXPECT_EQ(findings[0].tensor, "B");
+  EXPECT_EQ(findings[0].other_tensors, std::vector<std::string>{"A"});
+}
+
+TEST(RepeatedBatch, Shards_Ensembles_AndWholeDataSets_AreSilent) {
+  EXPECT_TRUE(Two([](int n) { return 100 + n; }, [](int n) { return 900 + n; }).empty());
+  EXPECT_TRUE(
+      Two([](int n) { return 100 + n; }, [](int n) { return 100 + n; }, 0.5).empty());  // other weights
+  EXPECT_TRUE(Two([](int) { return 5; }, [](int) { return 5; }).empty());  // the whole data set on both
+}
+
+TEST(RepeatedBatch, WorkersWithTheSameBatches_AreNamed) {
+  FakeTrial trial;
+  trial.SetDocument("model", kModels);
+  for (int n = 0; n < 20; ++n) {
+    trial.Step();
+    for (std::uint32_t worker = 0; worker < 2; ++worker) {
+      trial.Tensor("A_w", Role::kWeight, {1.0 + n});
+      trial.Last().summaries.back().worker = worker;
+      trial.Event(EventKind::kBatch, 0, 50 + static_cast<std::uint64_t>(n));
+      trial.Last().events.back().worker = worker;
+    }
+  }
+  const auto findings = testing::FindingsOf(trial, "RepeatedBatch", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].what.find("worker 1"), std::string::npos);
+}
+
+// One model; an evaluation of 400 rows after step 20.
+std::vector<Finding> One(const Batch& batch, std::int64_t rows, int steps, int passes = 1) {
+  FakeTrial trial;
+  trial.SetDocument("model", kModels);
+  for (int n = 0; n < steps; ++n) {
+    for (int pass = 0; pass < passes; ++pass) {
+      trial.Step(Mode::kTrain, -1, n).Event(EventKind::kBatch, 0, batch(n));
+      if (n < 4)
+        trial.Sample("sample/A_input_0", {rows, 1}, std::vector<double>(static_cast<std::size_t>(rows)));
+    }
+    if (n == 20) trial.Step(Mode::kEval).Sample("sample/A_input_0", {400, 1}, std::vector<double>(400));
+  }
+  return testing::FindingsOf(trial, "RepeatedBatch", ParameterSet::kLuff);
+}
+
+TEST(RepeatedBatch, FirstBatchAgainAndAgain_IsNamed_WholeDataSetIsNot) {
+  const auto findings = One([](int) { return 3; }, 64, 90);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "same");
+  EXPECT_EQ(findings[0].step, 63);
+  EXPECT_TRUE(One([](int) { return 3; }, 512, 90).empty());  // more rows than the evaluation
+  EXPECT_TRUE(One([](int) { return 3; }, 90, 90).empty());   // no size of batches
+}
+
+TEST(RepeatedBatch, StuckIterator_IsNamed_RepeatsByDesignAreNot) {
+  EXPECT_EQ(One([](int n) { return n < 30 ? n : 30; }, 64, 140).size(), 1U);
+  EXPECT_TRUE(One([](int n) { return n / 60; }, 64, 800).empty());  // 60 updates with each batch
+  EXPECT_TRUE(One([](int n) { return n; }, 64, 100, 20).empty());   // closures
+}
+
+}  // namespace
+}  // namespace luff::rules

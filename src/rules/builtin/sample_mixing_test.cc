@@ -1,0 +1,87 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using format::Role;
+using testing::FakeTrial;
+using Shape = std::vector<std::int64_t>;
+
+std::vector<double> Values(const Shape& shape) {
+  std::size_t count = 1;
+  for (const std::int64_t size : shape) count *= static_cast<std::size_t>(size);
+  std::vector<double> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = 0.01 * static_cast<double>(i % 97);
+  return values;
+}
+
+std::vector<Finding> Recurrent(const Shape& input, const Shape& target, bool batch_first) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    std::string(R"({"models": [{"name": "Net", "modules": [{"path": "rnn", "name": "rnn",
+    "type": "LSTM", "settings": {"batch_first": )") +
+                        (batch_first ? "true" : "false") + "}}]}]}");
+  trial.Define("rnn_input_0", Role::kInput, "LSTM");
+  for (int step = 0; step < 4; ++step) {
+    trial.Step()
+        .Sample("rnn_input_0", input, Values(input))
+        .Sample("sample/MSELoss_input_0", target, Values(target))
+        .Sample("sample/MSELoss_input_1", target, Values(target))
+        .Loss(1, "MSELoss_output_0");
+  }
+  return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+}
+
+TEST(SampleMixing, RecurrenceOverTheBatch_IsNamedAtTheSecondStep) {
+  const auto findings = Recurrent({32, 25, 1}, {32}, false);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "recurrence");
+  EXPECT_EQ(findings[0].step, 1);
+  EXPECT_EQ(Recurrent({25, 32, 1}, {32, 1}, true).size(), 1U);
+}
+
+TEST(SampleMixing, LegitimateLayouts_AreSilent) {
+  EXPECT_TRUE(Recurrent({32, 25, 1}, {32}, true).empty());
+  EXPECT_TRUE(Recurrent({25, 32, 1}, {32}, false).empty());
+  EXPECT_TRUE(Recurrent({25, 32, 1}, {25, 32}, false).empty());
+  EXPECT_TRUE(Recurrent({25, 32, 1}, {25 * 32}, false).empty());
+  EXPECT_TRUE(Recurrent({25, 1, 1}, {25}, false).empty());   // one long series
+  EXPECT_TRUE(Recurrent({25, 25, 1}, {25}, false).empty());  // cannot be told
+}
+
+std::vector<Finding> Softmax(bool over_batch) {
+  FakeTrial trial;
+  for (int step = 0; step < 4; ++step) {
+    std::vector<double> values(12 * 5);
+    for (std::size_t i = 0; i < 12; ++i) {
+      for (std::size_t j = 0; j < 5; ++j)
+        values[5 * i + j] = std::sin(static_cast<double>(7 * i + 3 * j * j));
+    }
+    for (std::size_t outer = 0; outer < (over_batch ? 5U : 12U); ++outer) {
+      double sum = 0;
+      const std::size_t inner = over_batch ? 12 : 5;
+      const auto at = [&](std::size_t k) { return over_batch ? 5 * k + outer : 5 * outer + k; };
+      for (std::size_t k = 0; k < inner; ++k) sum += std::exp(values[at(k)]);
+      for (std::size_t k = 0; k < inner; ++k) values[at(k)] -= std::log(sum);
+    }
+    trial.Step()
+        .Sample("sample/NLLLoss_input_0", {12, 5}, values)
+        .Sample("sample/NLLLoss_input_1", {12}, std::vector<double>(12, 1), DType::kInt64)
+        .Loss(2, "NLLLoss_output_0");
+  }
+  return testing::FindingsOf(trial, "SampleMixing", ParameterSet::kLuff);
+}
+
+TEST(SampleMixing, SoftmaxOverTheBatch_IsNamed_OverClassesIsNot) {
+  const auto findings = Softmax(true);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "softmax");
+  EXPECT_TRUE(Softmax(false).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules
