@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 
 #include "rules/builtin/builtin.h"
 #include "rules/loss_tracker.h"
+#include "rules/phases.h"
 #include "rules/select.h"
 
 /// ExplodingTensor: docs/rules/exploding_tensor.md.
@@ -63,35 +65,23 @@ class Original final : public Rule {
   bool only_nan_;
 };
 
-// ---- Luff's own
-// ------------------------------------------------------------------------------------------------------
+// ---- Luff's own: a loss that leaves its level by orders, or together with the weights
+// ----------------------
 
 struct Limits {
-  std::int64_t loss_steps = 3;       // steps in a row with a non-finite loss, when no weight tells more
-  std::int64_t gradient_steps = 25;  // recorded steps in a row with non-finite gradients
-  double growth = 1e4;               // loss over its first level
+  double growth = 1e4;    // |loss| over its first level, nothing else asked
+  double jump = 10;       // loss over its highest level before, median of 3, together with the weights
+  double rise = 2;        // the same, median of 16
+  double unbounded = 30;  // |loss| below zero over its first level, together with the weights
+  double weights = 2;     // norm of all weights over what it was at the best loss
 };
 
-// Steps in a row in which one kind of tensor was not finite.
-struct Streak {
-  std::int64_t steps = 0;
-  std::int64_t first_step = -1, first_global = -1, first_update = -1;
-  std::string tensor;
-  std::uint32_t worker = 0;
-  bool nan = false;
-};
+constexpr std::size_t kShort = 3, kLong = 16, kLevelValues = 3, kBlock = 8;
 
-void to_json(Json& json, const Streak& s) {
-  json = {s.steps, s.first_step, s.first_global, s.first_update, s.tensor, s.worker, s.nan};
-}
-void from_json(const Json& json, Streak& s) {
-  s.steps = json.at(0);
-  s.first_step = json.at(1);
-  s.first_global = json.at(2);
-  s.first_update = json.at(3);
-  s.tensor = json.at(4);
-  s.worker = json.at(5);
-  s.nan = json.at(6);
+double MedianOfLast(const std::vector<double>& values, std::size_t count) {
+  std::vector<double> last(values.end() - static_cast<std::ptrdiff_t>(count), values.end());
+  std::nth_element(last.begin(), last.begin() + static_cast<std::ptrdiff_t>(count / 2), last.end());
+  return last[count / 2];
 }
 
 class Luff final : public Rule {
@@ -101,86 +91,73 @@ class Luff final : public Rule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
-    std::vector<std::string> bad_weights;
-    bool weights_seen = false;
-    bool gradients_seen = false;
-    bool gradient_bad = false;
+    if (phases_.OnStep(view.rows)) {
+      for (const auto& [name, series] : series_) {
+        if (!series.open.empty()) sink.Heal(series.open, name, info.mode_step);
+      }
+      series_.clear();
+      pairs_.clear();
+      top_gradient_ = 0;
+    }
+    double square = 0;
+    double gradient = -1;
+    bool seen = false;
     for (const auto& entry : view.rows.summaries) {
       const Role role = view.trial.tensor(entry.tensor).role;
-      const std::uint64_t bad = entry.summary.nan_count + entry.summary.inf_count;
-      if (role == Role::kWeight || role == Role::kBias) {
-        weights_seen = true;
-        if (bad == 0) continue;
-        const std::string& name = view.trial.tensor(entry.tensor).name;
-        if (BornInfinite(name, entry.summary)) continue;
-        if (bad_weights.empty()) Extend(&weights_, info, name, entry.worker, entry.summary.nan_count > 0);
-        bad_weights.push_back(name);
-      } else if (role == Role::kGradient) {
-        gradients_seen = true;
-        if (bad == 0) continue;
-        if (!gradient_bad)
-          Extend(&gradients_, info, view.trial.tensor(entry.tensor).name, entry.worker,
-                 entry.summary.nan_count > 0);
-        gradient_bad = true;
-      }
+      if (role == Role::kGradient && entry.worker == 0)
+        gradient = std::max(gradient, 0.0) + entry.summary.sum_sq;
+      if ((role != Role::kWeight && role != Role::kBias) || entry.worker != 0) continue;
+      square += entry.summary.sum_sq;
+      seen = true;
     }
-    if (weights_seen && bad_weights.empty()) weights_ = {};
-    if (gradients_seen && !gradient_bad) gradients_ = {};
-    first_train_ = false;
-
+    if (seen) norm_ = std::sqrt(square);
     const std::vector<LossValue> losses = LossesOf(view.trial, view.rows);
-    bool loss_bad = false;
     for (const LossValue& loss : losses) {
-      if (std::isfinite(loss.value)) continue;
-      if (!loss_bad)
-        Extend(&loss_, info, view.trial.tensor(loss.tensor).name, loss.worker, std::isnan(loss.value));
-      loss_bad = true;
+      if (loss.worker == losses.front().worker) Judge(view, loss, sink);
     }
-    if (!losses.empty() && !loss_bad) loss_ = {};
-
-    const bool confirmed =
-        weights_.steps > 0 || loss_.steps >= limits_.loss_steps || gradients_.steps >= limits_.gradient_steps;
-    if (confirmed) {
-      TellNonfinite(info, bad_weights, sink);
-    } else if (!open_tensor_.empty() && loss_.steps == 0 && gradients_.steps == 0) {
-      sink.Heal("nonfinite", open_tensor_, info.mode_step);
-      open_tensor_.clear();
-    }
-    for (const LossValue& loss : losses) Growth(view, loss, sink);
-  }
-
-  void OnEnd(const query::Trial&, Sink& sink) override {
-    // The run ended on a loss that is no number: nothing came after it that could have shown it harmless.
-    if (loss_.steps == 0 || !open_tensor_.empty()) return;
-    query::StepInfo info;
-    info.mode = query::Mode::kTrain;
-    info.mode_step = loss_.first_step + loss_.steps - 1;
-    info.global_step = loss_.first_global;
-    info.update = loss_.first_update;
-    TellNonfinite(info, {}, sink);
+    if (gradient >= 0 && std::isfinite(gradient) && !losses.empty() && std::isfinite(losses.front().value))
+      Forecast(view, losses.front(), std::sqrt(gradient), sink);
   }
 
   [[nodiscard]] std::string SaveState() const override {
-    Json growth = Json::object();
-    for (const auto& [name, g] : growth_) growth[name] = {g.values, g.level, g.above, g.since};
-    return Json{{"loss", loss_},        {"gradients", gradients_}, {"weights", weights_},
-                {"open", open_tensor_}, {"born", born_infinite_},  {"first", first_train_},
-                {"growth", growth}}
-        .dump();
+    Json losses = Json::object();
+    for (const auto& [name, s] : series_) {
+      losses[name] = {s.values, s.level, s.top,  s.best, s.best_norm, s.first_norm,
+                      s.above,  s.since, s.open, s.last, s.since_best};
+    }
+    return Json{{"losses", losses},
+                {"norm", norm_},
+                {"pairs", pairs_},
+                {"top_gradient", top_gradient_},
+                {"warned", warned_},
+                {"seen", phases_.seen()},
+                {"playing", phases_.playing()}}
+        .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     try {
       const Json json = Json::parse(text);
-      loss_ = json.at("loss").get<Streak>();
-      gradients_ = json.at("gradients").get<Streak>();
-      weights_ = json.at("weights").get<Streak>();
-      open_tensor_ = json.at("open").get<std::string>();
-      born_infinite_ = json.at("born").get<std::set<std::string>>();
-      first_train_ = json.at("first").get<bool>();
-      for (const auto& [name, g] : json.at("growth").items()) {
-        growth_[name] = {g.at(0).get<std::int64_t>(), g.at(1).get<double>(), g.at(2).get<int>(),
-                         g.at(3).get<std::int64_t>()};
+      for (const auto& [name, saved] : json.at("losses").items()) {
+        Series& s = series_[name];
+        s.values = saved.at(0);
+        s.level = saved.at(1);
+        s.top = saved.at(2);
+        s.best = saved.at(3);
+        s.best_norm = saved.at(4);
+        s.first_norm = saved.at(5);
+        s.above = saved.at(6);
+        s.since = saved.at(7);
+        s.open = saved.at(8);
+        s.last = saved.at(9).get<std::vector<double>>();
+        s.since_best = saved.at(10);
+        if (s.last.size() > kLong) return Corruption("more losses than are ever kept");
       }
+      norm_ = json.at("norm");
+      pairs_ = json.at("pairs").get<std::vector<std::pair<double, double>>>();
+      if (pairs_.size() > 4 * kBlock) return Corruption("more gradients than are ever kept");
+      top_gradient_ = json.at("top_gradient");
+      warned_ = json.at("warned");
+      phases_.Restore(json.at("seen").get<std::uint64_t>(), json.at("playing").get<std::uint64_t>());
     } catch (const std::exception& error) {
       return Corruption(error.what());
     }
@@ -188,128 +165,201 @@ class Luff final : public Rule {
   }
 
  private:
-  struct LossGrowth {
+  struct Series {
     std::int64_t values = 0;
-    double level = 0;  // largest of the first kLevelValues losses
-    int above = 0;
-    std::int64_t since = 0;
+    double level = 0;       // largest of the first kLevelValues, without sign
+    double top = 0;         // highest level (median of three) up to the best one
+    double best = 0;        // lowest level so far
+    double since_best = 0;  // highest after it
+    double best_norm = 0, first_norm = 0;
+    std::int64_t above = 0, since = 0;
+    std::string open;  // cause of the open finding
+    std::vector<double> last;
   };
-  static constexpr std::int64_t kLevelValues = 5;
 
-  static void Extend(Streak* streak, const query::StepInfo& info, const std::string& tensor,
-                     std::uint32_t worker, bool nan) {
-    if (streak->steps == 0) {
-      *streak = {0, info.mode_step, info.global_step, info.update, tensor, worker, nan};
+  void Judge(const StepView& view, const LossValue& loss, Sink& sink) {
+    const std::string& name = view.trial.tensor(loss.tensor).name;
+    if (series_.size() >= LossTracker::kMaxLosses && !series_.contains(name)) return;
+    Series& s = series_[name];
+    if (!std::isfinite(loss.value)) return;  // NonFinite tells of it
+    if (s.values == 0) s.first_norm = norm_;
+    ++s.values;
+    s.last.push_back(loss.value);
+    if (s.last.size() > kLong) s.last.erase(s.last.begin());
+    const double size = std::abs(loss.value);
+    if (s.values <= static_cast<std::int64_t>(kLevelValues)) s.level = std::max(s.level, size);
+    const char* cause = CauseOf(s, loss.value);
+    if (*cause != '\0') {
+      if (s.above++ == 0) s.since = view.rows.info.mode_step;
+      if (s.above >= static_cast<std::int64_t>(kShort) || std::string_view(cause) == "divergence")
+        Tell(view, loss, s, cause, sink);
+      return;
     }
-    ++streak->steps;
-    streak->nan = streak->nan || nan;
-  }
-
-  // A parameter that holds infinities (no NaN) from the first step on is a mask.
-  bool BornInfinite(const std::string& name, const Summary& summary) {
-    if (summary.nan_count > 0) return false;
-    if (first_train_) born_infinite_.insert(name);
-    return born_infinite_.contains(name);
-  }
-
-  void TellNonfinite(const query::StepInfo& info, const std::vector<std::string>& bad_weights, Sink& sink) {
-    // The first fault leads: weights of a step were there before its loss, its loss before its gradients.
-    const Streak* lead = nullptr;
-    for (const Streak* streak : {&weights_, &loss_, &gradients_}) {
-      if (streak->steps > 0 && (lead == nullptr || streak->first_step < lead->first_step)) lead = streak;
+    s.above = 0;
+    if (!s.open.empty() && (size <= 2 * std::max(s.level, std::abs(s.top)))) {
+      sink.Heal(s.open, name, view.rows.info.mode_step);
+      s.open.clear();
     }
-    if (lead == nullptr) return;
-    if (open_tensor_.empty()) open_tensor_ = lead->tensor;
-    Finding finding;
-    finding.page = kPage;
-    finding.cause = "nonfinite";
-    finding.severity = Severity::kStop;
-    finding.tensor = open_tensor_;
-    finding.worker = lead->worker;
-    finding.step = finding.last_step = info.mode_step;
-    finding.since_step = lead->first_step;
-    finding.global_step = info.global_step;
-    finding.update = info.update;
-    for (const std::string& name : bad_weights) {
-      if (name != open_tensor_) finding.other_tensors.push_back(name);
-    }
-    const char* kind = lead->nan ? "NaN" : "infinite";
-    if (lead == &loss_) {
-      finding.what = fmt::format("the loss is {} since step {}", kind, lead->first_step);
-      finding.why = weights_.steps > 0 ? "its gradients were applied, and now the weights are not finite "
-                                         "either: every later step is lost"
-                                       : fmt::format("it was so in {} steps in a row", lead->steps);
-      finding.causes = {"logarithm, square root or division of zero in the loss", "learning rate too high",
-                        "inputs or targets that hold NaN", "overflow in half precision"};
-    } else if (lead == &gradients_) {
-      finding.what = fmt::format("gradients are {} since step {}", kind, lead->first_step);
-      finding.why =
-          weights_.steps > 0
-              ? "they were applied, and now the weights are not finite: every later step is lost"
-              : fmt::format("it was so in {} updates in a row, so none of them can teach the model anything",
-                            lead->steps);
-      finding.causes = {"loss scale that overflows on every step", "gradients that explode",
-                        "infinite derivative (square root or norm at zero)"};
+    if (s.last.size() < kShort || !s.open.empty()) return;
+    const double middle = MedianOfLast(s.last, kShort);
+    if (s.values == static_cast<std::int64_t>(kShort) || middle < s.best) {
+      s.top = std::max(s.top, s.since_best);
+      s.since_best = s.best = middle;
+      s.best_norm = norm_;
     } else {
-      finding.what = fmt::format("weights are {} since step {}", kind, lead->first_step);
-      finding.why = "every later step computes with them and is lost";
-      finding.causes = {"learning rate too high", "weights that were never initialised",
-                        "a checkpoint that holds NaN"};
+      s.since_best = std::max(s.since_best, middle);
     }
-    finding.remedy =
-        "go back to a checkpoint before that step; lower the learning rate or clip gradients; use the fused, "
-        "stable form "
-        "of the loss (with logits); check the batch of that step";
-    finding.evidence = {{"loss_steps", static_cast<double>(loss_.steps)},
-                        {"gradient_steps", static_cast<double>(gradients_.steps)},
-                        {"weights_affected", static_cast<double>(bad_weights.size())}};
-    finding.threshold = fmt::format("any weight, {} losses or {} gradients in a row (Luff)",
-                                    limits_.loss_steps, limits_.gradient_steps);
+  }
+
+  // "" if all is well.
+  [[nodiscard]] const char* CauseOf(const Series& s, double value) const {
+    if (s.values <= static_cast<std::int64_t>(kLevelValues)) return "";
+    const double size = std::abs(value);
+    if (s.level > 0 && size > limits_.growth * s.level) return "growth";
+    const bool grown = s.best_norm > 0 && norm_ > limits_.weights * s.best_norm;
+    if (phases_.several()) return "";  // adversaries
+    const double top = std::max(s.top, s.level);
+    if (grown && s.last.size() >= kShort && s.best > 0) {
+      if (MedianOfLast(s.last, kShort) > limits_.jump * top) return "divergence";
+      if (s.last.size() >= kLong && MedianOfLast(s.last, kLong) > limits_.rise * top) return "divergence";
+    }
+    const bool outgrown = s.first_norm > 0 && norm_ > limits_.weights * s.first_norm;
+    if (value < 0 && outgrown && s.last.size() >= kLong && s.level > 0 &&
+        size > limits_.unbounded * s.level && Falls(s.last))
+      return "unbounded";
+    return "";
+  }
+
+  // Gradients that double again and again while the loss does not fall: where this leads can be said before.
+  // Where a loss leaves a plateau gradients grow too, but then it falls.
+  void Forecast(const StepView& view, const LossValue& loss, double gradient, Sink& sink) {
+    pairs_.emplace_back(gradient, loss.value);
+    if (pairs_.size() > 4 * kBlock) pairs_.erase(pairs_.begin());
+    if (pairs_.size() < 4 * kBlock || phases_.several()) return;
+    const auto middle = [&](std::size_t block, bool losses) {
+      std::vector<double> values;
+      for (std::size_t i = 0; i < kBlock; ++i) {
+        const auto& pair = pairs_[block * kBlock + i];
+        values.push_back(losses ? pair.second : pair.first);
+      }
+      return MedianOfLast(values, kBlock);
+    };
+    top_gradient_ = std::max(top_gradient_, middle(0, false));
+    const double a = middle(1, false);
+    const double b = middle(2, false);
+    const double c = middle(3, false);
+    const bool grows = a > 0 && b > 2 * a && c > 2 * b && c > 4 * top_gradient_;
+    if (!grows || middle(3, true) < middle(1, true)) {
+      if (warned_ && c < 2 * top_gradient_) {
+        sink.Heal("gradient_growth", "", view.rows.info.mode_step);
+        warned_ = false;
+      }
+      return;
+    }
+    warned_ = true;
+    Finding finding =
+        FindingAt(kName, kPage, "gradient_growth", view.trial, loss.tensor, loss.worker, view.rows.info);
+    finding.tensor.clear();
+    finding.forecast = true;
+    finding.since_step = view.rows.info.mode_step - static_cast<std::int64_t>(3 * kBlock);
+    const double left = std::log(std::max(limits_.growth * top_gradient_ / c, 1.0));
+    finding.lead_steps = static_cast<std::int64_t>(kBlock * left / std::log(c / b));
+    finding.what = fmt::format("gradients grow {:.2g} times in {} steps, again and again", c / b, kBlock);
+    finding.why = fmt::format(
+        "their norm is {:.3g}, at most {:.3g} before, and the loss does not fall: at this "
+        "pace it is {:g} times that in {} steps",
+        c, top_gradient_, limits_.growth, finding.lead_steps);
+    finding.causes = {"learning rate too high, or still rising", "exploding recurrence",
+                      "gradients never cleared"};
+    finding.remedy = "lower the learning rate, clip gradients";
+    finding.evidence = {{"norm", c}, {"norm_before", b}, {"highest_before", top_gradient_}};
+    finding.threshold = fmt::format("twice its median three times in a row, {} steps each (Luff)", kBlock);
+    for (std::size_t i = 0; i < pairs_.size(); ++i) {
+      finding.series.emplace_back(view.rows.info.mode_step - static_cast<std::int64_t>(pairs_.size() - 1 - i),
+                                  pairs_[i].first);
+    }
     sink.Report(std::move(finding));
   }
 
-  void Growth(const StepView& view, const LossValue& loss, Sink& sink) {
-    const std::string& name = view.trial.tensor(loss.tensor).name;
-    if (growth_.size() >= LossTracker::kMaxLosses && !growth_.contains(name)) return;
-    LossGrowth& g = growth_[name];
-    if (!std::isfinite(loss.value)) return;
-    if (g.values++ < kLevelValues) {
-      g.level = std::max(g.level, std::abs(loss.value));
-      return;
-    }
-    const bool above = std::abs(loss.value) > limits_.growth * g.level && g.level > 0;
-    if (!above) {
-      if (g.above >= 3) sink.Heal("growth", name, view.rows.info.mode_step);
-      g.above = 0;
-      return;
-    }
-    if (g.above++ == 0) g.since = view.rows.info.mode_step;
-    if (g.above < 3) return;
-    Finding finding = FindingAt(kName, kPage, "growth", view.trial, loss.tensor, loss.worker, view.rows.info);
+  // Faster than in proportion: the second half of the last values fell by more than the first half.
+  static bool Falls(const std::vector<double>& last) {
+    const std::size_t half = last.size() / 2;
+    double first = 0;
+    double second = 0;
+    for (std::size_t i = 0; i < half; ++i) first += last[i];
+    for (std::size_t i = half; i < 2 * half; ++i) second += last[i];
+    return first < 0 && second < 1.2 * first;
+  }
+
+  void Tell(const StepView& view, const LossValue& loss, Series& s, const char* cause, Sink& sink) {
+    if (s.open.empty()) s.open = cause;
+    Finding finding =
+        FindingAt(kName, kPage, s.open.c_str(), view.trial, loss.tensor, loss.worker, view.rows.info);
     finding.severity = Severity::kStop;
-    finding.since_step = g.since;
-    finding.what = fmt::format("the loss has grown to {:.3g}, {:.1g} times its first values", loss.value,
-                               std::abs(loss.value) / g.level);
-    finding.why =
-        "it explodes: numbers of this size overflow soon, and the weights behind them are worthless";
+    finding.since_step = s.since;
+    const double size = std::abs(loss.value);
+    if (std::string_view(cause) == "unbounded") {
+      // It has not overflowed yet: what it has multiplied by in half a window says when it will.
+      const double factor = MedianOfLast(s.last, 3) / s.last.front();
+      const double room = std::log(3.4e38 / size);
+      finding.severity = Severity::kWarn;
+      finding.forecast = true;
+      if (factor > 1.05)
+        finding.lead_steps = static_cast<std::int64_t>(room / std::log(factor) * (kLong - 2));
+      finding.what = fmt::format("the loss falls without bound: {:.3g} now, {:.1g} times its first size",
+                                 loss.value, size / s.level);
+      finding.why = fmt::format(
+          "it falls faster and faster while the weights grow (norm {:.3g}, {:.3g} at the "
+          "start): it overflows in about {} steps",
+          norm_, s.first_norm, finding.lead_steps);
+      finding.causes = {"loss without a lower bound (NLLLoss fed with logits)", "sign of the loss"};
+    } else if (std::string_view(cause) == "divergence") {
+      if (s.above < static_cast<std::int64_t>(kLong)) finding.severity = Severity::kWarn;  // it may come back
+      finding.what = fmt::format(
+          "the training diverges: the loss is at {:.3g}, its highest level before was {:.3g}",
+          MedianOfLast(s.last, s.last.size() >= kLong && s.above >= static_cast<std::int64_t>(kShort)
+                                   ? kLong
+                                   : kShort),
+          std::max(s.top, s.level));
+      finding.why = fmt::format(
+          "the weights have grown with it (norm {:.3g}, {:.3g} at the best loss): the model "
+          "is worse than one that has learnt nothing",
+          norm_, s.best_norm);
+      finding.causes = {"learning rate too high", "one batch with wild values", "exploding recurrence"};
+    } else {
+      finding.what = fmt::format("the loss has grown to {:.3g}, {:.1g} times its first values", loss.value,
+                                 size / s.level);
+      finding.why =
+          "it explodes: numbers of this size overflow soon, and the weights behind them are worthless";
+      finding.causes = {"learning rate too high", "loss without a lower bound (NLLLoss fed with logits)",
+                        "exploding recurrence"};
+    }
     finding.remedy =
         "lower the learning rate (by ten), clip gradients, check that the loss has a lower bound and gets "
         "what it expects";
-    finding.causes = {"learning rate too high", "loss without a lower bound (NLLLoss fed with logits)",
-                      "exploding recurrence"};
-    finding.evidence = {{"loss", loss.value}, {"first_level", g.level}};
-    finding.threshold =
-        fmt::format("{:g} times the largest of the first {} losses, three steps in a row (Luff)",
-                    limits_.growth, kLevelValues);
+    finding.evidence = {{"loss", loss.value},           {"first_level", s.level},
+                        {"highest_level", s.top},       {"best_level", s.best},
+                        {"weights_norm", norm_},        {"norm_at_best", s.best_norm},
+                        {"norm_at_start", s.first_norm}};
+    finding.threshold = fmt::format(
+        "{:g} times the first level; {:g} times (3 steps) or {:g} times (16 steps) the highest level with "
+        "weights "
+        "{:g} times as large; below zero {:g} times (Luff)",
+        limits_.growth, limits_.jump, limits_.rise, limits_.weights, limits_.unbounded);
+    for (std::size_t i = 0; i < s.last.size(); ++i) {
+      finding.series.emplace_back(view.rows.info.mode_step - static_cast<std::int64_t>(s.last.size() - 1 - i),
+                                  s.last[i]);
+    }
     sink.Report(std::move(finding));
   }
 
   const Limits limits_;
-  Streak loss_, gradients_, weights_;
-  std::string open_tensor_;
-  std::set<std::string> born_infinite_;
-  bool first_train_ = true;
-  std::map<std::string, LossGrowth> growth_;
+  std::map<std::string, Series> series_;
+  double norm_ = 0;                               // of all weights, where they were seen last
+  std::vector<std::pair<double, double>> pairs_;  // norm of all gradients, and the loss, of the last steps
+  double top_gradient_ = 0;
+  bool warned_ = false;
+  Phases phases_;
 };
 
 }  // namespace
@@ -317,17 +367,21 @@ class Luff final : public Rule {
 RuleSpec ExplodingTensorSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 1;
+  spec.version = 2;
+  spec.aliases = {"LossDivergence"};
   spec.page = kPage;
-  spec.summary = "loss, weights or gradients that are not finite, or a loss that grows without bound";
+  spec.summary =
+      "a loss that leaves its level by orders, alone or together with the weights (original: NaN, infinity)";
   spec.parameters = {
       {"collection_names", "None", "None", "collections to inspect (original); none of both: all tensors"},
       {"tensor_regex", "None", "None", "expressions on tensor names to inspect (original)"},
       {"only_nan", "false", "False", "infinity is fine (original)"},
-      {"loss_steps", "3", "3", "steps in a row with a non-finite loss, when weights stay finite (Luff)"},
-      {"gradient_steps", "25", "25",
-       "recorded steps in a row with non-finite gradients; a dynamic loss scale needs up to 16 (Luff)"},
-      {"growth", "1e4", "1e4", "loss over the largest of its first five values, three steps in a row (Luff)"},
+      {"growth", "1e4", "1e4",
+       "loss over the largest of its first three values, three steps in a row (Luff)"},
+      {"jump", "10", "10", "loss over its highest level, median of 3 steps, with grown weights (Luff)"},
+      {"rise", "2", "2", "the same, median of 16 steps (Luff)"},
+      {"unbounded", "30", "30", "size of a negative loss over its first level, with grown weights (Luff)"},
+      {"weights", "2", "2", "norm of all weights over that at the best loss: grown (Luff)"},
   };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (!IsOriginal(parameters)) return {};  // summaries of weights and gradients and losses are always taken
@@ -339,9 +393,13 @@ RuleSpec ExplodingTensorSpec() {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, true));
     LUFF_ASSIGN_OR_RETURN(const bool only_nan, ParseBool(TextOf(parameters, "only_nan")));
     Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.loss_steps, ParseInt(TextOf(parameters, "loss_steps")));
-    LUFF_ASSIGN_OR_RETURN(limits.gradient_steps, ParseInt(TextOf(parameters, "gradient_steps")));
-    LUFF_ASSIGN_OR_RETURN(limits.growth, ParseDouble(TextOf(parameters, "growth")));
+    for (const auto& [name, value] : {std::pair{"growth", &limits.growth},
+                                      {"jump", &limits.jump},
+                                      {"rise", &limits.rise},
+                                      {"unbounded", &limits.unbounded},
+                                      {"weights", &limits.weights}}) {
+      LUFF_ASSIGN_OR_RETURN(*value, ParseDouble(TextOf(parameters, name)));
+    }
     if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(selector), only_nan));
     return std::unique_ptr<Rule>(new Luff(limits));
   };

@@ -22,46 +22,6 @@ constexpr const char* kModel = R"({"models": [{"name": "Net", "parameters": [
   {"name": "Net_b.weight", "requires_grad": true, "optimizer": "Adam", "group": 0}]}],
   "optimizers": [{"number": 0, "name": "Adam"}]})";
 
-TEST(ExplodingTensor, NanLossThatReachesTheWeights_StopsAtTheLoss) {
-  FakeTrial trial;
-  for (int step = 0; step < 5; ++step) trial.Step().Loss(1).Tensor("w", Role::kWeight, {1, 2});
-  trial.Step().Loss(std::nan("")).Tensor("w", Role::kWeight, {1, 2});
-  trial.Step().Loss(std::nan("")).Tensor("w", Role::kWeight, {std::nan(""), 2});
-  const auto findings = FindingsOf(trial, "ExplodingTensor");
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].severity, Severity::kStop);
-  EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
-  EXPECT_EQ(findings[0].since_step, 5);
-  EXPECT_EQ(findings[0].step, 6);
-  EXPECT_EQ(findings[0].other_tensors, std::vector<std::string>{"w"});
-}
-
-TEST(ExplodingTensor, GradientsThatALossScalerSkips_AreSilent) {
-  FakeTrial trial;
-  for (int step = 0; step < 100; ++step) {
-    const bool overflow = step < 16 || step % 40 == 0;
-    trial.Step()
-        .Loss(1)
-        .Tensor("w", Role::kWeight, {1, 2})
-        .Tensor("gradient/w", Role::kGradient, {overflow ? HUGE_VAL : 1.0, 1});
-  }
-  EXPECT_TRUE(FindingsOf(trial, "ExplodingTensor").empty());
-}
-
-TEST(ExplodingTensor, OneBadLossWhoseUpdateWasSkipped_IsSilent) {
-  FakeTrial trial;
-  for (int step = 0; step < 50; ++step)
-    trial.Step().Loss(step == 20 ? HUGE_VAL : 1).Tensor("w", Role::kWeight, {1});
-  EXPECT_TRUE(FindingsOf(trial, "ExplodingTensor").empty());
-}
-
-TEST(ExplodingTensor, LossTenThousandTimesItsStart_Stops) {
-  FakeTrial trial;
-  for (int step = 0; step < 20; ++step) trial.Step().Loss(1 + step * 0.1);
-  for (int step = 0; step < 5; ++step) trial.Step().Loss(1e6);
-  EXPECT_EQ(FindingsOf(trial, "ExplodingTensor").at(0).cause, "growth");
-}
-
 TEST(LossNotDecreasing, PlateauThenLearning_IsSilent) {
   FakeTrial trial;
   std::mt19937 noise(1);

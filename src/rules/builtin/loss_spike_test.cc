@@ -1,0 +1,84 @@
+#include <cmath>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "LossSpike", ParameterSet::kLuff);
+}
+
+// A loss that falls from 1 to 0.1, with noise; from `at` on it is what `then` says.
+template <typename F>
+FakeTrial Falling(int steps, int at, F&& then) {
+  FakeTrial trial;
+  std::mt19937 random(1);
+  std::normal_distribution<double> noise(0, 0.2);
+  for (int step = 0; step < steps; ++step) {
+    const double level = 0.1 + 0.9 * std::exp(-step / 30.0);
+    trial.Step().Loss(step >= at ? then(step - at) : level * std::exp(noise(random)));
+  }
+  return trial;
+}
+
+TEST(LossSpike, LeapAndBack_WarnsAtItsStep_AndHeals) {
+  const auto findings = FindingsOf(Falling(200, 100, [](int n) { return n == 0 ? 50.0 : 0.15; }));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 100);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_TRUE(findings[0].healed);
+}
+
+TEST(LossSpike, LevelThatDoesNotComeBack_Stops) {
+  const auto findings = FindingsOf(Falling(300, 100, [](int n) { return n == 0 ? 50.0 : 2.0; }));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 100);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+}
+
+TEST(LossSpike, AnotherTaskAtTheLevelOfTheStart_IsSilent) {
+  EXPECT_TRUE(FindingsOf(Falling(200, 60, [](int n) { return 2.3 * std::exp(-n / 30.0); })).empty());
+}
+
+TEST(LossSpike, HeavyNoiseAndLossesOfBothSigns_AreSilent) {
+  FakeTrial heavy;
+  FakeTrial signs;
+  std::mt19937 random(3);
+  std::student_t_distribution<double> tail(2.5);
+  std::normal_distribution<double> normal(0, 1);
+  for (int step = 0; step < 1500; ++step) {
+    const double t = tail(random);
+    heavy.Step().Loss(0.1 + t * t);
+    signs.Step().Loss(normal(random) * (step % 100 == 99 ? 50 : 1));
+  }
+  EXPECT_TRUE(FindingsOf(heavy).empty());
+  EXPECT_TRUE(FindingsOf(signs).empty());
+}
+
+TEST(LossSpike, NewOptimizer_BeginsANewPhase) {
+  FakeTrial trial;
+  for (int step = 0; step < 200; ++step) {
+    trial.Step().Loss(step < 100 ? 0.9 - 0.008 * step : 11 - 0.1 * (step - 100));
+    trial.Event(format::EventKind::kOptimizerStep, step < 100 ? 0 : 1);
+  }
+  EXPECT_TRUE(FindingsOf(trial).empty());
+}
+
+TEST(LossSpike, ScaleOfTheLossDoesNotMatter) {
+  for (const double scale : {1e-8, 1.0, 1e8}) {
+    const auto findings = FindingsOf(Falling(150, 100, [](int n) { return n == 0 ? 50.0 : 0.15; }));
+    FakeTrial scaled;
+    for (int step = 0; step < 150; ++step)
+      scaled.Step().Loss(scale * (step == 100 ? 50.0 : 1.0 - 0.005 * step));
+    EXPECT_EQ(FindingsOf(scaled).size(), findings.size()) << scale;
+  }
+}
+
+}  // namespace
+}  // namespace luff::rules

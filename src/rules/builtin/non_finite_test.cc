@@ -1,0 +1,150 @@
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+// NonFinite: what poisons the weights, what is left out, and what the hook says of the producer.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Role;
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "NonFinite", ParameterSet::kLuff);
+}
+
+FakeTrial& Updated(FakeTrial& trial, double loss, double weight = 1, double gradient = 1) {
+  trial.Step().Loss(loss).Tensor("Net_a.weight", Role::kWeight, {weight, 2});
+  return trial.Tensor("gradient/Net_a.weight", Role::kGradient, {gradient, 1})
+      .Event(EventKind::kOptimizerStep);
+}
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+TEST(NonFinite, NanLossThatAnUpdateUses_WarnsAtOnce_StopsWithTheWeights) {
+  FakeTrial trial;
+  for (int step = 0; step < 5; ++step) Updated(trial, 1);
+  Updated(trial, kNan, 1, kNan);
+  trial.ShowOnly(6);
+  auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 5);
+  EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
+  Updated(trial, kNan, kNan, kNan);
+  trial.ShowOnly(7);
+  findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 5);
+  EXPECT_EQ(findings[0].other_tensors, std::vector<std::string>{"Net_a.weight"});
+}
+
+TEST(NonFinite, GradientsBeforeTheLoss_Lead) {
+  FakeTrial trial;
+  Updated(trial, 1);
+  Updated(trial, 1, 1, HUGE_VAL);
+  Updated(trial, kNan, HUGE_VAL, kNan);
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].tensor, "gradient/Net_a.weight");
+  EXPECT_EQ(findings[0].since_step, 1);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+}
+
+TEST(NonFinite, UpdatesThatAreLeftOut_AreSilent_UnlessItNeverEnds) {
+  FakeTrial scaler;
+  FakeTrial never;
+  FakeTrial one;
+  for (int step = 0; step < 60; ++step) {
+    const bool overflow = step < 16 || step % 20 == 0;
+    scaler.Step().Loss(1).Event(overflow ? EventKind::kStepSkipped : EventKind::kOptimizerStep);
+    never.Step().Loss(1).Event(EventKind::kStepSkipped);
+    one.Step().Loss(step == 20 ? HUGE_VAL : 1).Tensor("Net_a.weight", Role::kWeight, {1});
+  }
+  EXPECT_TRUE(FindingsOf(scaler).empty());
+  EXPECT_TRUE(FindingsOf(one).empty());
+  const auto findings = FindingsOf(never);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 24);
+  EXPECT_EQ(findings[0].since_step, 0);
+}
+
+TEST(NonFinite, ScaleThatCollapses_IsAForecast) {
+  FakeTrial trial;
+  double scale = 256;
+  for (int step = 0; step < 20; ++step, scale /= 2) {
+    trial.Step().Loss(1).Event(EventKind::kStepSkipped);
+    trial.Event(EventKind::kScaleLoss, 0, std::bit_cast<std::uint64_t>(scale));
+  }
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "scale");
+  EXPECT_TRUE(findings[0].forecast);
+  EXPECT_EQ(findings[0].step, 9);
+  EXPECT_EQ(findings[0].lead_steps, 15);
+}
+
+TEST(NonFinite, MaskOfInfinitiesAmongTheParameters_IsSilent) {
+  FakeTrial trial;
+  for (int step = 0; step < 40; ++step) Updated(trial, 1, -HUGE_VAL);
+  EXPECT_TRUE(FindingsOf(trial).empty());
+}
+
+TEST(NonFinite, WeightsThatComeBack_HealIt) {
+  FakeTrial trial;
+  Updated(trial, 1);
+  Updated(trial, kNan);
+  Updated(trial, 1);
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_TRUE(findings[0].healed);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+}
+
+TEST(NonFinite, RunThatEndsOnANanLoss_IsTold) {
+  FakeTrial trial;
+  trial.Step().Loss(1);
+  trial.Step().Loss(kNan);
+  EXPECT_EQ(FindingsOf(trial).size(), 1U);
+}
+
+TEST(NonFinite, ProducerOfTheHook_IsNamed_TheReplayReplacesTheGraph) {
+  FakeTrial trial;
+  Updated(trial, 1);
+  Updated(trial, kNan, 1, kNan);
+  trial.EventJson(R"({"kind":"nonfinite","step":1,"from":"graph","phase":"loss","operator":"log",)"
+                  R"("reason":"logarithm of zero","count":3})");
+  trial.ShowOnly(2);
+  const auto first = FindingsOf(trial);
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_NE(first[0].what.find("logarithm of zero"), std::string::npos) << first[0].what;
+  Updated(trial, kNan, kNan, kNan);
+  Updated(trial, kNan, kNan, kNan);
+  trial.EventJson(R"({"kind":"nonfinite","step":1,"from":"replay","phase":"loss","operator":"log",)"
+                  R"("reason":"logarithm of zero","file":"train.py","line":12})");
+  trial.ShowOnly(4);
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].what.find("train.py:12"), std::string::npos) << findings[0].what;
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+}
+
+TEST(NonFinite, WordsThatAreNoProducer_DoNoHarm) {
+  FakeTrial trial;
+  Updated(trial, 1);
+  Updated(trial, kNan, 1, kNan);
+  trial.EventJson("{\"kind\":\"nonfinite\"")
+      .EventJson(R"({"kind":"nonfinite","step":"x","reason":7,"line":{}})");
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].what, "the loss is NaN since step 1");
+}
+
+}  // namespace
+}  // namespace luff::rules
