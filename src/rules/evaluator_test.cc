@@ -63,7 +63,7 @@ TEST_F(EvaluatorTest, AnyInterruption_GivesTheSameFile) {
     EXPECT_TRUE(whole->Finish(trial_).ok());
   }
   const std::string expected = Lines();
-  EXPECT_NE(expected.find("ExplodingTensor"), std::string::npos);
+  EXPECT_NE(expected.find("NonFinite"), std::string::npos);
   for (std::size_t cut = 0; cut <= 40; cut += 3) {
     for (const bool checkpoint : {false, true}) {
       std::filesystem::remove_all(folder_);
@@ -109,11 +109,11 @@ TEST_F(EvaluatorTest, ReplayedFindings_AreNotHeardAgain) {
 
 TEST_F(EvaluatorTest, OtherParameters_StartFromTheFirstStep) {
   {
-    auto first = Open("ExplodingTensor");
+    auto first = Open("NonFinite");
     EXPECT_TRUE(first->Advance(trial_, 40).ok());
     EXPECT_TRUE(first->Checkpoint().ok());
   }
-  auto second = Open("ExplodingTensor:loss_steps=2");
+  auto second = Open("NonFinite:loss_steps=2");
   EXPECT_EQ(second->steps_done(), 0U);
   auto same = Evaluator::Open({.folder = folder_, .choices = {}}, nullptr);
   EXPECT_EQ(same.status().code(), StatusCode::kFailedPrecondition);  // one evaluator per folder

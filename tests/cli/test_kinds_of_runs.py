@@ -135,9 +135,9 @@ def test_stopped(luff: Command, tmp_path: Path) -> None:
     assert done.code == 76, done.err
     shown = json.loads(luff("show", run, "--json").out)
     assert shown["outcome"] == "stopped"
-    assert "ExplodingTensor" in shown["why"]
-    assert shown["finding_list"][0]["rule"] == "ExplodingTensor"
-    assert "STOP ExplodingTensor" in luff("show", run).out
+    assert "NonFinite" in shown["why"]
+    assert shown["finding_list"][0]["rule"] == "NonFinite"
+    assert "STOP NonFinite" in luff("show", run).out
 
 
 def test_an_empty_run(luff: Command, tmp_path: Path) -> None:

@@ -32,18 +32,18 @@ def test_stdout_is_the_same_with_and_without(luff: Luff) -> None:
 def test_nan_is_found_and_told_and_the_job_goes_on(luff: Luff) -> None:
     job = luff.run("train.py", arguments=("--nan-at", "40"))
     assert job.code == 0, job.stderr
-    assert "ExplodingTensor" in job.rules()
-    finding = next(f for f in job.findings if f["rule"] == "ExplodingTensor")
+    assert "NonFinite" in job.rules()
+    finding = [f for f in job.findings if f["rule"] == "NonFinite"][-1]
     assert finding["severity"] == "stop"
     assert finding["since_step"] == 40
     assert 40 <= finding["step"] <= 43
     assert finding["tensor"] == "MSELoss_output_0"
-    assert "STOP ExplodingTensor" in job.stderr
+    assert "STOP NonFinite" in job.stderr
     assert (
-        job.stderr.count("luff:   more    luff rules explain ExplodingTensor") == 1
+        job.stderr.count("luff:   more    luff rules explain NonFinite") == 1
     )  # worse is one line more, not a block
     verdict = job.stderr.splitlines()[-1]
-    assert "STOP ExplodingTensor (MSELoss_output_0, since step 40)" in verdict
+    assert "STOP NonFinite (MSELoss_output_0, since step 40)" in verdict
     assert "done" in job.stdout
     assert luff.assert_check_gives_what_was_seen(job.run)
     code, _, _ = luff("check", str(job.run))
@@ -60,15 +60,15 @@ def test_stop_ends_the_job_with_76(luff: Luff) -> None:
     assert job.code == 76, job.stderr
     assert "finally" in job.stdout
     assert "done" not in job.stdout
-    assert "luff: stopped by ExplodingTensor (MSELoss_output_0, since step 20) after " in job.stderr
+    assert "luff: stopped by NonFinite (MSELoss_output_0, since step 20) after " in job.stderr
     records = [json.loads(path.read_text()) for path in sorted((job.run / "control").glob("*.json"))]
     phases = [record.get("phase") for record in records if record["kind"] == "stop"]
     assert phases[0] == "propose"
     assert phases[-1] == "commit"
     assert phases.count("commit") == 1
     assert records[-1]["kind"] == "outcome"
-    (shown,) = [f for f in luff.assert_check_gives_what_was_seen(job.run) if f["rule"] == "ExplodingTensor"]
-    assert shown["id"] == next(f["id"] for f in job.findings if f["rule"] == "ExplodingTensor")
+    (shown,) = [f for f in luff.assert_check_gives_what_was_seen(job.run) if f["rule"] == "NonFinite"]
+    assert shown["id"] == next(f["id"] for f in job.findings if f["rule"] == "NonFinite")
     assert processes_with(str(job.run)) == []
 
 
@@ -131,9 +131,9 @@ def test_existing_run_is_refused_and_resumed(luff: Luff) -> None:
     assert "--resume" in again.stderr
     resumed = luff.run("train.py", "--resume", arguments=("--steps", "10"))
     assert resumed.code == first.code == 0, resumed.stderr
-    assert "STOP ExplodingTensor" in first.stderr
+    assert "STOP NonFinite" in first.stderr
     assert "STOP" not in resumed.stderr  # said once
-    assert "ExplodingTensor MSELoss_output_0 has healed at step 40" in resumed.stderr
+    assert "NonFinite MSELoss_output_0 has healed at step 40" in resumed.stderr
     assert [f["since_step"] for f in luff.assert_check_gives_what_was_seen(first.run)] == [30]
 
 
