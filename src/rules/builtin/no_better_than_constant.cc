@@ -25,6 +25,7 @@ constexpr const char* kPage = "docs/rules/no_better_than_constant.md";
 constexpr std::size_t kMaxLabels = 1024;
 constexpr std::size_t kRecent = 32;  // batches of trainings that are compared
 constexpr std::size_t kEvaluations = 64;
+constexpr double kClear = 0.02;  // share of the constant's loss: no doubt that something is learnt
 
 struct Limits {
   std::int64_t evaluations = 3;
@@ -109,7 +110,7 @@ class NoBetterThanConstant final : public Rule {
       Json evaluations = Json::array();
       for (const auto& [step, gain] : kind.evaluations) evaluations.push_back({step, ToJson(gain)});
       kinds.push_back({name, kind.loss, labels, kind.prior.count, kind.prior.sum, kind.prior.scale, recent,
-                       ToJson(kind.pending), evaluations, kind.better, kind.open});
+                       ToJson(kind.pending), evaluations, kind.better, kind.open, kind.above});
     }
     Json reader;
     Json passes;
@@ -146,6 +147,7 @@ class NoBetterThanConstant final : public Rule {
           kind.evaluations.emplace_back(one.at(0).get<std::int64_t>(), GainOf(one.at(1)));
         kind.better = saved.at(9);
         kind.open = saved.at(10);
+        kind.above = saved.at(11);
         if (kind.prior.labels.size() > kMaxLabels || kind.recent.size() > kRecent ||
             kind.evaluations.size() > kEvaluations)
           return Corruption("more than is ever kept");
@@ -163,7 +165,8 @@ class NoBetterThanConstant final : public Rule {
     std::deque<Gain> recent;
     Gain pending;  // of the evaluation that goes on
     std::deque<std::pair<std::int64_t, Gain>> evaluations;
-    bool better = false;  // an evaluation was better than the constant
+    std::int64_t above = 0;  // evaluations that were better than the constant
+    bool better = false;     // two were, or one clearly
     bool open = false;
   };
 
@@ -261,7 +264,11 @@ class NoBetterThanConstant final : public Rule {
       if (kind.pending.count >= 16) {
         kind.evaluations.emplace_back(last_.mode_step, kind.pending);
         if (kind.evaluations.size() > kEvaluations) kind.evaluations.pop_front();
-        if (kind.pending.z() > limits_.z) kind.better = true;
+        // A model that still answers nearly the same for all may fit the evaluation's frequencies by chance.
+        if (kind.pending.z() > limits_.z) {
+          ++kind.above;
+          kind.better = kind.better || kind.above >= 2 || kind.pending.share() > kClear;
+        }
         if (kind.better && kind.open) {
           sink.Heal("no_better", kind.loss, last_.mode_step);
           kind.open = false;
@@ -309,7 +316,7 @@ class NoBetterThanConstant final : public Rule {
     finding.tensor = kind->loss;
     finding.since_step = 0;
     finding.what = fmt::format(
-        "after {:.1f} passes over the data no evaluation of {} was better than answering the same for every "
+        "after {:.1f} passes over the data evaluations of {} are no better than answering the same for every "
         "sample",
         passes_.count(), kind->loss);
     finding.why =
