@@ -49,7 +49,8 @@ class HighDropout final : public Rule {
       highest = std::max(highest, *p);
       high.push_back(&module);
     }
-    if (high.empty()) return;
+    if (high.empty() || told_) return;
+    told_ = true;
     Finding finding = FindingAt(kName, kPage, "high", view.trial, format::kNoId, 0, view.rows.info);
     const auto name = [](const ModuleFacts& module) {
       return module.name.empty() ? module.path : module.name;
@@ -74,11 +75,19 @@ class HighDropout final : public Rule {
     finding.threshold = fmt::format("p of {:g} or more (Luff)", share_);
     sink.Report(std::move(finding));
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
+  [[nodiscard]] std::string SaveState() const override { return Json(told_).dump(); }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    try {
+      told_ = Json::parse(text).get<bool>();
+    } catch (const std::exception& error) {
+      return Corruption(error.what());
+    }
+    return Status::Ok();
+  }
 
  private:
   const double share_;
+  bool told_ = false;  // a description that is read again says nothing new
   ModelModules modules_;
 };
 

@@ -61,7 +61,7 @@ TEST(InputScale, LayerThatIsFollowedByANorm_IsSilent) {
                       R"({"models": [{"name": "Net", "modules": [{"path": "0", "name": "0", "type": "Linear"},
       {"path": "1", "name": "1", "type": ")" +
                           next + R"("}, {"path": "2", "name": "2", "type": "Linear"}],
-      "parameters": [{"path": "0.weight", "name": "Net_0.weight"}, {"path": "2.weight", "name": "Net_2.weight"}]}]})");
+      "parameters": [{"path": "0.weight"}, {"path": "2.weight"}]}]})");
     return Findings(trial);
   };
   EXPECT_TRUE(with("BatchNorm1d").empty());
