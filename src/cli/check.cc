@@ -1,4 +1,5 @@
 #include <unistd.h>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -17,7 +18,7 @@ namespace luff::cli {
 namespace {
 
 struct CheckOptions {
-  std::string run, rules_text, set_text, config;
+  std::string run, other, rules_text, set_text, config;
   bool json = false, follow = false;
 };
 
@@ -31,6 +32,17 @@ int Check(const CheckOptions& wanted) {
   Result<std::vector<rules::Choice>> choices = rules::ParseChoices(
       !wanted.rules_text.empty() ? wanted.rules_text : file.value().rules.value_or(""), set.value());
   if (!choices.ok()) return PrintError(choices.status()), kExitUsage;
+  if (!wanted.other.empty()) {
+    const auto compares =
+        std::find_if(choices.value().begin(), choices.value().end(),
+                     [](const rules::Choice& choice) { return choice.spec->name == "SimilarAcrossRuns"; });
+    if (compares == choices.value().end()) {
+      PrintError(InvalidArgument(
+          "--other names a run that SimilarAcrossRuns compares with, and --rules leaves it out"));
+      return kExitUsage;
+    }
+    compares->parameters["other_trials"] = wanted.other;
+  }
   Result<std::unique_ptr<query::Trial>> opened = query::Trial::Open(wanted.run);
   if (!opened.ok()) return PrintError(opened.status()), kExitUsage;
   query::Trial& trial = *opened.value();
@@ -104,6 +116,7 @@ void AddCheck(CLI::App& app) {
   verb->add_option("--rules", wanted.rules_text, "NAME[:parameter=value...],... or none; default: all");
   verb->add_option("--config", wanted.config, "Configuration file (TOML): its rules");
   verb->add_option("--parameters", wanted.set_text, "Parameter set: luff or original");
+  verb->add_option("--other", wanted.other, "Run directory to compare with (rule SimilarAcrossRuns)");
   verb->add_flag("--json", wanted.json, "Findings as JSON lines");
   verb->add_flag("--follow", wanted.follow, "Until the run ends");
   verb->footer(

@@ -120,6 +120,23 @@ class FakeTrial final : public query::Trial {
     shapes_[{steps_.back().summaries.back().tensor, steps_.back().info.global_step}] = std::move(known);
     return *this;
   }
+  /// The module of a tensor.
+  FakeTrial& Place(const std::string& name, const std::string& module_path) {
+    for (query::TensorInfo& tensor : tensors_) {
+      if (tensor.name == name) tensor.module_path = module_path;
+    }
+    return *this;
+  }
+  /// A module has run in this step: the shape of what it gave.
+  FakeTrial& Ran(const std::string& module_path) {
+    const std::string name = module_path + "_output_0";
+    FormEntry entry{};
+    entry.tensor = Define(name, format::Role::kOutput);
+    entry.row.form = static_cast<std::uint16_t>(format::Form::kShape);
+    Place(name, module_path);
+    steps_.back().forms.push_back(entry);
+    return *this;
+  }
   FakeTrial& EventJson(const std::string& json) {
     steps_.back().event_json.push_back(json);
     return *this;

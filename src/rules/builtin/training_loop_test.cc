@@ -1,0 +1,213 @@
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+// Rules about the training loop: gradients that are kept, updates that are left out, modes, optimizers made
+// anew.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Role;
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial, const std::string& rule) {
+  return testing::FindingsOf(trial, rule, ParameterSet::kLuff);
+}
+
+constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kSomeEval = 1U << 10,
+                        kGradients = 1U << 11, kTold = 1U << 12;
+
+TEST(GradientNotCleared, ThreeUpdatesInARow_Stop) {
+  FakeTrial trial;
+  for (int step = 0; step < 6; ++step) {
+    trial.Step();
+    if (step > 0) trial.Event(EventKind::kGradientKept, 0, 8);
+    trial.Event(EventKind::kOptimizerStep, 0);
+  }
+  const auto findings = FindingsOf(trial, "GradientNotCleared");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 3);
+  EXPECT_EQ(findings[0].since_step, 1);
+  EXPECT_EQ(findings[0].last_step, 5);
+}
+
+TEST(GradientNotCleared, NowAndThen_IsSilent_AndACleanUpdateHeals) {
+  FakeTrial trial;
+  for (int step = 0; step < 60; ++step) {
+    trial.Step();
+    if (step % 3 != 0) trial.Event(EventKind::kGradientKept, 0, 8);
+    trial.Event(EventKind::kOptimizerStep, 0);
+  }
+  EXPECT_TRUE(FindingsOf(trial, "GradientNotCleared").empty());
+  FakeTrial healed;
+  for (int step = 0; step < 10; ++step) {
+    healed.Step();
+    if (step > 0 && step < 5) healed.Event(EventKind::kGradientKept, 0, 8);
+    healed.Event(EventKind::kOptimizerStep, 0);
+  }
+  EXPECT_TRUE(FindingsOf(healed, "GradientNotCleared").at(0).healed);
+}
+
+TEST(GradientNotCleared, LookedAtEvery16thUpdate_StaysOpen) {
+  FakeTrial trial;
+  for (int step = 0; step < 200; ++step) {
+    trial.Step();
+    const int number = step + 1;
+    if (step > 0 && (number <= 65 || number % 16 == 1)) trial.Event(EventKind::kGradientKept, 0, 8);
+    trial.Event(EventKind::kOptimizerStep, 0);
+  }
+  const auto findings = FindingsOf(trial, "GradientNotCleared");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_FALSE(findings[0].healed);
+}
+
+FakeTrial Skipping(int skipped_until, bool with_gradients = false) {
+  FakeTrial trial;
+  for (int step = 0; step < 60; ++step) {
+    trial.Step().Event(EventKind::kBackward);
+    if (with_gradients) trial.Tensor("gradient/w", Role::kGradient, {1});
+    if (step >= skipped_until) trial.Event(EventKind::kOptimizerStep, 0);
+    trial.Event(EventKind::kZeroGrad, 0);
+  }
+  return trial;
+}
+
+TEST(StepSkipped, GradientsMadeAndCleared_Stop_AScaleThatAdaptsAndClosuresAreSilent) {
+  const auto findings = FindingsOf(Skipping(100), "StepSkipped");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 23);
+  EXPECT_EQ(findings[0].since_step, 0);
+  EXPECT_TRUE(FindingsOf(Skipping(20), "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(Skipping(100, true), "StepSkipped").empty());
+}
+
+TEST(StepSkipped, AccumulationOverManyBatches_IsSilent_AScalersWordCounts) {
+  FakeTrial accumulation;
+  FakeTrial scaler;
+  for (int step = 0; step < 200; ++step) {
+    accumulation.Step().Event(EventKind::kBackward);
+    if (step % 64 == 63) accumulation.Event(EventKind::kOptimizerStep, 0).Event(EventKind::kZeroGrad, 0);
+    scaler.Step()
+        .Event(EventKind::kBackward)
+        .Event(EventKind::kStepSkipped, 0)
+        .Event(EventKind::kZeroGrad, 0);
+  }
+  EXPECT_TRUE(FindingsOf(accumulation, "StepSkipped").empty());
+  EXPECT_EQ(FindingsOf(scaler, "StepSkipped").at(0).step, 23);
+}
+
+void TrainStep(FakeTrial& trial, std::uint64_t bits, std::uint32_t optimizer = 0) {
+  trial.Step()
+      .Event(EventKind::kForward, 7, bits | kGradients | kTold)
+      .Event(EventKind::kOptimizerStep, optimizer);
+}
+void EvalStep(FakeTrial& trial, std::uint64_t bits, bool loss = true, std::uint64_t batch = 1) {
+  trial.Step(query::Mode::kEval)
+      .Event(EventKind::kForward, 7, bits | kTold)
+      .Event(EventKind::kBatch, 7, batch);
+  if (loss) trial.Loss(1);
+}
+
+TEST(ModeMismatch, TrainingGoesOnInEvaluationMode_Warns_OtherwiseSilent) {
+  FakeTrial wrong;
+  FakeTrial right;
+  FakeTrial phase;
+  for (int step = 0; step < 60; ++step) {
+    const bool later = step >= 20;
+    TrainStep(wrong, later ? kSomeEval : kTraining | kSomeTrain);
+    TrainStep(right, kTraining | kSomeTrain);
+    TrainStep(phase, later ? kSomeEval : kTraining | kSomeTrain, later ? 1 : 0);
+    if (step % 20 != 19) continue;
+    EvalStep(wrong, kSomeEval);
+    EvalStep(right, kSomeEval);
+    EvalStep(phase, kSomeEval);
+  }
+  const auto findings = FindingsOf(wrong, "ModeMismatch");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "training");
+  EXPECT_EQ(findings[0].since_step, 20);
+  EXPECT_EQ(findings[0].step, 31);
+  EXPECT_TRUE(FindingsOf(right, "ModeMismatch").empty());
+  EXPECT_TRUE(FindingsOf(phase, "ModeMismatch").empty());
+}
+
+TEST(ModeMismatch, FrozenBatchNorm_IsSilent_TrainingInEvaluationModeFromTheStart_Warns) {
+  FakeTrial frozen;
+  FakeTrial never;
+  FakeTrial loaded;
+  for (int step = 0; step < 60; ++step) {
+    TrainStep(frozen, kTraining | kSomeEval);
+    TrainStep(never, kSomeEval);
+    TrainStep(loaded, kSomeEval);
+    if (step == 0) loaded.EventJson(R"({"kind": "load_state_dict", "model": "Net", "matched": 9})");
+    if (step % 20 == 19) EvalStep(frozen, kSomeEval);
+  }
+  EXPECT_TRUE(FindingsOf(frozen, "ModeMismatch").empty());
+  EXPECT_EQ(FindingsOf(never, "ModeMismatch").at(0).step, 31);
+  EXPECT_TRUE(FindingsOf(loaded, "ModeMismatch").empty());
+}
+
+TEST(ModeMismatch, SecondEvaluationInTrainingMode_Warns) {
+  FakeTrial wrong;
+  FakeTrial teacher;
+  FakeTrial masks;
+  FakeTrial statistics;
+  for (int step = 0; step < 150; ++step) {
+    TrainStep(wrong, kTraining | kSomeTrain);
+    TrainStep(teacher, kTraining | kSomeTrain);
+    EvalStep(teacher, kTraining | kSomeTrain);
+    TrainStep(masks, kTraining | kSomeTrain);
+    TrainStep(statistics, kTraining | kSomeTrain);
+    if (step % 50 != 49) continue;
+    EvalStep(wrong, kTraining | kSomeTrain, false, 1);
+    EvalStep(wrong, kTraining | kSomeTrain, true, 2);
+    for (int pass = 0; pass < 8; ++pass) EvalStep(masks, kTraining | kSomeTrain, pass == 7);
+    EvalStep(statistics, kTraining | kSomeTrain, false);
+  }
+  const auto findings = FindingsOf(wrong, "ModeMismatch");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "evaluation");
+  EXPECT_EQ(findings[0].step, 99);
+  EXPECT_EQ(findings[0].since_step, 49);
+  EXPECT_TRUE(FindingsOf(teacher, "ModeMismatch").empty());
+  EXPECT_TRUE(FindingsOf(masks, "ModeMismatch").empty());
+  EXPECT_TRUE(FindingsOf(statistics, "ModeMismatch").empty());
+}
+
+FakeTrial Anew(int every, double momentum, bool other_parameters = false) {
+  FakeTrial trial;
+  for (int step = 0; step < 60; ++step) {
+    const auto number = static_cast<std::uint32_t>(step / every);
+    trial.Step().Event(EventKind::kOptimizerStep, number).Tensor("gradient/a", Role::kGradient, {1});
+    if (other_parameters) trial.Tensor("gradient/b" + std::to_string(number), Role::kGradient, {1});
+    trial.Scalar("optimizer/SGD_" + std::to_string(number) + ".group0.momentum", Role::kOptimizerSetting,
+                 momentum);
+  }
+  return trial;
+}
+
+TEST(OptimizerStateReset, ThreeTimesOverTheSameParameters_Warns) {
+  const auto findings = FindingsOf(Anew(10, 0.9), "OptimizerStateReset");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 30);
+  EXPECT_EQ(findings[0].since_step, 10);
+  EXPECT_TRUE(FindingsOf(Anew(10, 0), "OptimizerStateReset").empty());          // no state to lose
+  EXPECT_TRUE(FindingsOf(Anew(20, 0.9), "OptimizerStateReset").empty());        // three phases
+  EXPECT_TRUE(FindingsOf(Anew(10, 0.9, true), "OptimizerStateReset").empty());  // unfreezing
+}
+
+TEST(OptimizerStateReset, OptimizersThatTakeTurns_AreSilent) {
+  FakeTrial trial;
+  for (int step = 0; step < 60; ++step) {
+    trial.Step().Event(EventKind::kOptimizerStep, static_cast<std::uint32_t>(step % 2));
+    trial.Tensor("gradient/a", Role::kGradient, {1});
+    trial.Scalar("optimizer/Adam.group0.beta1", Role::kOptimizerSetting, 0.9);
+  }
+  EXPECT_TRUE(FindingsOf(trial, "OptimizerStateReset").empty());
+}
+
+}  // namespace
+}  // namespace luff::rules
