@@ -5,10 +5,11 @@ Importing this package imports no framework; each has a module of its own (`luff
 
 from __future__ import annotations
 
-from luff import errors
+from luff import corrections, errors
 from luff._core import version as _version
 from luff.errors import LuffError, StopTraining
 from luff.rule import Finding, Rule, StepView
+from luff.stop import on_stop
 from luff.trial import Tensor, Trial, open_trial
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "Tensor",
     "Trial",
     "__version__",
+    "corrections",
     "errors",
+    "on_stop",
     "open_trial",
 ]
 

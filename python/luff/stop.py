@@ -12,13 +12,14 @@ import signal
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Protocol
 
 from luff._codes import EndReason
-from luff.errors import StopTraining
+from luff.errors import InvalidArgumentError, StopTraining
 
-__all__ = ["EXIT_CODE", "StopTraining", "raise_stop", "watch"]
+__all__ = ["EXIT_CODE", "StopTraining", "on_stop", "raise_stop", "watch"]
 
 EXIT_CODE = 76
 """Exit code of a training process (and of ``luff run``) that a finding stopped."""
@@ -32,9 +33,39 @@ class Closable(Protocol):
     def close(self, reason: int = ..., timeout_s: float = ...) -> None: ...
 
 
+_callbacks: list[Callable[[], object]] = []
+_MAX_CALLBACKS = 64
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()
 _reason = EndReason.COMPLETED
 _installed = False
+
+
+def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
+    """Has `callback` called before a finding stops this process, e.g. to write a checkpoint.
+
+    It is called in the training's own thread, after the last update, in every rank after the same step. Errors in
+    it are counted; under ``luff run`` it has ``leave_s`` of ``[stop]`` (60 s), then the job gets SIGTERM. Where
+    Luff is not attached nothing ever calls it. Gives `callback` back, so that it may decorate.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For something that cannot be called; for more than 64.
+    """
+    if not callable(callback):
+        raise InvalidArgumentError(f"on_stop got a {type(callback).__name__}; expected a function")
+    if callback not in _callbacks:
+        if len(_callbacks) >= _MAX_CALLBACKS:
+            raise InvalidArgumentError(
+                f"on_stop has {_MAX_CALLBACKS} call-backs already; call it outside of the loop"
+            )
+        _callbacks.append(callback)
+    return callback
+
+
+def callbacks() -> list[Callable[[], object]]:
+    """What `on_stop` was given, the newest last."""
+    return list(_callbacks)
 
 
 def raise_stop(reason: str) -> NoReturn:

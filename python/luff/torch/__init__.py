@@ -19,6 +19,7 @@ from typing import Any
 import torch as _torch
 
 from luff._hook import RunOptions, run_from_environment
+from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.torch import _functional, _wraps
 from luff.torch._hooks import Hook, hooks, make_config
@@ -35,6 +36,7 @@ def attach(
     collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
     resume: bool = False,
     on_stop: Callable[[], object] | None = None,
+    correct: Corrections | None = None,
     **options: Any,
 ) -> Hook:
     """Attaches Luff to a model and what trains it.
@@ -54,7 +56,9 @@ def attach(
     resume
         Goes on in an existing run.
     on_stop
-        Called before `StopTraining` is raised, e.g. to write a checkpoint.
+        Called before `StopTraining` is raised, e.g. to write a checkpoint. Besides those of `luff.on_stop`.
+    correct
+        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
     **options
         Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
         ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
@@ -83,7 +87,7 @@ def attach(
     else:
         chosen = RunOptions(os.path.abspath(os.fspath(run)), resume, False, make_config(collections, options))
     _wraps.install()
-    hook = Hook(chosen, model, on_stop)
+    hook = Hook(chosen, model, on_stop, correct)
     optimizers = [optimizer] if isinstance(optimizer, _torch.optim.Optimizer) else list(optimizer or ())
     for each in optimizers:
         hook.machine.optimizer_made(each)

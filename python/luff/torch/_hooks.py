@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from luff import stop
+from luff import corrections, stop
 from luff._codes import DType, EndReason, Mode, Role
 from luff._hook import (
     Guard,
@@ -23,6 +23,7 @@ from luff._hook import (
     resume_point,
 )
 from luff.errors import InvalidArgumentError
+from luff.torch._corrections import lower_lr
 from luff.torch._machine import Machine
 from luff.torch._memory import is_readable, local_part
 from luff.torch._names import Names
@@ -30,6 +31,7 @@ from luff.torch._names import Names
 __all__ = ["Hook", "hooks"]
 
 _MAX_ERRORS = 1000  # then the hook switches itself off
+_ACT = 3  # what Session.at_step_boundary gives for a correction
 
 
 def _rank() -> tuple[int, int] | None:
@@ -49,10 +51,15 @@ class Hook:
     """
 
     def __init__(
-        self, options: RunOptions, model: Any = None, on_stop: Callable[[], object] | None = None
+        self,
+        options: RunOptions,
+        model: Any = None,
+        on_stop: Callable[[], object] | None = None,
+        correct: corrections.Corrections | None = None,
     ) -> None:
         self._options = options
         self._on_stop = on_stop
+        self._correct_by = correct
         self._model = None if model is None else weakref.ref(model)
         self._owned: dict[int, tuple[Any, bool]] = {}
         self._owned_optimizers: dict[int, tuple[Any, bool]] = {}
@@ -152,6 +159,7 @@ class Hook:
         self.guarded("close", self._finish)
         self.live = False
         hooks.remove(self)
+        corrections.forget(self._accept_corrections)
         session = self.machine.session
         if session is not None:
             try:
@@ -185,19 +193,59 @@ class Hook:
             return None
 
     def leave_if_stopped(self) -> None:
-        """Raises `luff.StopTraining` if a finding stops the run at this step."""
-        if self.machine.stop != 2 or not self.live:
+        """Carries out what all ranks have agreed on; raises `luff.StopTraining` if a finding stops the run."""
+        if not self.machine.stop or not self.live:
+            return
+        if self.machine.stop == _ACT:
+            self.machine.stop = 0
+            self._correct()
             return
         session = self.machine.session
         reason = ""
         try:
             reason = session.stop_reason() if session is not None else ""
-            if self._on_stop is not None:
-                self._on_stop()
         except Exception as error:
-            self.guard.note("on_stop", error)
+            self.guard.note("stop", error)
+        for callback in (self._on_stop, *stop.callbacks()):
+            try:
+                if callback is not None:
+                    callback()
+            except Exception as error:
+                self.guard.note("on_stop", error)
+        if session is not None and self.guard.unreported:
+            self.guarded("report", self.guard.report, session)
         self.close(int(EndReason.STOPPED))
         stop.raise_stop(reason)
+
+    def _correct(self) -> None:
+        """Calls the training's call-back; its errors are counted, and told to the other ranks' supervisor."""
+        session = self.machine.session
+        action = None if session is None else session.take_action()
+        if session is None or action is None:
+            return
+        control, kind, body, _ = action
+        done = False
+        try:
+            self._corrections().carry_out(kind, body, self._lower_lr)
+            done = True
+        except Exception as error:
+            self.guard.note(f"correction {kind}", error)
+        session.action_done(control, done)
+
+    def _corrections(self) -> corrections.Corrections:
+        return corrections.accepted() if self._correct_by is None else self._correct_by
+
+    def _lower_lr(self, factor: float) -> None:
+        recorder = self.machine.recorder
+        if recorder is None:
+            raise LookupError("nothing was recorded yet")
+        schedulers = [s for s in (reference() for reference in recorder.schedulers) if s is not None]
+        lower_lr([optimizer for _, optimizer in recorder.living()], schedulers, factor)
+
+    def _accept_corrections(self) -> None:
+        session = self.machine.session
+        if session is not None:
+            session.accept_actions(self._corrections().kinds())
 
     def wake(self) -> None:
         """In a forked child that trains after all: a worker of its own."""
@@ -257,6 +305,8 @@ class Hook:
 
     def _opened(self, session: Session) -> None:
         stop.watch(self)
+        session.accept_actions(self._corrections().kinds())
+        corrections.listen(self._accept_corrections)
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         session.set_document(
             "environment",

@@ -119,7 +119,7 @@ def _outer_call(
     if capture is False:
         return _loss_call(original, module, args, kwargs)
     hooks.last = hook
-    if hook.machine.stop == 2:
+    if hook.machine.stop >= 2:
         hook.leave_if_stopped()
     local.inside = 1 if capture is None else 2
     local.capture = (hook, capture)
@@ -266,7 +266,7 @@ def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any])
         return
     local.updates += 1
     hook.guarded("update end", hook.machine.update_ended, optimizer, _current_graph_task() != -1)
-    if hook.machine.stop == 2:
+    if hook.machine.stop >= 2:
         hook.leave_if_stopped()
 
 
