@@ -20,6 +20,7 @@ using Json = nlohmann::json;
 constexpr const char* kName = "BatchOrder";
 constexpr const char* kPage = "docs/rules/batch_order.md";
 constexpr std::size_t kMaxLabels = 1024;
+constexpr std::size_t kManyLabels = 4;  // adversaries have up to three: real, generated, and real softened
 
 struct Limits {
   std::int64_t batches = 12;
@@ -161,9 +162,10 @@ class BatchOrder final : public Rule {
     const double overall = Impurity(kind->labels);
     const double within = kind->impurity / static_cast<double>(kind->batches);
     if (kind->batches < limits_.batches || overall < 0.2 || within >= limits_.within * overall) return;
-    // Batches of one class that alternate are made so; sorted data stay with a class for a while.
+    // Batches of one class that alternate are made so (real and generated samples); sorted data stay with a
+    // class for a while, or go through many.
     const double same = static_cast<double>(kind->same) / static_cast<double>(kind->pairs);
-    if (same <= 0.5 + 0.5 * (1 - overall)) return;
+    if (kind->labels.size() < kManyLabels && same <= 0.5 + 0.5 * (1 - overall)) return;
     Finding finding = FindingAt(kName, kPage, "sorted", view.trial, call.loss, call.worker, view.rows.info);
     finding.since_step = 0;
     finding.what =

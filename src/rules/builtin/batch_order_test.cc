@@ -35,6 +35,10 @@ TEST(BatchOrder, ClassAfterClass_IsTold) {
   EXPECT_EQ(findings[0].step, 11);
 }
 
+TEST(BatchOrder, ClassesAsSmallAsABatch_AreTold) {
+  EXPECT_EQ(FindingsOf(Labels([](int step, int) { return step % 6; })).size(), 1U);
+}
+
 TEST(BatchOrder, ShuffledBlocksOfTasksAndAlternatingBatches_AreSilent) {
   std::mt19937 random(1);
   EXPECT_TRUE(FindingsOf(Labels([&](int, int) { return static_cast<int>(random() % 10); })).empty());
