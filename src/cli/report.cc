@@ -51,7 +51,9 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
     text += Line("likely", Escaped(causes), width);
   }
   if (!finding.remedy.empty()) text += Line("to do", Escaped(finding.remedy), width);
-  text += Line("more", fmt::format("luff rules explain {}", Escaped(finding.rule)), width);
+  if (finding.page != "docs/own-rules.md") {  // a rule of the user's has no page here
+    text += Line("more", fmt::format("luff rules explain {}", Escaped(finding.rule)), width);
+  }
   return text;
 }
 

@@ -443,8 +443,8 @@ class ExpressionParser {
     while (!open.empty()) {
       const Node& one = node(open.back());
       open.pop_back();
-      if (one.left >= 0) open.push_back(one.left);
       if (one.right >= 0) open.push_back(one.right);
+      if (one.left >= 0) open.push_back(one.left);  // looked at first
       if (one.leaf < 0) continue;
       const int of_leaf = made_.leaves_[static_cast<std::size_t>(one.leaf)].group;
       if (of_leaf < 0) continue;

@@ -257,9 +257,6 @@ std::optional<bool> ExpressionState::Truth(int n, Verdict* verdict) const {
   }
   if (node.group < 0) return Atom(node, nullptr);
   const bool all = expression_.groups()[static_cast<std::size_t>(node.group)].all;
-  bool any_known = false;
-  bool any_true = false;
-  bool any_false = false;
   // All leaves of a group read the same tensors, but for those that are no numbers.
   const LeafState* widest = nullptr;
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
@@ -267,10 +264,13 @@ std::optional<bool> ExpressionState::Truth(int n, Verdict* verdict) const {
     if (widest == nullptr || leaves_[i].series.size() > widest->series.size()) widest = &leaves_[i];
   }
   if (widest == nullptr) return std::nullopt;
+  bool any_unknown = widest->series.empty();
+  bool any_true = false;
+  bool any_false = false;
   for (const auto& [key, series] : widest->series) {
     const std::optional<bool> one = Atom(node, &key);
+    any_unknown = any_unknown || !one;
     if (!one) continue;
-    any_known = true;
     any_true = any_true || *one;
     any_false = any_false || !*one;
     if (!*one) continue;
@@ -285,8 +285,9 @@ std::optional<bool> ExpressionState::Truth(int n, Verdict* verdict) const {
       }
     }
   }
-  if (!any_known) return std::nullopt;
-  return all ? !any_false : any_true;
+  // As with 'and' and 'or' over all of them: one that is not known leaves open what the others do not decide.
+  if (all ? any_false : any_true) return !all;
+  return any_unknown ? std::nullopt : std::optional(all);
 }
 
 ExpressionState::Verdict ExpressionState::Evaluate() const {
