@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::int64_t kRateWindowNs = 2'000'000'000;
 constexpr double kNs = 1e9;
+constexpr double kLeastWindowS = 0.05;  // steps are published in batches: less tells nothing of their rate
 constexpr std::size_t kMaxWaiting = 64;
 constexpr std::uint32_t kAccepted = 1, kTooLate = 2, kCarriedOut = 3, kRefused = 4, kFailed = 5, kAlone = 6;
 
@@ -71,9 +72,7 @@ Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
     any_live = true;
     furthest = std::max(furthest, worker.last_train_step);
   }
-  if (any_live && (progress_.empty() || progress_.back().second != furthest))
-    progress_.emplace_back(now_ns, furthest);
-  while (progress_.size() > 2 && now_ns - progress_.front().first > kRateWindowNs) progress_.pop_front();
+  if (any_live) Observe(now_ns, furthest);
 
   switch (state_) {
     case State::kIdle: return Signal::kNone;
@@ -96,6 +95,12 @@ Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
     case State::kKilling: return Signal::kNone;
   }
   return Signal::kNone;
+}
+
+void Coordinator::Observe(std::int64_t now_ns, std::int64_t furthest) {
+  if (furthest >= 0 && (progress_.empty() || progress_.back().second < furthest))
+    progress_.emplace_back(now_ns, furthest);
+  while (progress_.size() > 2 && now_ns - progress_.front().first > kRateWindowNs) progress_.pop_front();
 }
 
 Coordinator::Answers Coordinator::Count(std::uint32_t world, std::span<const query::WorkerInfo> workers,
@@ -225,7 +230,8 @@ void Coordinator::Propose(std::int64_t now_ns, std::int64_t furthest) {
   double rate = 100;  // TRAIN steps a second, of the fastest worker; a guess until two steps were seen
   if (progress_.size() >= 2) {
     const double seconds = Seconds(progress_.front().first, progress_.back().first);
-    if (seconds > 0) rate = static_cast<double>(progress_.back().second - progress_.front().second) / seconds;
+    if (seconds >= kLeastWindowS)
+      rate = static_cast<double>(progress_.back().second - progress_.front().second) / seconds;
   }
   const double lead = settings_.lead_s * std::pow(2.0, proposals_);
   store::ControlRecord record;

@@ -26,7 +26,7 @@ constexpr std::array<std::pair<std::string_view, ActionKind>, 7> kKinds = {
 
 bool Matches(const ActionSpec& spec, const rules::Finding& finding) {
   if (finding.severity < spec.severity) return false;
-  if (spec.rules.empty()) return finding.leader.empty();  // who leads is acted on, not its consequences
+  if (spec.rules.empty()) return spec.consequences || finding.leader.empty();
   return std::find(spec.rules.begin(), spec.rules.end(), finding.rule) != spec.rules.end();
 }
 

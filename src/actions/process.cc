@@ -76,6 +76,7 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
     }
     if (options.stdin_fd >= 0) dup2(options.stdin_fd, STDIN_FILENO);
     if (options.stdout_fd >= 0) dup2(options.stdout_fd, STDOUT_FILENO);
+    if (options.stderr_fd >= 0) dup2(options.stderr_fd, STDERR_FILENO);
     for (int number = 1; number < 32; ++number) {
       if (number != SIGKILL && number != SIGSTOP) signal(number, SIG_DFL);
     }

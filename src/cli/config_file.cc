@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#define TOML_ENABLE_FORMATTERS 1
-#include <toml++/toml.h>
 
+#include "cli/config_actions.h"
+#include "cli/config_place.h"
 #include "luff/base/env.h"
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
@@ -20,10 +20,9 @@ namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
 
-// Messages end in "…: FILE, line N": paths last.
-class Reader {
+class Reader : private ConfigPlace {
  public:
-  explicit Reader(std::string path) : path_(std::move(path)) {}
+  using ConfigPlace::ConfigPlace;
 
   Result<FileConfig> Read(const toml::table& file) {
     FileConfig config;
@@ -50,9 +49,12 @@ class Reader {
         } else {
           LUFF_RETURN_IF_ERROR(ReadCapture(*table, &config.capture_json));
         }
+      } else if (name == "action") {
+        LUFF_ASSIGN_OR_RETURN(config.actions, ReadActions(node, *this));
       } else {
-        return Unknown(key, "at the top level",
-                       {"rules", "rule", "rule_expression", "parameters", "on_finding", "capture", "stop"});
+        return Unknown(
+            key, "at the top level",
+            {"rules", "rule", "rule_expression", "parameters", "on_finding", "capture", "stop", "action"});
       }
     }
     if (file.contains("rules") || file.contains("rule") || file.contains("rule_expression")) {
@@ -63,24 +65,6 @@ class Reader {
   }
 
  private:
-  [[nodiscard]] Status At(const Status& status, const toml::source_region& where) const {
-    // What shows a place in a text stands below.
-    const std::string_view message = status.message();
-    const std::size_t cut = std::min(message.find('\n'), message.size());
-    return {status.code(), fmt::format("{}: {}, line {}{}", message.substr(0, cut), path_, where.begin.line,
-                                       message.substr(cut))};
-  }
-  [[nodiscard]] Status Wrong(const toml::node& node, const std::string& what) const {
-    return At(InvalidArgument(what), node.source());
-  }
-  [[nodiscard]] Status Unknown(const toml::key& key, std::string_view place,
-                               const std::vector<std::string>& known) const {
-    return At(
-        InvalidArgument(fmt::format("unknown key '{}' {}; nearest: {}; known: {}", key.str(), place,
-                                    query::NearestNames(key.str(), known).front(), fmt::join(known, ", "))),
-        key.source());
-  }
-
   // "rules" is a list of names or texts as --rules takes them; [rule.NAME] holds parameters of one. Each is
   // tried alone, so that a mistake is told with its line.
   Result<std::string> RulesText(const toml::table& file) const {
@@ -230,7 +214,6 @@ class Reader {
     return Status::Ok();
   }
 
-  const std::string path_;
   rules::ParameterSet set_ = rules::ParameterSet::kLuff;
 };
 

@@ -1,8 +1,10 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "luff/actions/coordinator.h"
+#include "luff/actions/policy.h"
 #include "luff/base/result.h"
 
 /// luff.toml, read only when `--config FILE` names it.
@@ -14,6 +16,7 @@ struct FileConfig {
   std::optional<std::string> on_finding;
   std::string capture_json;  // JSON object, merged over the capture configuration; "" if absent
   actions::StopSettings stop;
+  std::vector<actions::ActionSpec> actions;
 };
 
 /// Errors: kNotFound, kInvalidArgument with line and column, or the key that is unknown or has the wrong

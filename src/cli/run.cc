@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -146,6 +147,22 @@ Result<std::string> FindBootstrap() {
       prefix.string()));
 }
 
+// What sends webhooks and mails: a script on Python's standard library alone, for which any Python will do.
+Result<std::vector<std::string>> FindNotifier(const std::string& bootstrap) {
+  Env& env = Env::Real();
+  const fs::path package = fs::path(bootstrap).lexically_normal().parent_path();
+  const std::string script = (package / "actions" / "notify.py").string();
+  if (!env.Exists(script))
+    return NotFound("Luff's Python package lacks what sends webhooks and mails: " + script);
+  const fs::path beside = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path prefix = package.parent_path().parent_path().parent_path().parent_path();
+  std::string python = "python3";
+  for (const fs::path& one : {prefix / "bin" / "python3", beside / "python3"}) {
+    if (env.Exists(one.string())) python = one.string();
+  }
+  return std::vector<std::string>{python, "-I", "-S", script};
+}
+
 Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
   FileConfig file;
   if (!wanted.config.empty()) {
@@ -164,6 +181,8 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
   }
   options.stop_on_finding = on_finding == "stop";
   options.stop = file.stop;
+  options.actions = file.actions;
+  options.job = JobName(wanted.command);
   options.capture_json = file.capture_json;
   options.command = wanted.command;
   options.resume = wanted.resume;
@@ -173,6 +192,10 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
     return tried.status().WithContext("the rules' needs and [capture] together");
   options.capture_json = config;
   LUFF_ASSIGN_OR_RETURN(options.bootstrap, FindBootstrap());
+  if (std::any_of(options.actions.begin(), options.actions.end(),
+                  [](const actions::ActionSpec& spec) { return actions::OnlyTells(spec.kind); })) {
+    LUFF_ASSIGN_OR_RETURN(options.notifier, FindNotifier(options.bootstrap));
+  }
   if (!wanted.findings.empty()) {
     options.findings_file = fs::absolute(wanted.findings).string();
     LUFF_RETURN_IF_ERROR(BeginFindings(options.findings_file));

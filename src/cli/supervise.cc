@@ -26,6 +26,7 @@
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/actions/process.h"
+#include "luff/actions/runner.h"
 #include "luff/base/env.h"
 #include "luff/query/trial.h"
 #include "luff/store/control.h"
@@ -38,6 +39,7 @@ constexpr const char* kEvaluator = "luff";
 constexpr int kRuleWorkerStarts = 4;  // the first and three more
 constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr double kFinishIdleSeconds = 60;  // the rule worker may be silent for so long at the end
+constexpr std::int64_t kDeliveryQuietNs = 2'000 * kNsPerMs, kDeliveryNs = 30'000 * kNsPerMs;
 constexpr std::int64_t kGroupGraceNs = 500 * kNsPerMs, kGroupTermNs = 3'000 * kNsPerMs;
 
 std::int64_t FinishIdleNs() {
@@ -54,7 +56,8 @@ class Supervisor {
       : options_(options),
         env_(Env::Real()),
         findings_path_(options.run + "/rules/" + kEvaluator + "/findings.jsonl"),
-        coordinator_(options.stop, actions::LogOf(options.run)),
+        runner_({options.run, options.job, options.actions, options.stop_on_finding, options.stop,
+                 options.notifier}),
         terminal_(StderrIsTerminal()),
         colour_(StderrHasColour()),
         teller_(colour_, terminal_ ? TerminalWidth() : 100) {}
@@ -82,10 +85,13 @@ class Supervisor {
     training_ = started.value();
 
     StartRuleWorker();
+    if (options_.resume) runner_.Begin();
     while (!exit_) Turn();
+    runner_.JobEnded();
     actions::TakeTerminalBack();
     EndGroup();
     FinishRules();
+    FinishDeliveries();
     return Conclude();
   }
 
@@ -160,13 +166,9 @@ class Supervisor {
   // --------------------------------------------------------------------------------------------------------
 
   void Turn() {
-    pollfd fds[2] = {{signals_, POLLIN, 0}, {rule_out_, POLLIN, 0}};
-    const int wait_ms = coordinator_.stopping() ? 20 : terminal_ ? 500 : 2000;
-    poll(fds, rule_out_ >= 0 ? 2 : 1, wait_ms);
-    if ((fds[0].revents & POLLIN) != 0) TakeSignals();
-    if (rule_out_ >= 0 && (fds[1].revents & (POLLIN | POLLHUP)) != 0) HearRuleWorker();
+    Wait(runner_.coordinator().busy() ? 20 : terminal_ ? 500 : 2000);
     ReadFindings();
-    if (!exit_) Stopping();
+    if (!exit_) Act();
     ShowStatus();
   }
 
@@ -175,6 +177,7 @@ class Supervisor {
     while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
       const int number = static_cast<int>(info.ssi_signo);
       if (number == SIGCHLD) continue;
+      if (exit_) interrupted_ = true;
       if (!exit_) actions::SignalGroup(training_, number);
     }
     int status = 0;
@@ -182,6 +185,7 @@ class Supervisor {
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
       if (pid == training_) exit_ = actions::DecodeStatus(status);
       if (pid == rule_worker_) RuleWorkerEnded(actions::DecodeStatus(status));
+      runner_.deliveries().Ended(pid, actions::DecodeStatus(status));
     }
   }
 
@@ -277,12 +281,8 @@ class Supervisor {
       *known = finding;
     }
     events->push_back(parsed.value());
-    if (!is_new && !worse) return;
-    AppendFinding(line);
-    if (options_.stop_on_finding && finding.severity == rules::Severity::kStop && !coordinator_.stopping()) {
-      stop_finding_ = finding;
-      coordinator_.Request({"stop", "", fmt::format("{}: {}", finding.rule, finding.what), finding.id, ""});
-    }
+    runner_.OnFinding(finding, event, worse, train_step_);
+    if (is_new || worse) AppendFinding(line);
   }
 
   void AppendFinding(const std::string& line) {
@@ -296,39 +296,36 @@ class Supervisor {
     }
   }
 
-  void Stopping() {
-    if (!coordinator_.stopping()) return;
-    if (!trial_) {
-      auto opened = query::Trial::Open(options_.run);
-      if (opened.ok()) trial_ = std::move(opened).value();
-    }
+  void Act() {
     std::vector<query::WorkerInfo> workers;
     std::vector<std::pair<std::uint32_t, format::AckRow>> acks;
-    if (trial_) {
-      const Result<bool> news = trial_->Refresh();
-      static_cast<void>(news);  // what could not be read now is read later; deadlines go on
-      workers = trial_->workers();
-      acks = trial_->Acks();
+    std::uint32_t world = 1;
+    if (runner_.coordinator().busy()) {
+      if (!trial_) {
+        auto opened = query::Trial::Open(options_.run);
+        if (opened.ok()) trial_ = std::move(opened).value();
+      }
+      if (trial_) {
+        const Result<bool> news = trial_->Refresh();
+        static_cast<void>(news);  // what could not be read now is read later; deadlines go on
+        workers = trial_->workers();
+        acks = trial_->Acks();
+        world = trial_->world_size();
+      }
     }
-    switch (coordinator_.Poll(env_.NowMonotonicNs(), trial_ ? trial_->world_size() : 1, workers, acks)) {
-      case actions::Coordinator::Signal::kNone: break;
-      case actions::Coordinator::Signal::kTerminate:
-        Say(fmt::format("luff: {}\n", coordinator_.remark()));
-        signalled_ = true;
-        SignalAll(SIGTERM);
-        break;
-      case actions::Coordinator::Signal::kKill:
-        Say(fmt::format("luff: {}\n", coordinator_.remark()));
-        SignalAll(SIGKILL);
-        break;
-    }
+    const auto signal = runner_.Poll(env_.NowMonotonicNs(), train_step_, world, workers, acks);
+    for (const std::string& line : runner_.TakeSayings()) Say(line);
+    if (signal == actions::Coordinator::Signal::kNone) return;
+    Say(fmt::format("luff: {}\n", runner_.coordinator().remark()));
+    signalled_ = true;
+    SignalAll(signal == actions::Coordinator::Signal::kKill ? SIGKILL : SIGTERM);
   }
 
   // The group, and orphans of the job that left it.
   void SignalAll(int number) {
     actions::SignalGroup(training_, number);
     for (const pid_t pid : actions::LivingChildren()) {
-      if (pid != rule_worker_ && pid != training_) kill(pid, number);
+      if (pid != rule_worker_ && pid != training_ && !runner_.deliveries().Owns(pid)) kill(pid, number);
     }
   }
 
@@ -337,9 +334,10 @@ class Supervisor {
 
   bool Leftovers() const {
     if (actions::SignalGroup(training_, 0)) return true;
-    if (!coordinator_.stopping()) return false;  // a daemon that left the group may live on
+    if (!runner_.coordinator().stopping()) return false;  // a daemon that left the group may live on
     const std::vector<pid_t> living = actions::LivingChildren();
-    return std::any_of(living.begin(), living.end(), [&](pid_t pid) { return pid != rule_worker_; });
+    return std::any_of(living.begin(), living.end(),
+                       [&](pid_t pid) { return pid != rule_worker_ && !runner_.deliveries().Owns(pid); });
   }
 
   void EndGroup() {
@@ -356,8 +354,9 @@ class Supervisor {
 
   // Takes signals and ends of children, nothing else.
   void Wait(int wait_ms) {
-    pollfd fds[2] = {{signals_, POLLIN, 0}, {rule_out_, POLLIN, 0}};
-    poll(fds, rule_out_ >= 0 ? 2 : 1, wait_ms);
+    std::vector<pollfd> fds = {{signals_, POLLIN, 0}, {rule_out_, POLLIN, 0}};  // of -1 poll takes no notice
+    runner_.deliveries().AddTo(&fds);
+    poll(fds.data(), fds.size(), wait_ms);
     if (rule_out_ >= 0 && (fds[1].revents & (POLLIN | POLLHUP)) != 0) HearRuleWorker();
     TakeSignals();
   }
@@ -375,6 +374,7 @@ class Supervisor {
     while (rule_worker_ > 0) {
       Wait(200);
       ReadFindings();
+      Act();
       if (env_.NowMonotonicNs() - heard_ns_ > idle_ns) {
         Say("luff: the rule worker does not come to an end and was killed\n");
         rules_failed_ = true;
@@ -384,6 +384,31 @@ class Supervisor {
       }
     }
     ReadFindings();
+  }
+
+  // Who was begun to be told is told, within bounds; Ctrl-C leaves it.
+  void FinishDeliveries() {
+    actions::Deliveries& deliveries = runner_.deliveries();
+    const std::int64_t begin = env_.NowMonotonicNs();
+    bool said = false;
+    bool cancelled = false;
+    while (true) {
+      Act();
+      if (deliveries.idle()) break;
+      const std::int64_t passed = env_.NowMonotonicNs() - begin;
+      if (!said && passed > kDeliveryQuietNs) {
+        said = true;
+        Say(fmt::format("luff: waiting for {}; Ctrl-C leaves {}\n",
+                        Plural(deliveries.unfinished(), "delivery", "deliveries"),
+                        deliveries.unfinished() == 1 ? "it" : "them"));
+      }
+      if (!cancelled && (interrupted_ || passed > kDeliveryNs)) {
+        cancelled = true;
+        deliveries.Cancel(env_.NowMonotonicNs(), interrupted_ ? "interrupted" : "the job has ended");
+      }
+      if (passed > kDeliveryNs + 2 * kGroupTermNs) break;
+      Wait(100);
+    }
   }
 
   void RemoveUnusedRun() const {
@@ -419,7 +444,7 @@ class Supervisor {
     for (const query::WorkerInfo& worker : trial.workers()) {
       left_by_stop = left_by_stop || (worker.ended && worker.reason == format::EndReason::kStopped);
     }
-    const bool stopped = coordinator_.stop_decided() && left_by_stop;
+    const bool stopped = runner_.coordinator().stop_decided() && left_by_stop;
     const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
     WriteOutcome(stopped, how);
     TellLostSteps(trial);
@@ -434,8 +459,8 @@ class Supervisor {
       const std::string others =
           findings_.size() > 1 ? fmt::format(", {} in all", Plural(findings_.size(), "finding", "findings"))
                                : "";
-      fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(stop_finding_), watched,
-                 others, partly, run);
+      fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(runner_.stop_finding()),
+                 watched, others, partly, run);
       return kExitStopped;
     }
     if (exit_->code != 0) {
@@ -461,18 +486,18 @@ class Supervisor {
     body["state"] = stopped ? "stopped" : exit_->code == 0 ? "completed" : "failed";
     body["exit_code"] = exit_->code;
     body["signal"] = exit_->signal;
-    body["why"] = stopped            ? fmt::format("{}: {}", stop_finding_.rule, stop_finding_.what)
+    body["why"] = stopped ? fmt::format("{}: {}", runner_.stop_finding().rule, runner_.stop_finding().what)
                   : exit_->code == 0 ? ""
                                      : "the command " + how;
     body["findings"] = findings_.size();
     if (stopped) {
-      body["train_step"] = coordinator_.committed_step();
-      body["remark"] = coordinator_.remark();
+      body["train_step"] = runner_.coordinator().committed_step();
+      body["remark"] = runner_.coordinator().remark();
     }
     store::ControlRecord record;
     record.kind = "outcome";
     record.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
-    record.finding = stopped ? stop_finding_.id : "";
+    record.finding = stopped ? runner_.stop_finding().id : "";
     record.author = "luff run";
     const Result<std::uint64_t> written = store::WriteControl(options_.run, record);
     if (!written.ok())
@@ -507,7 +532,7 @@ class Supervisor {
       text =
           fmt::format("luff: step {}, {}, {}", train_step_, Plural(options_.choices.size(), "rule", "rules"),
                       findings_.empty() ? "no findings" : Plural(findings_.size(), "finding", "findings"));
-      if (coordinator_.stopping()) text += ", stopping";
+      if (runner_.coordinator().stopping()) text += ", stopping";
     }
     if (text == status_) return;
     ClearStatus();
@@ -519,13 +544,13 @@ class Supervisor {
   const SuperviseOptions& options_;
   Env& env_;
   const std::string findings_path_;
-  actions::Coordinator coordinator_;
+  actions::Runner runner_;
   const bool terminal_, colour_;
   int signals_ = -1, rule_in_ = -1, rule_out_ = -1;
   pid_t training_ = -1, rule_worker_ = -1;
   int rule_worker_starts_ = 0;
   bool finishing_ = false, rules_done_ = false, rules_failed_ = false, signalled_ = false,
-       findings_file_failed_ = false;
+       interrupted_ = false, findings_file_failed_ = false;
   std::optional<actions::ExitState> exit_;
   std::string heard_, status_;
   std::int64_t heard_ns_ = 0, status_ns_ = 0;
@@ -535,7 +560,6 @@ class Supervisor {
   std::vector<rules::Finding> findings_;
   std::set<std::string> failed_rules_;
   Teller teller_;
-  rules::Finding stop_finding_;
   std::unique_ptr<query::Trial> trial_;
 };
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "luff/actions/coordinator.h"
+#include "luff/actions/policy.h"
 #include "luff/rules/choice.h"
 
 /// The supervisor behind `luff run`.
@@ -10,6 +11,7 @@ namespace luff::cli {
 
 struct SuperviseOptions {
   std::vector<std::string> command;
+  std::string job;  // what a person would call it
   std::string run;  // absolute; an empty directory, or a run when resume is set
   bool resume = false;
   std::vector<rules::Choice> choices;
@@ -19,6 +21,8 @@ struct SuperviseOptions {
   std::string capture_json;   // from the configuration file, "" if none
   std::string bootstrap;      // folder with sitecustomize.py
   actions::StopSettings stop;
+  std::vector<actions::ActionSpec> actions;
+  std::vector<std::string> notifier;  // argv of what sends webhooks and mails
 };
 
 /// Runs the command to its end. Returns luff's exit code. Prints to stderr only.

@@ -70,6 +70,8 @@ class Coordinator {
   /// what the caller must send to all processes of the job now; each is asked for once.
   Signal Poll(std::int64_t now_ns, std::uint32_t world, std::span<const query::WorkerInfo> workers,
               Acks acks);
+  /// How far the fastest worker is, also while nothing is asked for: a proposal lies ahead by its rate.
+  void Observe(std::int64_t now_ns, std::int64_t furthest);
   /// What happened since the last call.
   [[nodiscard]] std::vector<ActionNews> TakeNews() { return std::exchange(news_, {}); }
 

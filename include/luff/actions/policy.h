@@ -33,7 +33,8 @@ enum class ActionKind : std::uint8_t { kStop, kWebhook, kMail, kCommand, kLowerL
 struct ActionSpec {
   std::string name;
   ActionKind kind = ActionKind::kWebhook;
-  std::vector<std::string> rules;  // empty: all; a consequence of another finding only when it is named here
+  std::vector<std::string> rules;  // empty: all
+  bool consequences = false;       // also findings that follow from another one; those of named rules always
   rules::Severity severity = rules::Severity::kWarn;  // at least
   int findings = 1;                                   // from the so manieth matching finding on
   int limit = 20;                                     // at most so many times ...

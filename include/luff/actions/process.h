@@ -17,6 +17,7 @@ struct ProcessOptions {
   bool foreground = false;  // hands the terminal on stdin over, when there is one and it is ours
   int stdin_fd = -1;        // -1: inherited
   int stdout_fd = -1;
+  int stderr_fd = -1;
   bool dies_with_parent = false;
 };
 

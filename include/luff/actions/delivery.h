@@ -1,0 +1,74 @@
+#pragma once
+#include <poll.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "luff/actions/process.h"
+
+/// Short-lived processes that tell somebody: webhooks, mails, commands.
+namespace luff::actions {
+
+struct Delivery {
+  std::string id;
+  std::vector<std::string> argv;
+  std::string input;       // on standard input
+  double timeout_s = 120;  // then SIGTERM, and SIGKILL 2 s later
+  bool speaks = true;      // its standard output are the JSON lines of notify.py
+};
+
+/// What became of a delivery. An "attempt" has a number, "done" and "failed" come once each.
+struct DeliveryNews {
+  std::string id;
+  enum class What : std::uint8_t { kAttempt, kDone, kFailed } what = What::kAttempt;
+  int attempt = 0;
+  std::string detail;
+};
+
+/// Never waits. `now_ns` is monotonic. **Thread-compatible.**
+class Deliveries {
+ public:
+  static constexpr std::size_t kAtOnce = 4, kMaxWaiting = 64;
+  ~Deliveries();
+
+  /// False when too many wait.
+  [[nodiscard]] bool Add(Delivery delivery);
+  /// Starts what waits, hears what runs, ends what is late.
+  void Poll(std::int64_t now_ns);
+  /// A child has ended; false when it is none of ours.
+  bool Ended(pid_t pid, const ExitState& state);
+  /// The job is over: what runs now is ended.
+  void Cancel(std::int64_t now_ns, const std::string& why);
+  [[nodiscard]] std::vector<DeliveryNews> TakeNews() { return std::exchange(news_, {}); }
+
+  [[nodiscard]] bool idle() const noexcept { return running_.empty() && waiting_.empty(); }
+  [[nodiscard]] std::size_t unfinished() const noexcept { return running_.size() + waiting_.size(); }
+  [[nodiscard]] bool Owns(pid_t pid) const noexcept;
+  /// Appends what to poll for reading.
+  void AddTo(std::vector<pollfd>* fds) const;
+
+ private:
+  struct Running {
+    Delivery delivery;
+    pid_t pid = -1;
+    int out = -1;
+    std::int64_t until_ns = 0;
+    int sent = 0;  // signal
+    std::string heard, last;
+    bool late = false;
+  };
+  void Start(Delivery delivery, std::int64_t now_ns);
+  void Hear(Running* one);
+  void HearLine(Running* one, const std::string& line);
+
+  std::deque<Delivery> waiting_;
+  std::vector<Running> running_;
+  std::vector<DeliveryNews> news_;
+  std::string cancelled_;
+};
+
+}  // namespace luff::actions

@@ -1,0 +1,112 @@
+#include "luff/actions/audit.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "luff/base/env.h"
+
+namespace luff::actions {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::uint64_t kMaxFileBytes = 256ULL << 20;
+constexpr std::size_t kMaxLineBytes = 2ULL << 20;
+constexpr std::size_t kMaxSilences = 10'000;
+
+bool IsSilence(const AuditLine& line) {
+  return line.event == "silenced" || line.event == "limited" || line.event == "dropped";
+}
+
+std::string Text(const Json& json, const char* key) {
+  const auto at = json.find(key);
+  return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+
+template <typename T>
+T Whole(const Json& json, const char* key, T otherwise) {
+  const auto at = json.find(key);
+  return at != json.end() && at->is_number_integer() ? at->get<T>() : otherwise;
+}
+
+}  // namespace
+
+Result<AuditLine> ParseAuditLineUntrusted(std::string_view text) {
+  if (text.size() > kMaxLineBytes) return Corruption("a line of the audit is larger than 2 MiB");
+  try {
+    const Json json = Json::parse(text, nullptr, false);
+    if (!json.is_object()) return Corruption("a line of the audit is no JSON object");
+    AuditLine line;
+    line.unix_ns = Whole<std::int64_t>(json, "unix_ns", 0);
+    line.id = Text(json, "id");
+    line.action = Text(json, "action");
+    line.kind = Text(json, "kind");
+    line.finding = Text(json, "finding");
+    line.cause = Text(json, "cause");
+    line.event = Text(json, "event");
+    line.attempt = Whole<int>(json, "attempt", 0);
+    line.train_step = Whole<std::int64_t>(json, "train_step", -1);
+    line.detail = Text(json, "detail");
+    if (const auto at = json.find("document"); at != json.end() && at->is_object())
+      line.document = at->dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (line.event.empty()) return Corruption("a line of the audit without an event");
+    return line;
+  } catch (const std::exception& error) {
+    return Corruption(std::string("a line of the audit: ") + error.what());
+  }
+}
+
+Audit::Audit(std::string path) : path_(std::move(path)) {
+  const Result<std::string> text = ReadWholeFile(Env::Real(), path_, kMaxFileBytes);
+  if (!text.ok()) return;
+  torn_ = !text->empty() && text->back() != '\n';
+  std::size_t from = 0;
+  for (std::size_t end = 0; (end = text->find('\n', from)) != std::string::npos; from = end + 1) {
+    Result<AuditLine> line = ParseAuditLineUntrusted(std::string_view(*text).substr(from, end - from));
+    if (!line.ok()) continue;
+    silences_ += IsSilence(*line) ? 1 : 0;
+    earlier_.push_back(std::move(line).value());
+  }
+}
+
+bool Audit::Append(AuditLine line) {
+  if (IsSilence(line) && ++silences_ > kMaxSilences) return true;
+  try {
+    Json json;
+    json["unix_ns"] = line.unix_ns != 0 ? line.unix_ns : Env::Real().NowUnixNs();
+    json["id"] = line.id;
+    json["action"] = line.action;
+    json["kind"] = line.kind;
+    json["finding"] = line.finding;
+    json["cause"] = line.cause;
+    json["event"] = line.event;
+    if (line.attempt > 0) json["attempt"] = line.attempt;
+    if (line.train_step >= 0) json["train_step"] = line.train_step;
+    if (!line.detail.empty()) json["detail"] = line.detail;
+    if (!line.document.empty()) json["document"] = Json::parse(line.document, nullptr, false);
+    std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (std::exchange(torn_, false)) text.insert(0, "\n");
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
+    const int file = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    const ssize_t written = file >= 0 ? write(file, text.data(), text.size()) : -1;
+    const int error = errno;
+    if (file >= 0) close(file);
+    if (written == static_cast<ssize_t>(text.size())) return true;
+    torn_ = written > 0;
+    if (error_.empty()) error_ = written < 0 ? std::strerror(error) : "the disk is full";
+  } catch (const std::exception& error) {
+    if (error_.empty()) error_ = error.what();
+  }
+  return false;
+}
+
+}  // namespace luff::actions

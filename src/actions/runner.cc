@@ -1,0 +1,300 @@
+#include "luff/actions/runner.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "luff/base/env.h"
+
+namespace luff::actions {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr const char* kOnFinding = "--on-finding";
+constexpr double kGraceS = 5;  // a notifier ends itself; this is for one that does not
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::vector<ActionSpec> WithOnFinding(std::vector<ActionSpec> specs, bool stop_on_finding) {
+  if (stop_on_finding) {
+    ActionSpec stop;
+    stop.name = kOnFinding;
+    stop.kind = ActionKind::kStop;
+    stop.severity = rules::Severity::kStop;
+    stop.consequences = true;
+    stop.limit = 0;
+    stop.dry_run = false;
+    specs.insert(specs.begin(), std::move(stop));
+  }
+  return specs;
+}
+
+std::string RunId(const std::string& run) {
+  const Result<std::string> text = ReadWholeFile(Env::Real(), run + "/run.json", 1U << 20);
+  if (!text.ok()) return "";
+  const Json json = Json::parse(*text, nullptr, false);
+  const auto at = json.is_object() ? json.find("run_id") : json.end();
+  return json.is_object() && at != json.end() && at->is_string() ? at->get<std::string>() : "";
+}
+
+std::string Because(const rules::Finding& finding) {
+  return fmt::format("{}: {}", finding.rule, finding.what);
+}
+
+const char* WhatItDoes(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kStop: return "stop the job";
+    case ActionKind::kWebhook: return "send a webhook";
+    case ActionKind::kMail: return "send a mail";
+    case ActionKind::kCommand: return "run its command";
+    case ActionKind::kLowerLr: return "lower the learning rates";
+    case ActionKind::kSkipBatch: return "skip a batch";
+    case ActionKind::kRollback: return "roll back";
+  }
+  return "act";
+}
+
+}  // namespace
+
+Runner::Runner(RunnerOptions options)
+    : options_(std::move(options)),
+      policy_(WithOnFinding(options_.specs, options_.stop_on_finding)),
+      coordinator_(options_.stop, LogOf(options_.run)) {}
+
+void Runner::Begin() {
+  if (audit_) return;
+  run_id_ = RunId(options_.run);
+  audit_.emplace(options_.run + "/rules/luff/actions.jsonl");
+  if (const auto records = store::ReadControl(options_.run, 0, nullptr); records.ok()) {
+    std::map<std::uint64_t, std::string> proposed;
+    std::set<std::uint64_t> decided;
+    for (const store::ControlRecord& record : *records) {
+      if (record.phase == "propose") {
+        const Json body = Json::parse(record.body, nullptr, false);
+        if (body.is_object() && body.contains("action") && body["action"].is_string())
+          proposed[record.number] = body["action"].get<std::string>();
+      } else if (record.proposal != 0 && decided.insert(record.proposal).second && record.phase == "commit") {
+        committed_.insert(proposed[record.proposal]);
+      }
+    }
+  }
+  std::map<std::string, AuditLine> open;
+  for (const AuditLine& line : audit_->earlier()) {
+    if (line.event == "begun" || line.event == "dry_run")
+      policy_.Remember(line.action, line.finding, line.cause, static_cast<double>(line.unix_ns) / 1e9);
+    if (line.event == "begun" && !line.document.empty()) open[line.id] = line;
+    if (line.event == "done" || line.event == "failed" || line.event == "dropped") open.erase(line.id);
+  }
+  for (const auto& [id, line] : open) {
+    const ActionSpec* spec = policy_.Find(line.action);
+    begun_[id] = line;
+    begun_[id].document.clear();
+    if (spec != nullptr && IsDelivery(spec->kind) && !spec->dry_run) {
+      Deliver(*spec, id, line.document);
+    } else {
+      AuditLine end = begun_[id];
+      end.unix_ns = 0;
+      end.event = "failed";
+      end.detail = "the configuration has it no more";
+      Write(std::move(end));
+      begun_.erase(id);
+    }
+  }
+}
+
+void Runner::OnFinding(const rules::Finding& finding, std::string_view event, bool worse,
+                       std::int64_t train_step) {
+  Begin();
+  const double now_s = static_cast<double>(Env::Real().NowUnixNs()) / 1e9;
+  for (const Decision& decision : policy_.OnFinding(finding, event, worse, now_s, train_step))
+    Carry(decision, train_step);
+}
+
+Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, std::uint32_t world,
+                                 std::span<const query::WorkerInfo> workers, Coordinator::Acks acks) {
+  if (policy_.waits()) {
+    const double now_s = static_cast<double>(Env::Real().NowUnixNs()) / 1e9;
+    for (const Decision& decision : policy_.Tick(now_s, train_step)) Carry(decision, train_step);
+  }
+  if (!coordinator_.busy()) coordinator_.Observe(now_ns, train_step);
+  deliveries_.Poll(now_ns);
+  HearDeliveries();
+  const Coordinator::Signal signal = coordinator_.busy() && !ended_
+                                         ? coordinator_.Poll(now_ns, world, workers, acks)
+                                         : Coordinator::Signal::kNone;
+  HearCoordinator();
+  return signal;
+}
+
+AuditLine Runner::LineOf(const Decision& decision, const std::string& id, std::string event) const {
+  AuditLine line;
+  line.id = id;
+  line.action = decision.spec->name;
+  line.kind = KindName(decision.spec->kind);
+  line.finding = decision.finding.id;
+  line.cause = CauseOf(decision.finding);
+  line.event = std::move(event);
+  line.detail = decision.detail;
+  return line;
+}
+
+void Runner::Write(AuditLine line) {
+  if (!audit_ || audit_->Append(std::move(line)) || audit_failed_) return;
+  audit_failed_ = true;
+  sayings_.push_back(
+      fmt::format("luff: what actions do cannot be written into the run: {}\n", audit_->error()));
+}
+
+void Runner::Carry(const Decision& decision, std::int64_t train_step) {
+  const ActionSpec& spec = *decision.spec;
+  const std::string id = rules::FindingId(run_id_ + "/" + spec.name, decision.finding.id, decision.event, 0);
+  switch (decision.what) {
+    case Decision::What::kSilenced: Write(LineOf(decision, id, "silenced")); return;
+    case Decision::What::kLimited:
+      Write(LineOf(decision, id, "limited"));
+      if (limit_said_.insert(spec.name).second)
+        sayings_.push_back(
+            fmt::format("luff: action '{}' does no more for now: {}\n", spec.name, decision.detail));
+      return;
+    case Decision::What::kDryRun:
+      Write(LineOf(decision, id, "dry_run"));
+      sayings_.push_back(
+          fmt::format("luff: dry run: action '{}' would {} because of {} (dry_run = false switches it on)\n",
+                      spec.name, WhatItDoes(spec.kind), decision.finding.rule));
+      return;
+    case Decision::What::kAct: break;
+  }
+  const bool stop = spec.kind == ActionKind::kStop;
+  if (!IsDelivery(spec.kind) && (ended_ || committed_.contains(id) || coordinator_.stopping())) return;
+  AuditLine begun = LineOf(decision, id, "begun");
+  begun_[id] = begun;
+  if (IsDelivery(spec.kind)) {
+    begun.document = Document(decision, id, train_step);
+    const std::string document = begun.document;
+    Write(std::move(begun));
+    Deliver(spec, id, document);
+    return;
+  }
+  Write(std::move(begun));
+  if (stop) stop_finding_ = decision.finding;
+  Json body;
+  body["action"] = id;
+  body["name"] = spec.name;
+  if (spec.kind == ActionKind::kLowerLr) body["factor"] = spec.factor;
+  if (spec.kind == ActionKind::kRollback) body["step"] = decision.finding.since_step;
+  coordinator_.Request(
+      {std::string(KindName(spec.kind)), id, Because(decision.finding), decision.finding.id, Dump(body)});
+}
+
+std::string Runner::Document(const Decision& decision, const std::string& id, std::int64_t train_step) const {
+  Json document;
+  document["version"] = 1;
+  document["delivery"] = id;
+  document["event"] = decision.event;
+  document["action"] = decision.spec->name;
+  document["run"] = options_.run;
+  document["run_id"] = run_id_;
+  document["command"] = options_.command;
+  document["train_step"] = train_step;
+  document["finding"] = Json::parse(rules::ToJson(decision.finding, "new"), nullptr, false);
+  document["finding"].erase("event");
+  return Dump(document);
+}
+
+void Runner::Deliver(const ActionSpec& spec, const std::string& id, const std::string& document) {
+  Delivery delivery;
+  delivery.id = id;
+  if (spec.kind == ActionKind::kCommand) {
+    delivery.argv = spec.argv;
+    delivery.input = document + "\n";
+    delivery.timeout_s = spec.timeout_s;
+    delivery.speaks = false;
+  } else {
+    Json order;
+    order["kind"] = KindName(spec.kind);
+    order["settings"] = Json::parse(spec.settings_json, nullptr, false);
+    order["document"] = Json::parse(document, nullptr, false);
+    delivery.argv = options_.notifier;
+    delivery.input = Dump(order);
+    delivery.timeout_s = spec.give_up_s + kGraceS;
+  }
+  if (deliveries_.Add(std::move(delivery))) return;
+  AuditLine line = begun_[id];
+  line.event = "dropped";
+  line.detail = "too many wait";
+  Write(std::move(line));
+  begun_.erase(id);
+}
+
+void Runner::HearDeliveries() {
+  for (const DeliveryNews& news : deliveries_.TakeNews()) {
+    const auto begun = begun_.find(news.id);
+    if (begun == begun_.end()) continue;
+    AuditLine line = begun->second;
+    line.unix_ns = 0;
+    line.attempt = news.attempt;
+    line.detail = news.detail;
+    line.event = news.what == DeliveryNews::What::kAttempt ? "attempt"
+                 : news.what == DeliveryNews::What::kDone  ? "done"
+                                                           : "failed";
+    if (news.what == DeliveryNews::What::kFailed)
+      sayings_.push_back(fmt::format("luff: {} '{}' failed: {}\n", line.kind, line.action, line.detail));
+    Write(line);
+    if (news.what != DeliveryNews::What::kAttempt) begun_.erase(begun);
+  }
+}
+
+void Runner::HearCoordinator() {
+  using What = ActionNews::What;
+  for (const ActionNews& news : coordinator_.TakeNews()) {
+    const auto begun = begun_.find(news.request.id);
+    if (begun == begun_.end()) continue;
+    AuditLine line = begun->second;
+    line.unix_ns = 0;
+    line.train_step = news.train_step;
+    line.detail = news.detail;
+    const std::string name = fmt::format("{} ('{}')", line.kind, line.action);
+    const bool stop = line.kind == "stop";
+    switch (news.what) {
+      case What::kProposed: line.event = "proposed"; break;
+      case What::kCommitted:
+        line.event = "committed";
+        committed_.insert(line.id);
+        break;
+      case What::kAborted: line.event = "aborted"; break;
+      case What::kCarriedOut:
+        line.event = "carried_out";
+        sayings_.push_back(fmt::format("luff: {} carried out after step {}\n", name, news.train_step));
+        break;
+      case What::kRefused:
+        line.event = "refused";
+        sayings_.push_back(fmt::format("luff: {} was not carried out, in no rank: {}\n", name, news.detail));
+        break;
+      case What::kFailed:
+        line.event = "failed";
+        if (!stop) sayings_.push_back(fmt::format("luff: {} failed: {}\n", name, news.detail));
+        break;
+    }
+    Write(line);
+    if (news.what >= What::kCarriedOut && !stop) begun_.erase(begun);
+  }
+}
+
+void Runner::JobEnded() {
+  ended_ = true;
+  HearCoordinator();
+  for (auto& [id, begun] : begun_) {
+    const ActionSpec* spec = policy_.Find(begun.action);
+    if (spec == nullptr || IsDelivery(spec->kind) || spec->kind == ActionKind::kStop) continue;
+    AuditLine line = begun;
+    line.unix_ns = 0;
+    line.event = "failed";
+    line.detail = "the job ended before all ranks had agreed, or answered";
+    Write(std::move(line));
+  }
+}
+
+}  // namespace luff::actions

@@ -1,0 +1,45 @@
+#pragma once
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#define TOML_ENABLE_FORMATTERS 1
+#include <toml++/toml.h>
+
+#include "luff/base/result.h"
+#include "luff/query/trial.h"
+
+namespace luff::cli {
+
+/// Mistakes in a configuration file, with their place: messages end in "…: FILE, line N".
+class ConfigPlace {
+ public:
+  explicit ConfigPlace(std::string path) : path_(std::move(path)) {}
+
+  [[nodiscard]] Status At(const Status& status, const toml::source_region& where) const {
+    // What shows a place in a text stands below.
+    const std::string_view message = status.message();
+    const std::size_t cut = std::min(message.find('\n'), message.size());
+    return {status.code(), fmt::format("{}: {}, line {}{}", message.substr(0, cut), path_, where.begin.line,
+                                       message.substr(cut))};
+  }
+  [[nodiscard]] Status Wrong(const toml::node& node, const std::string& what) const {
+    return At(InvalidArgument(what), node.source());
+  }
+  [[nodiscard]] Status Unknown(const toml::key& key, std::string_view place,
+                               const std::vector<std::string>& known) const {
+    return At(
+        InvalidArgument(fmt::format("unknown key '{}' {}; nearest: {}; known: {}", key.str(), place,
+                                    query::NearestNames(key.str(), known).front(), fmt::join(known, ", "))),
+        key.source());
+  }
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+ private:
+  const std::string path_;
+};
+
+}  // namespace luff::cli
