@@ -159,7 +159,6 @@ void ExpressionState::Take(const query::Trial& trial, const query::Trial::StepRo
     const Leaf& leaf = expression_.leaves()[i];
     const bool group = leaf.kind == Leaf::Kind::kGroup;
     bool taken = false;  // of a single one that of the first worker counts, of losses the first
-    std::optional<query::TensorId> first;
     const auto wanted = [&](query::TensorId id) {
       if (!reads(i, id) || (taken && !group)) return false;
       if (leaf.kind != Leaf::Kind::kLoss) return true;
