@@ -1,0 +1,227 @@
+#include "luff/actions/runner.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "luff/base/env.h"
+
+namespace luff::actions {
+namespace {
+
+constexpr std::int64_t kMs = 1'000'000;
+
+rules::Finding MakeFinding(const std::string& id) {
+  rules::Finding finding;
+  finding.id = id;
+  finding.rule = "LossSpike";
+  finding.cause = "spike";
+  finding.since_step = 17;
+  finding.what = "the loss jumped";
+  return finding;
+}
+
+ActionSpec Spec(ActionKind kind) {
+  ActionSpec spec;
+  spec.name = std::string(KindName(kind));
+  spec.kind = kind;
+  spec.dry_run = false;
+  spec.factor = 0.5;
+  spec.limit = 100;
+  return spec;
+}
+
+class RunnerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "luff-runner-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    run_ = name;
+    std::filesystem::create_directory(run_ + "/control");
+    std::ofstream(run_ + "/run.json") << R"({"run_id":"00ff"})";
+  }
+  void TearDown() override {
+    std::error_code ignored;
+    std::filesystem::remove_all(run_, ignored);
+  }
+  RunnerOptions Options(std::vector<ActionSpec> specs) const {
+    return {run_, "train", std::move(specs), false, {}, {}};
+  }
+  /// Two workers that accept and carry out whatever is proposed.
+  void Obey(Runner* runner) {
+    for (int i = 0; i < 4; ++i) {
+      std::vector<query::WorkerInfo> workers(2);
+      std::vector<std::pair<std::uint32_t, format::AckRow>> acks;
+      for (std::uint32_t n = 0; n < 2; ++n) {
+        workers[n].worker = n;
+        workers[n].alive = true;
+        workers[n].last_train_step = 20;
+        for (const store::ControlRecord& record : Control()) {
+          format::AckRow row{};
+          row.control = record.number;
+          row.verdict = i < 2 ? 1 : 3;
+          if (record.phase == "propose") acks.emplace_back(n, row);
+        }
+      }
+      static_cast<void>(runner->Poll((now_ms_ += 10) * kMs, 20, 2, workers, acks));
+    }
+  }
+  /// Waits for deliveries as the supervisor does.
+  void Deliver(Runner* runner) {
+    for (int i = 0; i < 2000 && !runner->deliveries().idle(); ++i) {
+      static_cast<void>(runner->Poll((now_ms_ += 10) * kMs, 20, 2, {}, {}));
+      int status = 0;
+      pid_t pid = 0;
+      while ((pid = waitpid(-1, &status, WNOHANG)) > 0) runner->deliveries().Ended(pid, DecodeStatus(status));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    static_cast<void>(runner->Poll(now_ms_ * kMs, 20, 2, {}, {}));
+  }
+  std::vector<store::ControlRecord> Control() const {
+    auto records = store::ReadControl(run_, 0, nullptr);
+    return records.ok() ? std::move(records).value() : std::vector<store::ControlRecord>{};
+  }
+  std::vector<std::string> Events() const {
+    std::vector<std::string> events;
+    const Audit audit(run_ + "/rules/luff/actions.jsonl");
+    for (const AuditLine& line : audit.earlier()) events.push_back(line.event);
+    return events;
+  }
+
+  std::string run_;
+  std::int64_t now_ms_ = 0;
+};
+
+TEST_F(RunnerTest, ACorrectionIsCarriedOutOnceAlsoByTheNextSupervisor) {
+  const std::vector<ActionSpec> specs = {Spec(ActionKind::kLowerLr), Spec(ActionKind::kRollback)};
+  {
+    Runner first(Options(specs));
+    first.OnFinding(MakeFinding("f1"), "new", false, 20);
+    Obey(&first);
+    Obey(&first);
+    EXPECT_EQ(first.TakeSayings().size(), 2U);
+  }
+  EXPECT_EQ(Events(), (std::vector<std::string>{"begun", "begun", "proposed", "committed", "carried_out",
+                                                "proposed", "committed", "carried_out"}));
+  const auto records = Control();
+  ASSERT_EQ(records.size(), 4U);
+  EXPECT_EQ(nlohmann::json::parse(records[0].body)["factor"], 0.5);
+  EXPECT_EQ(nlohmann::json::parse(records[2].body)["step"], 17);
+  std::filesystem::remove(run_ + "/rules/luff/actions.jsonl");  // the log alone tells it
+  Runner second(Options(specs));
+  second.OnFinding(MakeFinding("f1"), "new", false, 30);
+  Obey(&second);
+  EXPECT_EQ(Control().size(), 4U);
+  second.OnFinding(MakeFinding("f2"), "new", false, 30);
+  Obey(&second);
+  Obey(&second);
+  EXPECT_EQ(Control().size(), 8U);  // two actions, each proposed and committed
+}
+
+TEST_F(RunnerTest, WhatWasBegunAndNotCommittedIsNotTakenUpAgain) {
+  {
+    Runner first(Options({Spec(ActionKind::kLowerLr)}));
+    first.OnFinding(MakeFinding("f1"), "new", false, 20);
+    const std::vector<query::WorkerInfo> workers(1, [] {
+      query::WorkerInfo worker;
+      worker.alive = true;
+      return worker;
+    }());
+    static_cast<void>(first.Poll(0, 20, 1, workers, {}));
+  }
+  EXPECT_EQ(Control().size(), 1U);
+  Runner second(Options({Spec(ActionKind::kLowerLr)}));
+  second.OnFinding(MakeFinding("f1"), "new", false, 20);
+  Obey(&second);
+  EXPECT_EQ(Control().size(), 1U);
+}
+
+TEST_F(RunnerTest, ACommandGetsTheFindingAndItsEndIsAudited) {
+  ActionSpec good = Spec(ActionKind::kCommand);
+  good.argv = {"sh", "-c", "cat > " + run_ + "/seen"};
+  ActionSpec bad = good;
+  bad.name = "bad";
+  bad.argv = {"sh", "-c", "exit 3"};
+  ActionSpec gone = good;
+  gone.name = "gone";
+  gone.argv = {"/no/such/command"};
+  ActionSpec hangs = good;
+  hangs.name = "hangs";
+  hangs.argv = {"sleep", "600"};
+  hangs.timeout_s = 0.2;
+  Runner runner(Options({good, bad, gone, hangs}));
+  runner.OnFinding(MakeFinding("f1"), "new", false, 20);
+  Deliver(&runner);
+  const auto seen = ReadWholeFile(Env::Real(), run_ + "/seen", 1 << 20);
+  ASSERT_TRUE(seen.ok());
+  const auto document = nlohmann::json::parse(*seen);
+  EXPECT_EQ(document["finding"]["id"], "f1");
+  EXPECT_EQ(document["run_id"], "00ff");
+  EXPECT_EQ(document["event"], "new");
+  std::map<std::string, std::string> ends;
+  const Audit audit(run_ + "/rules/luff/actions.jsonl");
+  for (const AuditLine& line : audit.earlier()) {
+    if (line.event != "begun") ends[line.action] = line.event + ": " + line.detail;
+  }
+  EXPECT_EQ(ends["command"], "done: exit code 0");
+  EXPECT_EQ(ends["bad"], "failed: exit code 3");
+  EXPECT_NE(ends["gone"].find("there is no command"), std::string::npos);
+  EXPECT_EQ(ends["hangs"], "failed: it took too long and was ended");
+  EXPECT_EQ(runner.TakeSayings().size(), 3U);
+}
+
+TEST_F(RunnerTest, DeliveriesThatAreTooManyAreDroppedAndSaidInTheAudit) {
+  ActionSpec spec = Spec(ActionKind::kCommand);
+  spec.argv = {"true"};
+  Runner runner(Options({spec}));
+  for (std::size_t i = 0; i < Deliveries::kMaxWaiting + 3; ++i)
+    runner.OnFinding(MakeFinding("f" + std::to_string(i)), "new", false, 20);
+  const auto events = Events();
+  EXPECT_EQ(std::count(events.begin(), events.end(), "dropped"), 3);
+  Deliver(&runner);
+  const auto later = Events();
+  EXPECT_EQ(std::count(later.begin(), later.end(), "done"),
+            static_cast<std::ptrdiff_t>(Deliveries::kMaxWaiting));
+}
+
+TEST_F(RunnerTest, ATornLineOfTheAuditIsLeftOutAndTheNextOneIsWhole) {
+  std::filesystem::create_directories(run_ + "/rules/luff");
+  const std::string path = run_ + "/rules/luff/actions.jsonl";
+  std::ofstream(path) << "{\"event\":\"begun\",\"id\":\"1\"}\nno json\n{\"event\":\"do";
+  Audit audit(path);
+  EXPECT_EQ(audit.earlier().size(), 1U);
+  AuditLine line;
+  line.event = "done";
+  EXPECT_TRUE(audit.Append(line));
+  EXPECT_EQ(Events(), (std::vector<std::string>{"begun", "done"}));
+  EXPECT_FALSE(ParseAuditLineUntrusted(std::string(3 << 20, ' ')).ok());
+  EXPECT_FALSE(ParseAuditLineUntrusted(R"({"event":7})").ok());
+}
+
+TEST_F(RunnerTest, OnFindingStopsForAConsequenceTooAndOnce) {
+  RunnerOptions options = Options({});
+  options.stop_on_finding = true;
+  Runner runner(options);
+  rules::Finding finding = MakeFinding("f1");
+  runner.OnFinding(finding, "new", false, 20);
+  EXPECT_FALSE(runner.coordinator().stopping());
+  finding.severity = rules::Severity::kStop;
+  finding.leader = "f0";
+  runner.OnFinding(finding, "update", true, 21);
+  EXPECT_TRUE(runner.coordinator().stopping());
+  EXPECT_EQ(runner.stop_finding().id, "f1");
+}
+
+}  // namespace
+}  // namespace luff::actions
