@@ -235,7 +235,9 @@ def send_mail(settings: dict[str, Any], document: dict[str, Any]) -> str:
 def _log_in(client: smtplib.SMTP, user: str, password: str) -> None:
     try:
         client.login(user, password)
-    except smtplib.SMTPServerDisconnected:  # not again: many servers lock an account after some wrong passwords
+    except (
+        smtplib.SMTPServerDisconnected
+    ):  # not again: many servers lock an account after some wrong passwords
         raise Refused("the server hung up at the login") from None
 
 
