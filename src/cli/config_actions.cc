@@ -161,7 +161,12 @@ class ActionReader {
     LUFF_RETURN_IF_ERROR(Into("rules", &spec_.rules));
     if (const toml::node* node = table_.get("rules")) {
       for (std::size_t i = 0; i < spec_.rules.size(); ++i) {
-        if (spec_.rules[i].find_first_of("./:") != std::string::npos) continue;  // a rule of the user's
+        // A rule of the user's: by the name of its findings, or as --rules names it.
+        if (const std::size_t cut = spec_.rules[i].rfind(':'); cut != std::string::npos) {
+          spec_.rules[i].erase(0, cut + 1);
+          continue;
+        }
+        if (place_.IsOwnRule(spec_.rules[i])) continue;
         const auto rule = rules::FindRule(spec_.rules[i]);
         if (!rule.ok()) return place_.At(rule.status(), (*node->as_array())[i].source());
         spec_.rules[i] = (*rule)->name;

@@ -50,7 +50,7 @@ class Reader : private ConfigPlace {
           LUFF_RETURN_IF_ERROR(ReadCapture(*table, &config.capture_json));
         }
       } else if (name == "action") {
-        LUFF_ASSIGN_OR_RETURN(config.actions, ReadActions(node, *this));
+        continue;  // below, when the rules are known
       } else {
         return Unknown(
             key, "at the top level",
@@ -59,7 +59,15 @@ class Reader : private ConfigPlace {
     }
     if (file.contains("rules") || file.contains("rule") || file.contains("rule_expression")) {
       LUFF_ASSIGN_OR_RETURN(std::string text, RulesText(file));
+      const auto choices = rules::ParseChoices(text, set_);
+      if (!choices.ok()) return At(choices.status(), file.source());
+      for (const rules::Choice& choice : choices.value()) {
+        if (!choice.spec->source.empty()) KnowOwnRule(choice.spec->name);
+      }
       config.rules = std::move(text);
+    }
+    if (const toml::node* actions = file.get("action")) {
+      LUFF_ASSIGN_OR_RETURN(config.actions, ReadActions(*actions, *this));
     }
     return config;
   }

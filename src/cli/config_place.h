@@ -37,9 +37,15 @@ class ConfigPlace {
         key.source());
   }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// Names of the rules of the user's that the file chooses.
+  void KnowOwnRule(const std::string& name) { own_rules_.push_back(name); }
+  [[nodiscard]] bool IsOwnRule(const std::string& name) const {
+    return std::find(own_rules_.begin(), own_rules_.end(), name) != own_rules_.end();
+  }
 
  private:
   const std::string path_;
+  std::vector<std::string> own_rules_;
 };
 
 }  // namespace luff::cli

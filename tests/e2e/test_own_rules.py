@@ -373,6 +373,23 @@ def test_a_mistake_in_a_condition_is_shown_with_its_place(luff: Luff, run: str, 
     ]
 
 
+def test_actions_name_rules_of_the_user(luff: Luff, run: str, rules: str, tmp_path: Path) -> None:
+    text = f"""
+rules = ["{rules}:LossAbove"]
+[[rule_expression]]
+name = "Big"
+when = "loss > 1000"
+[[action]]
+kind = "stop"
+rules = ["Big", "LossAbove", "{rules}:OldStyle"]
+"""
+    code, found, err = check(luff, run, "--config", config(tmp_path, text))
+    assert (code, len(found), err) == (1, 1, "")
+    code, _, err = check(luff, run, "--config", config(tmp_path, text.replace('"Big", ', '"Bigg", ')))
+    assert code == 2
+    assert "there is no rule 'Bigg'" in err
+
+
 # ---- shared libraries -----------------------------------------------------------------------------------------------
 
 
