@@ -112,8 +112,7 @@ Result<OwnRuleOptions> OptionsFor(const Named& named, Parameters parameters) {
           named.name, options.argv.front()));
     }
   } else {
-    const char* given = std::getenv("LUFF_RULE_CHILD");
-    options.argv = {given != nullptr && *given != 0 ? given : SelfPath(), "_rule-child"};
+    options.argv = {SelfPath(), "_rule-child"};
   }
   return options;
 }
@@ -185,7 +184,10 @@ Result<RuleSpec> Described(const std::string& text, const Parameters& given) {
   LUFF_ASSIGN_OR_RETURN(const Named named, Parse(text));
   LUFF_ASSIGN_OR_RETURN(const OwnRuleOptions options, OptionsFor(named, given));
   Result<std::string> answer = DescribeOwnRule(options);
-  if (!answer.ok()) return answer.status().WithContext("rule " + named.name);
+  if (!answer.ok()) {
+    const bool said = answer.status().message().starts_with("rule ");
+    return said ? answer.status() : answer.status().WithContext("rule " + named.name);
+  }
   RuleSpec spec;
   try {
     const Json json = Json::parse(answer.value());
