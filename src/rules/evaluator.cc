@@ -300,7 +300,8 @@ class EvaluatorImpl final : public Evaluator {
 
   static Json NotesAsJson(const Running& running) {
     Json notes = Json::array();
-    for (const RuleNote& note : running.notes) notes.push_back({{"text", note.text}, {"failed", note.failed}});
+    for (const RuleNote& note : running.notes)
+      notes.push_back({{"text", note.text}, {"failed", note.failed}});
     return notes;
   }
 
