@@ -20,6 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kMaxFileBytes = 256ULL << 20;
 constexpr std::size_t kMaxLineBytes = 2ULL << 20;
+constexpr int kMaxDepth = 32;
 constexpr std::size_t kMaxSilences = 10'000;
 
 bool IsSilence(const AuditLine& line) {
@@ -42,8 +43,16 @@ T Whole(const Json& json, const char* key, T otherwise) {
 Result<AuditLine> ParseAuditLineUntrusted(std::string_view text) {
   if (text.size() > kMaxLineBytes) return Corruption("a line of the audit is larger than 2 MiB");
   try {
-    const Json json = Json::parse(text, nullptr, false);
-    if (!json.is_object()) return Corruption("a line of the audit is no JSON object");
+    bool too_deep = false;
+    const Json json = Json::parse(
+        text,
+        [&](int depth, Json::parse_event_t, Json&) {
+          too_deep = too_deep || depth > kMaxDepth;
+          return !too_deep;
+        },
+        false);
+    if (too_deep || !json.is_object())
+      return Corruption("a line of the audit is no JSON object, or too deep");
     AuditLine line;
     line.unix_ns = Whole<std::int64_t>(json, "unix_ns", 0);
     line.id = Text(json, "id");

@@ -207,6 +207,9 @@ TEST_F(RunnerTest, ATornLineOfTheAuditIsLeftOutAndTheNextOneIsWhole) {
   EXPECT_EQ(Events(), (std::vector<std::string>{"begun", "done"}));
   EXPECT_FALSE(ParseAuditLineUntrusted(std::string(3 << 20, ' ')).ok());
   EXPECT_FALSE(ParseAuditLineUntrusted(R"({"event":7})").ok());
+  EXPECT_FALSE(ParseAuditLineUntrusted(R"({"event":"begun","document":)" + std::string(500'000, '[')).ok());
+  const std::string deep = std::string(500, '[') + std::string(500, ']');
+  EXPECT_FALSE(ParseAuditLineUntrusted(R"({"event":"begun","document":{"a":)" + deep + "}}").ok());
 }
 
 TEST_F(RunnerTest, OnFindingStopsForAConsequenceTooAndOnce) {

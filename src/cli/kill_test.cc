@@ -71,40 +71,57 @@ void TrainUntilToldToFinish(const std::string& run, std::uint32_t worker, Shared
   session.value()->Close(format::EndReason::kCompleted, milliseconds(2000));
 }
 
-StopSettings Hasty() {
+/// Where a coordinator comes to its end.
+enum class Death {
+  kBeforePropose,
+  kAfterPropose,
+  kBeforeDecide,
+  kAfterDecide,
+  kAnyTime,
+  kHeldUp,
+  kNever,
+  kCount
+};
+
+StopSettings Hasty(Death death) {
   StopSettings settings;
   settings.lead_s = 0.1;
   settings.answer_s = 0.5;
   settings.decision_s = 0.3;
   settings.leave_s = 1;
   settings.proposals = 3;
+  if (death == Death::kNever) settings.lead_s = 0.3;  // comes to its end on a busy machine too
   return settings;
 }
-
-/// Where a coordinator comes to its end.
-enum class Death { kBeforePropose, kAfterPropose, kBeforeDecide, kAfterDecide, kAnyTime, kHeldUp, kCount };
 
 [[noreturn]] void Coordinate(const std::string& run, const std::string& id, Death death) {
   const auto die_at = [death](Death point) {
     if (death == point) raise(SIGKILL);
   };
   const ControlLog log = LogOf(run);
-  Coordinator coordinator(Hasty(), {[&](const store::ControlRecord& record) {
-                                      die_at(Death::kBeforePropose);
-                                      auto number = log.write(record);
-                                      die_at(Death::kAfterPropose);
-                                      return number;
-                                    },
-                                    [&](const store::ControlRecord& record) {
-                                      die_at(Death::kBeforeDecide);
-                                      if (death == Death::kHeldUp)
-                                        std::this_thread::sleep_for(milliseconds(450));
-                                      auto counts = log.decide(record);
-                                      die_at(Death::kAfterDecide);
-                                      return counts;
-                                    }});
+  Coordinator coordinator(Hasty(death), {[&](const store::ControlRecord& record) {
+                                           die_at(Death::kBeforePropose);
+                                           auto number = log.write(record);
+                                           die_at(Death::kAfterPropose);
+                                           return number;
+                                         },
+                                         [&](const store::ControlRecord& record) {
+                                           die_at(Death::kBeforeDecide);
+                                           if (death == Death::kHeldUp)
+                                             std::this_thread::sleep_for(milliseconds(450));
+                                           auto counts = log.decide(record);
+                                           die_at(Death::kAfterDecide);
+                                           return counts;
+                                         }});
   auto trial = query::Trial::Open(run);
   if (!trial.ok()) _exit(1);
+  for (int i = 0; i < 10; ++i) {  // as the supervisor, which knows how fast they are
+    const auto news = trial.value()->Refresh();
+    static_cast<void>(news);
+    for (const query::WorkerInfo& worker : trial.value()->workers())
+      coordinator.Observe(Env::Real().NowMonotonicNs(), worker.last_train_step);
+    std::this_thread::sleep_for(milliseconds(8));
+  }
   coordinator.Request({"lower_lr", id, "test", "", R"({"factor":0.5})"});
   const std::int64_t begin = Env::Real().NowMonotonicNs();
   while (coordinator.busy() && Env::Real().NowMonotonicNs() - begin < 5'000'000'000) {
@@ -181,7 +198,7 @@ TEST_F(KillTest, NoActionIsEverSplit) {
     const pid_t coordinator = fork();
     if (coordinator == 0) Coordinate(run_, "id" + std::to_string(i), death);
     if (death == Death::kAnyTime) {
-      std::this_thread::sleep_for(milliseconds(i * 7 % 120));
+      std::this_thread::sleep_for(milliseconds(80 + i * 7 % 160));
       kill(coordinator, SIGKILL);
     }
     int status = 0;
@@ -219,7 +236,7 @@ TEST_F(KillTest, NoActionIsEverSplit) {
   std::printf(
       "%d coordinators, %d of them killed: %d actions carried out by both workers, %d by none, %d by one\n",
       kills, killed, both, none, split);
-  if (kills >= 12) {
+  if (kills >= 7) {
     EXPECT_GT(both, 0);
     EXPECT_GT(none, 0);
   }

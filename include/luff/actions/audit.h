@@ -19,7 +19,7 @@ struct AuditLine {
   std::string document;  // "begun": the JSON that is delivered, so that it can be delivered again; else ""
 };
 
-/// Parses one line. Bounds: 2 MiB.
+/// Parses one line. Bounds: 2 MiB, depth 32.
 [[nodiscard]] Result<AuditLine> ParseAuditLineUntrusted(std::string_view line);
 
 /// **Thread-compatible.** Appends; a line is whole or, after a crash, a torn last one that is left out.
