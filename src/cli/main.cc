@@ -59,6 +59,8 @@ int main(int argc, char** argv) {
   try {
     AddRun(app);
     AddCheck(app);
+    AddExplain(app);
+    AddReport(app);
     AddRules(app);
     AddShow(app);
     AddTensors(app);

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/reading.h"
+#include "cli/rule_cost.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/rules/choice.h"
@@ -12,19 +14,14 @@
 namespace luff::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 Json Describe(const rules::RuleSpec& rule) {
   Json parameters = Json::array();
   for (const rules::Parameter& p : rule.parameters) {
     parameters.push_back(
         {{"name", p.name}, {"luff", p.luff_default}, {"original", p.original_default}, {"meaning", p.doc}});
   }
-  return {{"name", rule.name},
-          {"version", rule.version},
-          {"summary", rule.summary},
-          {"page", rule.page},
-          {"parameters", std::move(parameters)}};
+  return {{"name", rule.name},       {"version", rule.version}, {"summary", rule.summary},
+          {"aliases", rule.aliases}, {"page", rule.page},       {"parameters", std::move(parameters)}};
 }
 
 void List(bool json) {
@@ -35,8 +32,71 @@ void List(bool json) {
     return;
   }
   for (const rules::RuleSpec& rule : rules::BuiltinRules())
-    fmt::print("{:<20} {}\n", rule.name, rule.summary);
-  fmt::print("\n`luff rules explain NAME` says more of one.\n");
+    fmt::print("{:<26} {}\n", rule.name, rule.summary);
+  fmt::print("\n`luff rules explain NAME` says more of one, `luff rules --cost` what each needs captured.\n");
+}
+
+/// What each rule needs, and what leaving it out would save where a run tells the sizes of tensors.
+void Cost(const std::string& run, bool json) {
+  std::unique_ptr<query::Trial> trial;
+  std::unique_ptr<CostModel> model;
+  if (!run.empty()) {
+    ReadOptions options;
+    options.run = run;
+    trial = OpenOrExit(options);
+    model = std::make_unique<CostModel>(*trial);
+  }
+  const std::vector<rules::Choice> choices =
+      ValueOrExit(rules::ParseChoices("all", rules::ParameterSet::kLuff));
+  const auto needs_without = [&](const rules::RuleSpec* left_out) {
+    std::vector<rules::Need> needs = DefaultNeeds();
+    for (const rules::Choice& choice : choices) {
+      if (choice.spec == left_out) continue;
+      for (rules::Need& need : choice.spec->needs(choice.parameters)) needs.push_back(std::move(need));
+    }
+    return needs;
+  };
+  const auto amount = [](double bytes) { return SizeText(static_cast<std::uint64_t>(bytes)); };
+  Json all = Json::array();
+  const CaptureCost whole = model ? model->Of(needs_without(nullptr)) : CaptureCost{};
+  for (const rules::Choice& choice : choices) {
+    const std::vector<rules::Need> needs = choice.spec->needs(choice.parameters);
+    Json one{{"rule", choice.spec->name}, {"needs", Json::array()}};
+    for (const rules::Need& need : needs) one["needs"].push_back(NeedText(need));
+    std::string adds;
+    if (model) {
+      const CaptureCost without = model->Of(needs_without(choice.spec));
+      one["adds_read_bytes_per_step"] = whole.read - without.read;
+      one["adds_kept_bytes_per_step"] = whole.kept - without.kept;
+      adds = fmt::format("  adds {} read, {} kept a step", amount(whole.read - without.read),
+                         amount(whole.kept - without.kept));
+    }
+    all.push_back(std::move(one));
+    if (json) continue;
+    fmt::print("{}{}\n", choice.spec->name, adds);
+    for (const rules::Need& need : needs) fmt::print("    {}\n", Wrapped(NeedText(need), 6, 100, 4));
+    if (needs.empty()) fmt::print("    nothing beyond losses, events and what is always taken\n");
+  }
+  if (json) {
+    fmt::print("{}\n", all.dump(2));
+  } else if (model) {
+    const CaptureCost none = model->Of(DefaultNeeds());
+    fmt::print("\nwithout rules: {} read, {} kept a step; with all of them: {} read, {} kept\n",
+               amount(none.read), amount(none.kept), amount(whole.read), amount(whole.kept));
+  } else {
+    fmt::print("\n`luff rules --cost --run RUN` prices them by the tensors of a run.\n");
+  }
+}
+
+/// The text of docs/rules/*.md, kept in the program.
+std::string_view PageText(const std::string& page) {
+  static constexpr std::pair<std::string_view, std::string_view> kPages[] = {
+#include "cli/rule_pages.inc"
+  };
+  for (const auto& [name, text] : kPages) {
+    if (name == page) return text;
+  }
+  return {};
 }
 
 void Explain(const std::string& name, bool json) {
@@ -50,15 +110,21 @@ void Explain(const std::string& name, bool json) {
     fmt::print("{}\n", Describe(rule).dump(2));
     return;
   }
-  fmt::print("{}: {}\n\nParameters (Luff's default, the original's default):\n", rule.name, rule.summary);
+  fmt::print("{}\nParameters (Luff's default, the original's default):\n", PageText(rule.page));
   for (const rules::Parameter& p : rule.parameters) {
     fmt::print("  {:<28} {:<10} {:<10} {}\n", p.name, p.luff_default, p.original_default, p.doc);
   }
-  fmt::print("\nUse: luff run --rules {}{} -- python train.py\nPage: {}\n", rule.name,
+  const auto complete = rules::CompleteParameters(rule, rules::ParameterSet::kLuff, {});
+  fmt::print("\nCaptured for it:\n");
+  if (complete.ok()) {
+    const std::vector<rules::Need> needs = rule.needs(complete.value());
+    for (const rules::Need& need : needs) fmt::print("  {}\n", NeedText(need));
+    if (needs.empty()) fmt::print("  nothing beyond losses, events and what is always taken\n");
+  }
+  fmt::print("\nUse: luff run --rules {}{} -- python train.py\n", rule.name,
              rule.parameters.empty()
                  ? ""
-                 : fmt::format(":{}={}", rule.parameters.back().name, rule.parameters.back().luff_default),
-             rule.page);
+                 : fmt::format(":{}={}", rule.parameters.back().name, rule.parameters.back().luff_default));
 }
 
 }  // namespace
@@ -66,14 +132,19 @@ void Explain(const std::string& name, bool json) {
 void AddRules(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("rules", "List the built-in rules, or explain one");
   static bool json = false;
-  static std::string name;
+  static bool cost = false;
+  static std::string name, run;
   verb->add_flag("--json", json, "Machine-readable");
+  verb->add_flag("--cost", cost, "What each rule needs captured");
+  verb->add_option("--run", run, "With --cost: a run whose tensors tell the sizes");
   CLI::App* explain = verb->add_subcommand("explain", "Parameters and page of one rule");
   explain->add_option("NAME", name, "The rule")->required();
   explain->add_flag("--json", json, "Machine-readable");
   verb->callback([explain] {
     if (*explain) {
       Explain(name, json);
+    } else if (cost) {
+      Cost(run, json);
     } else {
       List(json);
     }

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/kept_findings.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -17,43 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxLine = 1U << 20;
 constexpr std::size_t kShownFindings = 10;
 constexpr std::size_t kShownGaps = 10;
-
-/// Findings of all evaluators in their newest form, in the order they came; lines that are none are counted.
-struct Found {
-  std::vector<rules::Finding> findings;
-  std::uint64_t unreadable = 0;
-};
-
-Found ReadFindings(const std::string& run) {
-  Found found;
-  std::map<std::string, std::size_t> place;
-  std::error_code error;
-  for (fs::directory_iterator at(run + "/rules", error), end; !error && at != end; at.increment(error)) {
-    std::ifstream file(at->path() / "findings.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      if (line.empty()) continue;
-      auto parsed =
-          line.size() > kMaxLine
-              ? Result<std::pair<rules::Finding, std::string>>(ResourceExhausted("a line of more than 1 MiB"))
-              : rules::ParseFindingUntrusted(line);
-      if (!parsed.ok()) {
-        // The last line may still be on its way to the file.
-        if (!file.eof()) ++found.unreadable;
-        continue;
-      }
-      rules::Finding& finding = parsed.value().first;
-      const auto [known, fresh] = place.emplace(finding.id, found.findings.size());
-      if (fresh)
-        found.findings.push_back(std::move(finding));
-      else
-        found.findings[known->second] = std::move(finding);
-    }
-  }
-  return found;
-}
 
 /// Gaps of one reason and kind together: a run may have one for each of thousands of tensors.
 struct GapGroup {
@@ -146,7 +112,7 @@ Json Describe(const query::Trial& trial) {
                                {"last_train_step", w.last_train_step},
                                {"heartbeat_unix_ns", w.heartbeat_unix_ns}});
   }
-  const Found found = ReadFindings(trial.path());
+  const KeptFindings found = FindingsOfRun(trial.path());
   json["findings"] = found.findings.size();
   json["finding_list"] = Json::array();
   for (const rules::Finding& f : found.findings) {

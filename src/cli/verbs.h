@@ -29,5 +29,7 @@ void AddSummary(CLI::App& app);
 void AddTail(CLI::App& app);
 void AddPlot(CLI::App& app);
 void AddVerify(CLI::App& app);
+void AddExplain(CLI::App& app);
+void AddReport(CLI::App& app);
 
 }  // namespace luff::cli

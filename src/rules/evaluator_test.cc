@@ -163,8 +163,8 @@ TEST_F(EvaluatorTest, HostileStates_BeginAnew) {
     }
     Json checkpoint = Json::parse(std::ifstream(folder_ / "checkpoint.json"));
     Json state = Json::parse(checkpoint["rules"][0]["state"].get<std::string>());
-    ASSERT_EQ(state.size(), 1U);
-    change(state.begin().value());
+    ASSERT_EQ(state["layers"].size(), 1U);
+    change(state["layers"].begin().value());
     checkpoint["rules"][0]["state"] = state.dump();
     std::ofstream(folder_ / "checkpoint.json") << checkpoint.dump();
     auto again = open();

@@ -25,7 +25,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"FrozenAtInit", 0, kNone, kStands},
     {"GradientNotCleared", 0, kNone, kBoth},
     {"HighDropout", 0, kNone, kStands},
-    {"InitialLoss", 0, kNone, kBoth},
+    {"InitialLoss", 0, kBlowsUp, kBoth},
     {"InputScale", 0, kNone, kBoth},
     {"LossInputContract", 0, kNone, kBoth},
     {"LossShapeMismatch", 0, kNone, kStands},

@@ -138,23 +138,20 @@ class Luff final : public Rule {
   }
 
   [[nodiscard]] std::string SaveState() const override {
-    Json json = Json::object();
+    Json layers = Json::object();
     for (const auto& [name, layer] : layers_) {
-      json[name] = {layer.captures, layer.values, layer.first_step, layer.since,   layer.open,
-                    layer.idle,     layer.ever,   layer.always,     layer.counted, layer.last_counted};
+      layers[name] = {layer.captures, layer.values, layer.first_step, layer.since,   layer.open,
+                      layer.idle,     layer.ever,   layer.always,     layer.counted, layer.last_counted};
     }
-    json["\n"] = {moved_known_, moved_far_};
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return Json{{"layers", std::move(layers)}, {"moved", {moved_known_, moved_far_}}}.dump(
+        -1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     try {
       const Json json = Json::parse(text);
-      for (const auto& [name, saved] : json.items()) {
-        if (name == "\n") {
-          moved_known_ = saved.at(0);
-          moved_far_ = saved.at(1);
-          continue;
-        }
+      moved_known_ = json.at("moved").at(0);
+      moved_far_ = json.at("moved").at(1);
+      for (const auto& [name, saved] : json.at("layers").items()) {
         Layer& layer = layers_[name];
         layer.captures = saved.at(0);
         layer.values = saved.at(1);

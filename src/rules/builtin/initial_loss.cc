@@ -25,7 +25,9 @@ class InitialLoss final : public Rule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
-    if (info.mode != query::Mode::kTrain || done_) return;
+    if (info.mode != query::Mode::kTrain) return;
+    if (!held_.empty() && info.mode_step >= held_.front().since_step + kHold) Tell(&info, sink);
+    if (done_) return;
     for (const std::string& json : view.rows.event_json) {
       const Json event = Json::parse(json, nullptr, false);
       if (event.is_object() && event.value("kind", Json()) == Json("load_state_dict") &&
@@ -37,16 +39,20 @@ class InitialLoss final : public Rule {
       done_ = true;
       return;
     }
-    for (const LossCall& call : reader_.Read(view)) Judge(view, call, sink);
+    for (const LossCall& call : reader_.Read(view)) Judge(view, call);
   }
 
+  void OnEnd(const query::Trial&, Sink& sink) override { Tell(nullptr, sink); }
+
   [[nodiscard]] std::string SaveState() const override {
+    Json held = Json::array();
+    for (const Finding& finding : held_) held.push_back(ToJson(finding, "state"));
     Json kinds = Json::array();
     for (const auto& [name, kind] : kinds_) kinds.push_back({name, kind.sum, kind.uninformed, kind.count});
     Json reader;
     reader_.Save(&reader);
-    return Json{{"done", done_}, {"loaded", loaded_}, {"kinds", kinds}, {"reader", reader}}.dump(
-        -1, ' ', false, Json::error_handler_t::replace);
+    return Json{{"done", done_}, {"loaded", loaded_}, {"kinds", kinds}, {"reader", reader}, {"held", held}}
+        .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     try {
@@ -54,6 +60,12 @@ class InitialLoss final : public Rule {
       done_ = json.at("done");
       loaded_ = json.at("loaded");
       reader_.Load(json.at("reader"));
+      held_.clear();
+      for (const Json& saved : json.at("held")) {
+        auto parsed = ParseFindingUntrusted(saved.get<std::string>());
+        if (!parsed.ok()) return parsed.status();
+        held_.push_back(std::move(parsed).value().first);
+      }
       kinds_.clear();
       for (const Json& saved : json.at("kinds"))
         kinds_[saved.at(0).get<std::string>()] = {saved.at(1), saved.at(2), saved.at(3)};
@@ -69,7 +81,7 @@ class InitialLoss final : public Rule {
     std::int64_t count = 0;
   };
 
-  void Judge(const StepView& view, const LossCall& call, Sink& sink) {
+  void Judge(const StepView& view, const LossCall& call) {
     if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) return;
     const Recognition found = reader_.Recognise(call);
     double uninformed = 0;  // of one sample, from a model that gives all classes one probability
@@ -97,7 +109,7 @@ class InitialLoss final : public Rule {
     const double mean = kind.sum / static_cast<double>(kind.count);
     const double expected = kind.uninformed / static_cast<double>(kind.count);
     Finding finding = FindingAt(kName, kPage, "too_high", view.trial, call.loss, call.worker, view.rows.info);
-    finding.since_step = 0;
+    finding.since_step = view.rows.info.mode_step;
     finding.what = fmt::format(
         "before the first update the loss is {:.3g}; a model that knows nothing has {:.3g}", mean, expected);
     finding.why =
@@ -110,14 +122,32 @@ class InitialLoss final : public Rule {
                       "weights meant for another width"};
     finding.evidence = {{"loss", mean}, {"uninformed_loss", expected}, {"ratio", mean / expected}};
     finding.threshold = fmt::format("{:g} times the loss of a model that knows nothing (Luff)", factor_);
-    sink.Report(std::move(finding));
+    for (const Finding& held : held_) {
+      if (held.tensor == finding.tensor) return;
+    }
+    held_.push_back(std::move(finding));
   }
 
+  void Tell(const query::StepInfo* info, Sink& sink) {
+    for (Finding& finding : held_) {
+      if (info != nullptr) {
+        finding.step = finding.last_step = info->mode_step;
+        finding.global_step = info->global_step;
+        finding.update = info->update;
+      }
+      sink.Report(std::move(finding));
+    }
+    held_.clear();
+  }
+
+  // Inputs and losses are judged by the second step: where one of them is the cause, it is told first.
+  static constexpr std::int64_t kHold = 2;
   const double factor_;
   const std::int64_t samples_;
   bool done_ = false, loaded_ = false;
   LossReader reader_;
   std::map<std::string, Kind> kinds_;
+  std::vector<Finding> held_;
 };
 
 }  // namespace

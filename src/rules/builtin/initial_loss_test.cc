@@ -33,7 +33,8 @@ std::vector<Finding> FindingsOf(double deviation, int classes = 10, const char* 
 TEST(InitialLoss, AnOutputLayerInitialisedFarTooLarge_IsToldAtOnce) {
   const auto findings = FindingsOf(60);
   ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].step, 0);
+  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_EQ(findings[0].since_step, 0);
   EXPECT_GT(findings[0].evidence[2].second, 10);
 }
 

@@ -1,0 +1,124 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "cli/kept_findings.h"
+#include "cli/reading.h"
+#include "cli/report.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+
+/// `luff explain FINDING`: everything that a run says of one finding.
+namespace luff::cli {
+namespace {
+
+/// One line of blocks; a value that is not finite is an x.
+std::string Sparkline(const std::vector<std::pair<std::int64_t, double>>& series) {
+  static constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  double low = HUGE_VAL;
+  double high = -HUGE_VAL;
+  for (const auto& [step, value] : series) {
+    if (!std::isfinite(value)) continue;
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  std::string line;
+  for (const auto& [step, value] : series) {
+    if (!std::isfinite(value)) {
+      line += "x";
+    } else {
+      const double place = high > low ? (value - low) / (high - low) : 0;
+      line += kBlocks[static_cast<std::size_t>(std::clamp(place * 7.999, 0.0, 7.0))];
+    }
+  }
+  return line;
+}
+
+/// The finding whose id begins with `name`, or the first of the rule `name`.
+const rules::Finding* Find(const std::vector<rules::Finding>& findings, const std::string& name) {
+  for (const rules::Finding& finding : findings) {
+    if (finding.id == name || finding.rule == name) return &finding;
+  }
+  const rules::Finding* found = nullptr;
+  for (const rules::Finding& finding : findings) {
+    if (name.size() < 4 || !finding.id.starts_with(name)) continue;
+    if (found != nullptr) return nullptr;  // more than one
+    found = &finding;
+  }
+  return found;
+}
+
+void Print(const rules::Finding& finding, const std::vector<rules::Finding>& all) {
+  const bool colour = isatty(STDOUT_FILENO) != 0 && StderrHasColour();
+  fmt::print("{}", FindingText(finding, colour, TerminalWidth()));
+  const auto line = [](const char* label, const std::string& text) {
+    fmt::print("luff:   {:<8}{}\n", label, Wrapped(text, 16, TerminalWidth()));
+  };
+  if (!finding.threshold.empty()) line("limit", Escaped(finding.threshold));
+  for (const auto& [name, value] : finding.evidence)
+    line("found", fmt::format("{} = {}", Escaped(name), NumberText(value)));
+  if (finding.series.size() > 1) {
+    fmt::print("luff:   {:<8}{}  steps {} to {}\n", "series", Sparkline(finding.series),
+               finding.series.front().first, finding.series.back().first);
+  }
+  line("lasted", finding.healed ? fmt::format("until step {}, then it healed", finding.last_step)
+                                : fmt::format("to step {} at least", finding.last_step));
+  for (const rules::Finding& other : all) {
+    if (other.id == finding.leader)
+      line("because", fmt::format("of {} {}: {}", Escaped(other.rule), other.id, Escaped(other.what)));
+    if (other.leader == finding.id)
+      line("led to", fmt::format("{} {} at step {}: {}", Escaped(other.rule), other.id, other.step,
+                                 Escaped(other.what)));
+  }
+  line("id", finding.id);
+}
+
+void Explain(const std::string& name, ReadOptions* options) {
+  if (options->run.empty()) options->run = ValueOrExit(NewestRun());
+  const auto trial = OpenOrExit(*options);  // tells what is no run
+  const std::vector<rules::Finding> findings = FindingsOfRun(trial->path()).findings;
+  if (name.empty()) {
+    for (const rules::Finding* finding : InGroups(findings)) {
+      fmt::print("{}{} {} {} at step {}: {}\n",
+                 finding->leader.empty() ? "" : "  because of it: ", finding->id,
+                 finding->severity == rules::Severity::kStop ? "STOP" : "WARN", Escaped(finding->rule),
+                 finding->step, Escaped(finding->what));
+    }
+    if (findings.empty()) fmt::print("no findings: {}\n", Escaped(options->run));
+    return;
+  }
+  const rules::Finding* finding = Find(findings, name);
+  if (finding == nullptr) {
+    std::string known;
+    for (const rules::Finding& one : findings)
+      known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", one.id, one.rule);
+    ExitWithError(
+        NotFound(fmt::format("no finding, or more than one, is called '{}'; there are: {}; in {}",
+                             Escaped(name), known.empty() ? "none" : Escaped(known), options->run)));
+  }
+  if (options->json) {
+    PrintJson(Json::parse(rules::ToJson(*finding, "state")));
+  } else {
+    Print(*finding, findings);
+  }
+}
+
+}  // namespace
+
+void AddExplain(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("explain", "Everything that a run says of a finding");
+  static ReadOptions options;
+  static std::string name;
+  verb->add_option("FINDING", name, "Its id (or the first letters), or a rule; without it all are listed");
+  verb->add_option("--run", options.run, "Run directory; default: the newest of $LUFF_HOME/runs");
+  verb->add_flag("--json", options.json, "The finding as JSON");
+  verb->callback([] {
+    Explain(name, &options);
+    ExitWith(kExitOk);
+  });
+}
+
+}  // namespace luff::cli

@@ -1,0 +1,173 @@
+#include <ctime>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "cli/kept_findings.h"
+#include "cli/reading.h"
+#include "cli/report.h"
+#include "cli/svg.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+
+/// `luff report RUN`: one HTML file that needs nothing else: what was found, and the losses around it.
+namespace luff::cli {
+namespace {
+
+constexpr std::size_t kMaxLosses = 8;
+constexpr const char* kStyle = R"css(
+:root{--ink:#1c2430;--quiet:#5d6878;--line:#d9dee6;--paper:#fff;--card:#f6f8fa;--stop:#b42318;--warn:#9a6700;--ok:#1a7f37;--data:#0b62c4}
+@media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--quiet:#9aa7b5;--line:#30363d;--paper:#0d1117;--card:#161b22;--stop:#ff7b72;--warn:#e3b341;--ok:#3fb950;--data:#58a6ff}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:62rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .5rem}p{margin:.3rem 0}
+.quiet,dt{color:var(--quiet)}code{font:13px ui-monospace,monospace;overflow-wrap:anywhere}
+article{background:var(--card);border:1px solid var(--line);border-left:4px solid var(--warn);border-radius:6px;padding:.8rem 1rem;margin:.8rem 0}
+article.stop{border-left-color:var(--stop)}article.follows{margin-left:2rem}article.healed{opacity:.75}
+article h3{font-size:1rem;margin:0 0 .3rem}.tag{font-weight:600;color:var(--warn)}.stop>h3>.tag{color:var(--stop)}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem .9rem;margin:.5rem 0 0}dd{margin:0}
+svg{max-width:100%;height:auto;display:block;margin:.4rem 0}svg path{fill:none;stroke:var(--data);stroke-width:1.5}
+svg text{fill:var(--quiet);font:11px system-ui,sans-serif}.axis{stroke:var(--line)}.mark{stroke:var(--stop);stroke-dasharray:3 3}.bad{fill:var(--stop)}
+.verdict{font-size:1.1rem;font-weight:600}.verdict.ok{color:var(--ok)}.verdict.warn{color:var(--warn)}.verdict.stop{color:var(--stop)}
+)css";
+
+bool Stops(const rules::Finding& finding) { return finding.severity == rules::Severity::kStop; }
+
+std::string Row(const char* label, const std::string& html) {
+  return html.empty() ? "" : fmt::format("<dt>{}</dt><dd>{}</dd>", label, html);
+}
+
+std::string Article(const rules::Finding& finding) {
+  std::string classes = Stops(finding) ? "stop" : "warn";
+  if (!finding.leader.empty()) classes += " follows";
+  if (finding.healed) classes += " healed";
+  std::string html =
+      fmt::format("<article class=\"{}\" id=\"{}\"><h3><span class=\"tag\">{}{}</span> {}: {}</h3><dl>",
+                  classes, HtmlEscaped(finding.id), finding.forecast ? "forecast, " : "",
+                  Stops(finding) ? "STOP" : "WARN", HtmlEscaped(finding.rule), HtmlEscaped(finding.what));
+  if (!finding.leader.empty())
+    html += Row("follows from",
+                fmt::format("<a href=\"#{0}\"><code>{0}</code></a>", HtmlEscaped(finding.leader)));
+  std::string tensors = finding.tensor.empty() ? "" : "<code>" + HtmlEscaped(finding.tensor) + "</code>";
+  for (const std::string& other : finding.other_tensors)
+    tensors += ", <code>" + HtmlEscaped(other) + "</code>";
+  if (finding.other_count > 0) tensors += fmt::format(" and {} more", finding.other_count);
+  html += Row("where", tensors);
+  html +=
+      Row("since", fmt::format("step {}, seen at step {} ({}, update {}, worker {}){}", finding.since_step,
+                               finding.step, HtmlEscaped(finding.mode), finding.update, finding.worker,
+                               finding.healed ? fmt::format("; healed at step {}", finding.last_step) : ""));
+  if (finding.forecast && finding.lead_steps > 0)
+    html += Row("expected", fmt::format("in about {} steps", finding.lead_steps));
+  html += Row("why", HtmlEscaped(finding.why));
+  std::string causes;
+  for (const std::string& cause : finding.causes) causes += (causes.empty() ? "" : "; ") + HtmlEscaped(cause);
+  html += Row("likely", causes);
+  html += Row("to do", HtmlEscaped(finding.remedy));
+  std::string evidence;
+  for (const auto& [name, value] : finding.evidence)
+    evidence += fmt::format("{}{} = {}", evidence.empty() ? "" : ", ", HtmlEscaped(name), NumberText(value));
+  html += Row("found", evidence);
+  html += Row("limit", HtmlEscaped(finding.threshold));
+  html += "</dl>";
+  html += ToSvg({finding.rule + " around the finding", finding.series, finding.since_step});
+  return html + "</article>\n";
+}
+
+std::string Losses(const query::Trial& trial, const std::vector<rules::Finding>& findings) {
+  std::optional<std::int64_t> mark;
+  for (const rules::Finding& finding : findings) {
+    if (finding.mode == "TRAIN" && finding.leader.empty() && (!mark || finding.since_step < *mark))
+      mark = finding.since_step;
+  }
+  std::string html;
+  std::size_t shown = 0;
+  for (const query::Mode mode : {query::Mode::kTrain, query::Mode::kEval}) {
+    for (query::TensorId id = 0; id < trial.tensor_count() && shown < kMaxLosses; ++id) {
+      if (trial.tensor(id).role != query::Role::kLoss) continue;
+      const auto scalars = trial.Scalars(id, mode);
+      if (!scalars.ok()) continue;
+      Points points;
+      for (const auto& scalar : scalars.value()) points.emplace_back(scalar.mode_step, scalar.value);
+      const std::string title = fmt::format("{} ({})", trial.tensor(id).name, query::ModeName(mode));
+      const std::string svg =
+          ToSvg({title, std::move(points), mode == query::Mode::kTrain ? mark : std::nullopt, 900, 180});
+      if (svg.empty()) continue;
+      html += fmt::format("<p class=\"quiet\">{}</p>{}\n", HtmlEscaped(title), svg);
+      ++shown;
+    }
+  }
+  return html;
+}
+
+std::string Page(const query::Trial& trial, const KeptFindings& kept) {
+  const auto outcome = trial.outcome();
+  const bool stop = std::any_of(kept.findings.begin(), kept.findings.end(), Stops);
+  const char* verdict = kept.findings.empty() ? "ok" : stop ? "stop" : "warn";
+  const std::size_t slash = trial.path().find_last_of('/', trial.path().size() - 2);
+  const std::string name = slash == std::string::npos ? trial.path() : trial.path().substr(slash + 1);
+  const std::time_t made = trial.created_unix_ns() / 1'000'000'000;
+  std::tm broken{};
+  gmtime_r(&made, &broken);
+  char when[32];
+  std::strftime(when, sizeof(when), "%Y-%m-%d %H:%M UTC", &broken);
+  std::string html = fmt::format(
+      "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width\"><meta http-equiv=\"Content-Security-Policy\" content=\"default-src "
+      "'none'; "
+      "style-src 'unsafe-inline'\"><title>Luff: {0}</title><style>{1}</style></head><body><h1>{0}</h1>"
+      "<p class=\"quiet\">begun {2}; {3}{4}{5}; {6} training steps</p><p class=\"verdict {7}\">{8}</p>\n",
+      HtmlEscaped(name), kStyle, when, HtmlEscaped(outcome.state), outcome.why.empty() ? "" : ": ",
+      HtmlEscaped(outcome.why), trial.Steps(query::Mode::kTrain).size(), verdict,
+      HtmlEscaped(FindingsInShort(kept.findings)));
+  if (!kept.findings.empty()) {
+    html += "<h2>Findings</h2>\n";
+    for (const rules::Finding* finding : InGroups(kept.findings)) html += Article(*finding);
+  }
+  if (const std::string losses = Losses(trial, kept.findings); !losses.empty())
+    html += "<h2>Losses</h2>\n" + losses;
+  if (const auto gaps = trial.Gaps(); !gaps.empty()) {
+    html += "<h2>Not recorded</h2><dl>";
+    for (std::size_t i = 0; i < std::min<std::size_t>(gaps.size(), 20); ++i) {
+      const std::string& of = gaps[i].tensor.empty() ? gaps[i].collection : gaps[i].tensor;
+      html += Row(
+          HtmlEscaped(gaps[i].reason).c_str(),
+          fmt::format("{} {} of <code>{}</code>, steps {} to {}", gaps[i].count, HtmlEscaped(gaps[i].forms),
+                      HtmlEscaped(of.empty() ? "all" : of), gaps[i].first_step, gaps[i].last_step));
+    }
+    html += "</dl>";
+  }
+  return html + "</body></html>\n";
+}
+
+void Write(const ReadOptions& options, const std::string& out) {
+  const auto trial = OpenOrExit(options);
+  const std::string page = Page(*trial, FindingsOfRun(trial->path()));
+  if (out == "-") {
+    fmt::print("{}", page);
+    return;
+  }
+  std::FILE* file = std::fopen(out.c_str(), "w");
+  const bool written = file != nullptr && std::fwrite(page.data(), 1, page.size(), file) == page.size();
+  if ((file != nullptr && std::fclose(file) != 0) || !written)
+    ExitWithError(IoError(fmt::format("the report cannot be written: {}", out)));
+  fmt::print("{}\n", Escaped(out));
+}
+
+}  // namespace
+
+void AddReport(CLI::App& app) {
+  CLI::App* verb = app.add_subcommand("report", "One HTML file: findings, evidence, losses");
+  static ReadOptions options;
+  static std::string out = "luff-report.html";
+  verb->add_option("RUN", options.run, "The run directory")->required();
+  verb->add_option("-o,--out", out, "File; - for standard output");
+  verb->callback([] {
+    Write(options, out);
+    ExitWith(kExitOk);
+  });
+}
+
+}  // namespace luff::cli
