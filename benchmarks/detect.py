@@ -8,6 +8,7 @@ what the rules say does not depend on time.
     ./dev bench detect --keep DIR                        # keeps the runs
     ./dev bench detect --replay DIR                      # judges today's rules on kept runs, nothing is trained
     ./dev bench detect --table FILE.json                 # the tables of docs/detection.md from --json's file
+    ./dev bench detect --cost                            # what all that the default rules need costs
 
 A finding's step counts forward and backward passes of the whole process. Passes that a program makes while it is
 being built (a pre-training) come before batch 0 and are subtracted; findings about an evaluation get the TRAIN step
@@ -29,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _detect_cost import capture, cost
 from _detect_table import per_rule_table, tables
 
 HERE = Path(__file__).resolve().parent
@@ -224,12 +226,19 @@ def main() -> int:
     parser.add_argument(
         "--table", metavar="FILE", help="prints Markdown tables of --json's file, runs nothing"
     )
+    parser.add_argument(
+        "--cost", action="store_true", help="measures the cost of the rules' needs, nothing else"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options = parser.parse_args()
     sys.path.insert(0, str(HERE))
     if options.table:
         print(tables(json.loads(Path(options.table).read_text())))
         return 0
+    if options.cost:
+        table, _ = cost(options.luff)
+        print(table, flush=True)
+        return capture([])
     options.seed_list = [int(seed) for seed in options.seeds.split(",")]
     with tempfile.TemporaryDirectory(prefix="luff-detect-") as scratch:
         root = Path(options.keep or options.replay or scratch).absolute()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -27,8 +28,10 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
   const char* begin = !colour ? "" : stop ? "\033[1;31m" : "\033[1;33m";
   const char* end = colour ? "\033[0m" : "";
   const std::string rule = Escaped(finding.rule);
-  std::string text = fmt::format("luff: {}{} {}{}: {}\n", begin, stop ? "STOP" : "WARN", rule, end,
-                                 Wrapped(Escaped(finding.what), 6, width, 13 + rule.size()));
+  const char* forecast = finding.forecast ? "FORECAST, " : "";
+  std::string text =
+      fmt::format("luff: {}{}{} {}{}: {}\n", begin, forecast, stop ? "STOP" : "WARN", rule, end,
+                  Wrapped(Escaped(finding.what), 6, width, 13 + std::strlen(forecast) + rule.size()));
   if (!finding.tensor.empty()) {
     std::string tensor = Escaped(finding.tensor);
     const std::uint64_t others = finding.other_tensors.size() + finding.other_count;
@@ -44,6 +47,8 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
   since += fmt::format(" (update {})", finding.update);
   if (finding.worker != 0) since += fmt::format(", worker {}", finding.worker);
   text += Line("since", since, width);
+  if (finding.forecast && finding.lead_steps > 0)
+    text += Line("expect", fmt::format("in about {} steps", finding.lead_steps), width);
   if (!finding.why.empty()) text += Line("why", Escaped(finding.why), width);
   if (!finding.causes.empty()) {
     std::string causes;
@@ -64,12 +69,37 @@ std::string NameOf(const rules::Finding& finding) {
 
 std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
   if (findings.empty()) return "no findings";
-  const auto gravest = std::max_element(findings.begin(), findings.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.severity, -a.since_step) < std::pair(b.severity, -b.since_step);
-  });
-  return fmt::format("{}: {}{} {}", Plural(findings.size(), "finding", "findings"),
-                     findings.size() > 1 ? "first " : "",
-                     gravest->severity == rules::Severity::kStop ? "STOP" : "WARN", NameOf(*gravest));
+  // A finding that follows from another counts with its leader, which is as grave as the gravest of them.
+  const auto leader_of = [&](const rules::Finding& finding) -> const rules::Finding& {
+    for (const rules::Finding& other : findings) {
+      if (!finding.leader.empty() && other.id == finding.leader) return other;
+    }
+    return finding;
+  };
+  const rules::Finding* first = nullptr;
+  bool stop = false;
+  std::uint64_t leaders = 0;
+  for (const rules::Finding& finding : findings) {
+    const rules::Finding& leader = leader_of(finding);
+    leaders += &leader == &finding ? 1 : 0;
+    const bool stops = finding.severity == rules::Severity::kStop;
+    if (first == nullptr || (stops && !stop) || (stops == stop && leader.since_step < first->since_step)) {
+      first = &leader;
+      stop = stops;
+    }
+  }
+  const std::uint64_t followers = findings.size() - leaders;
+  std::string count = Plural(leaders, "finding", "findings");
+  if (followers > 0) count += fmt::format(" and {} that follow{}", followers, followers == 1 ? "s" : "");
+  return fmt::format("{}: {}{} {}", count, leaders > 1 ? "first " : "", stop ? "STOP" : "WARN",
+                     NameOf(*first));
+}
+
+double Teller::DetailOf(const rules::Finding& finding) {
+  for (const auto& [name, value] : finding.evidence) {
+    if (name == "detail") return value;
+  }
+  return 0;
 }
 
 std::string Teller::Short(const rules::Finding& finding, const char* lead) const {
@@ -96,10 +126,14 @@ std::string Teller::Tell(const std::vector<FindingEvent>& events) {
     if (known == told_.end()) {
       const rules::Finding* last = newest(finding);
       told_[finding.id] = last->severity;
+      details_[finding.id] = DetailOf(*last);
       fresh.push_back(last);
     } else if (finding.severity > known->second) {
       known->second = finding.severity;
       later += Short(finding, "now STOP:");
+    } else if (const double detail = DetailOf(finding); detail > details_[finding.id]) {
+      details_[finding.id] = detail;
+      later += Short(finding, "more of");
     }
     if (event == "healed") {
       later += fmt::format("luff: {}{}{} has healed at step {}\n", Escaped(finding.rule),
@@ -112,12 +146,18 @@ std::string Teller::Tell(const std::vector<FindingEvent>& events) {
   });
   std::map<std::pair<std::string, std::int64_t>, std::size_t> shorts;
   for (const rules::Finding* finding : fresh) {
+    if (!finding->leader.empty()) {
+      text +=
+          Short(*finding, finding->severity == rules::Severity::kStop ? "follows: STOP" : "follows: WARN");
+      continue;
+    }
     const std::pair key(finding->rule, finding->step);
     if (led_.insert(key).second) {
       text += FindingText(*finding, colour_, width_);
       // The others of its rule and step stay beside it.
       for (const rules::Finding* other : fresh) {
-        if (other == finding || std::pair(other->rule, other->step) != key) continue;
+        if (other == finding || !other->leader.empty() || std::pair(other->rule, other->step) != key)
+          continue;
         if (++shorts[key] <= kMaxShort) {
           text += Short(*other, other->severity == rules::Severity::kStop ? "also STOP" : "also WARN");
         }

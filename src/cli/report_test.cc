@@ -100,5 +100,32 @@ TEST(FindingsInShort, NamesTheGravest) {
             "2 findings: first STOP DeadRelu (b, since step 9)");
 }
 
+TEST(FindingsInShort, WhatFollowsCountsWithItsLeader) {
+  rules::Finding leader = Seen("loss", 0, rules::Severity::kWarn, "InitialLoss");
+  leader.id = "1";
+  rules::Finding follower = Seen("b", 9, rules::Severity::kStop);
+  follower.id = "2";
+  follower.leader = "1";
+  EXPECT_EQ(FindingsInShort({leader, follower}),
+            "1 finding and 1 that follows: STOP InitialLoss (loss, since step 0)");
+}
+
+TEST(Teller, WhatFollowsIsOneLine_AndMoreDetailIsTold) {
+  Teller teller(false, 100);
+  rules::Finding leader = Seen("loss", 0, rules::Severity::kWarn, "NonFinite");
+  leader.id = "1";
+  rules::Finding follower = Seen("b", 9, rules::Severity::kStop);
+  follower.id = "2";
+  follower.leader = "1";
+  EXPECT_NE(teller.Tell({{leader, "new"}}).find("since"), std::string::npos);
+  const std::string text = teller.Tell({{follower, "new"}});
+  EXPECT_TRUE(text.starts_with("luff: follows: STOP DeadRelu b: ")) << text;
+  EXPECT_EQ(Count(text, "\n"), 1U);
+  leader.evidence.emplace_back("detail", 2.0);
+  leader.what = "logarithm of zero in line 3";
+  EXPECT_EQ(teller.Tell({{leader, "update"}}), "luff: more of NonFinite loss: logarithm of zero in line 3\n");
+  EXPECT_EQ(teller.Tell({{leader, "update"}}), "");
+}
+
 }  // namespace
 }  // namespace luff::cli

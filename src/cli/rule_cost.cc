@@ -27,6 +27,8 @@ constexpr std::array<const char*, 15> kRoles = {
     "losses", "loss inputs", "optimizer state", "optimizer settings", "scalars", "custom tensors", "labels",
     "samples"};
 
+constexpr std::int64_t kNever = 1024;  // an interval that stands for "only at the start"
+
 bool Has(std::uint32_t forms, Form form) { return (forms & static_cast<std::uint32_t>(form)) != 0; }
 
 bool Wants(const rules::Need& need, const query::TensorInfo& tensor, std::span<const Regex> patterns) {

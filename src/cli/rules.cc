@@ -132,10 +132,11 @@ void Explain(const std::string& name, bool json) {
 void AddRules(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("rules", "List the built-in rules, or explain one");
   static bool json = false;
-  static bool cost = false;
+  static bool cost = false, capture = false;
   static std::string name, run;
   verb->add_flag("--json", json, "Machine-readable");
   verb->add_flag("--cost", cost, "What each rule needs captured");
+  verb->add_flag("--capture", capture, "The capture configuration that all rules together ask for, as JSON");
   verb->add_option("--run", run, "With --cost: a run whose tensors tell the sizes");
   CLI::App* explain = verb->add_subcommand("explain", "Parameters and page of one rule");
   explain->add_option("NAME", name, "The rule")->required();
@@ -143,6 +144,9 @@ void AddRules(CLI::App& app) {
   verb->callback([explain] {
     if (*explain) {
       Explain(name, json);
+    } else if (capture) {
+      const auto choices = ValueOrExit(rules::ParseChoices("all", rules::ParameterSet::kLuff));
+      fmt::print("{}\n", ValueOrExit(rules::CaptureConfigFor(choices)));
     } else if (cost) {
       Cost(run, json);
     } else {
