@@ -1,0 +1,94 @@
+"""`luff explain`, `luff report`, `luff rules`: findings as a person reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import Command, train
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose loss is NaN from step 5 on, with a name that must be escaped."""
+    run = tmp_path_factory.mktemp("findings") / "a <run> & more"
+    train(run, steps=30, nan_at=5)
+    return run
+
+
+@pytest.fixture(scope="module")
+def ids(luff: Command, judged: Path) -> list[dict[str, object]]:
+    """Findings of the run, kept in it."""
+    found = [json.loads(line) for line in luff("check", judged, "--json").out.splitlines()]
+    folder = judged / "rules" / "luff"
+    folder.mkdir(parents=True)
+    (folder / "findings.jsonl").write_text("".join(json.dumps(f) + "\n" for f in found))
+    assert found, "a NaN loss gives no finding"
+    return found
+
+
+def test_explain_lists_findings_and_tells_one_by_rule_id_and_first_letters(
+    luff: Command, judged: Path, ids: list[dict[str, object]]
+) -> None:
+    first = ids[0]
+    listed = luff("explain", "--run", judged)
+    assert listed.code == 0
+    assert str(first["id"]) in listed.out
+    for name in (first["rule"], first["id"], str(first["id"])[:6]):
+        told = luff("explain", name, "--run", judged)
+        assert told.code == 0, told.err
+        assert f"id      {first['id']}" in told.out
+        assert "to do" in told.out
+    as_json = luff("explain", first["id"], "--run", judged, "--json")
+    assert json.loads(as_json.out)["id"] == first["id"]
+
+
+def test_explain_names_what_there_is(luff: Command, judged: Path, ids: list[dict[str, object]]) -> None:
+    wrong = luff("explain", "NoSuchRule", "--run", judged)
+    assert wrong.code == 2
+    assert str(ids[0]["id"]) in wrong.err
+
+
+def test_report_is_one_file_that_needs_nothing_else(
+    luff: Command, judged: Path, ids: list[dict[str, object]], tmp_path: Path
+) -> None:
+    out = tmp_path / "report.html"
+    assert luff("report", judged, "-o", out).code == 0
+    page = out.read_text()
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=\"(?!#)", page)
+    assert "a &lt;run&gt; &amp; more" in page
+    assert str(ids[0]["rule"]) in page
+    assert "<svg" in page
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no browser; install chromium")
+    shown = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--dump-dom",
+         out.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr[-500:]
+    assert shown.stdout.count("<article") == page.count("<article")
+    assert shown.stdout.count("<svg") == page.count("<svg")
+
+
+def test_rules_explain_prints_the_page_and_finds_aliases(luff: Command) -> None:
+    page = (Path(__file__).parents[2] / "docs/rules/dead_relu.md").read_text()
+    assert page in luff("rules", "explain", "DeadRelu").out
+    assert luff("rules", "explain", "UpdateTooSmall").out.startswith("# WeightUpdateRatio")
+
+
+def test_cost_says_what_each_rule_needs(luff: Command, run: Path) -> None:
+    text = luff("rules", "--cost").out
+    assert "WeightUpdateRatio" in text
+    assert "difference of weights" in text
+    priced = json.loads(luff("rules", "--cost", "--run", run, "--json").out)
+    assert len(priced) == len(json.loads(luff("rules", "--json").out))
+    assert all(rule["adds_read_bytes_per_step"] >= 0 for rule in priced)
+    assert {"samples"} <= {c["name"] for c in json.loads(luff("rules", "--capture").out)["collections"]}
