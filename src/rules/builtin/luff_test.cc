@@ -195,6 +195,28 @@ FakeTrial Leap(double ratio, double after, bool second_loss = false) {
   return trial;
 }
 
+TEST(WeightUpdateRatio, WeightsOutgrownUpdateByUpdate_StopWhenTheLossIsNoBetterThanBefore) {
+  const auto story = [](double after) {
+    FakeTrial trial;
+    double norm = 3;
+    for (int step = 0; step < 64; ++step) {
+      trial.Step()
+          .Loss(step < 10 ? 2.3 : after + 0.01 * (step % 3))
+          .Tensor("gradient/w", Role::kGradient, {1});
+      if (step == 0 || (step > 8 && step % 8 != 0)) continue;
+      const double moved = step <= 8 ? 0.7 * norm : 0.01;
+      trial.Difference("w", 1, moved, norm, 1);
+      norm += moved;
+    }
+    return trial;
+  };
+  const auto findings = FindingsOf(story(2.4), "WeightUpdateRatio");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "overwritten");
+  EXPECT_LE(findings[0].step, 40);
+  EXPECT_TRUE(FindingsOf(story(0.4), "WeightUpdateRatio").empty());
+}
+
 TEST(WeightUpdateRatio, WeightsOverwrittenInOneInterval_StopWhenTheLossIsNoBetterThanBefore) {
   const auto findings = FindingsOf(Leap(500, 2.4), "WeightUpdateRatio");
   ASSERT_EQ(findings.size(), 1U);

@@ -161,6 +161,7 @@ class Luff final : public Rule {
     const Leap& l = leap_;
     first_.Save(&json["start"]);
     json["leap"] = {l.update, l.step, l.since, l.level, l.ratio, l.worker, l.tensor, l.largest};
+    json["window"] = {window_.update, window_.step, window_.norm, window_.level};
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
@@ -180,6 +181,9 @@ class Luff final : public Rule {
       level_step_ = level.at(1);
       recent_ = level.at(2).get<std::deque<double>>();
       first_.Load(json.at("start"));
+      const Json& window = json.at("window");
+      window_ = {window.at(0), window.at(1), window.at(2).is_null() ? 0 : window.at(2).get<double>(),
+                 window.at(3).is_null() ? std::nan("") : window.at(3).get<double>()};
       const Json& leap = json.at("leap");
       leap_ = {leap.at(0),
                leap.at(1),
@@ -210,6 +214,13 @@ class Luff final : public Rule {
     std::string tensor;
     double largest = 0;
   };
+
+  // Where the norm of all weights stood when the current stretch of updates began.
+  struct Window {
+    std::int64_t update = -1, step = 0;
+    double norm = 0, level = 0;
+  };
+  static constexpr std::int64_t kWindow = 6;  // updates
 
   // Mean of the last kLevel losses. Runs with several losses have no level.
   void FollowLoss(const std::vector<LossValue>& losses) {
@@ -272,8 +283,21 @@ class Luff final : public Rule {
       leap_ = {info.update, info.mode_step, level_step_, level_,
                ratio,       move.worker,    move.tensor, move.largest};
     }
+    Outgrown(info, move);
     level_ = Level();
     level_step_ = info.mode_step;
+  }
+
+  // Captures close together hide a move that many updates make: how far the norm has come tells it.
+  void Outgrown(const query::StepInfo& info, const WeightMove& move) {
+    const double norm = std::sqrt(move.before_sq);
+    if (window_.update >= 0 && info.update - window_.update < kWindow) return;
+    const double growth = window_.norm > 0 ? norm / window_.norm - 1 : 0;
+    if (window_.update >= 0 && leap_.update < 0 && std::isfinite(growth) && growth > limits_.overwritten) {
+      leap_ = {info.update, info.mode_step, window_.step, window_.level,
+               growth,      move.worker,    move.tensor,  growth * growth};
+    }
+    window_ = {info.update, info.mode_step, norm, level_};
   }
 
   void Large(const StepView& view, const query::Trial::FormEntry& entry, const Weight& weight, double ratio,
@@ -366,6 +390,7 @@ class Luff final : public Rule {
   double level_ = std::nan("");  // of the loss at the last capture; before one, its first value
   std::int64_t level_step_ = 0;  // that capture
   Leap leap_;
+  Window window_;
   FirstUpdates first_;
 };
 
