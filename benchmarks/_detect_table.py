@@ -131,3 +131,47 @@ def _program_table(results: dict[str, Any]) -> str:
 def tables(results: dict[str, Any]) -> str:
     """All tables of docs/detection.md."""
     return "\n\n".join([_group_table(results), per_rule_table(results), _program_table(results)])
+
+
+def _between(text: str, begin: str, end: str, inside: str) -> str:
+    head, rest = text.split(begin, 1)
+    return f"{head}{begin}\n\n{inside}\n\n{end}{rest.split(end, 1)[1]}"
+
+
+def write_docs(results: dict[str, Any], pages: dict[str, str]) -> None:
+    """Puts the tables into docs/detection.md, and a line into the page of each rule.
+
+    Parameters
+    ----------
+    results
+        The scorer's JSON.
+    pages
+        Page of each rule.
+    """
+    root = HERE.parent
+    path = root / "docs/detection.md"
+    begin, end = "<!-- tables: ./dev bench detect --table FILE --write -->", "<!-- end -->"
+    path.write_text(_between(path.read_text(), begin, end, tables(results)))
+    rows = {row["rule"]: row for row in rule_rows(results)}
+    healthy, twins = len(results["healthy"]), len(results["twins"])
+    for rule, page in pages.items():
+        row = rows.get(rule)
+        if row is None:
+            said = "said nothing on the fault bench"
+        elif row["meant"]:
+            said = (
+                f"named the fault in time in {row['named']} of {row['meant']} trainings whose label names it"
+            )
+            said += f" ({_wilson(row['named'], row['meant'], row['programs'])})"
+        else:
+            said = "no program of the fault bench has its fault"
+        alarms = (row["healthy"], row["twins"]) if row else (0, 0)
+        line = (
+            f"**Measured** on the [fault bench](../detection.md), seeds {results['meta']['seeds']}: {said}; alarms: "
+            f"{alarms[0]} of {healthy} healthy trainings, {alarms[1]} of {twins} repaired ones."
+        )
+        file = root / page
+        kept = [
+            text for text in file.read_text().rstrip().split("\n\n") if not text.startswith("**Measured**")
+        ]
+        file.write_text("\n\n".join([*kept, line]) + "\n")

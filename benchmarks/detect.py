@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from _detect_cost import capture, cost
-from _detect_table import per_rule_table, tables
+from _detect_table import per_rule_table, tables, write_docs
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 300
@@ -233,7 +233,12 @@ def main() -> int:
     options = parser.parse_args()
     sys.path.insert(0, str(HERE))
     if options.table:
-        print(tables(json.loads(Path(options.table).read_text())))
+        results = json.loads(Path(options.table).read_text())
+        if options.write:
+            listed = subprocess.run([options.luff, "rules", "--json"], capture_output=True, check=True)
+            write_docs(results, {rule["name"]: rule["page"] for rule in json.loads(listed.stdout)})
+        else:
+            print(tables(results))
         return 0
     if options.cost:
         table, _ = cost(options.luff)
