@@ -113,5 +113,6 @@ def test_a_supervisor_killed_after_the_proposal_leaves_no_rank_alone(luff: Luff,
     first, second = job.rates()
     assert first == second
     decisions = [record["phase"] for record in job.control() if record["proposal"]]
-    assert (first != "") == (decisions[:1] == ["commit"])
+    # A commit may name a step that the job no longer reaches: then no rank carries it out.
+    assert first == "" or decisions[:1] == ["commit"]
     assert len(job.control()) >= before

@@ -52,7 +52,8 @@ class CalledModels:
         if not self.has_parameters(module):
             return None
         root = topmost(module)
-        loss = root is module and is_loss(module)
+        # A model that returns its own loss may be called so too: a loss comes after another model.
+        loss = root is module and is_loss(module) and bool(self._roots)
         if len(self._called) > _LIMIT:
             self._called.clear()
         self._called[id(module)] = (weakref.ref(module), weakref.ref(root), loss)
