@@ -13,8 +13,8 @@ namespace luff::capture {
 
 /// Counters of a session; relaxed, for people.
 struct Counters {
-  std::atomic<std::uint64_t> captured{0}, raw_values{0}, raw_bytes{0}, aliases{0}, replicas{0}, unchanged{0}, nonfinite{0},
-      degraded{0}, waits{0};
+  std::atomic<std::uint64_t> captured{0}, raw_values{0}, raw_bytes{0}, aliases{0}, replicas{0}, unchanged{0},
+      nonfinite{0}, degraded{0}, waits{0};
   std::atomic<std::uint64_t> steps{0}, abandoned_steps{0}, dropped_steps{0}, written_chunks{0},
       store_errors{0};
   std::atomic<std::uint64_t> gaps{0};

@@ -110,7 +110,7 @@ enum class StepState { kAvailable, kNotYetAvailable, kUnavailable };
 struct OpenOptions {
   std::chrono::milliseconds wait_for_first_step{0};  // 0: an empty run opens at once
   bool use_live_page = true;                         // false imitates a network mount without coherence
-  double lost_after_s = 60.0;  // no heartbeat for so long: the worker is lost (a gap, not a wait)
+  double lost_after_s = 60.0;           // no heartbeat for so long: the worker is lost (a gap, not a wait)
   std::size_t show_at_most = SIZE_MAX;  // see Trial::ShowAtMost
 };
 
