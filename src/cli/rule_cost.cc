@@ -55,7 +55,9 @@ std::string NeedText(const rules::Need& need) {
   std::string when = need.save_interval == 1
                          ? "every " + need.mode + " step"
                          : fmt::format("every {}th {} step", need.save_interval, need.mode);
-  if (need.first_steps > 0 && need.save_interval > 1)
+  if (need.first_steps > 0 && need.save_interval >= kNever)
+    when = fmt::format("the first {} {} steps", need.first_steps, need.mode);
+  else if (need.first_steps > 0 && need.save_interval > 1)
     when += fmt::format(" and the first {}", need.first_steps);
   return fmt::format("{} of {}, {}", forms, of, when);
 }
