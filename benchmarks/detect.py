@@ -229,6 +229,7 @@ def main() -> int:
     parser.add_argument(
         "--cost", action="store_true", help="measures the cost of the rules' needs, nothing else"
     )
+    parser.add_argument("--write", action="store_true", help="with --table: into docs/ instead")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options = parser.parse_args()
     sys.path.insert(0, str(HERE))
