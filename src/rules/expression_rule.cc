@@ -1,4 +1,5 @@
 #include "rules/expression_rule.h"
+#include "rules/json_state.h"
 
 #include <algorithm>
 #include <cctype>
@@ -72,22 +73,22 @@ class ExpressionRule final : public Rule {
   }
 
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
-      const auto known = json.at("known").get<std::int64_t>();
-      const auto row = json.at("row").get<std::int64_t>();
-      const auto since = json.at("since").get<std::int64_t>();
-      auto tensor = json.at("tensor").get<std::string>();
-      if (known < 0 || row < 0 || row > known) return Corruption("counts of a condition that cannot be");
-      state_.Load(json);
-      known_ = known;
-      row_ = row;
-      since_ = since;
-      tensor_ = std::move(tensor);
-    } catch (const std::exception& error) {
-      return Corruption(std::string("state of a condition: ") + error.what());
-    }
-    return Status::Ok();
+    return LoadJson(
+        text,
+        [&](const Json& json) -> Status {
+          const auto known = json.at("known").get<std::int64_t>();
+          const auto row = json.at("row").get<std::int64_t>();
+          const auto since = json.at("since").get<std::int64_t>();
+          auto tensor = json.at("tensor").get<std::string>();
+          if (known < 0 || row < 0 || row > known) return Corruption("counts of a condition that cannot be");
+          state_.Load(json);
+          known_ = known;
+          row_ = row;
+          since_ = since;
+          tensor_ = std::move(tensor);
+          return Status::Ok();
+        },
+        "state of a condition: ");
   }
 
  private:

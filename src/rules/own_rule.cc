@@ -1,4 +1,5 @@
 #include "rules/own_rule.h"
+#include "rules/json_state.h"
 
 #include <algorithm>
 
@@ -80,31 +81,31 @@ class OwnRule final : public Rule {
   }
 
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
-      const auto end = json.at("end").get<std::size_t>();
-      const auto delivered = json.at("delivered").get<std::size_t>();
-      const auto saved = json.at("saved").get<std::size_t>();
-      if (saved > delivered || delivered > end || end > (std::size_t{1} << 53))
-        return Corruption("numbers of a rule's state that do not go together");
-      auto state = json.at("state").get<std::string>();
-      const int deaths = json.at("deaths").get<int>();
-      const bool aside = json.at("aside").get<bool>();
-      const auto raised = json.at("raised").get<std::size_t>();
-      const auto lacked = json.at("lacked").get<std::size_t>();
-      last_lack_ = json.at("last_lack").get<std::string>();
-      end_ = end;
-      delivered_ = delivered;
-      saved_ = next_ = done_ = saved;
-      state_ = std::move(state);
-      deaths_ = std::clamp(deaths, 0, kOwnRuleDeaths);
-      aside_ = aside;
-      raised_ = raised;
-      lacked_ = lacked;
-    } catch (const std::exception& error) {
-      return Corruption(std::string("state of a rule of the user's: ") + error.what());
-    }
-    return Status::Ok();
+    return LoadJson(
+        text,
+        [&](const Json& json) -> Status {
+          const auto end = json.at("end").get<std::size_t>();
+          const auto delivered = json.at("delivered").get<std::size_t>();
+          const auto saved = json.at("saved").get<std::size_t>();
+          if (saved > delivered || delivered > end || end > (std::size_t{1} << 53))
+            return Corruption("numbers of a rule's state that do not go together");
+          auto state = json.at("state").get<std::string>();
+          const int deaths = json.at("deaths").get<int>();
+          const bool aside = json.at("aside").get<bool>();
+          const auto raised = json.at("raised").get<std::size_t>();
+          const auto lacked = json.at("lacked").get<std::size_t>();
+          last_lack_ = json.at("last_lack").get<std::string>();
+          end_ = end;
+          delivered_ = delivered;
+          saved_ = next_ = done_ = saved;
+          state_ = std::move(state);
+          deaths_ = std::clamp(deaths, 0, kOwnRuleDeaths);
+          aside_ = aside;
+          raised_ = raised;
+          lacked_ = lacked;
+          return Status::Ok();
+        },
+        "state of a rule of the user's: ");
   }
 
  private:

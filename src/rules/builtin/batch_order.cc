@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -87,9 +88,9 @@ class BatchOrder final : public Rule {
     return kinds.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
+    return LoadJson(text, [&](const Json& json) -> Status {
       kinds_.clear();
-      for (const Json& saved : Json::parse(text)) {
+      for (const Json& saved : json) {
         Kind& k = kinds_[saved.at(0).get<std::string>()];
         for (const Json& label : saved.at(1))
           k.labels[label.at(0).get<std::int64_t>()] = label.at(1).get<double>();
@@ -113,10 +114,8 @@ class BatchOrder final : public Rule {
         k.offset = saved.at(18);
         k.scale = saved.at(19);
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

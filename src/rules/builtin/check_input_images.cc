@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/select.h"
 
@@ -62,8 +63,7 @@ class CheckInputImages final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) -> Status {
       told_ = json.at("told").get<std::set<std::string>>();
       images_.clear();
       for (const auto& [name, saved] : json.at("images").items()) {
@@ -73,10 +73,8 @@ class CheckInputImages final : public Rule {
         for (const Json& channel : saved.at(1))
           images.channels.push_back({channel.at(0), channel.at(1), channel.at(2)});
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/labelled_rows.h"
 #include "rules/loss_call.h"
 #include "rules/sample_needs.h"
@@ -82,16 +83,12 @@ class Original final : public Rule {
     return Json{{"counts", json}, {"total", total_}}.dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       total_ = json.at("total");
       counts_.clear();
       for (const Json& saved : json.at("counts"))
         counts_[saved.at(0).get<std::int64_t>()] = {saved.at(1), saved.at(2)};
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:
@@ -154,8 +151,7 @@ class Luff final : public Rule {
     return Json{{"kinds", kinds}, {"reader", reader}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) -> Status {
       reader_.Load(json.at("reader"));
       kinds_.clear();
       for (const Json& saved : json.at("kinds")) {
@@ -173,10 +169,8 @@ class Luff final : public Rule {
           fits = fits && batch.seen.size() == kind.counts.size() && batch.hit.size() == kind.counts.size();
         if (!fits) return Corruption("counts of classes that do not fit together");
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

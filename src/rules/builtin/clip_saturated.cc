@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -86,8 +87,7 @@ class ClipSaturated final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       tracker_.Load(json.at("losses"));
       const Json& clip = json.at("clip");
       limit_ = clip.at(0);
@@ -95,10 +95,7 @@ class ClipSaturated final : public Rule {
       since_ = clip.at(2);
       least_ = clip.at(3);
       open_ = clip.at(4);
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/labelled_rows.h"
 #include "rules/loss_call.h"
 #include "rules/sample.h"
@@ -121,8 +122,7 @@ class Luff final : public Rule {
         -1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) -> Status {
       reader_.Load(json.at("reader"));
       last_.Load(json.at("last"));
       evaluating_ = json.at("evaluating");
@@ -138,10 +138,8 @@ class Luff final : public Rule {
         if (kind.classes > kMaxClasses || kind.matrix.size() != kind.classes * kind.classes)
           return Corruption("a matrix that is not square");
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
@@ -93,14 +94,11 @@ class ConstantOutput final : public Rule {
     return kinds.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
+    return LoadJson(text, [&](const Json& json) {
       kinds_.clear();
-      for (const Json& saved : Json::parse(text))
+      for (const Json& saved : json)
         kinds_[saved.at(0).get<std::string>()] = {saved.at(1), saved.at(2), saved.at(3), saved.at(4)};
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

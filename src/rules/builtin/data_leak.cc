@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -161,8 +162,7 @@ class DataLeak final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       open_ = json.at("open").get<std::set<std::string>>();
       last_.Load(json.at("last"));
       inputs_.clear();
@@ -175,10 +175,7 @@ class DataLeak final : public Rule {
         input.clean = saved.at("evaluation").at(2);
         input.full = saved.at("evaluation").at(3);
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

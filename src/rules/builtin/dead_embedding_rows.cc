@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/model_modules.h"
 #include "rules/select.h"
 #include "rules/token_stats.h"
@@ -49,15 +50,11 @@ class DeadEmbeddingRows final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       told_ = json.at("told").get<std::set<std::string>>();
       tables_.clear();
       for (const auto& [name, saved] : json.at("tables").items()) tables_[name].Load(saved);
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/select.h"
 
 /// DeadRelu: docs/rules/dead_relu.md.
@@ -147,8 +148,7 @@ class Luff final : public Rule {
         -1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       moved_known_ = json.at("moved").at(0);
       moved_far_ = json.at("moved").at(1);
       for (const auto& [name, saved] : json.at("layers").items()) {
@@ -164,10 +164,7 @@ class Luff final : public Rule {
         layer.counted = saved.at(8);
         layer.last_counted = saved.at(9);
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/phases.h"
 #include "rules/select.h"
@@ -135,8 +136,7 @@ class Luff final : public Rule {
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) -> Status {
       for (const auto& [name, saved] : json.at("losses").items()) {
         Series& s = series_[name];
         s.values = saved.at(0);
@@ -158,10 +158,8 @@ class Luff final : public Rule {
       top_gradient_ = json.at("top_gradient");
       warned_ = json.at("warned");
       phases_.Restore(json.at("seen").get<std::uint64_t>(), json.at("playing").get<std::uint64_t>());
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 
@@ -55,8 +56,7 @@ class FrozenAtInit final : public Rule {
     return Json{{"total", total_}, {"loads", loads}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       total_ = json.at("total");
       for (const Json& one : json.at("loads")) {
         Load& load = loads_[one.at(0).get<std::string>()];
@@ -65,10 +65,7 @@ class FrozenAtInit final : public Rule {
         load.unexpected = one.at(3).get<std::vector<std::string>>();
         load.open = one.at(4).get<std::string>();
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

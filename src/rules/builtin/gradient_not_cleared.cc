@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/select.h"
 
 /// GradientNotCleared: docs/rules/gradient_not_cleared.md.
@@ -46,8 +47,8 @@ class GradientNotCleared final : public Rule {
     return json.dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      for (const Json& one : Json::parse(text)) {
+    return LoadJson(text, [&](const Json& json) {
+      for (const Json& one : json) {
         State& state = states_[{one.at(0).get<std::uint32_t>(), one.at(1).get<std::uint32_t>()}];
         state.kept = one.at(2);
         state.stained = one.at(3);
@@ -56,10 +57,7 @@ class GradientNotCleared final : public Rule {
         state.updates = one.at(6);
         state.last = one.at(7);
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/model_modules.h"
 #include "rules/select.h"
 
@@ -77,12 +78,7 @@ class HighDropout final : public Rule {
   }
   [[nodiscard]] std::string SaveState() const override { return Json(told_).dump(); }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      told_ = Json::parse(text).get<bool>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    return LoadJson(text, [&](const Json& json) { told_ = json.get<bool>(); });
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -55,8 +56,7 @@ class InitialLoss final : public Rule {
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) -> Status {
       done_ = json.at("done");
       loaded_ = json.at("loaded");
       reader_.Load(json.at("reader"));
@@ -69,10 +69,8 @@ class InitialLoss final : public Rule {
       kinds_.clear();
       for (const Json& saved : json.at("kinds"))
         kinds_[saved.at(0).get<std::string>()] = {saved.at(1), saved.at(2), saved.at(3)};
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

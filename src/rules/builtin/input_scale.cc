@@ -11,6 +11,7 @@
 
 #include "rules/builtin/builtin.h"
 #include "rules/features.h"
+#include "rules/json_state.h"
 #include "rules/model_modules.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
@@ -68,15 +69,11 @@ class InputScale final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       told_ = json.at("told").get<std::set<std::string>>();
       inputs_.clear();
       for (const auto& [name, saved] : json.at("inputs").items()) inputs_[name].Load(saved);
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

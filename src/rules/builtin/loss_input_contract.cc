@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/model_tail.h"
 #include "rules/sample_needs.h"
@@ -127,8 +128,7 @@ class LossInputContract final : public Rule {
     return Json{{"kinds", kinds}, {"reader", reader}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       reader_.Load(json.at("reader"));
       kinds_.clear();
       for (const Json& saved : json.at("kinds")) {
@@ -143,10 +143,7 @@ class LossInputContract final : public Rule {
         kind.low = saved.at(8);
         kind.high = saved.at(9);
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

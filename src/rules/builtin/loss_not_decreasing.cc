@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -64,8 +65,7 @@ class Original final : public Rule {
     return json.dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       for (const auto& [name, saved] : json.items()) {
         Series& series = series_[name];
         series.last_evaluation = saved.at("last").get<std::int64_t>();
@@ -74,10 +74,7 @@ class Original final : public Rule {
                                      pair.at(1).is_number() ? pair.at(1).get<double>() : std::nan(""));
         }
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:
@@ -163,16 +160,12 @@ class Luff final : public Rule {
     return json.dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       tracker_.Load(json.at("losses"));
       optimizers_ = json.at("optimizers").get<std::uint64_t>();
       above_since_ = json.at("above").get<std::map<std::string, std::int64_t>>();
       open_ = json.at("open").get<std::map<std::string, std::string>>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -79,16 +80,12 @@ class LossShapeMismatch final : public Rule {
     return Json{{"kinds", kinds}, {"reader", reader}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       reader_.Load(json.at("reader"));
       kinds_.clear();
       for (const Json& saved : json.at("kinds"))
         kinds_[saved.at(0).get<std::string>()] = {saved.at(1), saved.at(2)};
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

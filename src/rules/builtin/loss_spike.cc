@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/phases.h"
 #include "rules/select.h"
@@ -61,8 +62,7 @@ class LossSpike final : public Rule {
         -1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) -> Status {
       phases_.Restore(json.at("seen").get<std::uint64_t>(), json.at("playing").get<std::uint64_t>());
       for (const auto& [name, saved] : json.at("losses").items()) {
         Series& s = series_[name];
@@ -78,10 +78,8 @@ class LossSpike final : public Rule {
         if (s.last.size() > kWindow || s.after.size() > kLevel)
           return Corruption("more losses than are ever kept");
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/sample.h"
 #include "rules/select.h"
 
@@ -58,8 +59,7 @@ class ModeMismatch final : public Rule {
     return json.dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       steps_ = json.at("steps");
       loaded_ = json.at("loaded");
       other_phase_ = json.at("other");
@@ -82,10 +82,7 @@ class ModeMismatch final : public Rule {
         m.repeated = one.at(14);
         m.since = one.at(15);
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/model_modules.h"
 #include "rules/sample.h"
@@ -113,16 +114,12 @@ class Luff final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       told_ = json.at("told").get<std::set<std::string>>();
       tables_.clear();
       for (const auto& [name, saved] : json.at("tables").items()) tables_[name].Load(saved);
       reader_.Load(json.at("reader"));
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -10,6 +10,7 @@
 
 #include "rules/builtin/builtin.h"
 #include "rules/evaluations.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/passes.h"
 #include "rules/sample_needs.h"
@@ -125,8 +126,7 @@ class NoBetterThanConstant final : public Rule {
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) -> Status {
       reader_.Load(json.at("reader"));
       passes_.Load(json.at("passes"));
       turns_.Load(json.at("turns"));
@@ -152,10 +152,8 @@ class NoBetterThanConstant final : public Rule {
             kind.evaluations.size() > kEvaluations)
           return Corruption("more than is ever kept");
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -140,8 +141,7 @@ class NonFinite final : public Rule {
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       loss_ = json.at("loss").get<Streak>();
       gradients_ = json.at("gradients").get<Streak>();
       weights_ = json.at("weights").get<Streak>();
@@ -153,10 +153,7 @@ class NonFinite final : public Rule {
       first_train_ = json.at("first").get<bool>();
       skipped_ = json.at("skipped").get<std::int64_t>();
       scale_ = json.at("scale").get<double>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

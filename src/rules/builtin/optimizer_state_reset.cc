@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 
@@ -75,8 +76,8 @@ class OptimizerStateReset final : public Rule {
     return json.dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      for (const Json& one : Json::parse(text)) {
+    return LoadJson(text, [&](const Json& json) {
+      for (const Json& one : json) {
         Set& set = sets_[one.at(0).get<std::uint64_t>()];
         set.optimizer = one.at(1);
         set.updates = one.at(2);
@@ -88,10 +89,7 @@ class OptimizerStateReset final : public Rule {
         set.fewest = one.at(8);
         set.most = one.at(9);
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "rules/builtin/builtin.h"
 #include "rules/evaluations.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -86,15 +87,11 @@ class Original final : public Rule {
     return json.dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       training_ = {json.at(0), json.at(1)};
       validation_ = {json.at(2), json.at(3)};
       exceeded_ = json.at(4);
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:
@@ -132,14 +129,10 @@ class Luff final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       evaluations_.Load(json.at("evaluations"));
       open_ = json.at("open").get<std::set<std::string>>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -69,8 +70,7 @@ class ParamNotOptimized final : public Rule {
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       total_ = json.at("total");
       names_ = json.at("names").get<std::set<std::string>>();
       suspects_ = json.at("suspects").get<std::set<std::string>>();
@@ -80,10 +80,7 @@ class ParamNotOptimized final : public Rule {
       for (const Json& load : json.at("loads"))
         loads_.push_back({load.at(0).get<std::string>(), load.at(1).get<std::int64_t>(),
                           load.at(2).get<std::set<std::string>>()});
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

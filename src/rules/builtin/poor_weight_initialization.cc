@@ -10,6 +10,7 @@
 
 #include "luff/base/regex.h"
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -73,16 +74,12 @@ class Original final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       for (const auto& [name, best] : json.items()) {
         losses_[name] = {best.at(0), best.at(1).is_number() ? best.at(1).get<double>() : std::nan(""),
                          best.at(2)};
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:
@@ -233,18 +230,14 @@ class Luff final : public Rule {
                                                                            Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       captures_ = json.at(0);
       done_ = json.at(1);
       lead_ = json.at(2).get<std::string>();
       others_ = json.at(3).get<std::vector<std::string>>();
       gain_ = json.at(4);
       first_step_ = json.at(5);
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

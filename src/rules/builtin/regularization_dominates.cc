@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -149,8 +150,7 @@ class RegularizationDominates final : public Rule {
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       const Json& loss = json.at("loss");
       loss_ = loss.at(0).get<std::string>();
       first_loss_ = loss.at(1);
@@ -168,10 +168,7 @@ class RegularizationDominates final : public Rule {
       last_step_ = run.at(5);
       least_ = run.at(6);
       open_ = json.at("open").get<std::string>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

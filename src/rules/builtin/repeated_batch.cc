@@ -12,6 +12,7 @@
 
 #include "luff/tensor/hash.h"
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/model_modules.h"
 #include "rules/sample.h"
@@ -90,8 +91,7 @@ class RepeatedBatch final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) -> Status {
       replicas_.clear();
       for (const Json& saved : json.at("replicas")) {
         Replica r;
@@ -114,10 +114,8 @@ class RepeatedBatch final : public Rule {
       evaluating_ = json.at("evaluating");
       evaluated_ = json.at("evaluated");
       if (replicas_.size() > kMaxReplicas) return Corruption("more replicas than are ever followed");
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

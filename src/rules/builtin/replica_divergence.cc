@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 
@@ -72,8 +73,7 @@ class ReplicaDivergence final : public Rule {
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       for (const Json& one : json.at("pairs")) {
         Pair& pair = pairs_[{one.at(0).get<std::string>(), one.at(1).get<std::string>()}];
         pair.tensors = one.at(2).get<std::vector<std::pair<std::string, std::string>>>();
@@ -86,10 +86,7 @@ class ReplicaDivergence final : public Rule {
       workers_ = json.at("workers").get<std::set<std::string>>();
       models_ = json.at("models").get<std::set<std::string>>();
       captures_ = json.at("seen");
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/model_modules.h"
 #include "rules/sample_needs.h"
@@ -58,16 +59,12 @@ class SampleMixing final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       seen_ = json.at("seen").get<std::map<std::string, std::int64_t>>();
       told_ = json.at("told").get<std::set<std::string>>();
       innocent_ = json.at("innocent").get<std::set<std::string>>();
       reader_.Load(json.at("reader"));
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -205,18 +206,14 @@ class Luff final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       tracker_.Load(json.at("losses"));
       for (const auto& [name, l] : json.at("layers").items())
         layers_[name] = {l.at(0), l.at(1), l.at(2), l.at(3), l.at(4)};
       loaded_known_ = json.at("loaded").at(0);
       loaded_ = json.at("loaded").at(1);
       open_ = json.at("open").get<std::string>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

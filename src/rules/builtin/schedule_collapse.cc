@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/select.h"
 
 /// ScheduleCollapse: docs/rules/schedule_collapse.md.
@@ -60,8 +61,7 @@ class ScheduleCollapse final : public Rule {
                                                                      Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       for (const auto& [name, saved] : json.at("groups").items()) {
         Group& group = groups_[name];
         group.values = saved.at(0);
@@ -75,10 +75,7 @@ class ScheduleCollapse final : public Rule {
         group.stride = saved.at(8);
       }
       open_ = json.at("open").get<std::string>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

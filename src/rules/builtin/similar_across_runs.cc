@@ -10,6 +10,7 @@
 
 #include "rules/builtin/builtin.h"
 #include "rules/builtin/similar_across_runs.h"
+#include "rules/json_state.h"
 #include "rules/select.h"
 
 /// SimilarAcrossRuns: docs/rules/similar_across_runs.md.
@@ -77,14 +78,12 @@ class SimilarAcrossRuns final : public Rule {
 
   [[nodiscard]] std::string SaveState() const override { return Json(told_).dump(); }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const auto told = Json::parse(text).get<std::vector<bool>>();
+    return LoadJson(text, [&](const Json& json) -> Status {
+      const auto told = json.get<std::vector<bool>>();
       if (told.size() != told_.size()) return Corruption("another number of runs");
       told_ = told;
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+      return Status::Ok();
+    });
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/select.h"
 
 /// StalledTrainingRule: docs/rules/stalled_training_rule.md.
@@ -50,8 +51,7 @@ class StalledTrainingRule final : public Rule {
     return Json{last_wall_, last_step_, last_global_, last_update_, last_mode_, workers_, told_}.dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       last_wall_ = json.at(0);
       last_step_ = json.at(1);
       last_global_ = json.at(2);
@@ -59,10 +59,7 @@ class StalledTrainingRule final : public Rule {
       last_mode_ = json.at(4).get<std::string>();
       workers_ = json.at(5);
       told_ = json.at(6);
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

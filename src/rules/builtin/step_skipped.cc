@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 
@@ -63,8 +64,8 @@ class StepSkipped final : public Rule {
     return json.dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      for (const Json& one : Json::parse(text)) {
+    return LoadJson(text, [&](const Json& json) {
+      for (const Json& one : json) {
         State& state = workers_[one.at(0).get<std::uint32_t>()];
         state.made = one.at(1);
         state.open = one.at(2);
@@ -73,10 +74,7 @@ class StepSkipped final : public Rule {
         state.since = one.at(5);
         state.updates = one.at(6);
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/select.h"
 
 /// SymmetricUnits: docs/rules/symmetric_units.md.
@@ -125,8 +126,7 @@ class SymmetricUnits final : public Rule {
                                                                        Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       for (const auto& [name, w] : json.at("weights").items()) {
         Weight& weight = weights_[name];
         weight.seen = w.at(0);
@@ -136,10 +136,7 @@ class SymmetricUnits final : public Rule {
         weight.last_sum = w.at(4);
       }
       open_ = json.at("open").get<std::string>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

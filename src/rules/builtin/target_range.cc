@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_call.h"
 #include "rules/model_tail.h"
 #include "rules/sample_needs.h"
@@ -78,8 +79,7 @@ class TargetRange final : public Rule {
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       reader_.Load(json.at("reader"));
       anchor_ = {};
       anchor_.mode_step = json.at("at").at(0);
@@ -102,10 +102,7 @@ class TargetRange final : public Rule {
         k.inside = saved.at(12);
         k.at_bound = saved.at(13);
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

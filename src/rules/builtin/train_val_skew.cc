@@ -11,6 +11,7 @@
 #include "rules/builtin/builtin.h"
 #include "rules/evaluations.h"
 #include "rules/features.h"
+#include "rules/json_state.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -70,8 +71,7 @@ class TrainValSkew final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       open_ = json.at("open").get<std::set<std::string>>();
       last_.Load(json.at("last"));
       turns_.Load(json.at("turns"));
@@ -80,10 +80,7 @@ class TrainValSkew final : public Rule {
         inputs_[name].training.Load(saved.at("training"));
         inputs_[name].evaluation.Load(saved.at("evaluation"));
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

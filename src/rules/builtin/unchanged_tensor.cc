@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 
@@ -73,8 +74,7 @@ class Original final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       for (const auto& [name, values] : json.items()) {
         for (const Json& value : values) {
           std::vector<double> row;
@@ -83,10 +83,7 @@ class Original final : public Rule {
           series_[name].values.push_back(std::move(row));
         }
       }
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:
@@ -176,8 +173,7 @@ class Luff final : public Rule {
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       for (const auto& [name, w] : json.at("weights").items()) {
         weights_[name] = {w.at(0).get<std::int64_t>(), w.at(1).get<std::int64_t>(),
                           w.at(2).get<std::int64_t>(), w.at(3).get<std::int64_t>(),
@@ -191,10 +187,7 @@ class Luff final : public Rule {
       optimizer_steps_ = json.at("steps").get<std::vector<std::int64_t>>();
       first_step_ = json.at("first");
       open_ = json.at("open").get<std::string>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "rules/builtin/builtin.h"
 #include "rules/evaluations.h"
+#include "rules/json_state.h"
 #include "rules/select.h"
 
 /// Underfit: docs/rules/underfit.md.
@@ -42,14 +43,10 @@ class Underfit final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       evaluations_.Load(json.at("evaluations"));
       open_ = json.at("open").get<std::set<std::string>>();
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
@@ -169,8 +170,7 @@ class Luff final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       tracker_.Load(json.at("losses"));
       for (const auto& [name, h] : json.at("histories").items()) {
         histories_[name] = {h.at(0).get<std::uint32_t>(), h.at(1).get<std::int64_t>(),
@@ -182,10 +182,7 @@ class Luff final : public Rule {
       falling_ = start.at(0);
       said_ = start.at(1);
       first_layer_moved_ = start.at(2);
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:

@@ -10,6 +10,7 @@
 
 #include "rules/builtin/builtin.h"
 #include "rules/first_updates.h"
+#include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
@@ -165,8 +166,7 @@ class Luff final : public Rule {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
-    try {
-      const Json json = Json::parse(text);
+    return LoadJson(text, [&](const Json& json) {
       tracker_.Load(json.at("losses"));
       for (const auto& [name, w] : json.at("weights").items()) {
         weights_[name] = {w.at(0).get<std::int64_t>(), w.at(1).get<std::int64_t>(),
@@ -193,10 +193,7 @@ class Luff final : public Rule {
                leap.at(5),
                leap.at(6).get<std::string>(),
                leap.at(7)};
-    } catch (const std::exception& error) {
-      return Corruption(error.what());
-    }
-    return Status::Ok();
+    });
   }
 
  private:
