@@ -1,0 +1,1 @@
+"""Homes for code that was written for something else: `luff.compat.smdebug`, `luff.compat.sagemaker`."""

@@ -1,0 +1,1 @@
+"""Helpers for looking at trials."""

@@ -1,0 +1,64 @@
+"""Files that appear under their name only when they are whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["SMDEBUG_TEMP_PATH_SUFFIX", "TSAccessFile", "get_temp_path", "write_text"]
+
+SMDEBUG_TEMP_PATH_SUFFIX = ".tmp"
+
+
+def get_temp_path(file_path: str) -> str:
+    """Where a file is written before it gets its name: beside it."""
+    return file_path + SMDEBUG_TEMP_PATH_SUFFIX
+
+
+class TSAccessFile:
+    """A file that is written beside its place and moved there by `close`."""
+
+    def __init__(self, path: str, mode: str = "wb") -> None:
+        self.path = path
+        self._temporary = get_temp_path(path)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        binary = "b" in mode
+        self._file: Any = open(  # noqa: SIM115
+            self._temporary, "wb" if binary else "w", encoding=None if binary else "utf-8"
+        )
+        self.bytes = 0
+
+    def write(self, parts: Iterable[Any]) -> tuple[int, int]:
+        """Append; returns where it begins and how long it is."""
+        start = self.bytes
+        for part in parts:
+            self._file.write(part)
+            self.bytes += len(part)
+        return start, self.bytes - start
+
+    def flush(self) -> None:
+        """Hand what is written to the system."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Give the file its name."""
+        if self._file.closed:
+            return
+        self._file.close()
+        os.replace(self._temporary, self.path)
+
+    def abandon(self) -> None:
+        """Forget what is written."""
+        self._file.close()
+        try:
+            os.unlink(self._temporary)
+        except OSError:
+            pass
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a whole file."""
+    file = TSAccessFile(path, "w")
+    file.write([text])
+    file.close()

@@ -1,0 +1,81 @@
+"""Hooks whose framework calls them with inputs and outputs of modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from luff.compat.smdebug.core.collection import CollectionKeys, flatten
+from luff.compat.smdebug.core.hook import BaseHook
+
+__all__ = ["CallbackHook"]
+
+
+class CallbackHook(BaseHook):
+    """A hook whose framework calls it with inputs and outputs."""
+
+    _input_suffix = "_input_"
+    _output_suffix = "_output_"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._counts: dict[str, int] = {}
+
+    def _increment_step(self) -> None:
+        super()._increment_step()
+        self._counts.clear()
+
+    def save_tensor(
+        self, tensor_name: str, tensor_value: Any, collections_to_write: Any = CollectionKeys.DEFAULT
+    ) -> None:
+        """Save a value with the step that is open when the next module has run.
+
+        Parameters
+        ----------
+        tensor_name, tensor_value
+            Its name, and an array or what can be made one.
+        collections_to_write
+            Name of a collection, or several.
+        """
+        try:
+            array = np.array(self._make_numpy_array(tensor_value), copy=True)
+        except TypeError as error:
+            self.logger.warning("tensor %s is left out: %s", tensor_name, error)
+            return
+        names = flatten([collections_to_write])
+        for name in names:
+            self.get_collection(name).add_tensor_name(tensor_name)
+        self._custom_tensors[tensor_name] = (array, names)
+
+    def _flush_custom_tensors(self) -> None:
+        if not self._custom_tensors:
+            return
+        waiting, self._custom_tensors = self._custom_tensors, {}
+        if self.writer is None:
+            return
+        for name, (array, names) in waiting.items():
+            collections = [self.get_collection(n) for n in names]
+            for collection in collections:
+                if collection.reduction_config is None:
+                    collection.reduction_config = self.reduction_config
+            self._save_for_tensor(name, array, collections)
+
+    def _flat(self, values: Any) -> list[Any]:
+        """Values in tuples and lists, in order."""
+        if isinstance(values, (list, tuple)):
+            return [item for value in values for item in self._flat(value)]
+        return [values]
+
+    def _is_tensor(self, value: Any) -> bool:
+        raise NotImplementedError
+
+    def _record(self, module_name: str, suffix: str, values: Any) -> None:
+        """Save values as <module_name><suffix><k>; k goes on when the module is called again in the step."""
+        key = module_name + suffix
+        number = self._counts.get(key, 0)
+        for value in self._flat(values):
+            if self._is_tensor(value):
+                self._save_for_tensor(f"{key}{number}", value)
+                number += 1
+        self._counts[key] = number

@@ -1,0 +1,50 @@
+"""Whether hooks may be made in this process."""
+
+from __future__ import annotations
+
+import os
+
+from luff.compat.smdebug.core.config_constants import USE_SMDEBUG_ENV
+from luff.compat.smdebug.core.logger import get_logger
+from luff.compat.smdebug.core.utils import FRAMEWORK, is_framework_version_supported
+
+__all__ = ["ConfigValidator", "get_config_validator", "reset_config_validator"]
+
+_FALSE = {"false", "0", "no", "off", "n", "f"}
+
+
+class ConfigValidator:
+    """Asks the environment and the version of the framework, once."""
+
+    def __init__(self, framework: FRAMEWORK) -> None:
+        self.framework = framework
+        self._create_hook: bool | None = None
+
+    def validate_training_job(self) -> bool:
+        """Tell whether a hook may be made."""
+        if self._create_hook is None:
+            wanted = os.environ.get(USE_SMDEBUG_ENV, "true").strip().lower() not in _FALSE
+            self._create_hook = wanted and bool(is_framework_version_supported(self.framework))
+            if wanted and not self._create_hook:
+                get_logger().warning(
+                    "this version of %s is not supported; nothing is saved", self.framework.name
+                )
+                os.environ[USE_SMDEBUG_ENV] = "False"
+        return self._create_hook
+
+
+_validator: ConfigValidator | None = None
+
+
+def get_config_validator(framework: FRAMEWORK) -> ConfigValidator:
+    """The one of this process."""
+    global _validator
+    if _validator is None:
+        _validator = ConfigValidator(framework)
+    return _validator
+
+
+def reset_config_validator() -> None:
+    """Ask anew the next time."""
+    global _validator
+    _validator = None

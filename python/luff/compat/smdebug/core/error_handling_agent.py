@@ -1,0 +1,70 @@
+"""What happens to an error inside of a hook.
+
+With the default configuration it is logged once and the hook is off for the rest of the process; with a
+configuration of one's own it is raised, as in the original, so that a wrong configuration is seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from luff.compat.smdebug.core.logger import get_logger
+
+__all__ = ["BASE_ERROR_MESSAGE", "ErrorHandlingAgent"]
+
+BASE_ERROR_MESSAGE = (
+    "an error in the hook was caught; nothing more is saved in this process, and the training goes on:"
+)
+
+
+class ErrorHandlingAgent:
+    """One for each process."""
+
+    def __init__(self) -> None:
+        self.disable_smdebug = False
+        self.hook: Any = None
+
+    def set_hook(self, hook: Any) -> None:
+        """Name the hook whose configuration counts."""
+        self.hook = hook
+
+    def _is_default(self) -> bool:
+        if self.hook is None:
+            return True
+        try:
+            return bool(self.hook.has_default_configuration())
+        except AttributeError:  # a hook whose constructor has failed
+            return False
+
+    def catch_smdebug_errors(
+        self,
+        default_return_val: Any = None,
+        return_type: Any = None,  # noqa: ARG002
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorate a function so that its errors end here; then it returns `default_return_val`."""
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def guarded(*args: Any, **kwargs: Any) -> Any:
+                if self.disable_smdebug:
+                    return default_return_val() if callable(default_return_val) else default_return_val
+                try:
+                    return function(*args, **kwargs)
+                except Exception as error:
+                    if self.disable_smdebug or not self._is_default():
+                        raise
+                    self.disable_smdebug = True
+                    get_logger().error(
+                        "%s %s\n%s", BASE_ERROR_MESSAGE, error, traceback.format_exc().rstrip()
+                    )
+                    return default_return_val() if callable(default_return_val) else default_return_val
+
+            return guarded
+
+        return decorate
+
+
+error_handling_agent = ErrorHandlingAgent()

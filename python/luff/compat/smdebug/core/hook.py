@@ -1,0 +1,515 @@
+"""What hooks of all frameworks do: which collections are due, what is written of a value, when files appear."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from luff.compat.smdebug.core import json_config
+from luff.compat.smdebug.core.access_layer.utils import training_has_ended
+from luff.compat.smdebug.core.board import Board
+from luff.compat.smdebug.core.collection import (
+    NON_HISTOGRAM_COLLECTIONS,
+    NON_REDUCTION_COLLECTIONS,
+    SCALAR_COLLECTIONS,
+    Collection,
+    CollectionKeys,
+    flatten,
+)
+from luff.compat.smdebug.core.collection_manager import CollectionManager
+from luff.compat.smdebug.core.config_constants import CLAIM_FILENAME
+from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
+from luff.compat.smdebug.core.hook_utils import verify_and_get_out_dir
+from luff.compat.smdebug.core.logger import get_logger
+from luff.compat.smdebug.core.modes import ALLOWED_MODES, ModeKeys
+from luff.compat.smdebug.core.reduction_config import ReductionConfig
+from luff.compat.smdebug.core.reductions import reduce_value, reduction_name
+from luff.compat.smdebug.core.sagemaker_utils import is_sagemaker_job
+from luff.compat.smdebug.core.save_config import SaveConfig
+from luff.compat.smdebug.core.singleton import set_hook
+from luff.compat.smdebug.core.state_store import (
+    LATEST_GLOBAL_STEP_SAVED,
+    LATEST_GLOBAL_STEP_SEEN,
+    LATEST_MODE_STEP,
+    TRAINING_RUN,
+    StateStore,
+)
+from luff.compat.smdebug.core.utils import is_first_process, make_numpy_array
+from luff.compat.smdebug.core.writer import FileWriter
+from luff.compat.smdebug.exceptions import InvalidCollectionConfiguration, SMDebugTypeError, SMDebugValueError
+
+__all__ = ["BaseHook"]
+
+_NOT_OUTSIDE_TRAINING = {CollectionKeys.GRADIENTS, CollectionKeys.OPTIMIZER_VARIABLES}
+_MOST_SCALARS_WAITING = 10_000
+
+
+class BaseHook:
+    """A hook. Frameworks derive from it and say when a step begins and what there is to be saved.
+
+    Parameters
+    ----------
+    collection_manager, default_include_collections, init_step
+        What the framework gives.
+    out_dir
+        Directory of the trial.
+    export_tensorboard, tensorboard_dir
+        Write TensorBoard's files too; a directory suffices.
+    dry_run
+        Write nothing.
+    reduction_config, save_config
+        Of collections that have none of their own.
+    include_regex
+        Expressions of the collection ``default``, which is then saved.
+    include_collections
+        Names of collections to be saved, beside the framework's own.
+    save_all
+        Save everything.
+    include_workers
+        ``"one"`` or ``"all"``.
+    """
+
+    def __init__(
+        self,
+        collection_manager: CollectionManager,
+        default_include_collections: Iterable[str],
+        init_step: int = 0,
+        out_dir: Any = None,
+        export_tensorboard: bool = False,
+        tensorboard_dir: str | None = None,
+        dry_run: bool = False,
+        reduction_config: ReductionConfig | None = None,
+        save_config: Any = None,
+        include_regex: Any = None,
+        include_collections: Any = None,
+        save_all: bool = False,
+        include_workers: str = "one",
+        **_: Any,
+    ) -> None:
+        self.logger = get_logger()
+        self.collection_manager = collection_manager
+        self.default_include_collections = list(default_include_collections)
+        self.init_step = init_step
+        self.out_dir = verify_and_get_out_dir(out_dir)
+        self.dry_run = dry_run
+        self.reduction_config = reduction_config or ReductionConfig(save_raw_tensor=True)
+        self.save_config = SaveConfig.parse(save_config) or SaveConfig()
+        self.include_workers = include_workers
+        self.include_collections = set(flatten([include_collections or []])) | set(
+            self.default_include_collections
+        )
+        if include_regex is not None:
+            self.collection_manager.get(CollectionKeys.DEFAULT).include(include_regex)
+            self.include_collections.add(CollectionKeys.DEFAULT)
+        self.save_all = save_all
+        if save_all:
+            self.collection_manager.get(CollectionKeys.ALL).include(".*")
+            self.include_collections.add(CollectionKeys.ALL)
+        if (
+            self.collection_manager.get(CollectionKeys.DEFAULT).include_regex
+            and CollectionKeys.DEFAULT not in self.include_collections
+        ):
+            self.logger.warning(
+                "the collection default has expressions and is not among those that are saved"
+            )
+        self.tensorboard_dir = self._tensorboard_dir(export_tensorboard, tensorboard_dir)
+        self._board = Board(self.tensorboard_dir) if self.tensorboard_dir and not dry_run else None
+
+        self.mode = ModeKeys.GLOBAL
+        self.step = init_step
+        self.mode_steps: dict[ModeKeys, int] = {ModeKeys.GLOBAL: init_step}
+        self.last_saved_step: int | None = None
+        self.writer: FileWriter | None = None
+        self.prepared_collections = False
+        self._collections_to_save: set[Collection] = set()
+        self._collections_to_save_for_step: set[Collection] | None = None
+        self._matches: dict[str, list[Collection]] = {}
+        self._expressions: dict[str, re.Pattern[str]] = {}
+        self._exported = False
+        self._first_process: bool | None = None
+        self._claimed = False
+        self._cleaned = False
+        self._write_errors = 0
+        self.scalar_cache: list[tuple[str, Any, float | None]] = []
+        self._custom_tensors: dict[str, tuple[Any, list[str]]] = {}
+        self._state_store = StateStore()
+        self.training_run = 0
+        self._restore()
+        self.worker = self._get_worker_name()
+        set_hook(self)
+        error_handling_agent.set_hook(self)
+        atexit.register(self._cleanup)
+
+    # ---- made from a file ---------------------------------------------------------------------------------------
+
+    _json_defaults: dict[str, Any] = {}  # noqa: RUF012
+
+    @classmethod
+    def create_from_json_file(cls, json_file_path: str | None = None) -> Any:
+        """Make the hook that a JSON file describes; default: the file that SMDEBUG_CONFIG_FILE_PATH names."""
+        return json_config.create_hook_from_json_config(cls, json_file_path, cls._json_defaults)
+
+    # A hook that goes with a model into a pickle or a copy comes out of it empty.
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    # ---- what frameworks say ------------------------------------------------------------------------------------
+
+    def _get_worker_name(self) -> str:
+        return "worker_0"
+
+    def _get_num_workers(self) -> int:
+        return 1
+
+    def _prepare(self) -> None:
+        """Finish collections that refer to what is known only now."""
+
+    # ---- configuration ------------------------------------------------------------------------------------------
+
+    def _tensorboard_dir(self, export: bool, directory: str | None) -> str | None:
+        if directory:
+            return os.path.expanduser(directory)
+        return os.path.join(self.out_dir, "tensorboard") if export else None
+
+    def get_collection(self, name: str, create: bool = True) -> Any:
+        """Return a collection; an unknown name makes an empty one."""
+        return self.collection_manager.get(name, create=create)
+
+    def get_collections(self) -> dict[str, Collection]:
+        """All collections by name."""
+        return self.collection_manager.get_collections()
+
+    def add_collection(self, collection: Collection) -> None:
+        """Add a collection, in place of one of its name."""
+        if not isinstance(collection, Collection):
+            raise SMDebugTypeError(f"found {type(collection).__name__}, expected a Collection")
+        self.collection_manager.add(collection)
+
+    def has_default_hook_configuration(self) -> bool:
+        """Tell whether exactly the framework's own collections are saved."""
+        if not self.prepared_collections:
+            names = self.include_collections
+        else:
+            names = {collection.name for collection in self._collections_to_save}
+        return names == set(self.default_include_collections)
+
+    def has_default_configuration(self) -> bool:
+        """Tell whether nothing is configured."""
+        return self.has_default_hook_configuration()
+
+    def _prepare_collections(self) -> None:
+        """Decide what is saved; once."""
+        self._prepare()
+        every = self.get_collections()
+        for collection in every.values():
+            if collection.name in self.collection_manager_defaults:
+                continue
+            if not collection.include_regex and not collection.tensor_names:
+                raise InvalidCollectionConfiguration(collection.name)
+        chosen = set(every) if CollectionKeys.ALL in self.include_collections else self.include_collections
+        self._collections_to_save = {collection for name, collection in every.items() if name in chosen}
+        for name in sorted(self.include_collections - set(every)):
+            self.logger.warning("there is no collection %s; nothing is saved for it", name)
+        for collection in every.values():
+            if collection.name in NON_HISTOGRAM_COLLECTIONS:
+                collection.save_histogram = False
+            if collection.save_config is None:
+                collection.save_config = self.save_config
+            elif any(own is None for own in collection.save_config.mode_save_configs.values()):
+                collection.save_config.merge_default_save_config(self.save_config)
+            if collection.name in NON_REDUCTION_COLLECTIONS:
+                collection.reduction_config = ReductionConfig(save_raw_tensor=True)
+            elif collection.reduction_config is None:
+                collection.reduction_config = self.reduction_config
+        # A mode for which the hook has no configuration takes the usual one.
+        if any(own is None for own in self.save_config.mode_save_configs.values()):
+            self.save_config.merge_default_save_config(SaveConfig())
+        self.prepared_collections = True
+
+    collection_manager_defaults: frozenset[str] = frozenset()
+
+    # ---- modes and steps ----------------------------------------------------------------------------------------
+
+    def set_mode(self, mode: ModeKeys) -> None:
+        """Say what the steps from now on are for."""
+        if mode not in ALLOWED_MODES:
+            raise SMDebugValueError(
+                f"found mode {mode!r}, expected one of {', '.join(m.name for m in ModeKeys)}"
+            )
+        self.mode = mode
+        self.mode_steps.setdefault(mode, self.init_step)
+        self._collections_to_save_for_step = None
+
+    def _restore(self) -> None:
+        """Go on with the counters of the last restart."""
+        state = self._state_store.get_last_saved_ts_state()
+        if state is None:
+            return
+        self.step = int(state[LATEST_GLOBAL_STEP_SEEN])
+        saved = state.get(LATEST_GLOBAL_STEP_SAVED)
+        self.last_saved_step = saved if isinstance(saved, int) else None
+        steps = state.get(LATEST_MODE_STEP)
+        for name, number in (steps if isinstance(steps, dict) else {}).items():
+            if name in ModeKeys.__members__ and isinstance(number, int):
+                self.mode_steps[ModeKeys[name]] = number
+        self.mode_steps[ModeKeys.GLOBAL] = self.step
+        run = state.get(TRAINING_RUN)
+        self.training_run = run + 1 if isinstance(run, int) else 0
+
+    def _increment_step(self) -> None:
+        if self._state_store.is_checkpoint_updated():
+            self._state_store.update_state(
+                {
+                    TRAINING_RUN: self.training_run,
+                    LATEST_GLOBAL_STEP_SAVED: self.last_saved_step,
+                    LATEST_GLOBAL_STEP_SEEN: self.step,
+                    LATEST_MODE_STEP: {mode.name: number for mode, number in self.mode_steps.items()},
+                }
+            )
+        self.step += 1
+        self.mode_steps[self.mode] = self.mode_steps.get(self.mode, self.init_step) + 1
+        if self.mode is not ModeKeys.GLOBAL:
+            self.mode_steps[ModeKeys.GLOBAL] = self.step
+        self._collections_to_save_for_step = None
+
+    def _due(self) -> set[Collection]:
+        """Collections that are saved at this step."""
+        due = self._collections_to_save_for_step
+        if due is None:
+            number = self.mode_steps.get(self.mode, self.init_step)
+            due = set()
+            for collection in self._collections_to_save:
+                if (
+                    self.mode in (ModeKeys.EVAL, ModeKeys.PREDICT)
+                    and collection.name in _NOT_OUTSIDE_TRAINING
+                ):
+                    continue
+                save = collection.save_config
+                if save is not None and save.should_save_step(self.mode, number):
+                    due.add(collection)
+            self._collections_to_save_for_step = due
+        return due
+
+    def _collections_of(self, name: str) -> list[Collection]:
+        """Collections to be saved that a tensor belongs to."""
+        found = self._matches.get(name)
+        if found is None:
+            found = []
+            for collection in sorted(self._collections_to_save, key=lambda c: c.name):
+                if collection.has_tensor_name(name):
+                    found.append(collection)
+                elif any(self._expression(text).search(name) for text in collection.include_regex):
+                    collection.add_tensor_name(name)
+                    found.append(collection)
+            self._matches[name] = found
+        return found
+
+    def _expression(self, text: str) -> re.Pattern[str]:
+        found = self._expressions.get(text)
+        if found is None:
+            found = self._expressions[text] = re.compile(text)
+        return found
+
+    def _due_of(self, name: str) -> list[Collection]:
+        due = self._due()
+        return [collection for collection in self._collections_of(name) if collection in due] if due else []
+
+    def should_save_tensor_or_collection(self, tensor_name: str, collection_name: str) -> bool:
+        """Tell whether a tensor, or a collection, is saved at this step."""
+        if not self.prepared_collections:
+            self._prepare_collections()
+        if any(collection.name == collection_name for collection in self._due()):
+            return True
+        return bool(self._due_of(tensor_name))
+
+    # ---- files --------------------------------------------------------------------------------------------------
+
+    def _writes(self) -> bool:
+        """Tell whether this process writes."""
+        if self.dry_run:
+            return False
+        if self._first_process is None:
+            if self._get_num_workers() == 1:
+                self._first_process = self._claimed = is_first_process(self.out_dir)
+                if not self._first_process:
+                    self.logger.warning(
+                        "another process writes the trial, so this one does not; if that one is gone, delete %s",
+                        os.path.join(self.out_dir, CLAIM_FILENAME),
+                    )
+            else:
+                self._first_process = True
+        if not self._first_process:
+            return False
+        return self.include_workers == "all" or self.worker == self._chief()
+
+    def _chief(self) -> str:
+        return "worker_0"
+
+    def _initialize_writers(self) -> None:
+        if self.writer is None and self._writes():
+            self.writer = FileWriter(self.out_dir, max(self.step, 0), self.worker)
+
+    def _close_writers(self) -> None:
+        """End the files of the step."""
+        self._flush_scalars()
+        writer, self.writer = self.writer, None
+        try:
+            if writer is not None:
+                writer.close()
+            if self._board is not None:
+                self._board.close()
+        except OSError as error:
+            self._cannot_write(error)
+
+    def _cannot_write(self, error: OSError) -> None:
+        """The training goes on without what the disk refuses."""
+        self._write_errors += 1
+        if self._write_errors == 1:
+            self.logger.error("step %d could not be written, the training goes on: %s", self.step, error)
+        if self.writer is not None:
+            self.writer.abandon()
+            self.writer = None
+
+    def export_collections(self) -> None:
+        """Write the collections file."""
+        if self._exported or not self._writes():
+            return
+        self._exported = True
+        workers = self._get_num_workers() if self.include_workers == "all" else 1
+        self.collection_manager.set_num_workers(workers)
+        try:
+            self.collection_manager.export(self.out_dir, f"{self.worker}_collections.json")
+        except OSError as error:
+            self._cannot_write(error)
+
+    def close(self) -> None:
+        """End the trial."""
+        self._cleanup()
+
+    def _cleanup(self) -> None:
+        if self._cleaned or not self.__dict__:
+            return
+        self._cleaned = True
+        atexit.unregister(self._cleanup)
+        if self.prepared_collections:
+            self.export_collections()
+        self._close_writers()
+        try:
+            if self._writes() and not is_sagemaker_job() and os.path.isdir(self.out_dir):
+                training_has_ended(self.out_dir)
+        except OSError as error:
+            self._cannot_write(error)
+        if self._claimed:
+            try:
+                os.unlink(os.path.join(self.out_dir, CLAIM_FILENAME))
+            except OSError:
+                pass
+
+    # ---- values -------------------------------------------------------------------------------------------------
+
+    def _make_numpy_array(self, value: Any) -> np.ndarray[Any, Any]:
+        return make_numpy_array(value)
+
+    def _save_for_tensor(self, name: str, value: Any, collections: list[Collection] | None = None) -> None:
+        """Write what is due of a value."""
+        due = self._due_of(name) if collections is None else collections
+        if not due or self.writer is None:
+            return
+        array = self._make_numpy_array(value)
+        configs = [c.reduction_config for c in due if c.reduction_config is not None]
+        try:
+            if any(config.save_shape for config in configs):
+                self._write_shape(name, array)
+            self._write_reductions(name, array, due)
+            if any(config.save_raw_tensor for config in configs) and array.nbytes:
+                self._write_raw(name, array)
+            if self._board is not None:
+                self._to_board(name, array, due)
+        except OSError as error:
+            self._cannot_write(error)
+        except SMDebugTypeError as error:
+            self.logger.warning("a value is left out: %s", error)
+
+    def _at(self) -> dict[str, Any]:
+        number = self.mode_steps.get(self.mode, self.init_step)
+        return {"mode": self.mode, "mode_step": max(number, 0)}
+
+    def _write_shape(self, name: str, array: np.ndarray[Any, Any]) -> None:
+        if self.writer is not None:
+            self.writer.write_shape(name, array.shape, **self._at())
+
+    def _write_raw(self, name: str, array: np.ndarray[Any, Any], timestamp: float | None = None) -> None:
+        if self.writer is not None:
+            self.writer.write_tensor(tdata=array, tname=name, timestamp=timestamp, **self._at())
+
+    def _write_reductions(self, name: str, array: np.ndarray[Any, Any], due: list[Collection]) -> None:
+        done: set[tuple[str, bool]] = set()
+        for collection in due:
+            if collection.name in SCALAR_COLLECTIONS or collection.reduction_config is None:
+                continue
+            for key in collection.reduction_config.wanted():
+                if key in done or array.size == 0 or array.dtype.kind not in "biufc":
+                    continue
+                done.add(key)
+                self._write_raw(reduction_name(name, *key), np.asarray(reduce_value(array, *key)))
+
+    def _to_board(self, name: str, array: np.ndarray[Any, Any], due: list[Collection]) -> None:
+        board = self._board
+        if board is None:
+            return
+        step = max(self.step, 0)
+        for collection in due:
+            if collection.save_histogram:
+                board.histogram(self.mode.name, step, collection.name, name, array)
+                break
+        if array.size == 1 and array.dtype.kind in "biuf" and any(c.name in SCALAR_COLLECTIONS for c in due):
+            board.scalar(self.mode.name, step, name, float(array.ravel()[0]))
+
+    def save_scalar(
+        self,
+        name: str,
+        value: Any,
+        sm_metric: bool = False,  # noqa: ARG002
+        timestamp: float | None = None,
+    ) -> None:
+        """Save a number with the step that is open when it is written.
+
+        Parameters
+        ----------
+        name
+            It becomes the tensor ``scalar/NAME``.
+        value
+            One number.
+        sm_metric
+            Without meaning outside of the platform.
+        timestamp
+            Seconds; default: now.
+        """
+        array = self._make_numpy_array(value)
+        if array.size != 1:
+            raise SMDebugTypeError(f"scalar {name!r}: found {array.size} numbers, expected one")
+        if len(self.scalar_cache) < _MOST_SCALARS_WAITING:
+            self.scalar_cache.append(
+                (f"scalar/{name}", array, timestamp if timestamp is not None else time.time())
+            )
+
+    def _flush_scalars(self) -> None:
+        if not self.scalar_cache:
+            return
+        waiting, self.scalar_cache = self.scalar_cache, []
+        self._initialize_writers()
+        if self.writer is None:
+            return
+        try:
+            for name, array, at in waiting:
+                self._write_raw(name, array, at)
+                if self._board is not None and array.dtype.kind in "biuf":
+                    self._board.scalar(self.mode.name, max(self.step, 0), name, float(array.ravel()[0]), at)
+        except OSError as error:
+            self._cannot_write(error)

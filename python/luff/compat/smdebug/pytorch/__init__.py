@@ -1,0 +1,24 @@
+"""Hooks of PyTorch: what ``import smdebug.pytorch as smd`` gives."""
+
+from __future__ import annotations
+
+from luff.compat.smdebug import ReductionConfig, SaveConfig, SaveConfigMode, modes
+from luff.compat.smdebug.core.collection import CollectionKeys
+from luff.compat.smdebug.pytorch.collection import Collection
+from luff.compat.smdebug.pytorch.hook import Hook
+from luff.compat.smdebug.pytorch.singleton_utils import del_hook, get_hook, set_hook
+from luff.compat.smdebug.trials import create_trial
+
+__all__ = [
+    "Collection",
+    "CollectionKeys",
+    "Hook",
+    "ReductionConfig",
+    "SaveConfig",
+    "SaveConfigMode",
+    "create_trial",
+    "del_hook",
+    "get_hook",
+    "modes",
+    "set_hook",
+]

@@ -1,0 +1,51 @@
+"""Tensors as arrays, and who writes in a distributed training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from luff.compat.smdebug.exceptions import SMDebugTypeError
+
+__all__ = ["rank_and_size", "to_numpy"]
+
+
+def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
+    """Values of a tensor; a view where it lies in the CPU's memory. bfloat16 becomes float32, which holds it.
+
+    Raises
+    ------
+    SMDebugTypeError
+        It has no dense values that NumPy knows.
+    """
+    import torch
+
+    try:
+        found = tensor.detach()
+        if hasattr(found, "to_local"):
+            found = found.to_local()
+        if found.layout is not torch.strided:
+            found = found.to_dense()
+        if found.dtype is torch.bfloat16 or (found.dtype.itemsize == 1 and found.is_floating_point()):
+            found = found.float()
+        return np.asarray(found.cpu().resolve_conj().resolve_neg().numpy())
+    except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
+        raise SMDebugTypeError(f"found a tensor without values that NumPy knows ({error})") from None
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Rank of this process and number of processes."""
+    import sys
+
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    horovod = sys.modules.get("horovod.torch")
+    if horovod is not None:
+        try:
+            return int(horovod.rank()), int(horovod.size())
+        except ValueError:  # it was imported and not initialised
+            pass
+    return 0, 1

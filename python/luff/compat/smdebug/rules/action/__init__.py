@@ -1,0 +1,1 @@
+"""What is done when the condition of a rule is met."""

@@ -1,0 +1,47 @@
+"""Opening trials."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from luff.compat.smdebug.core.access_layer.s3 import no_s3
+from luff.compat.smdebug.exceptions import SMDebugNotImplementedError
+from luff.compat.smdebug.trials.local_trial import LocalTrial
+from luff.compat.smdebug.trials.luff_trial import LuffTrial
+from luff.compat.smdebug.trials.trial import Trial
+
+__all__ = ["create_trial"]
+
+
+def create_trial(
+    path: str,
+    name: str | None = None,
+    profiler: bool = False,
+    output_dir: str = "/opt/ml/processing/outputs/",  # noqa: ARG001
+    **kwargs: Any,
+) -> Trial:
+    """Open what a hook wrote, or a run of Luff's.
+
+    Parameters
+    ----------
+    path
+        The directory.
+    name
+        Default: its last part.
+    profiler, output_dir
+        Profiler trials are not there yet.
+    **kwargs
+        ``range_steps=(start, end)``: global steps, half open. ``cache=True``: values stay in memory.
+    """
+    path = os.path.expanduser(os.fspath(path).strip())
+    if path.startswith("s3://"):
+        no_s3(path)
+    if profiler:
+        raise SMDebugNotImplementedError(
+            f"profiler trials cannot be opened; tensors of the trial can: create_trial(path), {path}"
+        )
+    name = name or os.path.basename(path.rstrip("/"))
+    if os.path.exists(os.path.join(path, "run.json")):
+        return LuffTrial(name, path, **kwargs)
+    return LocalTrial(name, path, **kwargs)
