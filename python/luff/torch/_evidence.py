@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 from luff import _codes as codes
 from luff._codes import EventKind, Mode, Role
 from luff._hook import Session
+from luff.torch._accumulated import Accumulated
+from luff.torch._causal import Causal
+from luff.torch._inside import Inside
 from luff.torch._kept import KeptGradients
 from luff.torch._loads import Loads
 from luff.torch._memory import float_bits, read_scalar
 from luff.torch._nonfinite import NonFinite
 from luff.torch._reach import Reach
 from luff.torch._recorder import OptimizerRecord
+from luff.torch._rounding import Rounding
 from luff.torch._step import Step
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ __all__ = ["Evidence"]
 _TRAIN, _SETTING = int(Mode.TRAIN), int(Role.OPTIMIZER_SETTING)
 _CLIP_GRAD, _GRADIENT_KEPT = int(EventKind.CLIP_GRAD), int(EventKind.GRADIENT_KEPT)
 _MAX_CLIPS = 8  # of one step
+_MAX_CHANGES = 32  # of optimizers and parameters, after which leaves are asked for anew
 
 
 class Evidence:
@@ -32,8 +37,15 @@ class Evidence:
         self._machine = machine
         self._kept: KeptGradients | None = None
         self._reach = Reach()
+        self._generation = -1  # of the recorder, when leaves were asked for last
+        self._changed = 0  # TRAIN step since which it has been so
+        self._changes = 0
         self.nonfinite = NonFinite(machine)
         self.loads = Loads()
+        self.causal = Causal()
+        self.accumulated = Accumulated()
+        self._inside = Inside()
+        self._rounding = Rounding()
 
     def opened(self, session: Session) -> None:
         """The session is open."""
@@ -48,8 +60,24 @@ class Evidence:
             self.nonfinite.backward_begins(roots)
         clock = self._machine.clock
         step = clock.mode_steps[_TRAIN] - clock.first_train_step
-        if self._reach or not step & (step - 1):
-            self._reach.begins(step, roots, self._machine.called.models())
+        recorder = self._machine.recorder
+        if recorder is not None and recorder.generation != self._generation:
+            self._generation = recorder.generation
+            if self._changes < _MAX_CHANGES:
+                self._changes += 1
+                self._changed = step
+        since = step - self._changed
+        if self._reach or not since & (since - 1):
+            self._reach.begins(roots, self._machine.called.models())
+        machine = self._machine
+        self.accumulated.backward_begins(
+            machine.step, roots, machine.losses.last_scaled, not machine.saved_hooks, machine.called.models
+        )
+        if machine.step is not None and machine.step.samples:
+            if self._inside.due(step) and not machine.saved_hooks:
+                self._inside.backward_begins(roots)
+            if self.causal.due:
+                self.causal.backward_begins()
 
     def backward_ended(self) -> None:
         """A backward pass has ended."""
@@ -57,9 +85,13 @@ class Evidence:
             self._kept.backward_ended()
         if self._reach:
             self._reach.ended(self._machine.called.models())
+        self.accumulated.backward_ended()
 
-    def update_begins(self, record: OptimizerRecord) -> None:
+    def update_begins(self, record: OptimizerRecord, optimizer: Any) -> None:
         """An optimizer is about to use its gradients."""
+        self.accumulated.update_begins(record.number)
+        update = self._machine.clock.update_of(record.number)
+        self._rounding.update_begins(record.number, update, optimizer)
         if self._kept is None or not self._kept.marked:
             return
         count = self._kept.update_begins(record)
@@ -68,6 +100,8 @@ class Evidence:
 
     def update_ended(self, record: OptimizerRecord, optimizer: Any, in_backward: bool) -> None:
         """An optimizer has used its gradients."""
+        self.accumulated.update_ended()
+        self._rounding.update_ended(record.number, optimizer, self._machine.names)
         if in_backward:
             self._reach.spoiled = True
         elif self._kept is not None:
@@ -95,5 +129,14 @@ class Evidence:
             self.loads.tell(session)
         if self.nonfinite and step.mode == _TRAIN:
             self.nonfinite.publish(session)
+        if step.mode == _TRAIN:
+            for evidence in (self._inside, self._rounding, self.accumulated, self.causal):
+                if evidence:
+                    evidence.tell(session)
         if self._reach and step.mode == _TRAIN and self._machine.recorder is not None:
             self._reach.tell(session, self._machine.names, self._machine.recorder.living())
+
+    def finish(self, session: Session) -> None:
+        """The run ends: waits, a bounded time, for what children have found."""
+        self.nonfinite.publish(session, wait=True)
+        self.causal.tell(session, wait=True)

@@ -141,6 +141,7 @@ class Machine:
         step = Step(_TRAIN)
         step.events, self._early = self._early, []
         self.step = step
+        self.evidence.causal.begins(self.clock.mode_steps[_TRAIN] - self.clock.first_train_step)
         self._begin(step)
         return step
 
@@ -208,6 +209,8 @@ class Machine:
             self.event(_BATCH, number, value)
         if step.samples or self.session is None:
             self.samples.model(step, module, args, kwargs)
+            if self.evidence.causal.due:
+                self.evidence.causal.model_called(module, args, kwargs)
         if self.session is None or not step.begun:
             return None
         modules = self.modules
@@ -406,7 +409,7 @@ class Machine:
             self._decide(step)
         if step.update < 0:
             step.update = self.clock.update_of(record.number)
-        self.evidence.update_begins(record)
+        self.evidence.update_begins(record, optimizer)
         if not step.weights_done:
             self._weights(step)
         nonfinite = self.evidence.nonfinite
@@ -502,7 +505,7 @@ class Machine:
             if self.step is not None:
                 self.publish_step(self.step)
         if self.session is not None:
-            self.evidence.nonfinite.publish(self.session, wait=True)
+            self.evidence.finish(self.session)
 
     # Publishing ------------------------------------------------------------------------------------------------
 

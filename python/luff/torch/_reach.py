@@ -1,6 +1,6 @@
 """What backward passes reach: parameters that get no gradient, and leaves that belong to no model.
 
-Asked in the first steps of a process and then ever more rarely. The graph is walked before a backward pass frees it;
+Asked in the first steps of a process and then ever more rarely, and anew where an optimizer or parameters have come. The graph is walked before a backward pass frees it;
 nothing of it is held beyond that.
 """
 
@@ -38,11 +38,9 @@ class Reach:
     def __bool__(self) -> bool:
         return self._reached is not None
 
-    def begins(self, step: int, roots: Iterable[Any], models: Iterable[Any]) -> None:
-        """A backward pass of the step (counted from the first of the process) begins."""
+    def begins(self, roots: Iterable[Any], models: Iterable[Any]) -> None:
+        """A backward pass begins of a step that is asked; which are, `Evidence` decides."""
         if self._reached is None:
-            if step & (step - 1) and step:
-                return
             self._reached, self._without, self._now, self.spoiled = set(), [], {}, False
         models = list(models)
         if any(_is_sharded(model) for model in models):

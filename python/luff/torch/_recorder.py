@@ -66,6 +66,8 @@ class Recorder:
         self._of_called: set[int] = set()  # ids of the parameters of models that were called
         self._replicas: frozenset[int] = frozenset()
         self.stale = True  # names and tables have to be made again
+        self.generation = 0  # counts changes: a new optimizer, other parameters
+        self._owned: frozenset[int] = frozenset()
 
     # Optimizers ------------------------------------------------------------------------------------------------
 
@@ -81,6 +83,7 @@ class Recorder:
             self._numbers += 1
             self.optimizers[id(optimizer)] = record
             self.stale = True
+            self.generation += 1
         return record
 
     def living(self) -> list[tuple[OptimizerRecord, Any]]:
@@ -139,6 +142,9 @@ class Recorder:
                     group = _group_of(record.reference(), parameter)
                     self.names.name_parameter(parameter, f"{record.name}.group{group}.param{index}")
                 self._own(parameter, owners, owned_by)
+        if self._owned != owners.keys():
+            self._owned = frozenset(owners)
+            self.generation += 1
         self._weights = Table(
             self.session, self.layouts, owners.values(), alias=True, replica=self._are_replicas(owners)
         )

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -90,18 +91,28 @@ class Replay:
         """
         if not frames or not allowed():
             return None
-        receiving, sending = os.pipe()
-        if sys.version_info >= (3, 12):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
-        else:
-            pid = os.fork()
-        if pid == 0:
-            _child(sending, frames, root, backward, names)
-        os.close(sending)
-        os.set_blocking(receiving, False)
-        return Replay(pid, receiving)
+
+        def search() -> dict[str, Any] | None:
+            from luff.torch import _retrace
+
+            return _retrace.search(frames, root, backward, names)
+
+        return _forked(search)
+
+    @staticmethod
+    def ask(question: Callable[[], dict[str, Any] | None], largest: int) -> Replay | None:
+        """Forks a child that answers another question; None where that is not allowed.
+
+        Parameters
+        ----------
+        question
+            Called in the child. What it returns is the answer, as JSON of at most 4 KiB.
+        largest
+            Bytes of memory in use: a larger process is not forked.
+        """
+        if not allowed() or _memory_in_use() > largest:
+            return None
+        return _forked(question)
 
     def answer(self, wait_s: float = 0.0) -> dict[str, Any] | None:
         """What the child has found: {} for nothing; None while it is at work."""
@@ -131,13 +142,26 @@ class Replay:
             return True  # the script itself has collected it
 
 
-def _child(pipe: int, frames: list[Any], root: Any, backward: bool, names: Any) -> None:
+def _forked(question: Callable[[], dict[str, Any] | None]) -> Replay:
+    receiving, sending = os.pipe()
+    if sys.version_info >= (3, 12):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+    else:
+        pid = os.fork()
+    if pid == 0:
+        _child(sending, question)
+    os.close(sending)
+    os.set_blocking(receiving, False)
+    return Replay(pid, receiving)
+
+
+def _child(pipe: int, question: Callable[[], dict[str, Any] | None]) -> None:
     """Everything that happens in the child; never returns."""
     try:
         _confine(pipe)
-        from luff.torch import _retrace
-
-        found = _retrace.search(frames, root, backward, names)
+        found = question()
         if found:
             os.write(pipe, json.dumps(found).encode()[:_ANSWER])
     except BaseException as error:

@@ -123,6 +123,8 @@ class Samples:
         if call >= _MAX_CALLS or (not step.samples and not self._before(step)):
             return
         tensors = of_loss(args, kwargs, names)
+        if len(tensors) == 2 and self._machine.evidence.causal.due:
+            self._machine.evidence.causal.loss_called(tensors[1])
         rows = [rows_to_keep(tensor) for tensor in tensors]
         if len(tensors) == 2 and all(is_readable(t) for t in tensors) and _as_many_rows(*tensors):
             rows = [min(rows)] * 2

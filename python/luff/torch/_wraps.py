@@ -178,7 +178,9 @@ def _wrap_backward() -> None:
         if is_compiling() or not hooks.living or _current_graph_task() != -1:
             return original(tensors, *args, **kwargs)
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors) if _listed(tensors) else []
+        given = args[0] if args else kwargs.get("grad_tensors")
         for hook in (told := [hook for hook in hooks.of_backward() if _awake(hook)]):
+            hook.machine.evidence.accumulated.weighted = given is not None
             hook.guarded("backward", hook.machine.backward_begins, roots)
         del roots
         result = original(tensors, *args, **kwargs)

@@ -38,6 +38,7 @@ class FakeStep:
         self.scalars: dict[str, float] = {}
         self.events: list[tuple[int, int, int]] = []
         self.gaps: list[tuple[str, int]] = []
+        self.json_kinds: list[str] = []
         self.aliases: dict[tuple[int, int, int], str] = {}
 
     @property
@@ -168,6 +169,8 @@ class FakeSession:
 
     def event_json(self, json_text: str) -> None:
         self.json_events.append(json.loads(json_text))
+        if self.open is not None:
+            self.open.json_kinds.append(self.json_events[-1]["kind"])
 
     def gap(self, tensor: int, reason: int, forms: int, count: int = 1) -> None:
         if self.open is not None:

@@ -93,6 +93,41 @@ def test_several_backward_passes_are_told_together(watched):
     assert [(e["without_gradient"], e["reached_count"]) for e in told(session, "reach")] == [([], 4)] * 3
 
 
+def reach_steps(session):
+    """TRAIN steps at which the reach was told."""
+    return [step.mode_step for step in session.train() if "reach" in step.json_kinds]
+
+
+def test_a_new_optimizer_or_more_parameters_are_asked_about_anew(watched):
+    _, session = watched()
+    model, extra, late = nn.Linear(6, 3), nn.Linear(6, 6), nn.Linear(6, 6)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01)]
+    for n, (x, y) in enumerate(cases.batches(24)):
+        if n == 10:
+            optimizers.append(torch.optim.Adam(extra.parameters(), lr=0.01))  # of what no model holds
+        if n == 17:
+            optimizers[0].add_param_group({"params": late.parameters()})  # seen by the update of step 17
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        hidden = F.linear(x, extra.weight, extra.bias) if n >= 10 else x
+        F.cross_entropy(model(hidden), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert reach_steps(session) == [0, 1, 2, 4, 8, 10, 11, 12, 14, 18, 19, 20, 22]
+    foreign = [len(event["foreign"]) for event in told(session, "reach")]
+    assert foreign == [0, 0, 0, 0, 0, 0, *[2] * 7]
+
+
+def test_optimizers_made_at_every_step_do_not_make_the_question_one_of_every_step(watched):
+    _, session = watched()
+    model = nn.Linear(6, 3)
+    for x, y in cases.batches(300):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert len(reach_steps(session)) < 64
+
+
 def test_gradients_freed_inside_the_backward_pass_are_not_missed(watched):
     _, session = watched()
     cases.CASES["optimizer_in_backward"]()
@@ -131,7 +166,7 @@ def test_the_walk_is_bounded_and_keeps_nothing_alive():
     assert _reach._leaves([x]) == []
     inner = leaf * 2.0
     reach = _reach.Reach()
-    reach.begins(0, [inner.sum()], [])
+    reach.begins([inner.sum()], [])
     marker = inner.grad_fn
     alive = weakref.ref(inner)
     del inner, x, marker

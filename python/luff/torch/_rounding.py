@@ -1,0 +1,137 @@
+"""What rounding leaves of an update: a few weights before and after it, bit by bit.
+
+Looked at in the first updates of an optimizer and then ever more rarely; no torch operation takes part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from luff._hook import Session
+from luff.torch._memory import is_readable
+from luff.torch._names import Names
+
+__all__ = ["Rounding"]
+
+_PARAMETERS = 8  # of an optimizer that are looked at
+_ELEMENTS = 512  # of each
+_PENDING = 8  # events of one step
+_BITS = {torch.float16: np.uint16, torch.bfloat16: np.uint16, torch.float32: np.uint32}
+Bits = NDArray[Any]
+
+
+class Rounding:
+    """Works under the hook's lock and guard."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, list[tuple[Any, Bits, Bits]]] = {}  # by number of the optimizer
+        self._told: list[dict[str, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def update_begins(self, number: int, update: int, optimizer: Any) -> None:
+        """An optimizer is about to make an update (the first is 0)."""
+        if update < 1 or update & (update - 1) or len(self._before) >= _PENDING:
+            return
+        found = []
+        for parameter in _few(optimizer):
+            gradient = parameter.grad
+            if gradient is None or gradient.dtype is not parameter.dtype or gradient.shape != parameter.shape:
+                continue
+            weights, slopes = _bits_of(parameter), _bits_of(gradient)
+            if weights is not None and slopes is not None and gradient.stride() == parameter.stride():
+                found.append((parameter, weights.copy(), slopes.copy()))
+        if found:
+            self._before[number] = found
+
+    def update_ended(self, number: int, optimizer: Any, names: Names) -> None:
+        """It has been made."""
+        found = self._before.pop(number, None)
+        if not found or len(self._told) >= _PENDING:
+            return
+        parameters = []
+        for parameter, before, slopes in found:
+            after = _bits_of(parameter)
+            if after is not None and after.shape == before.shape:
+                parameters.append(
+                    _compared(names.parameter(parameter) or "", parameter, before, after, slopes)
+                )
+        rate = max((float(group["lr"]) for group in optimizer.param_groups if "lr" in group), default=-1.0)
+        self._told.append({"kind": "rounding", "optimizer": number, "lr": rate, "parameters": parameters})
+
+    def tell(self, session: Session) -> None:
+        """The step ends."""
+        told, self._told = self._told, []
+        self._before.clear()
+        for record in told:
+            session.event_json(json.dumps(record))
+
+
+def _few(optimizer: Any) -> list[Any]:
+    """Matrices among an optimizer's parameters, spread evenly; a bounded look."""
+    held = [
+        parameter
+        for group in optimizer.param_groups
+        for parameter in group["params"][:4096]
+        if parameter.dtype in _BITS and parameter.dim() >= 2 and is_readable(parameter)
+    ]
+    return held[:: max(len(held) // _PARAMETERS, 1)][:_PARAMETERS]
+
+
+def _bits_of(tensor: Any) -> Bits | None:
+    """A view of evenly spread elements as unsigned numbers."""
+    if not is_readable(tensor) or not tensor.numel() or not tensor.is_contiguous():
+        return None
+    kind = np.dtype(_BITS[tensor.dtype])
+    memory: Any = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr())
+    bits: Bits = np.ndarray((tensor.numel(),), kind, memory)
+    step = max(tensor.numel() // _ELEMENTS, 1)
+    return bits[:: step | 1][:_ELEMENTS]  # an odd step: not always the same column
+
+
+def _compared(name: str, parameter: Any, before: Bits, after: Bits, slopes: Bits) -> dict[str, Any]:
+    wide = parameter.dtype is torch.float32
+    moving = (slopes << 1).astype(slopes.dtype) != 0  # zero has no bit but the sign's
+    moving &= _is_finite(slopes, parameter.dtype)
+    changed = moving & (before != after)
+    record = {
+        "name": name,
+        "dtype": str(parameter.dtype).removeprefix("torch."),
+        "looked": int(before.size),
+        "moving": int(np.count_nonzero(moving)),
+        "changed": int(np.count_nonzero(changed)),
+    }
+    if wide:
+        record["bfloat16"] = bool(not (after & 0xFFFF).any() and not (before & 0xFFFF).any())
+        record["float16"] = _are_half(after) and _are_half(before)
+        record["gradient_float16"] = _are_half(slopes)
+    values = _values(slopes[moving], parameter.dtype)
+    record["below_normal"] = int(np.count_nonzero(np.abs(values) < 2.0**-14))
+    return record
+
+
+def _values(bits: Bits, dtype: Any) -> NDArray[Any]:
+    if dtype is torch.float16:
+        return bits.view(np.float16).astype(np.float32)
+    if dtype is torch.bfloat16:
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.view(np.float32)
+
+
+def _is_finite(bits: Bits, dtype: Any) -> NDArray[Any]:
+    finite: NDArray[Any] = np.isfinite(_values(np.ascontiguousarray(bits), dtype))
+    return finite
+
+
+def _are_half(bits: Bits) -> bool:
+    """All numbers are of float16 too, and not all of them few bits."""
+    values = np.ascontiguousarray(bits).view(np.float32)
+    with np.errstate(all="ignore"):
+        return bool((values.astype(np.float16).astype(np.float32) == values).all())
