@@ -1,7 +1,7 @@
 """What backward passes reach: parameters that get no gradient, and leaves that belong to no model.
 
-Asked in the first steps of a process and then ever more rarely, and anew where an optimizer or parameters have come. The graph is walked before a backward pass frees it;
-nothing of it is held beyond that.
+Asked in the first steps of a process and then ever more rarely, and anew where an optimizer or parameters have come.
+The graph is walked before a backward pass frees it; nothing of it is held beyond that.
 """
 
 from __future__ import annotations
