@@ -1,22 +1,24 @@
 """Attaches Luff to a training script without a change to it.
 
 `luff run` puts this folder at the front of PYTHONPATH. Python imports it before the script; it waits for the import
-of torch, attaches right after, and runs the sitecustomize that it hides.
+of a framework, attaches right after, and runs the sitecustomize that it hides.
 """
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_FRAMEWORKS = ("torch", "xgboost")
+_waiting = set(_FRAMEWORKS)
 
 
-def _attach() -> None:
+def _attach(name: str) -> None:
+    _waiting.discard(name)
     try:
-        import luff.torch
-
-        luff.torch.attach_to_all()
+        importlib.import_module(f"luff.{name}").attach_to_all()
     except Exception as error:  # training goes on without Luff
         text = " ".join(f"{type(error).__name__}: {error}".split())
         sys.stderr.write(
@@ -26,10 +28,11 @@ def _attach() -> None:
 
 
 class _Loader(importlib.abc.Loader):
-    """Torch's own loader, and then ours."""
+    """A framework's own loader, and then ours."""
 
-    def __init__(self, loader) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, loader, name: str) -> None:  # type: ignore[no-untyped-def]
         self._loader = loader
+        self._name = name
 
     def create_module(self, spec):  # type: ignore[no-untyped-def]
         return self._loader.create_module(spec)
@@ -40,28 +43,30 @@ class _Loader(importlib.abc.Loader):
             spec.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _attach()
+        _attach(self._name)
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
         return getattr(self._loader, name)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for torch, once."""
+    """Waits for each framework, once."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != "torch":
+        if name not in _waiting:
             return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        _waiting.discard(name)
+        if not _waiting:
+            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None:
             for finder in sys.meta_path:
                 find = getattr(finder, "find_spec", None)
-                spec = find(name, path, target) if find is not None else None
+                spec = find(name, path, target) if find is not None and finder is not self else None
                 if spec is not None:
                     break
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader, name)
         return spec
 
 
@@ -83,9 +88,10 @@ def _run_hidden() -> None:
 
 
 if os.environ.get("LUFF_SESSION"):
-    if "torch" in sys.modules:
-        _attach()
-    else:
+    for _name in _FRAMEWORKS:
+        if _name in sys.modules:
+            _attach(_name)
+    if _waiting:
         sys.meta_path.insert(0, _Finder())
 
 import importlib.util  # noqa: E402

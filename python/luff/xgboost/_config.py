@@ -1,0 +1,100 @@
+"""Collections of a boosting run, and the configuration that a hook's arguments mean.
+
+Names and expressions are those of SageMaker Debugger, with two of its slips mended: names of evaluation sets may hold
+digits (scikit-learn's ``validation_0``), and of SHAP values only the bias is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from luff.config import describe
+
+__all__ = ["COLLECTIONS", "DEFAULT_INTERVAL", "Wanted", "make_config"]
+
+#: Rounds between two saves of what is listed.
+DEFAULT_INTERVAL = 10
+
+#: Collections by name: expressions on names, and the forms that are kept.
+COLLECTIONS: dict[str, dict[str, Any]] = {
+    "hyperparameters": {"include": [r"(^|/)hyperparameters/"], "forms": ["raw"]},
+    "metrics": {"include": [r"(^|/)[^/]+-[^/]+$"], "forms": ["summary"], "save": {"save_interval": 1}},
+    "losses": {
+        "include": [r"(^|/)[^/]+-[^/]+(?<!(auc|map))$"],
+        "forms": ["summary"],
+        "save": {"save_interval": 1},
+    },
+    "predictions": {"include": [r"(^|/)predictions$"], "forms": ["raw"]},
+    "labels": {"include": [r"(^|/)labels$"], "forms": ["raw"]},
+    "feature_importance": {"include": [r"(^|/)feature_importance/"], "forms": ["summary"]},
+    "average_shap": {"include": [r"(^|/)average_shap/(?!bias$)"], "forms": ["summary"]},
+    "full_shap": {"include": [r"(^|/)full_shap/(?!bias$)"], "forms": ["raw"]},
+    "trees": {"include": [r"(^|/)trees/"], "forms": ["raw"]},
+}
+_SCHEDULE = ("save_interval", "start_step", "end_step", "save_steps")
+
+
+def make_config(
+    collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The capture configuration of a hook's arguments."""
+    if isinstance(collections, Mapping):
+        wanted = [{"name": name, **settings} for name, settings in collections.items()]
+    else:
+        wanted = [{"name": item} if isinstance(item, str) else dict(item) for item in collections or ()]
+    listed = [{**COLLECTIONS.get(item["name"], {}), **item} for item in wanted if "name" in item]
+    listed += [item for item in wanted if "name" not in item]  # told so by the check
+    if options.get("save_all"):
+        for name, settings in COLLECTIONS.items():
+            if all(item.get("name") != name for item in listed):
+                listed.append({"name": name, **settings})
+    if all(item.get("name") != "metrics" for item in listed):
+        listed.append({"name": "metrics", **COLLECTIONS["metrics"]})
+    save = {key: options[key] for key in _SCHEDULE if key in options}
+    config: dict[str, Any] = {
+        "defaults": False,
+        "collections": listed,
+        "save": {"save_interval": DEFAULT_INTERVAL, **save},
+    }
+    config.update({key: value for key, value in options.items() if key not in save})
+    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
+
+
+class Wanted:
+    """Which tensors a configuration can ask for at all, so that the others are never looked at or named.
+
+    It never says no to what the session would take: an expression that Python does not know matches everything.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._collections: list[tuple[set[str], set[str], list[re.Pattern[str] | None]]] = []
+        for one in describe(json.dumps(config) if config else ""):
+            if one.get("forms"):
+                patterns = [_compiled(text) for text in one.get("include", ())]
+                self._collections.append(
+                    (set(one.get("roles", ())), set(one.get("tensor_names", ())), patterns)
+                )
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def __call__(self, name: str, role: str = "other") -> bool:
+        """True if a tensor of this name and role may be saved."""
+        known = self._known.get((name, role))
+        if known is None:
+            known = any(
+                role in roles or name in names or any(p is None or p.search(name) for p in patterns)
+                for roles, names, patterns in self._collections
+            )
+            if len(self._known) < 1 << 16:
+                self._known[name, role] = known
+        return known
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern)
+    except re.error:
+        return None

@@ -1,0 +1,223 @@
+"""What is recorded of one training: names of tensors, what is due in a round, the values.
+
+Knows nothing of steps; the hook says when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luff import _codes as codes
+from luff._codes import DType, GapReason, Role
+from luff._hook import Session
+from luff.xgboost._config import Wanted
+from luff.xgboost._importance import TYPES, Importance
+from luff.xgboost._metrics import is_loss
+from luff.xgboost._trees import COLUMNS, Rounds
+
+__all__ = ["Metric", "Recorder"]
+
+#: Evaluation set, metric, value, deviation (cross-validation only).
+Metric = tuple[str, str, float, "float | None"]
+
+_OTHER, _LOSS, _SCALAR, _LABEL = int(Role.OTHER), int(Role.LOSS), int(Role.SCALAR), int(Role.LABEL)
+_MAX_PROBES = 1000
+_DTYPES = {
+    np.dtype(name): int(code)
+    for name, code in (
+        ("bool", DType.BOOL), ("int8", DType.INT8), ("int16", DType.INT16), ("int32", DType.INT32),
+        ("int64", DType.INT64), ("uint8", DType.UINT8), ("uint16", DType.UINT16), ("uint32", DType.UINT32),
+        ("uint64", DType.UINT64), ("float16", DType.FLOAT16), ("float32", DType.FLOAT32),
+        ("float64", DType.FLOAT64),
+    )
+}  # fmt: skip
+
+
+class Recorder:
+    """The tensors of one training.
+
+    Parameters
+    ----------
+    session
+        Where it goes.
+    prefix
+        Put before every name; empty for the first training of a process.
+    wanted
+        What the configuration can ask for at all.
+    """
+
+    def __init__(self, session: Session, prefix: str, wanted: Wanted) -> None:
+        self._session = session
+        self._prefix = prefix
+        self._wanted = wanted
+        self.features: Sequence[str] = ()  # names by index
+        self._numbers: dict[str, int] = {}
+        self._metrics: dict[tuple[str, str], tuple[int, int]] = {}
+        self._importances: dict[str, list[int]] = {kind: [] for kind in TYPES}  # tensor of each feature
+        self._columns: list[tuple[str, int]] = []
+        self._probes: list[tuple[str, int]] | None = None
+        self._layouts: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.importance = Importance()
+        self.read_to = 0  # rounds whose trees are in `importance`
+
+    def number(self, name: str, role: int = _OTHER, path: str = "", kind: str = "") -> int:
+        """Number of a tensor of this training."""
+        found = self._numbers.get(name)
+        if found is None:
+            found = self._session.define_tensor(self._prefix + name, role, path, kind)
+            self._numbers[name] = found
+        return found
+
+    def feature(self, index: int) -> str:
+        """Name of a feature."""
+        return self.features[index] if index < len(self.features) else f"f{index}"
+
+    # What is due in the round that has begun -------------------------------------------------------------------
+
+    def due(self, name: str, role: int = _OTHER) -> int:
+        """Forms due of one tensor."""
+        if not self._wanted(self._prefix + name, "label" if role == _LABEL else "other"):
+            return 0
+        return self._session.due_tensor(self.number(name, role))
+
+    def trees_due(self) -> bool:
+        """Whether some column of the trees is due."""
+        if not self._columns:
+            names = [(name, f"trees/{name}") for name in COLUMNS]
+            chosen = [(name, full) for name, full in names if self._wanted(self._prefix + full)]
+            self._columns = [(name, self.number(full)) for name, full in chosen]
+        due = self._session.due_tensor
+        return any(due(number) for _, number in self._columns)
+
+    def importance_due(self) -> bool:
+        """Whether the importance of some feature is due."""
+        due = self._session.due_tensor
+        for kind, probe in self._importance_probes():
+            if due(probe) or any(due(number) for number in self._importances[kind] if number >= 0):
+                return True
+        return False
+
+    def _importance_probes(self) -> list[tuple[str, int]]:
+        """Types of which some feature may be saved, each with the tensor of one such feature."""
+        if self._probes is None:
+            self._probes = []
+            for kind in TYPES:
+                for index in range(min(max(len(self.features), 1), _MAX_PROBES)):
+                    name = f"feature_importance/{kind}/{self.feature(index)}"
+                    if self._wanted(self._prefix + name):
+                        self._probes.append((kind, self.number(name)))
+                        break
+        return self._probes
+
+    # Values ----------------------------------------------------------------------------------------------------
+
+    def metrics(self, values: Iterable[Metric], training: frozenset[str]) -> None:
+        """Numbers of the evaluations. `training`: names of the sets that hold what is trained on."""
+        scalar = self._session.scalar
+        for data, metric, value, deviation in values:
+            numbers = self._metrics.get((data, metric))
+            if numbers is None:
+                trains = data in training
+                role = _LOSS if trains and is_loss(metric) else _SCALAR
+                kind = "training" if trains else "evaluation"
+                number = self.number(f"{data}-{metric}", role, data, kind)
+                spread = -1 if deviation is None else self.number(f"{data}-{metric}-std", _SCALAR, data, kind)
+                numbers = self._metrics[data, metric] = (number, spread)
+            scalar(numbers[0], value)
+            if deviation is not None and numbers[1] >= 0:
+                scalar(numbers[1], deviation)
+
+    def hyperparameters(self, values: dict[str, Any]) -> None:
+        """Settings of the training that are due."""
+        for key, value in values.items():
+            name = f"hyperparameters/{key}"
+            if not self.due(name):
+                continue
+            number = self.number(name)
+            if isinstance(value, (bool, int, float, np.number)):
+                self._session.scalar(number, float(value))
+            else:
+                text = value if isinstance(value, str) else repr(value)
+                raw = np.frombuffer(text.encode("utf-8", "replace")[:65536], dtype=np.uint8)
+                self._capture(number, raw, int(DType.STRING))
+
+    def importances(self) -> None:
+        """Share of each feature that some tree splits by, for each type that is due."""
+        used = self.importance.used()
+        if not len(used):
+            return
+        due, scalar = self._session.due_tensor, self._session.scalar
+        all_shares = self.importance.shares(used)
+        for kind, _ in self._importance_probes():
+            numbers, shares = self._importances[kind], all_shares[kind]
+            if len(numbers) <= int(used[-1]):
+                numbers += [-1] * (int(used[-1]) + 1 - len(numbers))
+            for index, share in zip(used.tolist(), shares.tolist(), strict=True):
+                number = numbers[index]
+                if number < 0:
+                    number = self.number(f"feature_importance/{kind}/{self.feature(index)}")
+                    numbers[index] = number
+                if due(number):
+                    scalar(number, share)
+
+    def trees(self, rounds: Rounds, index: int, first: int) -> None:
+        """Columns of one of the rounds; `first`: number of its first tree in the model."""
+        begin = rounds.ends[index - 1] if index else 0
+        end = rounds.ends[index]
+        before = sum(rounds.trees[:index])
+        for name, number in self._columns:
+            if self._session.due_tensor(number):
+                column = rounds.columns[name][begin:end]
+                if name == "Tree":
+                    column = column + (first - before)
+                elif column.dtype == np.int64:
+                    column = column.astype(np.int32)
+                self._capture(number, column)
+        rows = [row for row in rounds.categories if begin <= row < end]
+        if rows and self.due("trees/Category"):
+            sets = [(row - begin, value) for row in rows for value in rounds.categories[row].tolist()]
+            self._capture(self.number("trees/Category"), np.array(sets, dtype=np.int32))
+
+    def array(self, name: str, value: Any, role: int = _OTHER) -> None:
+        """An array, where it is due."""
+        number = self.number(name, role)
+        if self._session.due_tensor(number):
+            self._capture(number, np.asarray(value))
+
+    def shap(self, values: NDArray[Any], want_average: bool, want_full: bool) -> None:
+        """Contributions of each feature to each prediction; the last axis is the features and the bias."""
+        count = values.shape[-1] - 1
+        names = [self.feature(index) for index in range(count)] + ["bias"]
+        if want_average:
+            means = values.mean(axis=tuple(range(values.ndim - 1)), dtype=np.float64)
+            for name, mean in zip(names, means.tolist(), strict=True):
+                number = self.number(f"average_shap/{name}")
+                if self._session.due_tensor(number):
+                    self._session.scalar(number, mean)
+        if want_full:
+            for index, name in enumerate(names):
+                if self.due(f"full_shap/{name}"):
+                    self._capture(self.number(f"full_shap/{name}"), values[..., index])
+
+    def missing(self, name: str, role: int, reason: GapReason, forms: int) -> None:
+        """Says that something due was not recorded."""
+        self._session.gap(self.number(name, role), int(reason), forms, 1)
+
+    def _capture(self, number: int, value: NDArray[Any], dtype: int | None = None) -> None:
+        array = np.ascontiguousarray(value)
+        code = _DTYPES.get(array.dtype) if dtype is None else dtype
+        if code is None:
+            self._session.gap(number, int(GapReason.UNSUPPORTED), int(codes.Form.RAW), 1)
+            return
+        key = (code, array.shape)
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._session.define_layout(code, list(array.shape))
+            if len(self._layouts) < 4096:
+                self._layouts[key] = layout
+        if layout >= 0:
+            self._session.capture_one(number, layout, int(array.__array_interface__["data"][0]))

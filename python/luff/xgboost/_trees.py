@@ -1,0 +1,146 @@
+"""Trees of a booster as columns. Only the rounds that are asked for are read, whatever the model holds beside them.
+
+A slice of the booster is written as binary JSON and its arrays are taken as they are: no text is made or parsed, and
+all trees of the rounds are numbered, walked and cut in one go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luff.xgboost._ubjson import parse
+
+__all__ = ["COLUMNS", "Rounds", "read_rounds"]
+
+#: Columns of a round, as they are recorded: ``trees/NAME``.
+COLUMNS = ("Tree", "Node", "Feature", "Split", "Yes", "No", "Missing", "Gain", "Cover", "Depth")
+
+
+@dataclass
+class Rounds:
+    """Trees of some boosting rounds: one row for each node, sorted by tree and node.
+
+    Attributes
+    ----------
+    columns
+        Tree (number among these trees), Node, Feature (index; -1: a leaf), Split (NaN for leaves and categories),
+        Yes, No, Missing (nodes of the same tree; -1: none), Gain (of a leaf its value), Cover, Depth.
+    ends
+        For each round the row after its last one.
+    trees
+        For each round the number of its trees.
+    categories
+        Row of a split by categories: what goes to its "Yes".
+    """
+
+    columns: dict[str, NDArray[Any]]
+    ends: list[int]
+    trees: list[int]
+    categories: dict[int, NDArray[Any]] = field(default_factory=dict)
+
+
+def read_rounds(booster: Any, begin: int, end: int) -> Rounds:
+    """Reads rounds `begin` to `end` (exclusive) of a booster of trees.
+
+    Raises
+    ------
+    ValueError
+        For a model whose trees have another form: vectors in the leaves.
+    """
+    part = booster[begin:end]
+    model = parse(part.save_raw(raw_format="ubj"))
+    learner = model["learner"]["gradient_booster"]
+    held = learner.get("gbtree", learner)["model"]  # dart holds a booster of trees
+    trees = held["trees"]
+    per_round = np.diff(np.asarray(held.get("iteration_indptr", ()), dtype=np.int64))
+    if len(per_round) != end - begin or int(per_round.sum()) != len(trees):
+        if len(trees) % (end - begin):
+            raise ValueError(f"{len(trees)} trees in {end - begin} rounds")
+        per_round = np.full(end - begin, len(trees) // (end - begin))
+    return _as_columns(trees, [int(n) for n in per_round])
+
+
+def _joined(trees: list[Any], key: str, dtype: Any) -> NDArray[Any]:
+    parts = [np.asarray(tree[key]) for tree in trees]
+    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
+
+
+def _as_columns(trees: list[Any], per_round: list[int]) -> Rounds:
+    sizes = np.array([len(tree["left_children"]) for tree in trees], dtype=np.int64)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    left = _joined(trees, "left_children", np.int64)
+    right = _joined(trees, "right_children", np.int64)
+    count = len(left)
+    cover = _joined(trees, "sum_hessian", np.float32)
+    gain = _joined(trees, "loss_changes", np.float32)
+    split = _joined(trees, "split_conditions", np.float32)
+    if not len(cover) == len(gain) == len(split) == count:
+        raise ValueError("trees with vectors in their leaves")
+    tree_of = np.repeat(np.arange(len(trees)), sizes)
+    first = np.repeat(starts[:-1], sizes)
+    node = np.arange(count) - first
+    inner = left >= 0
+    depth = _depths(left + first, right + first, inner, starts[:-1])
+
+    leaf = ~inner
+    feature = _joined(trees, "split_indices", np.int64)
+    default_left = _joined(trees, "default_left", np.int64) != 0
+    yes, no = np.where(inner, left, -1), np.where(inner, right, -1)
+    missing = np.where(inner, np.where(default_left, left, right), -1)
+    by_category = inner & (_joined(trees, "split_type", np.int64) != 0)
+    value = split.copy()
+    split = np.where(inner & ~by_category, split, np.float32(np.nan))
+    if by_category.any():  # what is in the set goes to the right
+        yes, no = np.where(by_category, right, yes), np.where(by_category, left, no)
+    kept = np.flatnonzero(depth >= 0)  # nodes that pruning has cut off are still in the arrays
+    columns = {
+        "Tree": tree_of[kept],
+        "Node": node[kept],
+        "Feature": np.where(leaf, -1, feature)[kept],
+        "Split": split[kept],
+        "Yes": yes[kept],
+        "No": no[kept],
+        "Missing": missing[kept],
+        "Gain": np.where(leaf, value, gain)[kept],
+        "Cover": cover[kept],
+        "Depth": depth[kept],
+    }
+    last_trees = np.cumsum(per_round)
+    ends = [int(row) for row in np.searchsorted(kept, starts[last_trees])]
+    rounds = Rounds(columns, ends, per_round)
+    if by_category.any():
+        rounds.categories = _categories(trees, starts, kept)
+    return rounds
+
+
+def _depths(
+    left: NDArray[Any], right: NDArray[Any], inner: NDArray[Any], roots: NDArray[Any]
+) -> NDArray[Any]:
+    """Levels below the root; -1 for what no root leads to."""
+    depth = np.full(len(left), -1, dtype=np.int64)
+    level, at = 0, roots
+    while len(at):
+        depth[at] = level
+        at = at[inner[at]]
+        at = np.concatenate((left[at], right[at]))
+        if len(at) and (at.max() >= len(depth) or level > len(depth)):
+            raise ValueError("a tree whose nodes lead nowhere")
+        level += 1
+    return depth
+
+
+def _categories(trees: list[Any], starts: NDArray[Any], kept: NDArray[Any]) -> dict[int, NDArray[Any]]:
+    found: dict[int, NDArray[Any]] = {}
+    for number, tree in enumerate(trees):
+        values = np.asarray(tree["categories"])
+        for node, begin, size in zip(
+            tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True
+        ):
+            row = int(np.searchsorted(kept, starts[number] + node))
+            if row < len(kept) and kept[row] == starts[number] + node:
+                found[row] = values[int(begin) : int(begin) + int(size)]
+    return found
