@@ -49,7 +49,8 @@ class Accumulated:
         self._count += 1
         if self._count > _PASSES or not self._due():
             return
-        self._factors.append(self._factor(step, roots, last_scaled, saved_ok))
+        factor = None if self.weighted else self._factor(step, roots, last_scaled, saved_ok)
+        self._factors.append(factor)
         if self._count > 1:
             if self._watched is None:
                 self._watched = _first_matrix(models())

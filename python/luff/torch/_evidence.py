@@ -91,7 +91,7 @@ class Evidence:
         """An optimizer is about to use its gradients."""
         self.accumulated.update_begins(record.number)
         update = self._machine.clock.update_of(record.number)
-        self._rounding.update_begins(record.number, update, optimizer)
+        self._rounding.update_begins(record.number, update, optimizer, self._machine.names)
         if self._kept is None or not self._kept.marked:
             return
         count = self._kept.update_begins(record)
@@ -101,7 +101,6 @@ class Evidence:
     def update_ended(self, record: OptimizerRecord, optimizer: Any, in_backward: bool) -> None:
         """An optimizer has used its gradients."""
         self.accumulated.update_ended()
-        self._rounding.update_ended(record.number, optimizer, self._machine.names)
         if in_backward:
             self._reach.spoiled = True
         elif self._kept is not None:

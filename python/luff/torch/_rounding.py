@@ -1,4 +1,4 @@
-"""What rounding leaves of an update: a few weights before and after it, bit by bit.
+"""What rounding leaves of an update: a few weights before it and before the next, bit by bit.
 
 Looked at in the first updates of an optimizer and then ever more rarely; no torch operation takes part.
 """
@@ -30,14 +30,17 @@ class Rounding:
     """Works under the hook's lock and guard."""
 
     def __init__(self) -> None:
-        self._before: dict[int, list[tuple[Any, Bits, Bits]]] = {}  # by number of the optimizer
+        # By number of the optimizer: its learning rate, and (parameter, weights before the update, moved by it).
+        self._before: dict[int, tuple[float, list[tuple[Any, Bits, Bits]]]] = {}
         self._told: list[dict[str, Any]] = []
 
     def __bool__(self) -> bool:
         return bool(self._told)
 
-    def update_begins(self, number: int, update: int, optimizer: Any) -> None:
-        """An optimizer is about to make an update (the first is 0)."""
+    def update_begins(self, number: int, update: int, optimizer: Any, names: Names) -> None:
+        """An optimizer is about to make an update (the first is 0). What the one before has left is compared now."""
+        if self._before:
+            self._compare(number, names)
         if update < 1 or update & (update - 1) or len(self._before) >= _PENDING:
             return
         found = []
@@ -47,29 +50,29 @@ class Rounding:
                 continue
             weights, slopes = _bits_of(parameter), _bits_of(gradient)
             if weights is not None and slopes is not None and gradient.stride() == parameter.stride():
-                found.append((parameter, weights.copy(), slopes.copy()))
+                # Zero has no bit but the sign's.
+                moving = np.left_shift(slopes, 1) != 0
+                found.append((parameter, weights.copy(), moving))
         if found:
-            self._before[number] = found
+            rate = max((float(g["lr"]) for g in optimizer.param_groups if "lr" in g), default=-1.0)
+            self._before[number] = (rate, found)
 
-    def update_ended(self, number: int, optimizer: Any, names: Names) -> None:
-        """It has been made."""
-        found = self._before.pop(number, None)
+    def _compare(self, number: int, names: Names) -> None:
+        rate, found = self._before.pop(number, (0.0, []))
         if not found or len(self._told) >= _PENDING:
             return
         parameters = []
-        for parameter, before, slopes in found:
+        for parameter, before, moving in found:
             after = _bits_of(parameter)
             if after is not None and after.shape == before.shape:
                 parameters.append(
-                    _compared(names.parameter(parameter) or "", parameter, before, after, slopes)
+                    _compared(names.parameter(parameter) or "", parameter, before, after, moving)
                 )
-        rate = max((float(group["lr"]) for group in optimizer.param_groups if "lr" in group), default=-1.0)
         self._told.append({"kind": "rounding", "optimizer": number, "lr": rate, "parameters": parameters})
 
     def tell(self, session: Session) -> None:
         """The step ends."""
         told, self._told = self._told, []
-        self._before.clear()
         for record in told:
             session.event_json(json.dumps(record))
 
@@ -96,42 +99,22 @@ def _bits_of(tensor: Any) -> Bits | None:
     return bits[:: step | 1][:_ELEMENTS]  # an odd step: not always the same column
 
 
-def _compared(name: str, parameter: Any, before: Bits, after: Bits, slopes: Bits) -> dict[str, Any]:
-    wide = parameter.dtype is torch.float32
-    moving = (slopes << 1).astype(slopes.dtype) != 0  # zero has no bit but the sign's
-    moving &= _is_finite(slopes, parameter.dtype)
-    changed = moving & (before != after)
+def _compared(name: str, parameter: Any, before: Bits, after: Bits, moving: NDArray[Any]) -> dict[str, Any]:
     record = {
         "name": name,
         "dtype": str(parameter.dtype).removeprefix("torch."),
         "looked": int(before.size),
         "moving": int(np.count_nonzero(moving)),
-        "changed": int(np.count_nonzero(changed)),
+        "changed": int(np.count_nonzero(moving & (before != after))),
     }
-    if wide:
-        record["bfloat16"] = bool(not (after & 0xFFFF).any() and not (before & 0xFFFF).any())
+    if parameter.dtype is torch.float32:  # rounded by the script
+        record["bfloat16"] = not ((before | after) & 0xFFFF).any()
         record["float16"] = _are_half(after) and _are_half(before)
-        record["gradient_float16"] = _are_half(slopes)
-    values = _values(slopes[moving], parameter.dtype)
-    record["below_normal"] = int(np.count_nonzero(np.abs(values) < 2.0**-14))
     return record
 
 
-def _values(bits: Bits, dtype: Any) -> NDArray[Any]:
-    if dtype is torch.float16:
-        return bits.view(np.float16).astype(np.float32)
-    if dtype is torch.bfloat16:
-        return (bits.astype(np.uint32) << 16).view(np.float32)
-    return bits.view(np.float32)
-
-
-def _is_finite(bits: Bits, dtype: Any) -> NDArray[Any]:
-    finite: NDArray[Any] = np.isfinite(_values(np.ascontiguousarray(bits), dtype))
-    return finite
-
-
 def _are_half(bits: Bits) -> bool:
-    """All numbers are of float16 too, and not all of them few bits."""
+    """All numbers are of float16 too."""
     values = np.ascontiguousarray(bits).view(np.float32)
     with np.errstate(all="ignore"):
         return bool((values.astype(np.float16).astype(np.float32) == values).all())
