@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct RunOptions {
-  std::string run, rules_text, set_text, on_finding, findings, config;
+  std::string run, rules_text, set_text, on_finding, findings, config, compat;
   bool resume = false;
   std::vector<std::string> command;
 };
@@ -164,6 +164,11 @@ Result<std::vector<std::string>> FindNotifier(const std::string& bootstrap) {
 }
 
 Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
+  if (!wanted.compat.empty()) {
+    if (wanted.compat != "smdebug")
+      return InvalidArgument(fmt::format("--compat is '{}'; there is smdebug", wanted.compat));
+    setenv("LUFF_COMPAT", "smdebug", 1);  // read by luff/_bootstrap in the processes that are started
+  }
   FileConfig file;
   if (!wanted.config.empty()) {
     LUFF_ASSIGN_OR_RETURN(file, ReadConfigFile(wanted.config));
@@ -218,6 +223,7 @@ void AddRun(CLI::App& app) {
                    "warn (default), or stop: a finding of severity stop ends the job");
   verb->add_option("--findings", wanted.findings, "Also write findings to this file, as JSON lines");
   verb->add_option("--config", wanted.config, "Configuration file (TOML)");
+  verb->add_option("--compat", wanted.compat, "smdebug: `import smdebug` finds Luff's package of its API");
   verb->add_option("COMMAND", wanted.command, "After --: the command and its arguments")->required();
   verb->positionals_at_end();
   verb->footer(

@@ -70,6 +70,22 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+class _CompatFinder(importlib.abc.MetaPathFinder):
+    """Gives the name smdebug to luff.compat.smdebug when it is imported first."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name.partition(".")[0] != "smdebug":
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        try:
+            from luff.compat.smdebug import install
+        except ImportError as error:
+            sys.stderr.write(f"luff: this Python cannot import luff.compat.smdebug ({error})\n")
+            return None
+        install()
+        return importlib.util.find_spec(name)
+
+
 def _run_hidden() -> None:
     """Runs the sitecustomize that would have been imported without us."""
     places = [place for place in sys.path if os.path.abspath(place or os.getcwd()) != _HERE]
@@ -93,6 +109,9 @@ if os.environ.get("LUFF_SESSION"):
             _attach(_name)
     if _waiting:
         sys.meta_path.insert(0, _Finder())
+
+if os.environ.get("LUFF_COMPAT") == "smdebug":
+    sys.meta_path.insert(0, _CompatFinder())
 
 import importlib.util  # noqa: E402
 

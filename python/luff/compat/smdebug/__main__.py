@@ -6,12 +6,21 @@ import os
 import runpy
 import sys
 
+import luff
 from luff.compat.smdebug import install
 
 _USAGE = (
     "usage: python -m luff.compat.smdebug SCRIPT [ARGUMENT ...]\n"
     "       python -m luff.compat.smdebug -m MODULE [ARGUMENT ...]"
 )
+
+
+def _tell_children() -> None:
+    """Processes that the script starts find the name as well: see luff/_bootstrap."""
+    os.environ["LUFF_COMPAT"] = "smdebug"
+    folder = os.path.join(os.path.dirname(os.path.abspath(luff.__file__)), "_bootstrap")
+    others = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place and place != folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *others])
 
 
 def main() -> int:
@@ -21,6 +30,7 @@ def main() -> int:
         sys.stderr.write(_USAGE + "\n")
         return 0 if arguments else 2
     install()
+    _tell_children()
     if arguments[0] == "-m":
         if len(arguments) < 2:
             sys.stderr.write(_USAGE + "\n")

@@ -124,6 +124,8 @@ class BaseHook:
         self.mode = ModeKeys.GLOBAL
         self.step = init_step
         self.mode_steps: dict[ModeKeys, int] = {ModeKeys.GLOBAL: init_step}
+        self._at: dict[str, Any] = {"mode": ModeKeys.GLOBAL, "mode_step": 0}  # of the step that is open
+        self._last_file = -1
         self.last_saved_step: int | None = None
         self.writer: FileWriter | None = None
         self.prepared_collections = False
@@ -276,6 +278,10 @@ class BaseHook:
         self.mode_steps[self.mode] = self.mode_steps.get(self.mode, self.init_step) + 1
         if self.mode is not ModeKeys.GLOBAL:
             self.mode_steps[ModeKeys.GLOBAL] = self.step
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._at = {"mode": self.mode, "mode_step": max(self.mode_steps[self.mode], 0)}
         self._collections_to_save_for_step = None
 
     def _due(self) -> set[Collection]:
@@ -354,10 +360,11 @@ class BaseHook:
     def _initialize_writers(self) -> None:
         if self.writer is None and self._writes():
             self.writer = FileWriter(self.out_dir, max(self.step, 0), self.worker)
+            self._last_file = self.writer.step
 
-    def _close_writers(self) -> None:
+    def _close_writers(self, last: bool = False) -> None:
         """End the files of the step."""
-        self._flush_scalars()
+        self._flush_scalars(last)
         writer, self.writer = self.writer, None
         try:
             if writer is not None:
@@ -399,7 +406,7 @@ class BaseHook:
         atexit.unregister(self._cleanup)
         if self.prepared_collections:
             self.export_collections()
-        self._close_writers()
+        self._close_writers(last=True)
         try:
             if self._writes() and not is_sagemaker_job() and os.path.isdir(self.out_dir):
                 training_has_ended(self.out_dir)
@@ -436,17 +443,13 @@ class BaseHook:
         except SMDebugTypeError as error:
             self.logger.warning("a value is left out: %s", error)
 
-    def _at(self) -> dict[str, Any]:
-        number = self.mode_steps.get(self.mode, self.init_step)
-        return {"mode": self.mode, "mode_step": max(number, 0)}
-
     def _write_shape(self, name: str, array: np.ndarray[Any, Any]) -> None:
         if self.writer is not None:
-            self.writer.write_shape(name, array.shape, **self._at())
+            self.writer.write_shape(name, array.shape, **self._at)
 
     def _write_raw(self, name: str, array: np.ndarray[Any, Any], timestamp: float | None = None) -> None:
         if self.writer is not None:
-            self.writer.write_tensor(tdata=array, tname=name, timestamp=timestamp, **self._at())
+            self.writer.write_tensor(tdata=array, tname=name, timestamp=timestamp, **self._at)
 
     def _write_reductions(self, name: str, array: np.ndarray[Any, Any], due: list[Collection]) -> None:
         done: set[tuple[str, bool]] = set()
@@ -499,10 +502,15 @@ class BaseHook:
                 (f"scalar/{name}", array, timestamp if timestamp is not None else time.time())
             )
 
-    def _flush_scalars(self) -> None:
-        if not self.scalar_cache:
+    def _flush_scalars(self, last: bool = False) -> None:
+        """Write the numbers that were given since the step began; before the first step they wait for it."""
+        if not self.scalar_cache or (self.step < 0 and not last):
             return
         waiting, self.scalar_cache = self.scalar_cache, []
+        if self.writer is None and self.step == self._last_file:
+            # The file of the step is closed: what is given after it gets a step of its own.
+            self.step += 1
+            self._at = {"mode": self._at["mode"], "mode_step": self._at["mode_step"] + 1}
         self._initialize_writers()
         if self.writer is None:
             return
@@ -510,6 +518,8 @@ class BaseHook:
             for name, array, at in waiting:
                 self._write_raw(name, array, at)
                 if self._board is not None and array.dtype.kind in "biuf":
-                    self._board.scalar(self.mode.name, max(self.step, 0), name, float(array.ravel()[0]), at)
+                    self._board.scalar(
+                        self._at["mode"].name, max(self.step, 0), name, float(array.ravel()[0]), at
+                    )
         except OSError as error:
             self._cannot_write(error)
