@@ -17,23 +17,23 @@ import pytest
 from .conftest import Luff, processes_with
 
 _SCRIPT = str(Path(__file__).parent / "scripts" / "correctable.py")
-_CONFIG = '[[action]]\nkind = "lower_lr"\nrules = ["NonFinite"]\nfactor = 0.5\ndry_run = false\n'
+_CONFIG = '[[action]]\nkind = "{}"\nrules = ["NonFinite"]\ndry_run = false\n{}'
 
 
 class _Job:
     """`luff run` of two ranks that goes on until it is told to end."""
 
-    def __init__(self, luff: Luff, tmp: Path, *arguments: str) -> None:
+    def __init__(self, luff: Luff, tmp: Path, *arguments: str, kind: str = "lower_lr") -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.run, self.log, self.until = tmp / "run", tmp / "rate", tmp / "until"
         config = tmp / "luff.toml"
-        config.write_text(_CONFIG)
+        config.write_text(_CONFIG.format(kind, "factor = 0.5\n" if kind == "lower_lr" else ""))
         self.process = luff.start(
             "run", "--run", str(self.run), "--config", str(config), "--", sys.executable, "-m",
             "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}", _SCRIPT,
-            "--rates", str(self.log), "--until", str(self.until), *arguments,
+            "--rates", str(self.log), "--until", str(self.until), "--corrects", kind, *arguments,
         )  # fmt: skip
 
     def audit(self) -> list[dict[str, Any]]:
@@ -83,6 +83,51 @@ def test_both_ranks_lower_their_rate_after_the_same_step(luff: Luff, tmp_path: P
     assert job.events()[0] == "begun"
     code, _, err = luff("verify", str(job.run))
     assert code == 0, err
+
+
+@pytest.mark.parametrize("kind", ["skip_batch", "rollback"])
+def test_both_ranks_are_corrected_after_the_same_step(luff: Luff, tmp_path: Path, kind: str) -> None:
+    job = _Job(luff, tmp_path, kind=kind)
+    job.wait(lambda: "carried_out" in job.events())
+    code, err = job.end()
+    assert code == 0, err
+    first, second = job.rates()
+    assert first == second
+    [commit] = [record for record in job.control() if record["phase"] == "commit"]
+    [line] = first.splitlines()  # once
+    step, *what = line.split()
+    assert (commit["kind"], commit["train_step"]) == (kind, int(step))
+    finite = [Path(f"{job.log}-{rank}.finite").read_text() for rank in range(2)]
+    if kind == "skip_batch":
+        assert what == ["skip"]
+        assert finite == ["False"] * 2  # a batch left out mends no weights
+    else:
+        assert what == ["rollback", "30"]  # the step of the spoilt batch
+        assert finite == ["True"] * 2
+        assert "has healed" in err
+
+
+@pytest.mark.parametrize("kind", ["skip_batch", "rollback"])
+def test_a_rank_that_has_not_opted_in_makes_every_correction_refused(
+    luff: Luff, tmp_path: Path, kind: str
+) -> None:
+    job = _Job(luff, tmp_path, "--refuses", "0", kind=kind)
+    job.wait(lambda: "refused" in job.events())
+    code, err = job.end()
+    assert code == 0, err
+    assert job.rates() == ["", ""]
+    assert f"worker 0 has not opted in to {kind}" in err
+    assert [r["phase"] for r in job.control() if r["kind"] == kind] == ["propose", "abort"]
+
+
+def test_a_rank_that_nobody_watches_cannot_acknowledge(luff: Luff, tmp_path: Path) -> None:
+    job = _Job(luff, tmp_path, "--unwatched", "1", kind="rollback")
+    job.wait(lambda: "refused" in job.events())
+    code, err = job.end()
+    assert code == 0, err
+    assert job.rates() == ["", ""]
+    assert not [r for r in job.control() if r["phase"] == "commit"]
+    assert [Path(f"{job.log}-{rank}.finite").read_text() for rank in range(2)] == ["False"] * 2
 
 
 def test_one_rank_that_has_not_opted_in_makes_it_refused_for_all(luff: Luff, tmp_path: Path) -> None:
