@@ -492,6 +492,7 @@ class Machine:
         """Names models, parameters and modules, and makes the tables."""
         if self.recorder is None:
             return
+        self.called.fresh = False
         self.recorder.rebuild(self.called.models())
 
     def waits_for_backward(self) -> bool:
