@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -8,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
-#include "rules/evaluations.h"
+#include "rules/curve_rule.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
@@ -112,89 +111,46 @@ struct Limits {
   double rise = 0.35, of_start = 0.1, fall = 0.5;
 };
 
-class Luff final : public Rule {
+class Luff final : public CurveRule {
  public:
-  explicit Luff(const Limits& limits) : limits_(limits) {}
-
-  void OnStep(const StepView& view, Sink& sink) override {
-    if (evaluations_.OnStep(view.trial, view.rows)) Judge(view.trial, sink);
-  }
-  void OnEnd(const query::Trial& trial, Sink& sink) override {
-    if (evaluations_.OnEnd()) Judge(trial, sink);
-  }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    evaluations_.Save(&json["evaluations"]);
-    json["open"] = open_;
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      evaluations_.Load(json.at("evaluations"));
-      open_ = json.at("open").get<std::set<std::string>>();
-    });
-  }
+  explicit Luff(const Limits& limits) : CurveRule(kName, kPage, "rising"), limits_(limits) {}
 
  private:
-  void Judge(const query::Trial& trial, Sink& sink) {
-    if (evaluations_.takes_turns()) return;
-    for (const auto& [name, curve] : evaluations_.curves()) {
-      if (!evaluations_.IsNew(curve) || curve.unfit()) continue;
-      const EvaluationPoint& now = curve.recent().back();
-      if (!Overfits(curve)) {
-        if (open_.erase(name) > 0) sink.Heal("rising", name, now.at.mode_step);
-        continue;
-      }
-      open_.insert(name);
-      Finding finding = FindingAt(kName, kPage, "rising", trial, format::kNoId, 0, now.at.Info());
-      finding.tensor = name;
-      finding.since_step = curve.best().at.mode_step;
-      finding.what = fmt::format("the validation loss has risen to {:.3g} times its best", Ratio(curve));
-      finding.why = fmt::format(
-          "it was {:.4g} after step {} and is {:.4g} now, while the training loss went on falling from "
-          "{:.4g} "
-          "to {:.4g}: the model learns its training samples by heart",
-          curve.best().validation, curve.best().at.mode_step, now.validation, curve.best().training,
-          now.training);
-      finding.remedy = fmt::format(
-          "keep the model of step {} or stop there; more data, augmentation, weight decay, dropout or a "
-          "smaller model help",
-          curve.best().at.mode_step);
-      finding.causes = {"too little data for the size of the model", "no regularisation",
-                        "training for too long", "validation data unlike the training data"};
-      finding.evidence = {{"best_validation", curve.best().validation},
-                          {"validation", now.validation},
-                          {"training_then", curve.best().training},
-                          {"training", now.training}};
-      finding.series = curve.Picture();
-      finding.threshold = fmt::format(
-          "{:g} % above the best in {} evaluations in a row, by {:g} % of the first training loss at least, "
-          "the training loss at {:g} % of what it was then or less (Luff)",
-          100 * limits_.rise, limits_.evaluations, 100 * limits_.of_start, 100 * limits_.fall);
-      sink.Report(std::move(finding));
-    }
-  }
-  [[nodiscard]] static double Ratio(const ValidationCurve& curve) {
-    return curve.recent().back().validation / std::max(curve.best().validation, 1e-300);
-  }
-  [[nodiscard]] bool Overfits(const ValidationCurve& curve) const {
+  [[nodiscard]] bool Holds(const ValidationCurve& curve) const override {
     const auto needed = std::min<std::int64_t>(limits_.evaluations, ValidationCurve::kRecent);
-    if (curve.since_best() < needed || static_cast<std::int64_t>(curve.recent().size()) < needed)
-      return false;
+    if (curve.since_best() < needed) return false;
     const EvaluationPoint& now = curve.recent().back();
-    if (!(now.training <= limits_.fall * curve.best().training) ||
-        !(now.training <= limits_.fall * now.validation))
-      return false;
-    return std::all_of(
-        curve.recent().end() - needed, curve.recent().end(), [&](const EvaluationPoint& point) {
-          return point.validation >= (1 + limits_.rise) * curve.best().validation &&
-                 point.validation - curve.best().validation >= limits_.of_start * curve.start();
-        });
+    return now.training <= limits_.fall * curve.best().training &&
+           now.training <= limits_.fall * now.validation &&
+           StandsAboveBest(curve, needed, limits_.rise, limits_.of_start);
+  }
+  void Describe(const ValidationCurve& curve, Finding* finding) const override {
+    const EvaluationPoint& now = curve.recent().back();
+    finding->what = fmt::format("the validation loss has risen to {:.3g} times its best",
+                                now.validation / std::max(curve.best().validation, 1e-300));
+    finding->why = fmt::format(
+        "it was {:.4g} after step {} and is {:.4g} now, while the training loss went on falling from "
+        "{:.4g} "
+        "to {:.4g}: the model learns its training samples by heart",
+        curve.best().validation, curve.best().at.mode_step, now.validation, curve.best().training,
+        now.training);
+    finding->remedy = fmt::format(
+        "keep the model of step {} or stop there; more data, augmentation, weight decay, dropout or a "
+        "smaller model help",
+        curve.best().at.mode_step);
+    finding->causes = {"too little data for the size of the model", "no regularisation",
+                       "training for too long", "validation data unlike the training data"};
+    finding->evidence = {{"best_validation", curve.best().validation},
+                         {"validation", now.validation},
+                         {"training_then", curve.best().training},
+                         {"training", now.training}};
+    finding->threshold = fmt::format(
+        "{:g} % above the best in {} evaluations in a row, by {:g} % of the first training loss at least, "
+        "the training loss at {:g} % of what it was then or less (Luff)",
+        100 * limits_.rise, limits_.evaluations, 100 * limits_.of_start, 100 * limits_.fall);
   }
 
   const Limits limits_;
-  Evaluations evaluations_;
-  std::set<std::string> open_;
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -7,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
-#include "rules/evaluations.h"
+#include "rules/curve_rule.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
@@ -92,84 +91,43 @@ struct Limits {
   double rise = 0.15, of_start = 0.05;
 };
 
-class Luff final : public Rule {
+class Luff final : public CurveRule {
  public:
-  explicit Luff(const Limits& limits) : limits_(limits) {}
-
-  void OnStep(const StepView& view, Sink& sink) override {
-    if (evaluations_.OnStep(view.trial, view.rows)) Judge(view.trial, sink);
-  }
-  void OnEnd(const query::Trial& trial, Sink& sink) override {
-    if (evaluations_.OnEnd()) Judge(trial, sink);
-  }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    evaluations_.Save(&json["evaluations"]);
-    json["open"] = open_;
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      evaluations_.Load(json.at("evaluations"));
-      open_ = json.at("open").get<std::set<std::string>>();
-    });
-  }
+  explicit Luff(const Limits& limits) : CurveRule(kName, kPage, "past_best"), limits_(limits) {}
 
  private:
-  void Judge(const query::Trial& trial, Sink& sink) {
-    if (evaluations_.takes_turns()) return;
-    for (const auto& [name, curve] : evaluations_.curves()) {
-      if (!evaluations_.IsNew(curve) || curve.unfit()) continue;
-      const EvaluationPoint& now = curve.recent().back();
-      if (!TooLong(curve)) {
-        if (open_.erase(name) > 0) sink.Heal("past_best", name, now.at.mode_step);
-        continue;
-      }
-      open_.insert(name);
-      Finding finding = FindingAt(kName, kPage, "past_best", trial, format::kNoId, 0, now.at.Info());
-      finding.tensor = name;
-      finding.since_step = curve.best().at.mode_step;
-      finding.what =
-          fmt::format("{} evaluations have passed since the best one, all of them worse", curve.since_best());
-      finding.why = fmt::format(
-          "the validation loss was {:.4g} after step {} and is {:.4g} now; the training loss went from "
-          "{:.4g} "
-          "to {:.4g}",
-          curve.best().validation, curve.best().at.mode_step, now.validation, curve.best().training,
-          now.training);
-      finding.remedy = fmt::format("keep the model of step {}; stop, or lower the learning rate",
-                                   curve.best().at.mode_step);
-      finding.causes = {"training for too long", "too little data or regularisation",
-                        "a learning rate that is too high for what is left to learn"};
-      finding.evidence = {{"best_validation", curve.best().validation},
-                          {"validation", now.validation},
-                          {"evaluations_since", static_cast<double>(curve.since_best())}};
-      finding.series = curve.Picture();
-      finding.threshold = fmt::format(
-          "{} evaluations since the best; the last {} of them {:g} % above it, by {:g} % of the first "
-          "training "
-          "loss at least (Luff)",
-          limits_.evaluations, Window(), 100 * limits_.rise, 100 * limits_.of_start);
-      sink.Report(std::move(finding));
-    }
-  }
   [[nodiscard]] std::int64_t Window() const {
     return std::clamp<std::int64_t>(limits_.evaluations / 2, 1, ValidationCurve::kRecent);
   }
-  [[nodiscard]] bool TooLong(const ValidationCurve& curve) const {
-    const std::int64_t window = Window();
-    if (curve.since_best() < limits_.evaluations || static_cast<std::int64_t>(curve.recent().size()) < window)
-      return false;
-    return std::all_of(
-        curve.recent().end() - window, curve.recent().end(), [&](const EvaluationPoint& point) {
-          return point.validation >= (1 + limits_.rise) * curve.best().validation &&
-                 point.validation - curve.best().validation >= limits_.of_start * curve.start();
-        });
+  [[nodiscard]] bool Holds(const ValidationCurve& curve) const override {
+    return curve.since_best() >= limits_.evaluations &&
+           StandsAboveBest(curve, Window(), limits_.rise, limits_.of_start);
+  }
+  void Describe(const ValidationCurve& curve, Finding* finding) const override {
+    const EvaluationPoint& now = curve.recent().back();
+    finding->what =
+        fmt::format("{} evaluations have passed since the best one, all of them worse", curve.since_best());
+    finding->why = fmt::format(
+        "the validation loss was {:.4g} after step {} and is {:.4g} now; the training loss went from "
+        "{:.4g} "
+        "to {:.4g}",
+        curve.best().validation, curve.best().at.mode_step, now.validation, curve.best().training,
+        now.training);
+    finding->remedy =
+        fmt::format("keep the model of step {}; stop, or lower the learning rate", curve.best().at.mode_step);
+    finding->causes = {"training for too long", "too little data or regularisation",
+                       "a learning rate that is too high for what is left to learn"};
+    finding->evidence = {{"best_validation", curve.best().validation},
+                         {"validation", now.validation},
+                         {"evaluations_since", static_cast<double>(curve.since_best())}};
+    finding->threshold = fmt::format(
+        "{} evaluations since the best; the last {} of them {:g} % above it, by {:g} % of the first "
+        "training "
+        "loss at least (Luff)",
+        limits_.evaluations, Window(), 100 * limits_.rise, 100 * limits_.of_start);
   }
 
   const Limits limits_;
-  Evaluations evaluations_;
-  std::set<std::string> open_;
 };
 
 }  // namespace

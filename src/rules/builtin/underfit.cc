@@ -1,22 +1,18 @@
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "rules/builtin/builtin.h"
-#include "rules/evaluations.h"
-#include "rules/json_state.h"
+#include "rules/curve_rule.h"
 #include "rules/select.h"
 
 /// Underfit: docs/rules/underfit.md.
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "Underfit";
 constexpr const char* kPage = "docs/rules/underfit.md";
 
@@ -26,67 +22,14 @@ struct Limits {
 };
 
 // The training loss has stopped falling close to where it began, and the validation loss stands beside it.
-class Underfit final : public Rule {
+class Underfit final : public CurveRule {
  public:
-  explicit Underfit(const Limits& limits) : limits_(limits) {}
-
-  void OnStep(const StepView& view, Sink& sink) override {
-    if (evaluations_.OnStep(view.trial, view.rows)) Judge(view.trial, sink);
-  }
-  void OnEnd(const query::Trial& trial, Sink& sink) override {
-    if (evaluations_.OnEnd()) Judge(trial, sink);
-  }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    evaluations_.Save(&json["evaluations"]);
-    json["open"] = open_;
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      evaluations_.Load(json.at("evaluations"));
-      open_ = json.at("open").get<std::set<std::string>>();
-    });
-  }
+  explicit Underfit(const Limits& limits) : CurveRule(kName, kPage, "stuck"), limits_(limits) {}
 
  private:
-  void Judge(const query::Trial& trial, Sink& sink) {
-    if (evaluations_.takes_turns()) return;
-    for (const auto& [name, curve] : evaluations_.curves()) {
-      if (!evaluations_.IsNew(curve) || curve.unfit()) continue;
-      const EvaluationPoint& now = curve.recent().back();
-      if (!Underfits(curve)) {
-        if (open_.erase(name) > 0) sink.Heal("stuck", name, now.at.mode_step);
-        continue;
-      }
-      open_.insert(name);
-      Finding finding = FindingAt(kName, kPage, "stuck", trial, format::kNoId, 0, now.at.Info());
-      finding.tensor = name;
-      finding.since_step = curve.recent().front().at.mode_step;
-      finding.what = fmt::format("the training loss has come to rest at {:.3g} % of its first level",
-                                 100 * now.training / curve.start());
-      finding.why = fmt::format(
-          "training {:.4g}, validation {:.4g}, at the start {:.4g}: the model does not even fit the samples "
-          "it "
-          "is trained with",
-          now.training, now.validation, curve.start());
-      finding.remedy = "a larger model, less regularisation, another learning rate, or better features";
-      finding.causes = {"a model that is too small", "regularisation that is too strong",
-                        "a learning rate that is too low", "inputs that do not tell the target"};
-      finding.evidence = {
-          {"training", now.training}, {"validation", now.validation}, {"start", curve.start()}};
-      finding.series = curve.Picture();
-      finding.threshold = fmt::format(
-          "{:g} % of the first loss or more, less than {:g} % better in {} evaluations, validation within "
-          "{:g} % "
-          "(Luff)",
-          100 * limits_.share, 100 * limits_.delta, limits_.evaluations, 100 * limits_.gap);
-      sink.Report(std::move(finding));
-    }
-  }
-  [[nodiscard]] bool Underfits(const ValidationCurve& curve) const {
+  [[nodiscard]] bool Holds(const ValidationCurve& curve) const override {
     const auto needed = std::min<std::int64_t>(limits_.evaluations, ValidationCurve::kRecent);
-    if (evaluations_.train_steps() < limits_.steps || curve.count() <= limits_.evaluations ||
+    if (evaluations().train_steps() < limits_.steps || curve.count() <= limits_.evaluations ||
         static_cast<std::int64_t>(curve.recent().size()) < needed || !(curve.start() > 0))
       return false;
     const EvaluationPoint& now = curve.recent().back();
@@ -96,10 +39,29 @@ class Underfit final : public Rule {
            now.validation >= (1 - limits_.delta) * then.validation &&
            std::abs(now.validation - now.training) <= limits_.gap * now.training;
   }
+  void Describe(const ValidationCurve& curve, Finding* finding) const override {
+    const EvaluationPoint& now = curve.recent().back();
+    finding->since_step = curve.recent().front().at.mode_step;
+    finding->what = fmt::format("the training loss has come to rest at {:.3g} % of its first level",
+                                100 * now.training / curve.start());
+    finding->why = fmt::format(
+        "training {:.4g}, validation {:.4g}, at the start {:.4g}: the model does not even fit the samples "
+        "it "
+        "is trained with",
+        now.training, now.validation, curve.start());
+    finding->remedy = "a larger model, less regularisation, another learning rate, or better features";
+    finding->causes = {"a model that is too small", "regularisation that is too strong",
+                       "a learning rate that is too low", "inputs that do not tell the target"};
+    finding->evidence = {
+        {"training", now.training}, {"validation", now.validation}, {"start", curve.start()}};
+    finding->threshold = fmt::format(
+        "{:g} % of the first loss or more, less than {:g} % better in {} evaluations, validation within "
+        "{:g} % "
+        "(Luff)",
+        100 * limits_.share, 100 * limits_.delta, limits_.evaluations, 100 * limits_.gap);
+  }
 
   const Limits limits_;
-  Evaluations evaluations_;
-  std::set<std::string> open_;
 };
 
 }  // namespace

@@ -1,0 +1,45 @@
+#pragma once
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "luff/rules/rule.h"
+#include "rules/evaluations.h"
+
+namespace luff::rules {
+
+/// The newest `window` points of a curve lie above its best by `rise` of it and by `of_start` of the first
+/// training losses.
+[[nodiscard]] bool StandsAboveBest(const ValidationCurve& curve, std::int64_t window, double rise,
+                                   double of_start);
+
+/// **Thread-compatible.** A rule that judges the curve of each loss after an evaluation: it holds of a curve,
+/// or it does not.
+class CurveRule : public Rule {
+ public:
+  /// All three outlive the rule.
+  CurveRule(const char* name, const char* page, const char* cause) noexcept
+      : name_(name),
+        page_(page),
+        cause_(cause) {}
+
+  void OnStep(const StepView& view, Sink& sink) final;
+  void OnEnd(const query::Trial& trial, Sink& sink) final;
+  [[nodiscard]] std::string SaveState() const final;
+  [[nodiscard]] Status LoadState(std::string_view text) final;
+
+ protected:
+  [[nodiscard]] virtual bool Holds(const ValidationCurve& curve) const = 0;
+  /// Says what holds: rule, tensor, steps and picture are filled in.
+  virtual void Describe(const ValidationCurve& curve, Finding* finding) const = 0;
+  [[nodiscard]] const Evaluations& evaluations() const noexcept { return evaluations_; }
+
+ private:
+  void Judge(const query::Trial& trial, Sink& sink);
+
+  const char *name_, *page_, *cause_;
+  Evaluations evaluations_;
+  std::set<std::string> open_;
+};
+
+}  // namespace luff::rules
