@@ -61,6 +61,29 @@ std::vector<Need> TensorSelector::NeedsOf(const std::string& collection, std::ui
   return needs;
 }
 
+const std::vector<query::TensorId>& MatchingTensors::Of(const query::Trial& trial) {
+  for (; known_ < trial.tensor_count(); ++known_) {
+    const auto id = static_cast<query::TensorId>(known_);
+    if (pattern_.Search(trial.tensor(id).name)) tensors_.push_back(id);
+  }
+  return tensors_;
+}
+
+std::vector<double> NumbersOf(const query::Value& value) {
+  const std::size_t size = DTypeSize(value.dtype);
+  std::vector<double> numbers(size == 0 ? 0 : value.bytes.size() / size);
+  ToFloat64(value.dtype, value.bytes.data(), numbers.size(), numbers.data());
+  return numbers;
+}
+
+std::optional<std::vector<double>> ReadNumbers(const StepView& view, query::TensorId tensor,
+                                               std::optional<std::uint32_t> worker) {
+  const Result<query::Value> value =
+      view.trial.ReadValue(tensor, view.rows.info.global_step, query::Mode::kGlobal, worker);
+  if (!value.ok()) return std::nullopt;
+  return NumbersOf(value.value());
+}
+
 Finding FindingAt(const char* rule, const char* page, const char* cause, const query::Trial& trial,
                   query::TensorId tensor, std::uint32_t worker, const query::StepInfo& step) {
   Finding finding;

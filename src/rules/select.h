@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "luff/base/regex.h"
@@ -27,6 +29,24 @@ class TensorSelector {
   bool all_if_empty_ = false;
   std::vector<signed char> known_;  // by tensor id: 1 yes, 0 no, -1 not decided
 };
+
+/// Tensors of a trial whose name matches, found as they appear.
+class MatchingTensors {
+ public:
+  explicit MatchingTensors(Regex pattern) : pattern_(std::move(pattern)) {}
+  [[nodiscard]] const std::vector<query::TensorId>& Of(const query::Trial& trial);
+
+ private:
+  Regex pattern_;
+  std::size_t known_ = 0;  // tensors that were looked at
+  std::vector<query::TensorId> tensors_;
+};
+
+/// The elements of a value; none if its type has no size.
+[[nodiscard]] std::vector<double> NumbersOf(const query::Value& value);
+/// Of a tensor at the step, from one worker or the first that has it. Nothing when it was not saved then.
+[[nodiscard]] std::optional<std::vector<double>> ReadNumbers(
+    const StepView& view, query::TensorId tensor, std::optional<std::uint32_t> worker = std::nullopt);
 
 /// Value of a parameter, already completed. "None" counts as absent.
 [[nodiscard]] bool HasParameter(const Parameters& parameters, const std::string& name);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,22 +27,15 @@ struct Limits {
 class FeatureImportanceOverweight final : public Rule {
  public:
   FeatureImportanceOverweight(Regex pattern, const Limits& limits)
-      : pattern_(std::move(pattern)),
+      : tensors_(std::move(pattern)),
         limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    for (; known_ < view.trial.tensor_count(); ++known_) {
-      const auto id = static_cast<query::TensorId>(known_);
-      if (pattern_.Search(view.trial.tensor(id).name)) tensors_.push_back(id);
-    }
     if (view.rows.info.mode_step < limits_.from) return;
-    for (const query::TensorId id : tensors_) {
-      const Result<query::Value> value =
-          view.trial.ReadValue(id, view.rows.info.global_step, query::Mode::kGlobal);
-      if (!value.ok()) continue;
-      const std::size_t size = DTypeSize(value->dtype);
-      std::vector<double> shares(size == 0 ? 0 : value->bytes.size() / size);
-      ToFloat64(value->dtype, value->bytes.data(), shares.size(), shares.data());
+    for (const query::TensorId id : tensors_.Of(view.trial)) {
+      std::optional<std::vector<double>> read = ReadNumbers(view, id);
+      if (!read) continue;
+      std::vector<double> shares = std::move(*read);
       if (std::any_of(shares.begin(), shares.end(), [](double share) { return !std::isfinite(share); }))
         continue;
       if (static_cast<std::int64_t>(shares.size()) < limits_.least) continue;
@@ -69,10 +63,8 @@ class FeatureImportanceOverweight final : public Rule {
   [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
-  Regex pattern_;
+  MatchingTensors tensors_;
   const Limits limits_;
-  std::size_t known_ = 0;
-  std::vector<query::TensorId> tensors_;
 };
 
 }  // namespace

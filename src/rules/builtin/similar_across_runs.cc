@@ -98,8 +98,8 @@ class SimilarAcrossRuns final : public Rule {
       if (here->shape != there->shape)
         return fmt::format("shape ({}) here, ({}) there", fmt::join(here->shape, ", "),
                            fmt::join(there->shape, ", "));
-      const std::vector<double> a = Numbers(here.value());
-      const std::vector<double> b = Numbers(there.value());
+      const std::vector<double> a = NumbersOf(here.value());
+      const std::vector<double> b = NumbersOf(there.value());
       std::size_t count = 0;
       double most = 0;
       for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -122,13 +122,6 @@ class SimilarAcrossRuns final : public Rule {
                                                       tolerance_.rtol * std::max(a.abs_sum, b.abs_sum) &&
                        Close(a.sum_sq, b.sum_sq, {2 * tolerance_.rtol, tolerance_.atol});
     return alike ? "" : fmt::format("sum {:.8g} here, {:.8g} there", a.sum, b.sum);
-  }
-
-  static std::vector<double> Numbers(const query::Value& value) {
-    const std::size_t size = DTypeSize(value.dtype);
-    std::vector<double> numbers(size == 0 ? 0 : value.bytes.size() / size);
-    ToFloat64(value.dtype, value.bytes.data(), numbers.size(), numbers.data());
-    return numbers;
   }
 
   void Tell(const StepView& view, std::size_t n, std::vector<std::string> differ, const std::string& how,

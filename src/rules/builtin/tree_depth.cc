@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,22 +18,14 @@ constexpr const char* kPage = "docs/rules/tree_depth.md";
 
 class TreeDepth final : public Rule {
  public:
-  TreeDepth(Regex pattern, double depth) : pattern_(std::move(pattern)), depth_(depth) {}
+  TreeDepth(Regex pattern, double depth) : tensors_(std::move(pattern)), depth_(depth) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    for (; known_ < view.trial.tensor_count(); ++known_) {
-      const auto id = static_cast<query::TensorId>(known_);
-      if (pattern_.Search(view.trial.tensor(id).name)) tensors_.push_back(id);
-    }
-    for (const query::TensorId id : tensors_) {
-      const Result<query::Value> value =
-          view.trial.ReadValue(id, view.rows.info.global_step, query::Mode::kGlobal);
-      if (!value.ok()) continue;
-      const std::size_t size = DTypeSize(value->dtype);
-      std::vector<double> ids(size == 0 ? 0 : value->bytes.size() / size);
-      ToFloat64(value->dtype, value->bytes.data(), ids.size(), ids.data());
+    for (const query::TensorId id : tensors_.Of(view.trial)) {
+      const std::optional<std::vector<double>> ids = ReadNumbers(view, id);
+      if (!ids) continue;
       double largest = -1;
-      for (const double one : ids) largest = std::isfinite(one) ? std::max(largest, one) : largest;
+      for (const double one : *ids) largest = std::isfinite(one) ? std::max(largest, one) : largest;
       if (largest < 0) continue;
       // Nodes are numbered as in a full binary tree, from 0: level d holds 2^d - 1 to 2^(d + 1) - 2.
       const double depth = std::floor(std::log2(largest + 1));
@@ -51,10 +44,8 @@ class TreeDepth final : public Rule {
   [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
-  Regex pattern_;
+  MatchingTensors tensors_;
   const double depth_;
-  std::size_t known_ = 0;
-  std::vector<query::TensorId> tensors_;
 };
 
 }  // namespace
