@@ -1,31 +1,18 @@
 #include "cli/rule_cost.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
 #include "luff/base/regex.h"
 #include "luff/tensor/dtype.h"
+#include "rules/need_names.h"
 
 namespace luff::cli {
 namespace {
 
 using format::Form;
 using format::Role;
-
-constexpr std::array<std::pair<Form, const char*>, 8> kForms = {{{Form::kRaw, "values"},
-                                                                 {Form::kSummary, "summary"},
-                                                                 {Form::kHistogram, "histogram"},
-                                                                 {Form::kHash, "hash"},
-                                                                 {Form::kUnits, "units"},
-                                                                 {Form::kDifference, "difference"},
-                                                                 {Form::kExtra, "extra"},
-                                                                 {Form::kShape, "shape"}}};
-constexpr std::array<const char*, 15> kRoles = {
-    "others", "weights",     "biases",          "gradients",          "buffers", "inputs",         "outputs",
-    "losses", "loss inputs", "optimizer state", "optimizer settings", "scalars", "custom tensors", "labels",
-    "samples"};
 
 constexpr std::int64_t kNever = 1024;  // an interval that stands for "only at the start"
 
@@ -43,12 +30,14 @@ bool Wants(const rules::Need& need, const query::TensorInfo& tensor, std::span<c
 
 std::string NeedText(const rules::Need& need) {
   std::string forms, of;
-  for (const auto& [form, name] : kForms) {
-    if (Has(need.forms, form)) forms += (forms.empty() ? "" : ", ") + std::string(name);
+  if (Has(need.forms, Form::kRaw)) forms = "values";
+  for (const auto& [form, name] : rules::kFormNames) {
+    if (form != Form::kRaw && Has(need.forms, form)) forms += (forms.empty() ? "" : ", ") + std::string(name);
   }
   for (const Role role : need.roles)
     of += (of.empty() ? "" : ", ") +
-          std::string(kRoles[std::min<std::size_t>(static_cast<std::size_t>(role), kRoles.size() - 1)]);
+          std::string(
+              rules::kRolePlurals[std::min(static_cast<std::size_t>(role), rules::kRolePlurals.size() - 1)]);
   if (!need.module_types.empty()) of += fmt::format(" of {}", fmt::join(need.module_types, ", "));
   if (!need.include.empty())
     of += fmt::format("{}{}", of.empty() ? "" : " and ", fmt::join(need.include, ", "));

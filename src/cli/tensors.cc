@@ -3,25 +3,10 @@
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "rules/need_names.h"
 
 namespace luff::cli {
 namespace {
-
-constexpr const char* kRoles[] = {"other",
-                                  "weight",
-                                  "bias",
-                                  "gradient",
-                                  "buffer",
-                                  "input",
-                                  "output",
-                                  "loss",
-                                  "loss input",
-                                  "optimizer state",
-                                  "optimizer setting",
-                                  "scalar",
-                                  "custom",
-                                  "label",
-                                  "sample"};
 
 struct TensorsOptions : ReadOptions {
   std::string regex, collection;
@@ -35,8 +20,7 @@ void List(const TensorsOptions& options) {
   Json all = Json::array();
   for (const std::string& name : names) {
     const query::TensorInfo& info = trial->tensor(ValueOrExit(trial->FindTensor(name)));
-    const auto role = static_cast<std::size_t>(info.role);
-    const char* role_name = role < std::size(kRoles) ? kRoles[role] : "other";
+    const std::string role_name = rules::RoleText(info.role);
     if (!options.json) {
       fmt::print("{:<18}{}{}\n", role_name, Escaped(name),
                  info.module_type.empty() ? "" : "  (" + Escaped(info.module_type) + ")");
