@@ -104,14 +104,18 @@ void FirstUpdates::Thrown(const StepView& view, const WeightMove& move, double l
   finding.remedy = "lower the learning rate (by ten to a hundred), warm it up, or clip gradients";
   finding.causes = {"learning rate far too high", "gradients of a bad batch or a bad initialisation"};
   finding.evidence = {{"ratio", moved_}, {"loss", loss}, {"first_loss", reference_}};
-  for (const auto& [name, rate] : rates_) {
-    if (finding.evidence.size() < 8) finding.evidence.emplace_back(name, rate);
-  }
   finding.threshold = fmt::format(
       "a move of all weights above {:g} of their size, and two losses in a row above {:g} times the first "
       "two, "
       "within {} updates (Luff)",
       limits_.thrown, limits_.loss_factor, kEarly);
+  Report(std::move(finding), sink);
+}
+
+void FirstUpdates::Report(Finding finding, Sink& sink) const {
+  for (const auto& [name, rate] : rates_) {
+    if (finding.evidence.size() < 8) finding.evidence.emplace_back(name, rate);
+  }
   sink.Report(std::move(finding));
 }
 
@@ -173,15 +177,12 @@ bool FirstUpdates::Hopeless(const StepView& view, double loss, const char* page,
   finding.remedy = "raise the learning rate (by a thousand and more)";
   finding.causes = {"learning rate far too low", "gradients scaled down by mistake"};
   finding.evidence = {{"share_of_loss_per_update", best_}, {"largest_relative_update", largest}};
-  for (const auto& [name, rate] : rates_) {
-    if (finding.evidence.size() < 8) finding.evidence.emplace_back(name, rate);
-  }
   finding.threshold = fmt::format(
       "in each of the first {} updates: |gradient| |change| below {:g} of the loss and every change below "
       "{:g} of "
       "the weight; a constant learning rate, no scheduler (Luff)",
       limits_.first, limits_.progress, kStill);
-  sink.Report(std::move(finding));
+  Report(std::move(finding), sink);
   return true;
 }
 

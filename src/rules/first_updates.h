@@ -55,6 +55,8 @@ class FirstUpdates {
   void Thrown(const StepView& view, const WeightMove& move, double loss, const char* page, Sink& sink);
   bool Hopeless(const StepView& view, double loss, const char* page, std::string* open_small, Sink& sink);
 
+  void Report(Finding finding, Sink& sink) const;  // with the learning rates
+
   const Limits limits_;
   std::int64_t losses_ = 0;
   double reference_ = 0;   // the larger of the first two losses
