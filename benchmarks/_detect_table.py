@@ -12,7 +12,13 @@ GROUPS = ("numeric", "programming", "data")
 
 
 def _labels() -> dict[str, dict[str, Any]]:
-    return {entry["id"]: entry for entry in json.loads((HERE / "faultbench/public/labels.json").read_text())}
+    folder = HERE / "faultbench" / "public"
+    labels = {entry["id"]: entry for entry in json.loads((folder / "labels.json").read_text())}
+    for entry in json.loads((folder / "xgb_labels.json").read_text()):  # a round is a step
+        if entry["kind"] == "fault":
+            entry |= {"detect_by_step": entry["detect_by_round"], "onset_step": entry["onset_round"]}
+        labels[entry["id"]] = entry
+    return labels
 
 
 def _percent(share: float | None) -> str:

@@ -10,6 +10,8 @@ what the rules say does not depend on time.
     ./dev bench detect --table FILE.json                 # the tables of docs/detection.md from --json's file
     ./dev bench detect --cost                            # what all that the default rules need costs
 
+Programs of gradient boosting (px01, ...) take part where xgboost is installed; their unit is the boosting round.
+
 A finding's step counts forward and backward passes of the whole process. Passes that a program makes while it is
 being built (a pre-training) come before batch 0 and are subtracted; findings about an evaluation get the TRAIN step
 before it. A finding that only follows from another (`leader`) is told beneath that one, and is no alert of its own.
@@ -18,6 +20,8 @@ before it. A finding that only follows from another (`leader`) is told beneath t
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import os
 import shutil
@@ -91,11 +95,22 @@ def check(luff: str, folder: Path, extra: list[str]) -> int:
 _BUILDING = threading.Lock()
 
 
+def boosting() -> dict[str, Any]:
+    """Programs of gradient boosting by id; none where xgboost is not installed."""
+    if importlib.util.find_spec("xgboost") is None:
+        return {}
+    found: dict[str, Any] = importlib.import_module("faultbench.xgb").load()
+    return found
+
+
 def passes_of(training: Training, train: bool) -> tuple[int, list[int] | None]:
     """Passes made while the program is being built, and the batch of each later one (None if not `train`)."""
     from faultbench import adapters, core
     from faultbench.programs import RUNS
 
+    if training.program not in RUNS:  # a round is a step
+        job = boosting()[training.program].build(training.seed, training.fixed)
+        return 0, list(range(int(job["rounds"])))
     with _BUILDING:  # seeds are the process's own
         building = adapters._Clock()
         with building.watching():
@@ -174,15 +189,16 @@ def trainings_of(options: argparse.Namespace) -> list[Training]:
     """What is asked for, long programs first."""
     from faultbench.programs import RUNS
 
-    unknown = [p for p in options.program if p not in RUNS]
+    known = {**RUNS, **boosting()}
+    unknown = [p for p in options.program if p not in known]
     if unknown:
-        sys.exit(f"no program is called {unknown[0]!r}; there are {' '.join(RUNS)}")
-    chosen = options.program or list(RUNS)
+        sys.exit(f"no program is called {unknown[0]!r}; there are {' '.join(known)}")
+    chosen = options.program or list(known)
     found = []
     for seed in options.seed_list:
         for program in chosen:
             found.append(Training(program, seed, False))
-            if RUNS[program].kind == "fault":
+            if known[program].kind == "fault":
                 found.append(Training(program, seed, True))
     return found
 
@@ -197,7 +213,7 @@ def score(root: Path, options: argparse.Namespace, out: Path) -> None:
         command,
         "--unit",
         "pass",
-        "--no-xgb",
+        *([] if boosting() else ["--no-xgb"]),
         "--seeds",
         options.seeds,
         "--json",

@@ -13,6 +13,9 @@ from devlib.term import ROOT, VENV, Failed, output_of, passthrough, run, say
 ENVIRONMENTS = {
     "tensorflow": "TensorFlow, imported before luff._core by a test",
     "peers": "peers of the benchmarks",
+    "xgboost2": "XGBoost 2",
+    "xgboost3": "XGBoost 3",
+    "compat": "what smdebug's own tests import",
 }
 
 
@@ -198,5 +201,5 @@ def environment(name):
         make_venv(folder, requirements, path_from=VENV, no_deps=peers.NO_DEPS)
         peers.modernise(folder)
     else:
-        make_venv(folder, requirements)
+        make_venv(folder, requirements, path_from=VENV if name.startswith(("xgboost", "compat")) else None)
     return folder / "bin" / "python"

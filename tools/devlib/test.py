@@ -90,15 +90,23 @@ def _headers(_args):
     return results.Tally(passed=count)
 
 
-def _pytest(name, *paths, ignore=()):
+def _pytest(name, *paths, ignore=(), environment=None):
+    """pytest over `paths`, in .venv or in another environment; skipped where that cannot be made."""
+
     def stage(args):
         build.ensure_product()
+        python = VENV / "bin/python"
+        if environment is not None:
+            try:
+                python = setup.environment(environment)
+            except Failed as failure:
+                return results.skipped(name, f"{environment}: {str(failure).splitlines()[0]}")
         existing = [p for p in paths if any((ROOT / p).rglob("test_*.py"))]
         if not existing:
             return results.Tally()
         xml = LOGS / "test" / f"{name}.xml"
         xml.unlink(missing_ok=True)
-        command = [VENV / "bin/python", "-m", "pytest", "-q", "--junitxml", xml, *existing]
+        command = [python, "-m", "pytest", "-q", "--junitxml", xml, *existing]
         command += [f"--ignore={p}" for p in ignore]
         command += ["-k", args.filter] if args.filter else []
         env = {"PATH": f"{VENV}/bin:{os.environ.get('PATH', '/usr/bin:/bin')}"}
@@ -117,6 +125,18 @@ def _pytest(name, *paths, ignore=()):
             )
         if code not in (0, 1, 5) and not tally.failures:
             tally.failures.append(f"{name}: pytest ended with {code}; log: build/logs/test/{name}.log")
+        return tally
+
+    return stage
+
+
+def _stages(*stages):
+    """Several stages as one."""
+
+    def stage(args):
+        tally = results.Tally()
+        for one in stages:
+            tally.add(one(args))
         return tally
 
     return stage
@@ -144,8 +164,15 @@ STAGES = {
     "cpp": (_ctest("dev"), "C++ tests, optimised"),
     "headers": (_headers, "public headers compile alone"),
     "python": (
-        _pytest("python", "python/tests", "tests", ignore=["tests/package"]),
+        _pytest("python", "python/tests", "tests", ignore=["tests/package", "python/tests/xgboost"]),
         "Python, frameworks, end to end",
+    ),
+    "xgboost": (
+        _stages(
+            _pytest("xgboost2", "python/tests/xgboost", environment="xgboost2"),
+            _pytest("xgboost3", "python/tests/xgboost", environment="xgboost3"),
+        ),
+        "XGBoost 2 and 3",
     ),
     "package": (_pytest("package", "tests/package"), "wheel, pip install, find_package, stubs"),
     "crash": (_crash, "random SIGKILLs of a writing process"),

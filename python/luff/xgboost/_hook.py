@@ -44,6 +44,7 @@ _MAX_ERRORS = 1000  # then the hook switches itself off
 _MAX_TRAININGS = 64
 _WAIT_S = 0.1  # rounds whose trees are to be read wait so long for others, at most
 _WAIT_ROUNDS = 64
+_FLUSH_S = 2.0
 
 living: weakref.WeakSet[Hook] = weakref.WeakSet()
 
@@ -269,7 +270,7 @@ class Hook(TrainingCallback):  # type: ignore[misc]
             return  # another thread trains: its rounds are steps already
         self._record_waiting()
         self._training = None
-        if self._trainings >= _MAX_TRAININGS:
+        if len(self._document) >= _MAX_TRAININGS:
             return
         session = self._session or self._open()
         if session is None:
@@ -419,12 +420,14 @@ class Hook(TrainingCallback):  # type: ignore[misc]
         rounds = last if last is not None else (0 if booster is None else int(booster.num_boosted_rounds()))
         self._ended = (training.prefix, rounds)
         self._training = None
+        if self._session is not None:  # a process may end without a word right after its training
+            self._session.flush(_FLUSH_S)
 
     def _not_watched(self) -> None:
         """A training beside the one that is watched, or one too many: its rounds are counted only."""
         self._unwatched += 1
         if self._session is not None and self._unwatched & (self._unwatched - 1) == 0:
-            reason = GapReason.TOO_MANY if self._trainings >= _MAX_TRAININGS else GapReason.NOT_SEEN
+            reason = GapReason.TOO_MANY if len(self._document) >= _MAX_TRAININGS else GapReason.NOT_SEEN
             self._session.gap(0xFFFFFFFF, int(reason), 0, max(self._unwatched // 2, 1))
 
     # Describing ------------------------------------------------------------------------------------------------
@@ -466,7 +469,7 @@ class Hook(TrainingCallback):  # type: ignore[misc]
             "parameters": settings,
             "given": None if self._hyperparameters is None else sorted(map(str, self._hyperparameters)),
         }
-        self._document = [r for r in self._document if r["prefix"] != training.prefix] + [record]
+        self._document.append(record)
         if self._session is not None:
             text = json.dumps({"xgboost": xgboost.__version__, "trainings": self._document}, default=str)
             self._session.set_document("boosting", text)

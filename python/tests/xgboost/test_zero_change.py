@@ -1,0 +1,101 @@
+"""`luff run` on scripts that never mention Luff."""
+
+from __future__ import annotations
+
+import pytest
+
+DATA = """
+import numpy as np, xgboost as xgb
+random = np.random.RandomState(0)
+x = random.rand(1000, 8); y = (x[:, 0] + x[:, 1] * x[:, 2] + 0.2 * random.randn(1000) > 0.9).astype(int)
+dtrain, dval = xgb.DMatrix(x[:700], label=y[:700]), xgb.DMatrix(x[700:], label=y[700:])
+parameters = dict(objective="binary:logistic", max_depth=3, nthread=1, verbosity=0)
+"""
+
+
+def test_native(luff_run):
+    done, trial = luff_run(
+        DATA + "xgb.train(parameters, dtrain, 20, evals=[(dtrain, 'train'), (dval, 'validation')], "
+        "verbose_eval=False)\n"
+    )
+    assert "no findings" in done.stderr
+    assert trial.steps("TRAIN") == list(range(20))
+    assert trial.tensor("train-logloss").module == ("train", "training")
+    assert trial.tensor("validation-logloss").module == ("validation", "evaluation")
+    assert trial.outcome == "completed"
+
+
+def test_estimator_and_cross_validation(luff_run):
+    pytest.importorskip("sklearn")
+    _, trial = luff_run(
+        DATA + "m = xgb.XGBRegressor(n_estimators=5, n_jobs=1)\n"
+        "m.fit(x, y, eval_set=[(x, y)], verbose=False)\n"
+        "xgb.cv(parameters, dtrain, 4, nfold=2)\n"
+    )
+    assert len(trial.steps("TRAIN")) == 9
+    assert {"validation_0-rmse", "fit2/test-logloss"} <= set(trial.tensors())
+
+
+def test_a_hook_of_the_script_is_taken_instead(luff_run):
+    _, trial = luff_run(
+        DATA + "import luff.xgboost\n"
+        "hook = luff.xgboost.Hook(collections=['average_shap'], save_interval=2)\n"
+        "xgb.train(parameters, dtrain, 6, evals=[(dval, 'validation')], verbose_eval=False, callbacks=[hook])\n"
+    )
+    assert len(trial.workers()) == 1
+    assert trial.scalars("average_shap/f1", "TRAIN")["mode_step"].tolist() == [0, 2, 4]
+
+
+def test_forked_children_are_workers_of_their_own(luff_run):
+    _, trial = luff_run(
+        DATA + "import multiprocessing\n"
+        "def one(seed):\n"
+        "    d = xgb.DMatrix(x, label=y)\n"
+        "    xgb.train({**parameters, 'seed': seed}, d, 3, evals=[(d, 'train')], verbose_eval=False)\n"
+        "jobs = [multiprocessing.get_context('fork').Process(target=one, args=(s,)) for s in (1, 2)]\n"
+        "[job.start() for job in jobs]; [job.join() for job in jobs]\n"
+        "assert all(job.exitcode == 0 for job in jobs)\n"
+    )
+    assert len(trial.workers()) == 2
+    assert trial.tensor("train-logloss").workers(2, "TRAIN") == [0, 1]
+
+
+def test_two_workers_of_the_collective_are_two_workers_of_one_run(luff_run):
+    _, trial = luff_run(
+        DATA + "import multiprocessing\n"
+        "from xgboost import collective\n"
+        "from xgboost.tracker import RabitTracker\n"
+        "def worker(rank, arguments):\n"
+        "    with collective.CommunicatorContext(**arguments):\n"
+        "        r, n = collective.get_rank(), collective.get_world_size()\n"
+        "        d = xgb.DMatrix(x[r::n], label=y[r::n])\n"
+        "        p = {**parameters, 'tree_method': 'hist'}\n"
+        "        xgb.train(p, d, 8, evals=[(d, 'train')], verbose_eval=False)\n"
+        "if __name__ == '__main__':\n"
+        "    tracker = RabitTracker(host_ip='127.0.0.1', n_workers=2)\n"
+        "    tracker.start()\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    arguments = tracker.worker_args()\n"
+        "    jobs = [context.Process(target=worker, args=(r, arguments)) for r in range(2)]\n"
+        "    [job.start() for job in jobs]; [job.join() for job in jobs]\n"
+        "    assert all(job.exitcode == 0 for job in jobs)\n"
+    )
+    assert trial.world_size == 2
+    assert len(trial.workers()) == 2
+    assert trial.steps("TRAIN") == list(range(8))
+    one, two = (trial.scalars("train-logloss", "TRAIN", worker=w)["value"].tolist() for w in (0, 1))
+    assert one == two and len(one) == 8
+
+
+def test_both_frameworks_in_one_script(luff_run):
+    pytest.importorskip("torch")
+    _, trial = luff_run(
+        "import torch\n"
+        + DATA
+        + "model = torch.nn.Linear(8, 1); o = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(3):\n"
+        "    o.zero_grad(); model(torch.zeros(4, 8)).sum().backward(); o.step()\n"
+        "xgb.train(parameters, dtrain, 5, evals=[(dtrain, 'train')], verbose_eval=False)\n"
+    )
+    assert len(trial.workers()) == 2
+    assert "train-logloss" in trial.tensors() and "Linear_weight" in trial.tensors()
