@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import luff
 
 from .conftest import Luff, processes_with
+
+
+def _two_ranks(luff: Luff, run: Path, *arguments: str) -> tuple[int, str, list[dict[str, Any]]]:
+    script = str(Path(__file__).parent / "scripts" / "ranks.py")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    launcher += [f"--master-port={_free_port()}", script, *arguments]
+    code, _, err = luff("run", "--run", str(run), "--", *launcher, timeout_s=180)
+    return code, err, luff.assert_check_gives_what_was_seen(run)
+
+
+def test_replicas_that_drift_apart_are_found(luff: Luff, tmp_path: Path) -> None:
+    code, err, findings = _two_ranks(luff, tmp_path / "run", "--apart", "--steps", "80")
+    assert code == 0, err
+    [found] = [finding for finding in findings if finding["rule"] == "ReplicaDivergence"]
+    assert (found["cause"], found["severity"]) == ("diverged", "stop")
+    assert found["since_step"] <= 2
+    assert found["step"] < 40
+    assert "worker 0" in json.dumps(found)
+    assert "worker 1" in json.dumps(found)
+
+
+def test_replicas_that_are_kept_equal_are_silent(luff: Luff, tmp_path: Path) -> None:
+    code, err, findings = _two_ranks(luff, tmp_path / "run", "--steps", "80")
+    assert code == 0, err
+    assert findings == []
+    workers = _open(tmp_path / "run").workers()
+    assert [worker["last_train_step"] for worker in workers] == [79, 79]
 
 
 def _free_port() -> str:

@@ -1,4 +1,7 @@
-"""A training on two ranks, as a user would write it: DDP over gloo. With --nan-at one batch spoils the weights."""
+"""A training on two ranks, as a user would write it: DDP over gloo. With --nan-at one batch spoils the weights.
+
+With --apart the loop calls the module inside of the wrapper, so that gradients are never averaged.
+"""
 
 import argparse
 import sys
@@ -13,6 +16,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--nan-at", type=int, default=-1)
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--apart", action="store_true")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -25,7 +29,7 @@ def main():
         x = torch.randn(32, 8, generator=generator)
         y = x[:, :1] * (float("nan") if step == arguments.nan_at else 2.0)
         optimizer.zero_grad()
-        loss_fn(model(x), y).backward()
+        loss_fn((model.module if arguments.apart else model)(x), y).backward()
         optimizer.step()
     sys.stdout.write(f"rank {rank} done\n")
     dist.destroy_process_group()

@@ -1,0 +1,71 @@
+"""A training that is ended in the middle and goes on from its checkpoint: rules keep their verdicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import luff as luff_package
+import pytest
+
+from .conftest import Job, Luff
+
+
+def _train(luff: Luff, until: int, *arguments: str, resume: bool = False) -> Job:
+    options = ("--resume",) if resume else ()
+    checkpoint = luff.tmp / "checkpoint.pt"
+    return luff.run(
+        "resumable.py",
+        *options,
+        arguments=("--checkpoint", str(checkpoint), "--until", str(until), *arguments),
+    )
+
+
+def _new(run: Path) -> list[dict[str, Any]]:
+    """Findings that were told as new, over all parts of the run."""
+    lines = (run / "rules" / "luff" / "findings.jsonl").read_text().splitlines()
+    return [finding for finding in map(json.loads, lines) if finding["event"] == "new"]
+
+
+def test_a_healthy_training_stays_silent_and_its_steps_go_on(luff: Luff) -> None:
+    for until in (70, 140, 210):
+        job = _train(luff, until, resume=until > 70)
+        assert job.code == 0, job.stderr
+        assert f"done at {until}" in job.stdout
+        assert job.findings == [], job.stderr
+    with luff_package.open_trial(job.run) as trial:
+        assert trial.steps("TRAIN") == list(range(210))
+    assert luff.assert_check_gives_what_was_seen(job.run) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "arguments"), [("NonFinite", ("--nan-at", "40")), ("GradientNotCleared", ("--keep",))]
+)
+def test_what_was_found_before_is_still_one_finding(
+    luff: Luff, rule: str, arguments: tuple[str, ...]
+) -> None:
+    first = _train(luff, 100, *arguments)
+    assert first.code == 0, first.stderr
+    before = [finding for finding in _new(first.run) if finding["rule"] == rule]
+    assert before, first.stderr
+    assert f"STOP {rule}" in first.stderr or f"WARN {rule}" in first.stderr
+    again = _train(luff, 200, *arguments, resume=True)
+    assert again.code == 0, again.stderr
+    assert f"STOP {rule}" not in again.stderr
+    assert f"WARN {rule}" not in again.stderr
+    after = [finding for finding in _new(again.run) if finding["rule"] == rule]
+    assert after == before
+    code, out, err = luff("show", str(again.run), "--json")
+    assert code == 0, err
+    shown = [finding for finding in json.loads(out)["finding_list"] if finding["rule"] == rule]
+    assert [finding["id"] for finding in shown] == [finding["id"] for finding in before]
+
+
+def test_a_fault_after_the_restart_is_found_once_where_it_began(luff: Luff) -> None:
+    assert _train(luff, 100).findings == []
+    job = _train(luff, 200, "--nan-at", "130", resume=True)
+    assert job.code == 0, job.stderr
+    [found] = [finding for finding in _new(job.run) if finding["rule"] == "NonFinite"]
+    assert found["since_step"] == 130
+    assert "NonFinite" in {f["rule"] for f in luff.assert_check_gives_what_was_seen(job.run)}
