@@ -60,6 +60,11 @@ def _module(path: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InvalidArgumentError(f"no Python file: {path}")
+    with open(path, "rb") as file:
+        if b"smdebug" in file.read():  # a rule of the original's: its base class is Luff's
+            from luff.compat import smdebug
+
+            smdebug.install()
     module = importlib.util.module_from_spec(spec)
     folder = os.path.dirname(path)
     if folder not in sys.path:
@@ -149,13 +154,19 @@ def describe(rule: type[Rule], given: Mapping[str, str]) -> dict[str, Any]:
     needs = rule.needs(**values) if callable(rule.needs) else rule.needs
     if not isinstance(needs, (list, tuple)) or not all(isinstance(need, dict) for need in needs):
         raise InvalidArgumentError(f"needs of rule {rule.__name__} is no list of collections' settings")
+    text = (inspect.getdoc(rule) or "") if rule.__doc__ else ""
     return {
         "name": rule.__name__,
         "version": int(rule.version),
-        "summary": (inspect.getdoc(rule) or "").partition("\n")[0] if rule.__doc__ else "",
+        "summary": text.partition("\n")[0],
+        "text": text,
         "needs": list(needs),
         "parameters": [
-            {"name": p.name, "default": "" if p.default is p.empty else str(p.default), "doc": ""}
+            {
+                "name": p.name,
+                "default": "" if p.default is p.empty else str(p.default),
+                "doc": "required" if p.default is p.empty else "",
+            }
             for p in parameters_of(rule).values()
         ],
     }

@@ -19,7 +19,9 @@ def _tell_children() -> None:
     """Processes that the script starts find the name as well: see luff/_bootstrap."""
     os.environ["LUFF_COMPAT"] = "smdebug"
     folder = os.path.join(os.path.dirname(os.path.abspath(luff.__file__)), "_bootstrap")
-    others = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place and place != folder]
+    others = [
+        place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place and place != folder
+    ]
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *others])
 
 

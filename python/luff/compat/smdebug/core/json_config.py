@@ -90,7 +90,8 @@ def check_config(found: Any) -> dict[str, Any]:
     """The configuration, if all its keys are known."""
     _known(found, _TOP, "the top")
     _known(found.get("HookParameters") or {}, _HOOK, "HookParameters")
-    listed = found.get("CollectionConfigurations") or []
+    listed = found.get("CollectionConfigurations")
+    listed = [] if listed is None else listed
     if not isinstance(listed, list):
         raise SMDebugValueError(f"found {type(listed).__name__} at CollectionConfigurations, expected a list")
     for number, item in enumerate(listed):

@@ -113,11 +113,7 @@ class FileWriter:
             self._meta["event_file_name"] = self._location.relative()
         if not self._tensors and not self._shapes:
             return
-        index: dict[str, Any] = {"meta": self._meta}
-        if self._tensors:
-            index["tensor_payload"] = self._tensors
-        if self._shapes:
-            index["shape_payload"] = self._shapes
+        index = {"meta": self._meta, "tensor_payload": self._tensors, "shape_payload": self._shapes}
         path = IndexFileLocationUtils.get_index_key_for_step(self.trial_dir, self.step, self.worker)
         write_text(path, json.dumps(index))
 

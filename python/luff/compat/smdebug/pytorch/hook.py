@@ -36,7 +36,6 @@ class Hook(CallbackHook):
 
     collection_manager_defaults = frozenset(EXPRESSIONS)
 
-    @error_handling_agent.catch_smdebug_errors()
     def __init__(
         self,
         out_dir: Any = None,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from luff import rule as luff_rule
+from luff import trial as luff_trial
 from luff.compat.smdebug.analysis.utils import no_refresh
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.exceptions import (
@@ -16,11 +18,19 @@ from luff.compat.smdebug.exceptions import (
 )
 from luff.compat.smdebug.rules.action.action import Actions
 from luff.compat.smdebug.rules.req_tensors import RequiredTensors
+from luff.compat.smdebug.trials.luff_trial import LuffTrial
 
 __all__ = ["NOT_THERE", "Rule"]
 
 #: What says that a step does not hold what a rule reads; the rule goes on with the next.
 NOT_THERE = (TensorUnavailableForStep, StepUnavailable, TensorUnavailable)
+
+
+def _as_smdebug(trial: Any) -> Any:
+    """The trial by smdebug's API, also where Luff hands over one of its own."""
+    if isinstance(trial, luff_trial.Trial):
+        return LuffTrial(os.path.basename(trial.path.rstrip("/")), trial.path, opened=trial)
+    return trial
 
 
 class Rule(luff_rule.Rule):
@@ -40,10 +50,9 @@ class Rule(luff_rule.Rule):
     def __init__(self, base_trial: Any, action_str: Any = "", other_trials: Any = None) -> None:
         if action_str is not None and not isinstance(action_str, str):
             action_str, other_trials = other_trials if isinstance(other_trials, str) else "", action_str
-        super().__init__(base_trial)
+        super().__init__()
         self.other_trials = list(other_trials or ())
-        self.trials = [self.base_trial, *self.other_trials]
-        self.req_tensors = RequiredTensors(self.base_trial, self.other_trials)
+        self.base_trial = base_trial
         self.logger = get_logger()
         self.actions = Actions(action_str or "", rule_name=self.rule_name)
         self.report: Any = {
@@ -53,6 +62,21 @@ class Rule(luff_rule.Rule):
             "Datapoints": 0,
             "RuleParameters": "",
         }
+
+    @property
+    def base_trial(self) -> Any:
+        """The trial."""
+        return self._base_trial
+
+    @base_trial.setter
+    def base_trial(self, trial: Any) -> None:
+        self._base_trial = _as_smdebug(trial)
+        self.req_tensors = RequiredTensors(self._base_trial, self.other_trials)
+
+    @property
+    def trials(self) -> list[Any]:
+        """The trial and the further ones."""
+        return [self.base_trial, *self.other_trials]
 
     def set_required_tensors(self, step: int) -> None:
         """Say what is needed at a global step, with ``self.req_tensors.add``."""
@@ -82,10 +106,17 @@ class Rule(luff_rule.Rule):
             self.actions.invoke()
             raise RuleEvaluationConditionMet(self.rule_name, step)
 
-    def _told_of(self, step: int) -> bool:
-        """Look at a step that is there; False where it does not hold what the rule reads."""
+    def _step(self, view: luff_rule.StepView) -> list[tuple[str, Any]]:
+        """Look at a step as a rule of Luff's; one that does not hold what the rule reads is left out."""
+        self._view, self._told = view, []
+        self.base_trial.refresh_data()
         try:
             with no_refresh(self.trials):
-                return self._met(step)
+                met = self._met(view.step)
         except (*NOT_THERE, StepNotYetAvailable):
-            return False
+            met = False
+        if met:
+            text = self.message or f"the condition of {self.rule_name} is met"
+            finding = luff_rule.Finding(text, severity=self.severity, mode=view.mode)
+            luff_rule.Rule.report(self, finding)
+        return self._told

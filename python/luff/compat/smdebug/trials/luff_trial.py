@@ -35,10 +35,11 @@ class LuffTrial(Trial):
         dirname: str,
         range_steps: tuple[int | None, int | None] | None = None,
         cache: bool = False,
+        opened: luff_trial.Trial | None = None,
         **_: Any,
     ) -> None:
         super().__init__(name, os.path.expanduser(os.fspath(dirname)), range_steps, cache)
-        self._luff = luff_trial.open_trial(self.path)
+        self._luff = opened if opened is not None else luff_trial.open_trial(self.path)
         self.num_workers = self._luff.world_size
         self._seen = 0
         self._by_tensor: dict[tuple[str, ModeKeys], tuple[int, set[int]]] = {}

@@ -54,7 +54,6 @@ class Hook(BaseHook, TrainingCallback):  # type: ignore[misc]
     collection_manager_defaults = frozenset(EXPRESSIONS)
     _json_defaults = {"save_interval": _INTERVAL}  # noqa: RUF012
 
-    @error_handling_agent.catch_smdebug_errors()
     def __init__(
         self,
         out_dir: Any = None,
@@ -142,13 +141,13 @@ class Hook(BaseHook, TrainingCallback):  # type: ignore[misc]
         if due:
             self._initialize_writers()
         if self.writer is not None and due:
-            self._save(model, iteration, log, due)
+            self._save(model, log, due)
             self.last_saved_step = iteration
         self._close_writers()
 
     # ---- values -------------------------------------------------------------------------------------------------
 
-    def _save(self, model: Any, iteration: int, log: Any, due: set[str]) -> None:
+    def _save(self, model: Any, log: Any, due: set[str]) -> None:
         def wanted(*names: str) -> bool:
             return CollectionKeys.ALL in due or any(name in due for name in names)
 
@@ -169,7 +168,9 @@ class Hook(BaseHook, TrainingCallback):  # type: ignore[misc]
             self._save_importance(booster)
         if wanted(CollectionKeys.TREES):
             self._save_trees(booster)
-        if wanted(CollectionKeys.FULL_SHAP, CollectionKeys.AVERAGE_SHAP) and self._given(self.train_data, "SHAP"):
+        if wanted(CollectionKeys.FULL_SHAP, CollectionKeys.AVERAGE_SHAP) and self._given(
+            self.train_data, "SHAP"
+        ):
             self._save_shap(booster)
 
     def _given(self, data: Any, what: str) -> bool:

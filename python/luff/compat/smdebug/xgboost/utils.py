@@ -42,7 +42,9 @@ def parse_tree_model(booster: Any, iteration: int, fmap: str = "") -> dict[str, 
         return "Leaf" if index < 0 else names[index] if index < len(names) else f"f{index}"
 
     def ids(nodes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return np.array(["nan" if n < 0 else f"{t}-{n}" for t, n in zip(tree.tolist(), nodes.tolist(), strict=True)])
+        return np.array(
+            ["nan" if n < 0 else f"{t}-{n}" for t, n in zip(tree.tolist(), nodes.tolist(), strict=True)]
+        )
 
     out = {
         "Tree": tree,
