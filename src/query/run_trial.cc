@@ -7,6 +7,7 @@
 
 #include "luff/base/env.h"
 #include "luff/store/control.h"
+#include "query/smdebug_trial.h"
 
 namespace luff::query {
 namespace {
@@ -56,10 +57,15 @@ bool WorkerState::HasRoomFor(std::uint64_t ordinal) const noexcept {
 }
 
 Result<std::unique_ptr<Trial>> Trial::Open(const std::string& path, const OpenOptions& options) {
-  store::ReaderOptions reader_options;
-  reader_options.use_live_page = options.use_live_page;
-  LUFF_ASSIGN_OR_RETURN(auto run, store::RunReader::Open(path, reader_options));
-  auto trial = std::make_unique<RunTrial>(std::move(run), options);
+  std::unique_ptr<Trial> trial;
+  if (!Env::Real().Exists(path + "/run.json") && SmdebugDirectory::Looks(path)) {
+    trial = std::make_unique<SmdebugTrial>(path, options);
+  } else {
+    store::ReaderOptions reader_options;
+    reader_options.use_live_page = options.use_live_page;
+    LUFF_ASSIGN_OR_RETURN(auto run, store::RunReader::Open(path, reader_options));
+    trial = std::make_unique<RunTrial>(std::move(run), options);
+  }
   LUFF_RETURN_IF_ERROR(trial->Refresh().status());
   const auto deadline = std::chrono::steady_clock::now() + options.wait_for_first_step;
   while (trial->step_count() == 0 && !trial->loaded_all_steps()) {
@@ -67,7 +73,7 @@ Result<std::unique_ptr<Trial>> Trial::Open(const std::string& path, const OpenOp
     if (left.count() <= 0) break;
     LUFF_RETURN_IF_ERROR(trial->WaitForNews(left).status());
   }
-  return std::unique_ptr<Trial>(std::move(trial));
+  return trial;
 }
 
 RunTrial::RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& options)

@@ -79,6 +79,13 @@ struct Value {  // one array, row-major; `bytes` view mapped memory (kept alive 
   std::shared_ptr<const void> owner;
 };
 
+/// A statistic that the job itself saved beside or instead of a value (smdebug's reductions).
+struct SavedReduction {
+  std::string name;  // "min", "max", "mean", "std", "variance", "sum", "prod", "l1" or "l2"
+  bool abs = false;  // of the absolute values
+  double value = 0;
+};
+
 struct EventAt {
   std::int64_t global_step = 0;
   std::uint32_t worker = 0;
@@ -123,6 +130,7 @@ struct OpenOptions {
 /// kUnavailable for steps not yet there, kCorruption.
 class Trial {
  public:
+  /// Opens a run, or a directory that smdebug writes or wrote (docs/spec/smdebug.md).
   /// Errors: kNotFound (no such directory), kFailedPrecondition (a directory that is no run),
   /// kUnsupportedVersion (names both versions), kCorruption (run.json).
   [[nodiscard]] static Result<std::unique_ptr<Trial>> Open(const std::string& path,
@@ -230,6 +238,12 @@ class Trial {
       TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<SparseHistogram> Histogram(TensorId id, std::int64_t step, Mode mode,
                                                           std::optional<std::uint32_t> worker = {}) const = 0;
+  /// Statistics that the job saved as such; Luff's own runs have summaries instead.
+  [[nodiscard]] virtual Result<std::vector<SavedReduction>> SavedReductions(
+      TensorId id, std::int64_t step, Mode mode, std::optional<std::uint32_t> worker = {}) const {
+    (void)id, (void)step, (void)mode, (void)worker;
+    return std::vector<SavedReduction>();
+  }
 
   // One step, for rules: everything in it, all workers
   // ---------------------------------------------------------------

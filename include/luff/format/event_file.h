@@ -1,0 +1,111 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "luff/base/result.h"
+#include "luff/tensor/dtype.h"
+
+/// Event files of smdebug and TensorBoard: TFRecord framing around protobuf messages. Sources: TensorFlow's
+/// tfrecord format, its event.proto, summary.proto and tensor.proto; what smdebug does differently stands in
+/// docs/spec/smdebug.md. Nothing here keeps state: all functions are **thread-safe**.
+namespace luff::format {
+
+/// CRC-32C (Castagnoli, reflected 0x82F63B78): of "123456789" it is 0xE3069283.
+[[nodiscard]] std::uint32_t Crc32c(std::span<const std::byte> bytes) noexcept;
+/// The CRC as records hold it, so that a CRC of bytes with CRCs among them stays a good one.
+[[nodiscard]] std::uint32_t MaskedCrc32c(std::span<const std::byte> bytes) noexcept;
+
+/// smdebug ends a record by this constant, the masked CRC of the text "0x12345678", not by one of its
+/// payload.
+inline constexpr std::uint32_t kSmdebugFooter = 0x062DC0B3U;
+inline constexpr std::size_t kRecordOverhead = 16;  // u64 length, u32 its CRC, payload, u32 footer
+inline constexpr std::uint64_t kMaxEventBytes = (2ULL << 30) - 1;  // protobuf has no larger messages
+
+enum class RecordFooter : std::uint8_t {
+  kPayloadCrc,  // TensorBoard's, and TensorFlow's own reader checks it
+  kSmdebug,     // the constant
+};
+
+struct Record {
+  std::span<const std::byte> payload;
+  std::uint64_t bytes = 0;  // of the whole record
+  RecordFooter footer = RecordFooter::kPayloadCrc;
+};
+
+/// The record at `offset`. Either footer will do. Errors: kCorruption with the offset and what was expected
+/// there.
+[[nodiscard]] Result<Record> ParseRecordUntrusted(std::span<const std::byte> file, std::uint64_t offset);
+
+/// Appends a record. `payload` must not be longer than kMaxEventBytes.
+void AppendRecord(std::string_view payload, RecordFooter footer, std::string* to);
+
+/// A TensorProto. Views lie in the message it was parsed from.
+struct EventTensor {
+  DType dtype = DType::kInvalid;       // kString: `strings`; kInvalid: a type that has none here
+  std::int32_t wire_dtype = 0;         // the DataType as it stands in the message
+  std::vector<std::int64_t> shape;     // of strings too
+  std::span<const std::byte> content;  // row-major, little-endian; exactly as many bytes as the shape wants
+  std::vector<std::string_view> strings;
+  std::string own;  // holds `content` where the message lists its elements one by one
+};
+
+struct EventHistogram {  // a HistogramProto
+  double min = 0, max = 0, num = 0, sum = 0, sum_squares = 0;
+  std::vector<double> limits, counts;  // of equal length; a bucket ends at its limit
+};
+
+struct EventValue {  // a Summary.Value
+  enum class Kind : std::uint8_t { kOther, kScalar, kHistogram, kTensor };
+  std::string_view tag;
+  Kind kind = Kind::kOther;
+  float scalar = 0;
+  EventHistogram histogram;
+  EventTensor tensor;
+  std::vector<std::pair<std::string_view, std::string_view>> plugins;  // name, content
+};
+
+struct Event {
+  double wall_time = 0;  // seconds since 1970
+  std::int64_t step = 0;
+  std::string_view file_version;
+  std::vector<EventValue> values;
+};
+
+/// Errors: kCorruption for bytes that are no such message or a tensor whose bytes do not fit its shape.
+[[nodiscard]] Result<Event> ParseEventUntrusted(std::span<const std::byte> payload);
+
+/// DataType numbers of TensorFlow. kInvalid for what has no counterpart (and strings); 0 for what has none
+/// there.
+[[nodiscard]] DType DTypeOfWire(std::int32_t data_type) noexcept;
+[[nodiscard]] std::int32_t WireOfDType(DType dtype) noexcept;
+
+// Messages as their first authors write them: smdebug's tensors byte for byte, TensorBoard's scalars and
+// histograms.
+// -------------------------------------------------------------------------------------------------------------
+
+struct TensorToWrite {
+  std::string_view name;
+  DType dtype = DType::kInvalid;  // one that has a number there
+  std::span<const std::int64_t> shape;
+  std::span<const std::byte> content;
+  std::span<const std::string_view> strings;  // instead of content, with dtype kInvalid
+  std::int64_t mode_step = 0;
+  int mode = 0;  // 1 TRAIN, 2 EVAL, 3 PREDICT, 4 GLOBAL, as luff::format::Mode
+};
+
+/// An Event with one tensor, as smdebug's hooks write it.
+[[nodiscard]] std::string EncodeSmdebugTensor(double wall_time, std::int64_t global_step,
+                                              const TensorToWrite& tensor);
+/// The first event of every file for TensorBoard.
+[[nodiscard]] std::string EncodeFileVersion(double wall_time);
+[[nodiscard]] std::string EncodeScalar(double wall_time, std::int64_t step, std::string_view tag,
+                                       double value);
+[[nodiscard]] std::string EncodeHistogram(double wall_time, std::int64_t step, std::string_view tag,
+                                          const EventHistogram& histogram);
+
+}  // namespace luff::format

@@ -1,0 +1,37 @@
+#pragma once
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "luff/base/regex.h"
+#include "luff/query/trial.h"
+
+namespace luff::query {
+
+/// Collections of a directory that smdebug wrote, and what the names of its tensors say about them.
+class SmdebugCollections {
+ public:
+  /// `texts`: collections files by name. What is no collections file is told of in `problems`.
+  void Parse(const std::map<std::string, std::string>& texts, const std::string& path,
+             std::vector<std::string>* problems);
+  /// Number of workers that the trial waits for; 1 when no file said so.
+  [[nodiscard]] std::uint32_t num_workers() const noexcept { return num_workers_; }
+  [[nodiscard]] std::vector<std::string> Names() const;
+  /// Fills in collections, role and module path of the tensor of this name.
+  void Describe(TensorInfo* info) const;
+  /// The collections as the first file has them, JSON; "" if there is none.
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+
+ private:
+  struct Collection {
+    std::set<std::string, std::less<>> tensors;
+    std::set<std::string> patterns;
+    std::vector<Regex> regexes;
+  };
+  std::map<std::string, Collection> collections_;
+  std::uint32_t num_workers_ = 1;
+  std::string text_;
+};
+
+}  // namespace luff::query

@@ -1,0 +1,180 @@
+#pragma once
+#include <array>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "luff/query/trial.h"
+#include "query/smdebug_collections.h"
+#include "query/smdebug_directory.h"
+#include "query/step_table.h"
+
+namespace luff::query {
+
+/// A trial over a directory that smdebug writes or wrote. Its index files are read when it is opened, its
+/// values from the event files when they are asked for; summaries, histograms, unit counts and differences
+/// are computed from the values, or, where only reductions were saved, follow from those as far as they do.
+class SmdebugTrial final : public Trial {
+ public:
+  SmdebugTrial(const std::string& path, const OpenOptions& options) : directory_(path), options_(options) {}
+
+  Result<bool> Refresh() override;
+  Result<bool> WaitForNews(std::chrono::milliseconds timeout) override;
+  Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) override;
+  void ShowAtMost(std::size_t steps) override;
+  bool loaded_all_steps() const noexcept override { return loaded_all_; }
+  const std::string& path() const noexcept override { return directory_.path(); }
+  std::vector<WorkerInfo> workers() const override;
+  std::uint32_t world_size() const noexcept override;
+  std::int64_t created_unix_ns() const noexcept override { return directory_.created_unix_ns(); }
+
+  std::size_t tensor_count() const noexcept override { return tensors_.size(); }
+  const TensorInfo& tensor(TensorId id) const override { return tensors_[id]; }
+  Result<TensorId> FindTensor(std::string_view name) const override;
+  Result<std::vector<std::string>> TensorNames(const NameFilter& filter) const override;
+  std::vector<std::string> CollectionNames() const override { return collections_.Names(); }
+  std::string Document(std::string_view name) const override;
+
+  std::vector<std::int64_t> Steps(Mode mode) const override { return steps_.Steps(mode); }
+  Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const override;
+  Result<std::vector<std::int64_t>> ValueSteps(TensorId id, Mode mode,
+                                               std::optional<std::uint32_t> worker) const override;
+  Result<std::vector<std::uint32_t>> TensorWorkers(TensorId id, std::int64_t step, Mode mode) const override;
+  std::size_t step_count() const noexcept override { return steps_.size(); }
+  StepInfo step_at(std::size_t n) const override { return steps_.at(n); }
+  Result<StepInfo> FindStep(std::int64_t step, Mode mode) const override;
+  StepState StateOfStep(std::int64_t step, Mode mode) const override;
+
+  Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode,
+                          std::optional<std::uint32_t> worker) const override;
+  Result<Stack> ReadStack(TensorId id, Mode mode, std::optional<std::uint32_t> worker,
+                          std::uint64_t max_bytes) const override;
+  Result<ValueShape> Shape(TensorId id, std::int64_t step, Mode mode,
+                           std::optional<std::uint32_t> worker) const override;
+  Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
+                              std::optional<std::uint32_t> worker) const override;
+  Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
+                                  std::optional<std::uint32_t> worker) const override;
+  Result<SummaryColumns> Summaries(TensorId id, Mode mode,
+                                   std::optional<std::uint32_t> worker) const override;
+  Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
+      TensorId id, Mode mode, std::optional<std::uint32_t> worker) const override;
+  Result<std::vector<ScalarAt>> Scalars(TensorId id, Mode mode,
+                                        std::optional<std::uint32_t> worker) const override;
+  Result<SparseHistogram> Histogram(TensorId id, std::int64_t step, Mode mode,
+                                    std::optional<std::uint32_t> worker) const override;
+  Result<UnitCounts> Units(TensorId id, std::int64_t step, Mode mode,
+                           std::optional<std::uint32_t> worker) const override;
+  Result<format::FormRow> ReadForm(TensorId id, format::Form form, std::int64_t step, Mode mode,
+                                   std::optional<std::uint32_t> worker) const override;
+
+  Result<std::vector<SavedReduction>> SavedReductions(TensorId id, std::int64_t step, Mode mode,
+                                                      std::optional<std::uint32_t> worker) const override;
+
+  Status ReadStepRows(std::size_t n, StepRows* out) const override;
+  std::vector<GapInfo> Gaps() const override;
+  std::vector<EventAt> Events(Mode) const override { return {}; }
+  std::vector<JsonEvent> JsonEvents() const override { return {}; }
+  std::vector<std::pair<std::uint32_t, format::AckRow>> Acks() const override { return {}; }
+  Outcome outcome() const override;
+  std::vector<std::string> Problems() const override;
+
+ private:
+  using Entry = SmdebugDirectory::Entry;
+  using Record = SmdebugDirectory::Record;
+  using Kind = SmdebugDirectory::Kind;
+
+  // smdebug_trial.cc
+  void TakeIn();
+  void MergeSteps();
+  void TakeNames();
+  [[nodiscard]] bool CheckLost();
+  [[nodiscard]] bool Awaited() const;
+
+  // smdebug_steps.cc
+  [[nodiscard]] Status CheckId(TensorId id) const;
+  [[nodiscard]] Result<std::uint32_t> StepOrError(std::int64_t step, Mode mode) const;
+  [[nodiscard]] Status CheckWorker(std::optional<std::uint32_t> worker) const;
+  /// What one worker wrote of a tensor at one step. Of what was written twice the last counts.
+  struct Found {
+    const Entry* entry = nullptr;
+    const Record* value = nullptr;
+    const Record* shape = nullptr;
+    std::array<const Record*, 2 * format::kSmdebugReductionCount> reductions{};  // abs ones behind
+    bool reduced = false;
+  };
+  [[nodiscard]] std::optional<Found> RowsOf(std::uint32_t entry, TensorId id) const;
+  /// Entries of the n-th step, of one worker or of all, the lowest number first.
+  [[nodiscard]] std::vector<std::uint32_t> EntriesOf(std::uint32_t n,
+                                                     std::optional<std::uint32_t> worker) const;
+  /// Steps of the mode at which `wanted(record)` is true of one of the tensor's records: position, entry.
+  template <typename Wanted>
+  [[nodiscard]] std::vector<std::pair<std::uint32_t, std::uint32_t>> StepsWith(
+      TensorId id, Mode mode, std::optional<std::uint32_t> worker, Wanted wanted) const;
+  [[nodiscard]] std::vector<std::int64_t> Keys(const std::vector<std::pair<std::uint32_t, std::uint32_t>>& at,
+                                               Mode mode) const;
+  [[nodiscard]] Status NotSaved(TensorId id, const char* what, std::int64_t step, Mode mode) const;
+  /// `use(found)`, Result<bool>, for each worker that has the tensor at the step, until it returns true.
+  template <typename Use>
+  [[nodiscard]] Status FirstWith(TensorId id, const char* what, std::int64_t step, Mode mode,
+                                 std::optional<std::uint32_t> worker, Use use) const;
+
+  // smdebug_values.cc
+  [[nodiscard]] Result<Value> ReadRecord(const Record& record) const;
+  [[nodiscard]] Result<double> ReadReduction(const Record& record) const;
+  [[nodiscard]] Result<Value> ValueOfRecord(const Record& record, std::span<const std::byte> bytes) const;
+
+  // smdebug_summaries.cc
+  struct Summarized {
+    DType dtype = DType::kInvalid;
+    Summary summary;
+  };
+  [[nodiscard]] static bool HasSummary(DType dtype) noexcept;
+  [[nodiscard]] static Result<TensorView> ViewOf(const Value& value);
+  [[nodiscard]] static std::optional<double> OneNumber(const Value& value);
+  [[nodiscard]] bool IsScalar(TensorId id) const;
+  [[nodiscard]] std::vector<SavedReduction> ReductionsOf(const Found& found) const;
+  [[nodiscard]] std::optional<Summarized> FromReductions(const Found& found) const;
+  /// Nothing for text, and where only the shape was saved.
+  [[nodiscard]] Result<std::optional<Summarized>> Summarised(const Found& found) const;
+
+  // smdebug_rows.cc
+  [[nodiscard]] const Record* Before(const Record& record) const;
+  [[nodiscard]] std::optional<format::FormRow> DifferenceOf(const Record& record, const Value& value) const;
+  void Keep(const Record& record, const Value& value) const;
+
+  SmdebugDirectory directory_;
+  OpenOptions options_;
+  SmdebugCollections collections_;
+  std::vector<std::string> collection_problems_;
+  std::vector<TensorInfo> tensors_;
+  StepTable steps_;
+  std::vector<std::vector<std::uint32_t>> entries_at_;  // by position in the step table
+  std::vector<std::uint32_t> step_of_entry_;            // position, or kNoStep
+  std::vector<std::uint32_t> pending_;                  // entries whose steps are not complete
+  std::int64_t last_update_ = 0;
+  std::uint32_t collections_taken_ = 0;
+  bool loaded_all_ = false, lost_ = false, held_back_ = false, opened_ = false;
+  std::uint64_t version_ = 0;
+  struct Cached {
+    TensorId id;
+    Mode mode;
+    std::optional<std::uint32_t> worker;
+    std::uint64_t version;
+    std::shared_ptr<const SummaryColumns> columns;
+  };
+  mutable std::list<Cached> cache_;  // newest first
+  struct Kept {
+    std::uint32_t record;
+    Value value;
+  };
+  mutable std::unordered_map<std::uint64_t, Kept>
+      kept_;  // tensor << 32 | worker: its value of the last step read
+  mutable std::size_t kept_bytes_ = 0;
+};
+
+}  // namespace luff::query
