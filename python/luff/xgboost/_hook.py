@@ -42,7 +42,7 @@ _OPTIMIZER_STEP = int(EventKind.OPTIMIZER_STEP)
 _ACT, _STOP = 3, 2  # what Session.at_step_boundary gives
 _MAX_ERRORS = 1000  # then the hook switches itself off
 _MAX_TRAININGS = 64
-_WAIT_S = 0.1  # rounds whose trees are to be read wait so long for others, at most
+_WAIT_S = 0.1  # rounds wait so long for others to be recorded with, at most
 _WAIT_ROUNDS = 64
 _FLUSH_S = 2.0
 
@@ -70,6 +70,7 @@ class _Training:
     planned: int | None
     recorder: Recorder
     trees: bool = True  # the booster has trees that can be read
+    predicts: bool = False  # predictions, labels or contributions may be asked for
     known: bool = False  # its document was written
     training_sets: frozenset[str] = frozenset()
     validation: Any = None
@@ -155,6 +156,7 @@ class Hook(TrainingCallback):  # type: ignore[misc]
         self._document: list[dict[str, Any]] = []
         self._waiting: list[_Waiting] = []
         self._waiting_since = 0.0
+        self._last_round = 0.0
         self._unwatched = 0
         self._booster: weakref.ref[Any] | None = None
         self._scalars: dict[str, int] = {}
@@ -295,20 +297,18 @@ class Hook(TrainingCallback):  # type: ignore[misc]
         if not training.known:
             self._describe(training, model, folds, dtrain, evals)
         waiting = _Waiting(int(model.num_boosted_rounds()), list(latest(container.history)))
-        session.begin_step(_TRAIN, self._clock.mode_steps[_TRAIN] + len(self._waiting))
-        trees = False
-        if session.due_role(_OTHER) or session.due_role(_LABEL):
-            recorder = training.recorder
-            trees = training.trees and (recorder.trees_due() or recorder.importance_due())
+        if training.predicts:
+            session.begin_step(_TRAIN, self._clock.mode_steps[_TRAIN] + len(self._waiting))
             self._predict(training, model, waiting)
+        now = time.monotonic()
         if not self._waiting:
-            self._waiting_since = time.monotonic()
+            self._waiting_since = now
         self._waiting.append(waiting)
-        if trees or len(self._waiting) > 1:
-            waited = time.monotonic() - self._waiting_since
-            if len(self._waiting) < _WAIT_ROUNDS and waited < _WAIT_S:
-                return
-        self._record_waiting()
+        # Short rounds are recorded many at a time: what is cold after a round is paid for once.
+        full = len(self._waiting) >= _WAIT_ROUNDS or bool(waiting.values)
+        if full or now - self._waiting_since >= _WAIT_S or now - self._last_round >= _WAIT_S:
+            self._record_waiting()
+        self._last_round = now
 
     def _record_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -376,24 +376,19 @@ class Hook(TrainingCallback):  # type: ignore[misc]
     def _predict(self, training: _Training, model: Any, waiting: _Waiting) -> None:
         """Asks the model for what is due of its predictions; only the model of this round can give it."""
         recorder, values = training.recorder, waiting.values
-        if hasattr(model, "cvfolds"):
-            return
         data = training.validation
-        forms = recorder.due("predictions")
-        if forms:
+        if recorder.due("predictions"):
             values["predictions"] = None if data is None else model.predict(data)
-        forms = recorder.due("labels", _LABEL)
-        if forms:
+        if recorder.due("labels", _LABEL):
             values["labels"] = None if data is None else data.get_label()
-        first = recorder.feature(0)
-        average, full = recorder.due(f"average_shap/{first}"), recorder.due(f"full_shap/{first}")
+        average, full = recorder.shap_due("average_shap"), recorder.shap_due("full_shap")
         if average or full:
             shap = (
                 None
                 if training.train_data is None
                 else model.predict(training.train_data, pred_contribs=True)
             )
-            values["shap"] = (shap, bool(average), bool(full))
+            values["shap"] = (shap, average, full)
 
     def _value(self, recorder: Recorder, name: str, value: Any) -> None:
         raw = int(Form.RAW)
@@ -450,7 +445,7 @@ class Hook(TrainingCallback):  # type: ignore[misc]
         settings, kind = parameters_of(booster)
         training.parameters = self._hyperparameters if self._hyperparameters is not None else settings
         training.trees = training.trees and kind in ("gbtree", "dart", "")
-        training.recorder.read_to = 0
+        training.predicts = not folds and training.recorder.predictions_wanted()
         record = {
             "number": training.number,
             "prefix": training.prefix,

@@ -60,6 +60,7 @@ class Recorder:
         self._importances: dict[str, list[int]] = {kind: [] for kind in TYPES}  # tensor of each feature
         self._columns: list[tuple[str, int]] = []
         self._probes: list[tuple[str, int]] | None = None
+        self._shap_probes: dict[str, int | None] = {}
         self._layouts: dict[tuple[int, tuple[int, ...]], int] = {}
         self.importance = Importance()
         self.read_to = 0  # rounds whose trees are in `importance`
@@ -83,6 +84,24 @@ class Recorder:
         if not self._wanted(self._prefix + name, "label" if role == _LABEL else "other"):
             return 0
         return self._session.due_tensor(self.number(name, role))
+
+    def predictions_wanted(self) -> bool:
+        """Whether anything may be asked for that only the model of the round can give."""
+        wanted = self._wanted(f"{self._prefix}predictions") or self._wanted(f"{self._prefix}labels", "label")
+        return wanted or any(self._shap_probe(kind) is not None for kind in ("average_shap", "full_shap"))
+
+    def shap_due(self, kind: str) -> bool:
+        """Whether contributions are due."""
+        probe = self._shap_probe(kind)
+        return probe is not None and bool(self._session.due_tensor(probe))
+
+    def _shap_probe(self, kind: str) -> int | None:
+        """A tensor of the kind that may be saved."""
+        if kind not in self._shap_probes:
+            names = [f"{kind}/{self.feature(i)}" for i in range(min(len(self.features), _MAX_PROBES))]
+            found = [name for name in names if self._wanted(self._prefix + name)][:1]
+            self._shap_probes[kind] = self.number(found[0]) if found else None
+        return self._shap_probes[kind]
 
     def trees_due(self) -> bool:
         """Whether some column of the trees is due."""
@@ -195,9 +214,8 @@ class Recorder:
         if want_average:
             means = values.mean(axis=tuple(range(values.ndim - 1)), dtype=np.float64)
             for name, mean in zip(names, means.tolist(), strict=True):
-                number = self.number(f"average_shap/{name}")
-                if self._session.due_tensor(number):
-                    self._session.scalar(number, mean)
+                if self.due(f"average_shap/{name}"):
+                    self._session.scalar(self.number(f"average_shap/{name}"), mean)
         if want_full:
             for index, name in enumerate(names):
                 if self.due(f"full_shap/{name}"):
