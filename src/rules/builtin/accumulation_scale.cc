@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/json_event.h"
+#include "rules/json_state.h"
+#include "rules/loss_call.h"
+#include "rules/model_facts.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// AccumulationScale: docs/rules/accumulation_scale.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::EventKind;
+constexpr const char* kName = "AccumulationScale";
+constexpr const char* kPage = "docs/rules/accumulation_scale.md";
+constexpr std::size_t kMaxPasses = 256;
+
+struct Limits {
+  std::int64_t passes = 3;
+  std::int64_t times = 2;
+};
+
+class AccumulationScale final : public Rule {
+ public:
+  explicit AccumulationScale(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain || info.superseded || told_) return;
+    bool updated = false;
+    for (const query::EventAt& event : view.rows.events) {
+      if (event.worker != view.rows.events.front().worker) continue;
+      const auto kind = static_cast<EventKind>(event.row.kind);
+      if (kind == EventKind::kForward && models_.size() < kMaxPasses) models_.insert(event.row.subject);
+      if (kind == EventKind::kBatch && batches_.size() < kMaxPasses) batches_.insert(event.row.argument);
+      if (kind == EventKind::kClipGrad) clipped_ = true;
+      updated = updated || kind == EventKind::kOptimizerStep;
+    }
+    if (steps_ == 0 || !mean_) TakeLosses(view);
+    ++steps_;
+    for (const std::string& text : view.rows.event_json) {
+      const std::optional<Json> window = EventOfKindUntrusted(text, "accumulation");
+      if (window) Judge(view, *window, sink);
+    }
+    if (updated) {
+      models_.clear();
+      batches_.clear();
+      steps_ = 0;
+      mean_ = clipped_ = false;
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    // Hashes are told apart by 53 bits.
+    std::vector<std::uint64_t> batches;
+    for (const std::uint64_t hash : batches_) batches.push_back(hash >> 11);
+    Json json = {{"models", models_},   {"batches", batches}, {"steps", steps_}, {"mean", mean_},
+                 {"clipped", clipped_}, {"seen", seen_},      {"told", told_},   {"loss", loss_}};
+    reader_.Save(&json["reader"]);
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    return LoadJson(text, [&](const Json& json) {
+      models_ = json.at("models").get<std::set<std::uint32_t>>();
+      batches_.clear();
+      for (const Json& hash : json.at("batches")) batches_.insert(hash.get<std::uint64_t>() << 11);
+      steps_ = json.at("steps");
+      mean_ = json.at("mean");
+      clipped_ = json.at("clipped");
+      seen_ = json.at("seen");
+      told_ = json.at("told");
+      loss_ = json.at("loss");
+      reader_.Load(json.at("reader"));
+    });
+  }
+
+ private:
+  // The loss is a mean over its samples: its value says so.
+  void TakeLosses(const StepView& view) {
+    for (const LossCall& call : reader_.Read(view)) {
+      const Recognition known = reader_.Recognise(call);
+      if (!known.by_value || known.broadcast || !call.value || known.per_sample.size() < 2 || !call.whole())
+        continue;
+      double sum = 0;
+      for (const double term : known.per_sample) sum += term;
+      const double mean = sum / static_cast<double>(known.per_sample.size());
+      if (std::abs(mean - *call.value) > 1e-3 * std::max(std::abs(mean), 1e-6)) continue;
+      mean_ = true;
+      loss_ = call.kind;
+      return;
+    }
+  }
+
+  // One model, another batch each time, gradients added up and used as they are.
+  void Judge(const StepView& view, const Json& window, Sink& sink) {
+    const double passes = NumberIn(window, "passes");
+    const Json& factors = ListIn(window, "factors");
+    if (!(passes >= static_cast<double>(limits_.passes)) || !(passes <= kMaxPasses) || factors.empty() ||
+        !FlagIn(window, "added") || !FlagIn(window, "untouched") || clipped_ || !mean_)
+      return;
+    if (models_.size() != 1 || static_cast<double>(steps_) != passes ||
+        static_cast<double>(batches_.size()) != passes)
+      return;
+    double least = HUGE_VAL;
+    double most = -HUGE_VAL;
+    for (const Json& factor : factors) {
+      if (!factor.is_number()) return;
+      least = std::min(least, factor.get<double>());
+      most = std::max(most, factor.get<double>());
+    }
+    const auto is = [&](double wanted) {
+      return std::abs(least - wanted) <= 1e-6 * wanted && most - least <= 1e-6 * wanted;
+    };
+    const bool none = is(1);
+    const bool twice = is(1 / (passes * passes));
+    if (!none && !twice) {
+      if (seen_ > 0 && is(1 / passes)) seen_ = 0;
+      return;
+    }
+    if (!IsSgd(view.trial, NumberIn(window, "optimizer"))) return;
+    if (++seen_ < limits_.times) return;
+    Tell(view, passes, twice, sink);
+  }
+
+  // A gradient's scale is that of the update; others divide it out again.
+  static bool IsSgd(const query::Trial& trial, double number) {
+    const ModelFacts facts = ModelFacts::Of(trial);
+    return std::any_of(facts.optimizers().begin(), facts.optimizers().end(), [&](const OptimizerFacts& one) {
+      return static_cast<double>(one.number) == number && one.type == "SGD";
+    });
+  }
+
+  void Tell(const StepView& view, double passes, bool twice, Sink& sink) {
+    told_ = true;
+    Finding finding;
+    finding.rule = kName;
+    finding.page = kPage;
+    finding.cause = twice ? "scaled_twice" : "not_scaled";
+    finding.step = finding.last_step = view.rows.info.mode_step;
+    finding.global_step = view.rows.info.global_step;
+    finding.update = view.rows.info.update;
+    finding.since_step = 0;
+    finding.what = twice ? fmt::format("gradients of {:g} batches are divided by {:g} twice", passes, passes)
+                         : fmt::format("gradients of {:g} batches are added up, not averaged", passes);
+    finding.why =
+        twice ? fmt::format(
+                    "{} is a mean already, and each came in with a factor of 1/{:g}: the update is that of "
+                    "one batch divided by {:g}",
+                    loss_, passes * passes, passes)
+              : fmt::format(
+                    "{} is a mean over its batch, and each of {:g} backward passes before an update came in "
+                    "with a factor of 1: the update is {:g} times that of one large batch",
+                    loss_, passes, passes);
+    finding.remedy = fmt::format("(loss / {:g}).backward(), once", passes);
+    finding.causes = {twice ? "the loss and the gradients, or the loss twice, are divided"
+                            : "the loss is not divided by the number of batches",
+                      "the learning rate was meant for it"};
+    finding.evidence = {{"passes", passes}, {"factor", twice ? 1 / (passes * passes) : 1}};
+    finding.threshold = fmt::format("factor {} in {} updates (Luff)", twice ? "1/n^2" : "1", limits_.times);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossReader reader_;
+  std::set<std::uint32_t> models_;  // called since the last update
+  std::set<std::uint64_t> batches_;
+  std::int64_t steps_ = 0, seen_ = 0;
+  bool mean_ = false, clipped_ = false, told_ = false;
+  std::string loss_;
+};
+
+}  // namespace
+
+RuleSpec AccumulationScaleSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "gradients of several batches that are added up instead of averaged";
+  spec.parameters = {{"passes", "3", "3", "fewest backward passes before an update (Luff)"},
+                     {"times", "2", "2", "updates that must say so (Luff)"}};
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.passes, ParseInt(TextOf(parameters, "passes")));
+    LUFF_ASSIGN_OR_RETURN(limits.times, ParseInt(TextOf(parameters, "times")));
+    if (limits.passes < 2 || limits.times < 1)
+      return InvalidArgument("'passes' must be at least 2, 'times' at least 1");
+    return std::unique_ptr<Rule>(new AccumulationScale(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using testing::FakeTrial;
+
+struct Story {
+  int passes = 4;
+  double factor = 1;
+  std::string optimizer = "SGD";
+  bool added = true, untouched = true, same_batch = false, clipped = false;
+  bool sum = false;  // the loss is a sum
+  int models = 1;
+  int windows = 3;
+};
+
+std::vector<Finding> Told(const Story& story) {
+  FakeTrial trial;
+  trial.SetDocument("model",
+                    fmt::format(R"({{"models": [{{"name": "Net", "type": "Net", "modules": [], "parameters": [
+      {{"path": "w", "name": "Net_w", "shape": [4, 4], "requires_grad": true, "optimizer": "O", "group": 0}}]}}],
+      "optimizers": [{{"number": 0, "name": "O", "type": "{}", "groups": [{{"parameters": 1}}]}}]}})",
+                                story.optimizer));
+  std::uint64_t batch = 0;
+  for (int window = 0; window < story.windows; ++window) {
+    for (int pass = 0; pass < story.passes; ++pass) {
+      const std::vector<double> output = {0.5, -1.0, 2.0, 0.25 * pass};
+      const std::vector<double> target = {1.0, 0.0, 1.5, -1.0};
+      double loss = 0;
+      for (std::size_t i = 0; i < 4; ++i) loss += (output[i] - target[i]) * (output[i] - target[i]);
+      if (!story.sum) loss /= 4;
+      trial.Step(query::Mode::kTrain, -1, window)
+          .Sample("sample/MSELoss_input_0", {4}, output)
+          .Sample("sample/MSELoss_input_1", {4}, target)
+          .Loss(loss, "MSELoss_output_0")
+          .Event(EventKind::kForward, static_cast<std::uint32_t>(pass % story.models))
+          .Event(EventKind::kBatch, 0, story.same_batch ? 7 : ++batch << 40);
+    }
+    if (story.clipped) trial.Event(EventKind::kClipGrad);
+    trial.Event(EventKind::kOptimizerStep, 0);
+    std::string factors;
+    for (int pass = 0; pass < story.passes; ++pass)
+      factors += fmt::format("{}{}", pass == 0 ? "" : ", ", story.factor);
+    trial.EventJson(fmt::format(
+        R"({{"kind": "accumulation", "optimizer": 0, "passes": {}, "factors": [{}], "added": {}, "untouched": {}}})",
+        story.passes, factors, story.added, story.untouched));
+  }
+  return testing::FindingsOf(trial, "AccumulationScale", ParameterSet::kLuff);
+}
+
+TEST(AccumulationScale, GradientsThatAreAddedUp_AreToldInTheSecondUpdate) {
+  const auto findings = Told({});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "not_scaled");
+  EXPECT_EQ(findings[0].step, 7);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_TRUE(Told({.windows = 1}).empty());
+  EXPECT_EQ(Told({.passes = 3}).size(), 1U);
+}
+
+TEST(AccumulationScale, DividedTwice_IsToldToo) {
+  const auto findings = Told({.factor = 1.0 / 16});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "scaled_twice");
+}
+
+TEST(AccumulationScale, OtherFactors_AreSilent) {
+  EXPECT_TRUE(Told({.factor = 0.25}).empty());
+  EXPECT_TRUE(Told({.factor = 0.5}).empty());
+  EXPECT_TRUE(Told({.factor = 0.99}).empty());
+  EXPECT_TRUE(Told({.factor = 1024}).empty());
+}
+
+TEST(AccumulationScale, WhatIsNoAccumulationOfAMean_IsSilent) {
+  EXPECT_TRUE(Told({.passes = 2}).empty());          // two losses, as often as not
+  EXPECT_TRUE(Told({.optimizer = "Adam"}).empty());  // scale does not matter
+  EXPECT_TRUE(Told({.added = false}).empty());       // cleared in between
+  EXPECT_TRUE(Told({.untouched = false}).empty());   // divided afterwards
+  EXPECT_TRUE(Told({.same_batch = true}).empty());   // several losses of one batch
+  EXPECT_TRUE(Told({.clipped = true}).empty());
+  EXPECT_TRUE(Told({.sum = true}).empty());
+  EXPECT_TRUE(Told({.models = 4}).empty());  // replicas
+}
+
+}  // namespace
+}  // namespace luff::rules

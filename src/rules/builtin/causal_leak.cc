@@ -1,0 +1,108 @@
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/json_event.h"
+#include "rules/json_state.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// CausalLeak: docs/rules/causal_leak.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "CausalLeak";
+constexpr const char* kPage = "docs/rules/causal_leak.md";
+
+class CausalLeak final : public Rule {
+ public:
+  explicit CausalLeak(double change) : change_(change) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain || told_) return;
+    for (const std::string& text : view.rows.event_json) {
+      const std::optional<Json> answer = EventOfKindUntrusted(text, "causal");
+      if (!answer || !FlagIn(*answer, "sees")) continue;
+      const double change = NumberIn(*answer, "change");
+      const double length = NumberIn(*answer, "length");
+      const double place = NumberIn(*answer, "place");
+      const double places = NumberIn(*answer, "places");
+      if (!(change > change_) || !(length >= 2) || !(place >= 0) || !(places >= 1)) continue;
+      Tell(view, *answer, change, sink);
+      return;
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override { return Json{{"told", told_}}.dump(); }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    return LoadJson(text, [&](const Json& json) { told_ = json.at("told"); });
+  }
+
+ private:
+  void Tell(const StepView& view, const Json& answer, double change, Sink& sink) {
+    told_ = true;
+    Finding finding;
+    finding.rule = kName;
+    finding.page = kPage;
+    finding.cause = "next_token";
+    finding.severity = Severity::kStop;
+    finding.step = finding.last_step = view.rows.info.mode_step;
+    finding.global_step = view.rows.info.global_step;
+    finding.update = view.rows.info.update;
+    finding.since_step = 0;
+    const double place = NumberIn(answer, "place");
+    const double places = NumberIn(answer, "places");
+    finding.what = "the model sees the tokens that it is to predict";
+    finding.why = fmt::format(
+        "the loss's targets are the model's input one place further on; with other tokens behind place {:g} "
+        "of "
+        "{:g}, "
+        "outputs up to that place change by {:.2g} of their spread{}",
+        place, NumberIn(answer, "length"), change,
+        places < place + 1 ? fmt::format(", at the last {:g} of {:g} places", places, place + 1)
+                           : std::string());
+    finding.remedy =
+        places <= 1
+            ? "let each place see itself and what is before it: diagonal of the mask (triu(1)), padding of "
+              "convolutions on the left only"
+            : "mask attention (is_causal=True, or a mask of triu(1)), leave out bidirectional layers and "
+              "means "
+              "over time";
+    finding.causes = places <= 1
+                         ? std::vector<std::string>{"a mask that is off by one", "padding on both sides"}
+                         : std::vector<std::string>{"the causal mask is missing or not passed on",
+                                                    "a mask of the wrong sign or dtype",
+                                                    "a bidirectional layer, or a mean over all places"};
+    finding.evidence = {
+        {"change", change}, {"place", place}, {"places", places}, {"itself", NumberIn(answer, "itself")}};
+    finding.threshold =
+        fmt::format("more than {:g} of the outputs' spread, asked of the model itself (Luff)", change_);
+    sink.Report(std::move(finding));
+  }
+
+  const double change_;
+  bool told_ = false;
+};
+
+}  // namespace
+
+RuleSpec CausalLeakSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "a model of next tokens that sees them";
+  spec.parameters = {
+      {"change", "1e-3", "1e-3", "smallest change of outputs that counts, beside their spread (Luff)"}};
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const double change, ParseDouble(TextOf(parameters, "change")));
+    if (!(change > 0)) return InvalidArgument("'change' must be above 0");
+    return std::unique_ptr<Rule>(new CausalLeak(change));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

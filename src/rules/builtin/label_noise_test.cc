@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::FakeTrial;
+constexpr int kBatch = 32, kWidth = 10, kClasses = 4, kRows = 256;
+
+struct Story {
+  double flipped = 0.3;      // of the training's labels
+  double eval_wrong = 0.05;  // what the model gets wrong of unseen rows
+  bool drawn_anew = false;   // labels are flipped anew at each visit
+  bool coarse = false;       // inputs of two levels only
+  bool flipped_there_too = false;
+  bool random_errors = false;  // as under dropout: other rows each time
+  std::string module = "Linear";
+};
+
+std::vector<Finding> Told(const Story& story) {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"models": [{"name": "Net", "type": "Net", "parameters": [], "modules": [
+      {"path": "a", "name": "a", "type": ")" +
+                                 story.module + R"(", "settings": {"p": 0.5}}]}], "optimizers": []})");
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  const auto input_of = [&](int row) {
+    std::vector<double> values(kWidth);
+    for (int i = 0; i < kWidth; ++i)
+      values[static_cast<std::size_t>(i)] = story.coarse ? (row >> i) & 1 : std::sin(1.0 + row * 10 + i);
+    return values;
+  };
+  std::vector<bool> flipped(kRows);
+  for (int row = 0; row < kRows; ++row)
+    flipped[static_cast<std::size_t>(row)] = uniform(random) < story.flipped;
+  const auto step = [&](const std::vector<int>& rows, bool train) {
+    std::vector<double> inputs;
+    std::vector<double> scores;
+    std::vector<double> labels;
+    double loss = 0;
+    for (const int row : rows) {
+      const std::vector<double> input = input_of(train ? row : row + 5000);
+      inputs.insert(inputs.end(), input.begin(), input.end());
+      const int truth = row % kClasses;
+      bool other = false;
+      if (train && story.drawn_anew) other = uniform(random) < story.flipped;
+      if (train && !story.drawn_anew && !story.random_errors) other = flipped[static_cast<std::size_t>(row)];
+      if (!train && story.flipped_there_too) other = uniform(random) < story.flipped;
+      const int label = other ? (truth + 1) % kClasses : truth;
+      int answer = truth;
+      if (train && story.random_errors && uniform(random) < story.flipped) answer = (truth + 2) % kClasses;
+      if (!train && uniform(random) < story.eval_wrong) answer = (truth + 2) % kClasses;
+      double sum = 0;
+      for (int c = 0; c < kClasses; ++c) {
+        scores.push_back(c == answer ? 2 : 0);
+        sum += std::exp(scores.back());
+      }
+      loss += (std::log(sum) - (label == answer ? 2 : 0)) / static_cast<double>(rows.size());
+      labels.push_back(label);
+    }
+    const auto n = static_cast<std::int64_t>(rows.size());
+    trial.Step(train ? query::Mode::kTrain : query::Mode::kEval)
+        .Sample("sample/Net_input_0", {n, kWidth}, inputs)
+        .Sample("sample/CrossEntropyLoss_input_0", {n, kClasses}, scores)
+        .Sample("sample/CrossEntropyLoss_input_1", {n}, labels, DType::kInt64)
+        .Loss(loss, "CrossEntropyLoss_output_0");
+  };
+  std::vector<int> order(kRows);
+  for (int i = 0; i < kRows; ++i) order[static_cast<std::size_t>(i)] = i;
+  for (int epoch = 0; epoch < 8; ++epoch) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (int at = 0; at < kRows; at += kBatch) step({order.begin() + at, order.begin() + at + kBatch}, true);
+    if (epoch % 2 == 1) step({order.begin(), order.begin() + 200}, false);
+  }
+  step({order.begin(), order.begin() + kBatch}, true);
+  return testing::FindingsOf(trial, "LabelNoise", ParameterSet::kLuff);
+}
+
+TEST(LabelNoise, LabelsThatContradictWhatWasLearned_AreTold) {
+  const auto findings = Told({});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "always_wrong");
+  EXPECT_EQ(Told({.flipped = 0.25}).size(), 1U);
+}
+
+TEST(LabelNoise, FewWrongLabels_OrAnEvaluationThatIsAsHard_AreSilent) {
+  EXPECT_TRUE(Told({.flipped = 0}).empty());
+  EXPECT_TRUE(Told({.flipped = 0.05}).empty());
+  EXPECT_TRUE(Told({.flipped_there_too = true}).empty());
+  EXPECT_TRUE(Told({.flipped = 0.3, .eval_wrong = 0.25}).empty());
+}
+
+TEST(LabelNoise, ErrorsOfOtherRowsEachTime_AndDropout_AreSilent) {
+  EXPECT_TRUE(Told({.random_errors = true}).empty());
+  EXPECT_TRUE(Told({.module = "Dropout"}).empty());
+}
+
+TEST(LabelNoise, LabelsDrawnAnew_ContradictEachOther) {
+  const auto findings = Told({.drawn_anew = true});
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].cause, "contradiction");
+  EXPECT_TRUE(Told({.flipped = 0.005, .drawn_anew = true}).empty());
+}
+
+TEST(LabelNoise, EqualRowsOfFewLevels_AreNoContradiction) {
+  for (const Finding& finding : Told({.drawn_anew = true, .coarse = true}))
+    EXPECT_NE(finding.cause, "contradiction");
+}
+
+}  // namespace
+}  // namespace luff::rules
