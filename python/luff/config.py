@@ -226,6 +226,9 @@ class Collection(Mapping[str, Any]):
         ``optimizer_state``, ``labels`` and ``all`` need no expression.
     include, exclude
         Regular expressions, searched anywhere in the tensor's name.
+    include_roles
+        Roles of the tensors that `include` is asked for; default: all. An expression that may match what modules get
+        or give makes the hook look at each of their calls.
     tensor_names
         Exact names.
     roles, module_types
@@ -253,6 +256,7 @@ class Collection(Mapping[str, Any]):
         include: str | Iterable[str] | None = None,
         *,
         exclude: str | Iterable[str] | None = None,
+        include_roles: Iterable[str] | None = None,
         tensor_names: Iterable[str] | None = None,
         roles: Iterable[str] | None = None,
         module_types: Iterable[str] | None = None,
@@ -276,7 +280,12 @@ class Collection(Mapping[str, Any]):
         for key, value in (("include", include), ("exclude", exclude)):
             if value is not None:
                 self._json[key] = [value] if isinstance(value, str) else list(value)
-        for key, names in (("tensor_names", tensor_names), ("roles", roles), ("module_types", module_types)):
+        for key, names in (
+            ("include_roles", include_roles),
+            ("tensor_names", tensor_names),
+            ("roles", roles),
+            ("module_types", module_types),
+        ):
             if names is not None:
                 self._json[key] = sorted(names)
         chosen = reduction_config.forms() if reduction_config is not None else forms

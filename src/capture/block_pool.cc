@@ -30,9 +30,9 @@ std::size_t MaxBlocks(std::uint64_t max_bytes) {
   return std::max<std::size_t>(kMinBlocks, static_cast<std::size_t>(max_bytes / kBlockBytes));
 }
 
-void Touch(std::byte* data) noexcept {
-  if (madvise(data, kBlockBytes, MADV_POPULATE_WRITE) == 0) return;
-  for (std::size_t i = 0; i < kBlockBytes; i += 4096) {
+void Touch(std::byte* data, std::size_t bytes) noexcept {
+  if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return;
+  for (std::size_t i = 0; i < bytes; i += 4096) {
     *reinterpret_cast<volatile std::byte*>(data + i) = std::byte{0};
   }
 }
@@ -150,7 +150,7 @@ std::uint64_t BlockPool::Generation(const Block* block) noexcept {
   return block->generation;
 }
 
-void BlockPool::Prepare(std::size_t spare) noexcept {
+void BlockPool::Prepare(std::size_t spare, std::size_t touch) noexcept {
   for (;;) {
     {
       MutexLock lock(mutex_);
@@ -158,7 +158,7 @@ void BlockPool::Prepare(std::size_t spare) noexcept {
       ++mapping_;
     }
     std::byte* data = Map();
-    if (data != nullptr) Touch(data);
+    if (data != nullptr) Touch(data, std::min(touch, kBlockBytes));
     std::unique_ptr<Block> made(data != nullptr ? new (std::nothrow) Block : nullptr);
     MutexLock lock(mutex_);
     --mapping_;

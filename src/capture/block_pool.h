@@ -49,8 +49,9 @@ class BlockPool {
   void Unpin(Block* block) noexcept;
   [[nodiscard]] std::uint64_t Generation(const Block* block) noexcept;
 
-  /// Grows in the background until `spare` blocks are free and touched, within the limit.
-  void Prepare(std::size_t spare) noexcept;
+  /// Grows in the background until `spare` blocks are free and touched, within the limit. `touch`: how many
+  /// bytes of each; the others are touched by their first use.
+  void Prepare(std::size_t spare, std::size_t touch = kBlockBytes) noexcept;
   /// True when the pool may not grow and fewer than a quarter of its blocks are free.
   [[nodiscard]] bool under_pressure() const noexcept { return pressure_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t block_count() const noexcept { return count_.load(std::memory_order_relaxed); }

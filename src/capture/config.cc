@@ -256,9 +256,9 @@ Status ParseKeep(const Json& value, const std::string& where, store::Retention* 
   return Wrong(where, "keep", value, R"("all", "thin" or {"last": K})");
 }
 
-constexpr std::array<std::string_view, 12> kCollectionKeys{
-    "name",  "include",   "exclude", "tensor_names", "roles",     "module_types",
-    "forms", "unit_axis", "save",    "keep",         "max_bytes", "policy"};
+constexpr std::array<std::string_view, 13> kCollectionKeys{
+    "name",  "include",   "include_roles", "exclude", "tensor_names", "roles", "module_types",
+    "forms", "unit_axis", "save",          "keep",    "max_bytes",    "policy"};
 
 void ApplyBuiltIn(const BuiltIn& built_in, CollectionConfig* out) {
   out->name = built_in.name;
@@ -313,12 +313,13 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
       std::sort(out->tensor_names.begin(), out->tensor_names.end());
     } else if (key == "module_types") {
       LUFF_RETURN_IF_ERROR(ParseStrings(value, key, where, &out->module_types));
-    } else if (key == "roles") {
+    } else if (key == "roles" || key == "include_roles") {
       if (!value.is_array()) return Wrong(where, key, value, "a list of roles");
-      if (!value.empty()) out->roles = 0;
+      std::uint32_t* roles = key == "roles" ? &out->roles : &out->include_roles;
+      if (!value.empty()) *roles = 0;
       for (const Json& role : value) {
         LUFF_RETURN_IF_ERROR(ParseNamed(role, kRoles, "role", where, &word));
-        out->roles |= 1U << word;
+        *roles |= 1U << word;
       }
     } else if (key == "forms") {
       if (!value.is_array()) return Wrong(where, key, value, "a list of forms");
@@ -531,6 +532,9 @@ std::string DescribeCollections(const Config& config) {
                    {"keep", std::move(keep)},
                    {"max_bytes", c.max_bytes},
                    {"policy", kPolicies[static_cast<std::size_t>(c.policy)].name}};
+      if (!c.include.empty() && c.include_roles != ~0U) {
+        item["include_roles"] = DescribeBits(c.include_roles, kRoles, true);
+      }
       out.push_back(std::move(item));
     }
     return out.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -127,6 +127,23 @@ TEST(PlanTest, NamesExclusionsRolesAndModuleTypes) {
   EXPECT_THAT(CollectionsOf(json, "x.bias", Role::kOutput, "Conv2d"), ElementsAre());
 }
 
+TEST(PlanTest, AnExpressionMayBeAskedOfSomeRolesOnly) {
+  const char* json = R"({"defaults":false,"collections":[
+    {"name":"trees","include":["^trees/"],"include_roles":["other","custom"]}]})";
+  EXPECT_THAT(CollectionsOf(json, "trees/Node", Role::kOther), ::testing::ElementsAre("trees"));
+  EXPECT_THAT(CollectionsOf(json, "trees/Node", Role::kOutput), ::testing::ElementsAre());
+  Result<Config> config = ParseConfigUntrusted(json);
+  Result<Plan> plan = Plan::Make(*config);
+  EXPECT_EQ(plan->PossibleFor(Role::kOutput), 0U);
+  EXPECT_NE(plan->PossibleFor(Role::kCustom), 0U);
+  const std::string text = DescribeCollections(*config);
+  Result<Config> again = ParseConfigUntrusted(R"({"defaults":false,"collections":)" + text + "}");
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(DescribeCollections(*again), text);
+  EXPECT_THAT(Error(R"({"collections":[{"name":"x","include":["a"],"include_roles":["outputs"]}]})"),
+              HasSubstr("\"output\""));
+}
+
 TEST(PlanTest, ARoleIsAskedForOnlyIfSomethingMayMatch) {
   Result<Plan> plan = Plan::Make(*ParseConfigUntrusted(""));
   EXPECT_EQ(plan->PossibleFor(Role::kOutput), 0U);

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace luff::capture {
@@ -14,6 +15,8 @@ constexpr std::int64_t kPollNs = 25'000'000;
 constexpr std::int64_t kUrgentPollNs = 2'000'000;  // while a proposal is open
 constexpr std::int64_t kHeartbeatNs = 1'000'000'000;
 constexpr int kNice = 5;
+// A short run writes less than this: the first block is touched so far only, further ones once it was used.
+constexpr std::size_t kFirstTouch = 2U << 20;
 
 std::int64_t SteadyNs() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -47,13 +50,15 @@ void Core::Tick(std::int64_t now_ns) {
 void Core::RunWriter() {
   // Linux: priorities are those of a thread.
   static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice));
+  std::uint64_t handed = 0;  // bytes of blocks that were used so far
   for (;;) {
-    if (const std::size_t spare = wanted_spare.load(std::memory_order_relaxed); spare > 0)
-      pool.Prepare(spare);
+    PrepareBlocks(handed);
     const std::int64_t poll = gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs;
     std::unique_ptr<Work> work = queue.Pop(std::chrono::nanoseconds(poll));
     const bool closing = close_asked.load(std::memory_order_acquire);
     if (work != nullptr) {
+      for (const ChunkRecord& chunk : work->chunks) handed += format::ChunkSpace(chunk.raw_bytes);
+      if (!work->chunks.empty()) handed = AlignUp(handed, format::kPageBytes);
       if (give_up.load(std::memory_order_relaxed)) {
         if (work->block != nullptr) pool.Release(work->block);
       } else {
@@ -72,6 +77,16 @@ void Core::RunWriter() {
     if (closing && processed.load(std::memory_order_relaxed) == queue.pushed()) break;
   }
   Finish();
+}
+
+void Core::PrepareBlocks(std::uint64_t handed) {
+  const std::size_t wanted = wanted_spare.load(std::memory_order_relaxed);
+  if (wanted == 0) return;
+  if (pool.block_count() == 0) {
+    pool.Prepare(1, kFirstTouch);
+  } else if (handed >= kFirstTouch) {
+    pool.Prepare(std::min<std::size_t>(wanted, handed / kFirstTouch), kBlockBytes);
+  }
 }
 
 void Core::Finish() {

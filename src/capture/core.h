@@ -59,6 +59,8 @@ struct Core {
 
  private:
   void Tick(std::int64_t now_ns);
+  /// Free blocks in the background, as many as what was written so far lets expect.
+  void PrepareBlocks(std::uint64_t handed);
   std::int64_t next_poll_ns_ = 0, next_heartbeat_ns_ = 0;
   store::StepBatch loose_;
 };

@@ -99,32 +99,65 @@ std::string_view PageText(const std::string& page) {
   return {};
 }
 
-void Explain(const std::string& name, bool json) {
-  const Result<const rules::RuleSpec*> found = rules::FindRule(name);
-  if (!found.ok()) {
-    PrintError(found.status());
-    ExitWith(kExitUsage);
+/// What its author says of a rule of the user's, and what it is told of.
+void PrintOwn(const rules::RuleSpec& rule) {
+  fmt::print("{}: a rule of yours, {}\n\n", Escaped(rule.name), Escaped(rule.source));
+  std::string_view text = rule.text.empty() ? rule.summary : rule.text;
+  if (text.empty()) fmt::print("It has no docstring.\n");
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    fmt::print("{}\n", Escaped(text.substr(0, end)));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   }
-  const rules::RuleSpec& rule = *found.value();
+  fmt::print("\nParameters (default):\n");
+  for (const rules::Parameter& p : rule.parameters)
+    fmt::print("  {:<28} {:<10} {}\n", Escaped(p.name), Escaped(p.luff_default), Escaped(p.doc));
+  if (rule.parameters.empty()) fmt::print("  none\n");
+}
+
+/// The rule of that name; parameters may follow it, as in `--rules`.
+rules::Choice ChoiceOrExit(const std::string& name) {
+  Result<std::vector<rules::Choice>> choices = rules::ParseChoices(name, rules::ParameterSet::kLuff);
+  if (choices.ok() && choices.value().size() == 1) return std::move(choices.value().front());
+  PrintError(choices.ok()
+                 ? InvalidArgument("one rule can be explained at a time, or `luff rules` lists all: " +
+                                   Escaped(name))
+                 : choices.status());
+  ExitWith(kExitUsage);
+}
+
+void Explain(const std::string& name, bool json) {
+  const rules::Choice choice = ChoiceOrExit(name);
+  const rules::RuleSpec& rule = *choice.spec;
+  const bool own = !rule.source.empty();
+  const std::vector<rules::Need> needs = rule.needs(choice.parameters);
   if (json) {
-    fmt::print("{}\n", Describe(rule).dump(2));
+    Json described = Describe(rule);
+    if (own) {
+      described["source"] = rule.source;
+      described["text"] = rule.text;
+    }
+    described["needs"] = Json::array();
+    for (const rules::Need& need : needs) described["needs"].push_back(NeedText(need));
+    fmt::print("{}\n", described.dump(2, ' ', false, Json::error_handler_t::replace));
     return;
   }
-  fmt::print("{}\nParameters (Luff's default, the original's default):\n", PageText(rule.page));
-  for (const rules::Parameter& p : rule.parameters) {
-    fmt::print("  {:<28} {:<10} {:<10} {}\n", p.name, p.luff_default, p.original_default, p.doc);
+  if (own) {
+    PrintOwn(rule);
+  } else {
+    fmt::print("{}\nParameters (Luff's default, the original's default):\n", PageText(rule.page));
+    for (const rules::Parameter& p : rule.parameters)
+      fmt::print("  {:<28} {:<10} {:<10} {}\n", p.name, p.luff_default, p.original_default, p.doc);
   }
-  const auto complete = rules::CompleteParameters(rule, rules::ParameterSet::kLuff, {});
   fmt::print("\nCaptured for it:\n");
-  if (complete.ok()) {
-    const std::vector<rules::Need> needs = rule.needs(complete.value());
-    for (const rules::Need& need : needs) fmt::print("  {}\n", NeedText(need));
-    if (needs.empty()) fmt::print("  nothing beyond losses, events and what is always taken\n");
+  for (const rules::Need& need : needs) fmt::print("  {}\n", Escaped(NeedText(need)));
+  if (needs.empty()) fmt::print("  nothing beyond losses, events and what is always taken\n");
+  std::string use = own ? rule.source : rule.name;
+  if (!rule.parameters.empty()) {
+    const rules::Parameter& last = rule.parameters.back();
+    use += fmt::format(":{}={}", last.name, last.luff_default.empty() ? "VALUE" : last.luff_default);
   }
-  fmt::print("\nUse: luff run --rules {}{} -- python train.py\n", rule.name,
-             rule.parameters.empty()
-                 ? ""
-                 : fmt::format(":{}={}", rule.parameters.back().name, rule.parameters.back().luff_default));
+  fmt::print("\nUse: luff run --rules {} -- python train.py\n", Escaped(use));
 }
 
 }  // namespace
@@ -139,7 +172,7 @@ void AddRules(CLI::App& app) {
   verb->add_flag("--capture", capture, "The capture configuration that all rules together ask for, as JSON");
   verb->add_option("--run", run, "With --cost: a run whose tensors tell the sizes");
   CLI::App* explain = verb->add_subcommand("explain", "Parameters and page of one rule");
-  explain->add_option("NAME", name, "The rule")->required();
+  explain->add_option("NAME", name, "The rule; one of yours: path/to/file.py:Rule")->required();
   explain->add_flag("--json", json, "Machine-readable");
   verb->callback([explain] {
     if (*explain) {

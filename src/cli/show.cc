@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/kept_actions.h"
 #include "cli/kept_findings.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
@@ -20,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kShownFindings = 10;
 constexpr std::size_t kShownGaps = 10;
+constexpr std::size_t kShownActions = 10;
 
 /// Gaps of one reason and kind together: a run may have one for each of thousands of tensors.
 struct GapGroup {
@@ -70,14 +72,20 @@ std::pair<std::uint64_t, std::uint64_t> CountFiles(const std::string& run) {
   return {files, bytes};
 }
 
-/// Time of day here, and how long the steps took.
-std::string TimeText(const query::Trial& trial) {
-  const auto seconds = static_cast<std::time_t>(trial.created_unix_ns() / 1'000'000'000);
+/// Time of day here.
+std::string TimeText(std::int64_t unix_ns) {
+  const auto seconds = static_cast<std::time_t>(unix_ns / 1'000'000'000);
   std::tm local{};
   char text[32];
   if (localtime_r(&seconds, &local) == nullptr ||
       std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local) == 0)
     return "unknown";
+  return text;
+}
+
+/// When the run was begun, and how long the steps took.
+std::string BegunText(const query::Trial& trial) {
+  std::string text = TimeText(trial.created_unix_ns());
   if (trial.step_count() == 0) return text;
   const query::StepInfo last = trial.step_at(trial.step_count() - 1);
   const double took = static_cast<double>(last.wall_unix_ns - trial.created_unix_ns()) * 1e-9;
@@ -125,6 +133,23 @@ Json Describe(const query::Trial& trial) {
                                     {"healed", f.healed},
                                     {"what", f.what}});
   }
+  const KeptActions acted = ActionsOfRun(trial.path());
+  json["actions"] = Json::array();
+  for (const KeptAction& a : acted.actions) {
+    json["actions"].push_back({{"id", a.id},
+                               {"action", a.action},
+                               {"kind", a.kind},
+                               {"rule", a.rule},
+                               {"finding", a.finding},
+                               {"state", a.state},
+                               {"dry_run", a.state == "dry_run"},
+                               {"begun_unix_ns", a.begun_unix_ns},
+                               {"unix_ns", a.unix_ns},
+                               {"train_step", a.train_step},
+                               {"attempts", a.attempts},
+                               {"detail", a.detail}});
+  }
+  json["actions_left_out"] = acted.left_out;
   json["gaps"] = Json::array();
   for (const query::GapInfo& g : trial.Gaps()) {
     json["gaps"].push_back({{"worker", g.worker},
@@ -147,11 +172,27 @@ Json Describe(const query::Trial& trial) {
   return json;
 }
 
+void PrintActions(const KeptActions& kept) {
+  if (kept.actions.empty() && kept.left_out == 0) return;
+  fmt::print("  actions   {}{}\n", kept.actions.size(),
+             kept.left_out == 0 ? std::string()
+                                : fmt::format(" ({} more times kept silent or left out)", kept.left_out));
+  for (std::size_t i = 0; i < kept.actions.size() && i < kShownActions; ++i) {
+    const KeptAction& action = kept.actions[i];
+    const bool named = action.action != action.kind;
+    fmt::print("    {} {}{} because of {} {}: {}\n", TimeText(action.begun_unix_ns), Escaped(action.kind),
+               named ? fmt::format(" '{}'", Escaped(action.action)) : std::string(), Escaped(action.rule),
+               Escaped(action.finding), StateText(action));
+  }
+  if (kept.actions.size() > kShownActions)
+    fmt::print("    and {} more (--json)\n", kept.actions.size() - kShownActions);
+}
+
 void Print(const query::Trial& trial, const Json& json) {
   const auto outcome = trial.outcome();
   fmt::print("{}\n  outcome   {}{}{}\n", Escaped(trial.path()), Escaped(outcome.state),
              outcome.why.empty() ? "" : ": ", Escaped(outcome.why));
-  fmt::print("  begun     {}\n", TimeText(trial));
+  fmt::print("  begun     {}\n", BegunText(trial));
   std::string modes;
   for (const auto& [mode, steps] : json["modes"].items()) {
     modes += fmt::format("{}{} {}", modes.empty() ? " (" : ", ", mode, steps["steps"].get<std::size_t>());
@@ -182,6 +223,7 @@ void Print(const query::Trial& trial, const Json& json) {
                f["since_step"].get<std::int64_t>(), f["healed"].get<bool>() ? " (healed)" : "",
                Escaped(f["what"].get<std::string>()));
   }
+  PrintActions(ActionsOfRun(trial.path()));
   fmt::print("  size      {} in {} files\n", SizeText(json["bytes"].get<std::uint64_t>()),
              json["files"].get<std::uint64_t>());
   const auto gaps = Grouped(trial.Gaps());

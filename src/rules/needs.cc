@@ -34,8 +34,8 @@ Need Default(const char* collection, std::vector<Role> roles, const char* mode) 
 }
 
 bool SameTensors(const Need& a, const Need& b) {
-  return a.collection == b.collection && a.include == b.include && a.roles == b.roles &&
-         a.module_types == b.module_types && a.unit_axis == b.unit_axis;
+  return a.collection == b.collection && a.include == b.include && a.include_roles == b.include_roles &&
+         a.roles == b.roles && a.module_types == b.module_types && a.unit_axis == b.unit_axis;
 }
 
 // A collection takes one set of forms at one interval per mode. Needs that differ in that become collections
@@ -70,9 +70,13 @@ Json ToCollection(const Wanted& wanted, const std::string& name) {
   Json json;
   json["name"] = name;
   json["include"] = wanted.need.include;
-  Json roles = Json::array();
-  for (const Role role : wanted.need.roles) roles.push_back(kRoleNames[static_cast<std::size_t>(role)]);
-  json["roles"] = std::move(roles);
+  const auto names_of = [](const std::vector<Role>& roles) {
+    Json names = Json::array();
+    for (const Role role : roles) names.push_back(kRoleNames[static_cast<std::size_t>(role)]);
+    return names;
+  };
+  if (!wanted.need.include_roles.empty()) json["include_roles"] = names_of(wanted.need.include_roles);
+  json["roles"] = names_of(wanted.need.roles);
   json["module_types"] = wanted.need.module_types;
   Json forms = Json::array();
   for (const auto& [form, text] : kFormNames) {

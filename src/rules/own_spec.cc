@@ -28,6 +28,7 @@ constexpr const char* kExpression = "expression";
 constexpr const char* kPage = "docs/own-rules.md";
 constexpr std::uint64_t kMaxFileBytes = 256ULL << 20;
 constexpr std::size_t kMaxNeeds = 32;
+constexpr std::size_t kMaxText = 16 << 10;  // what its author says of a rule
 
 bool show_output = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): set once, by main
 
@@ -134,9 +135,9 @@ Status TakeWords(const Json& need, const char* member, const Names& names, Take 
 }
 
 Result<Need> ParseNeed(const Json& json, const std::string& rule) {
-  static const std::vector<std::string> kKnown = {"name",          "include",     "roles",
-                                                  "module_types",  "forms",       "unit_axis",
-                                                  "save_interval", "first_steps", "mode"};
+  static const std::vector<std::string> kKnown = {"name",         "include", "include_roles", "roles",
+                                                  "module_types", "forms",   "unit_axis",     "save_interval",
+                                                  "first_steps",  "mode"};
   for (const auto& [key, value] : json.items()) {
     if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end())
       return InvalidArgument(
@@ -154,6 +155,9 @@ Result<Need> ParseNeed(const Json& json, const std::string& rule) {
     return InvalidArgument("'save_interval' of a need is at least 1, 'first_steps' at least 0");
   LUFF_RETURN_IF_ERROR(TakeWords(json, "roles", kRoleNames,
                                  [&](std::size_t n) { need.roles.push_back(static_cast<format::Role>(n)); }));
+  LUFF_RETURN_IF_ERROR(TakeWords(json, "include_roles", kRoleNames, [&](std::size_t n) {
+    need.include_roles.push_back(static_cast<format::Role>(n));
+  }));
   std::vector<std::string> forms;
   for (const auto& [form, text] : kFormNames) forms.emplace_back(text);
   LUFF_RETURN_IF_ERROR(TakeWords(json, "forms", forms, [&](std::size_t n) {
@@ -195,6 +199,7 @@ Result<RuleSpec> Described(const std::string& text, const Parameters& given) {
     spec.source = options.rule;
     spec.version = VersionOf(named, json.value("version", std::int64_t{1}));
     spec.summary = json.value("summary", "");
+    spec.text = json.value("text", "").substr(0, kMaxText);
     spec.page = kPage;
     for (const Json& parameter : json.value("parameters", Json::array())) {
       const std::string otherwise = parameter.value("default", "");

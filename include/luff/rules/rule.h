@@ -26,6 +26,9 @@ struct Need {
   std::string mode = "TRAIN";  // or "EVAL", "GLOBAL"
   std::int64_t save_interval = 1;
   std::int64_t first_steps = 0;  // also every step before this one: facts of the initialisation
+  // `include` is asked only for tensors of these roles; none: of all. An expression that may match what
+  // modules get or give makes a hook look at each of their calls.
+  std::vector<format::Role> include_roles;
 };
 
 enum class ParameterSet { kLuff, kOriginal };
@@ -91,6 +94,7 @@ struct RuleSpec {
   std::vector<Parameter> parameters;
   std::function<std::vector<Need>(const Parameters&)> needs;
   std::function<Result<std::unique_ptr<Rule>>(const Parameters&)> make;
+  std::string text = {};  // of a rule of the user's: what its author says of it, several lines
 };
 
 /// All built-in rules, by name. Immutable after start.

@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kName = "FeatureImportanceOverweight";
 constexpr const char* kPage = "docs/rules/feature_importance_overweight.md";
+constexpr const char* kTensors = ".*feature_importance/weight";
 
 struct Limits {
   double threshold = 0.8;
@@ -78,8 +79,7 @@ RuleSpec FeatureImportanceOverweightSpec() {
   spec.parameters = {
       {"threshold", "0.8", "0.8", "share of the importance (original)"},
       {"nfeatures", "3", "3", "largest features that are added up (original)"},
-      {"tensor_regex", ".*feature_importance/weight", ".*feature_importance/weight",
-       "tensors that hold the importance of each feature (original)"},
+      {"tensor_regex", kTensors, kTensors, "tensors that hold the importance of each feature (original)"},
       {"least_features", "8", "1", "features that a model must have to be judged: three of four say nothing"},
       {"start_step", "5", "0", "steps before it is judged: a first tree uses few features"},
   };
@@ -87,6 +87,9 @@ RuleSpec FeatureImportanceOverweightSpec() {
     Need need;
     need.collection = "feature_importance";
     need.include = ParseList(TextOf(parameters, "tensor_regex"));
+    if (TextOf(parameters, "tensor_regex") == kTensors) {  // no tensor of a module's is called so
+      need.include_roles = {format::Role::kOther, format::Role::kCustom};
+    }
     need.forms = Bit(format::Form::kRaw);
     return std::vector<Need>{need};
   };

@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kName = "TreeDepth";
 constexpr const char* kPage = "docs/rules/tree_depth.md";
+constexpr const char* kTensors = "^trees/Node$";
 
 class TreeDepth final : public Rule {
  public:
@@ -59,13 +60,15 @@ RuleSpec TreeDepthSpec() {
   spec.parameters = {
       {"depth", "8", "4",
        "levels below the root that are allowed; 4 is the original's, 6 is XGBoost's own default"},
-      {"tensor_regex", "^trees/Node$", "^trees/Node$",
-       "tensors that hold the nodes' numbers of a step's trees"},
+      {"tensor_regex", kTensors, kTensors, "tensors that hold the nodes' numbers of a step's trees"},
   };
   spec.needs = [](const Parameters& parameters) {
     Need need;
     need.collection = "tree_nodes";
     need.include = {TextOf(parameters, "tensor_regex")};
+    if (TextOf(parameters, "tensor_regex") == kTensors) {  // no tensor of a module's is called so
+      need.include_roles = {format::Role::kOther, format::Role::kCustom};
+    }
     need.forms = Bit(format::Form::kRaw);
     return std::vector<Need>{need};
   };
