@@ -9,6 +9,7 @@
 
 #include "cli/config_actions.h"
 #include "cli/config_place.h"
+#include "cli/job_file.h"
 #include "luff/base/env.h"
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
@@ -228,7 +229,9 @@ class Reader : private ConfigPlace {
 }  // namespace
 
 Result<FileConfig> ReadConfigFile(const std::string& path) {
-  Result<std::string> text = ReadWholeFile(Env::Real(), path, kMaxConfigBytes);
+  Result<std::string> text =
+      IsJobFile(path) ? TranslateJobFile(path) : ReadWholeFile(Env::Real(), path, kMaxConfigBytes);
+  if (!text.ok() && IsJobFile(path)) return text.status();
   if (!text.ok()) return text.status().WithContext("the configuration file cannot be read");
   try {
     return Reader(path).Read(toml::parse(text.value(), path));

@@ -7,7 +7,7 @@
 #include "luff/actions/policy.h"
 #include "luff/base/result.h"
 
-/// luff.toml, read only when `--config FILE` names it.
+/// luff.toml, or a job's configuration in JSON (job_file.h), read only when `--config FILE` names it.
 namespace luff::cli {
 
 struct FileConfig {

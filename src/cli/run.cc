@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "cli/config_file.h"
+#include "cli/job_file.h"
 #include "cli/supervise.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -168,6 +169,7 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
     if (wanted.compat != "smdebug")
       return InvalidArgument(fmt::format("--compat is '{}'; there is smdebug", wanted.compat));
     setenv("LUFF_COMPAT", "smdebug", 1);  // read by luff/_bootstrap in the processes that are started
+    if (IsJobFile(wanted.config)) setenv("SMDEBUG_CONFIG_FILE_PATH", fs::absolute(wanted.config).c_str(), 0);
   }
   FileConfig file;
   if (!wanted.config.empty()) {
@@ -222,7 +224,7 @@ void AddRun(CLI::App& app) {
   verb->add_option("--on-finding", wanted.on_finding,
                    "warn (default), or stop: a finding of severity stop ends the job");
   verb->add_option("--findings", wanted.findings, "Also write findings to this file, as JSON lines");
-  verb->add_option("--config", wanted.config, "Configuration file (TOML)");
+  verb->add_option("--config", wanted.config, "Configuration file (TOML, or the JSON of a SageMaker job)");
   verb->add_option("--compat", wanted.compat, "smdebug: `import smdebug` finds Luff's package of its API");
   verb->add_option("COMMAND", wanted.command, "After --: the command and its arguments")->required();
   verb->positionals_at_end();

@@ -40,6 +40,7 @@ _SAVE = ("save_interval", "start_step", "end_step", "save_steps")
 _SAVE_KEYS = {*_SAVE, *(f"{mode.name.lower()}.{key}" for mode in ModeKeys for key in _SAVE)}
 _REDUCTION_KEYS = {"reductions", "save_raw_tensor", "save_shape"}
 _TOP = {"LocalPath", "S3OutputPath", "S3Path", "HookParameters", "CollectionConfigurations"}
+_JOB = {"DebugHookConfig", "DebugRuleConfigurations", "TensorBoardOutputConfig"}
 _HOOK = _SAVE_KEYS | _REDUCTION_KEYS | {
     "save_all", "include_regex", "include_workers", "include_collections", "export_tensorboard", "tensorboard_dir",
     "dry_run",
@@ -48,7 +49,8 @@ _COLLECTION = {"CollectionName", "CollectionParameters"}
 _COLLECTION_PARAMETERS = _SAVE_KEYS | _REDUCTION_KEYS | {"include_regex", "save_histogram"}
 
 
-def _known(given: Any, known: Iterable[str], place: str) -> dict[str, Any]:
+def known_keys(given: Any, known: Iterable[str], place: str) -> dict[str, Any]:
+    """An object all of whose keys are known."""
     if not isinstance(given, dict):
         raise SMDebugValueError(f"found {type(given).__name__} at {place}, expected an object")
     for key in given:
@@ -81,25 +83,46 @@ def get_json_config_as_dict(json_config_path: str | None = None) -> dict[str, An
             f"found no JSON ({error}), expected the configuration of a hook: {path}"
         ) from None
     try:
-        return check_config(found)
+        return hook_of_job(check_job(found))
     except SMDebugError as error:
         raise SMDebugValueError(f"{error}: {path}") from None
 
 
+def check_job(found: Any) -> dict[str, Any]:
+    """The configuration of a job, or of its hook alone, as that of a job; all keys of hooks are known."""
+    if not isinstance(found, dict) or "DebugHookConfig" not in found:
+        return {"DebugHookConfig": check_config(found)}
+    known_keys(found, _JOB, "the top")
+    check_config(found["DebugHookConfig"])
+    known_keys(
+        found.get("TensorBoardOutputConfig") or {}, {"LocalPath", "S3OutputPath"}, "TensorBoardOutputConfig"
+    )
+    return dict(found)
+
+
+def hook_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The hook's configuration of a job's, with its place for TensorBoard."""
+    hook = dict(job["DebugHookConfig"])
+    place = (job.get("TensorBoardOutputConfig") or {}).get("LocalPath")
+    if place:
+        hook["HookParameters"] = {"tensorboard_dir": place, **(hook.get("HookParameters") or {})}
+    return hook
+
+
 def check_config(found: Any) -> dict[str, Any]:
     """The configuration, if all its keys are known."""
-    _known(found, _TOP, "the top")
-    _known(found.get("HookParameters") or {}, _HOOK, "HookParameters")
+    known_keys(found, _TOP, "the top")
+    known_keys(found.get("HookParameters") or {}, _HOOK, "HookParameters")
     listed = found.get("CollectionConfigurations")
     listed = [] if listed is None else listed
     if not isinstance(listed, list):
         raise SMDebugValueError(f"found {type(listed).__name__} at CollectionConfigurations, expected a list")
     for number, item in enumerate(listed):
         place = f"CollectionConfigurations[{number}]"
-        _known(item, _COLLECTION, place)
+        known_keys(item, _COLLECTION, place)
         if not isinstance(item.get("CollectionName"), str):
             raise SMDebugValueError(f"found no CollectionName at {place}, expected a name")
-        _known(
+        known_keys(
             item.get("CollectionParameters") or {}, _COLLECTION_PARAMETERS, f"{place}.CollectionParameters"
         )
     return dict(found)
@@ -113,7 +136,8 @@ def _boolean(value: Any, key: str) -> bool:
     raise SMDebugValueError(f"found {value!r} for {key}, expected true or false")
 
 
-def _split(text: Any) -> list[str]:
+def split(text: Any) -> list[str]:
+    """Parts between commas."""
     items = text if isinstance(text, list) else str(text).split(",")
     return [str(item).strip() for item in items if str(item).strip()]
 
@@ -125,7 +149,7 @@ def _save_keys(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if value is None:
             continue
         try:
-            out[key] = [int(part) for part in _split(value)] if key == "save_steps" else int(value)
+            out[key] = [int(part) for part in split(value)] if key == "save_steps" else int(value)
         except ValueError:
             raise SMDebugValueError(f"found {value!r} for {prefix}{key}, expected whole numbers") from None
     return out
@@ -145,7 +169,13 @@ def _save_config(by_mode: Mapping[ModeKeys, Mapping[str, Any]]) -> SaveConfig:
     return SaveConfig({mode: SaveConfigMode(**keys) for mode, keys in by_mode.items()})
 
 
-def _reduction_config(params: Mapping[str, Any]) -> ReductionConfig | None:
+def save_config_of(params: Mapping[str, Any], base: Mapping[ModeKeys, Mapping[str, Any]]) -> SaveConfig:
+    """When a collection is saved; `base`: what is said for all."""
+    return _save_config(_by_mode(params, base))
+
+
+def reduction_config(params: Mapping[str, Any]) -> ReductionConfig | None:
+    """Reductions that parameters ask for; None when they say nothing of them."""
     if not any(key in params for key in _REDUCTION_KEYS):
         return None
     given = dict(params)
@@ -176,8 +206,8 @@ def collect_hook_config_params(
         "out_dir": params.get("LocalPath") or DEFAULT_SAGEMAKER_OUTDIR,
         "include_workers": given.get("include_workers", "one"),
         "save_all": _boolean(given.get("save_all", False), "save_all"),
-        "include_regex": _split(given["include_regex"]) if given.get("include_regex") else None,
-        "reduction_config": _reduction_config(given),
+        "include_regex": split(given["include_regex"]) if given.get("include_regex") else None,
+        "reduction_config": reduction_config(given),
         "export_tensorboard": _boolean(given.get("export_tensorboard", False), "export_tensorboard"),
         "tensorboard_dir": given.get("tensorboard_dir"),
         "dry_run": _boolean(given.get("dry_run", False), "dry_run"),
@@ -207,10 +237,10 @@ def add_collections_to_manager(
         collection = collection_manager.get(item["CollectionName"])
         given = item.get("CollectionParameters") or {}
         if given.get("include_regex"):
-            collection.include(_split(given["include_regex"]))
+            collection.include(split(given["include_regex"]))
         if any(key in given for key in _SAVE_KEYS):
-            collection.save_config = _save_config(_by_mode(given, hook_params["save_explicit"]))
-        reduction = _reduction_config(given)
+            collection.save_config = save_config_of(given, hook_params["save_explicit"])
+        reduction = reduction_config(given)
         if reduction is not None:
             collection.reduction_config = reduction
         if "save_histogram" in given:

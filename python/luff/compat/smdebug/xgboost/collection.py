@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from luff.compat.smdebug.core.collection import Collection, CollectionKeys
 from luff.compat.smdebug.core.collection_manager import CollectionManager as BaseCollectionManager
+from luff.compat.smdebug.core.xgboost_names import EXPRESSIONS
 
-__all__ = ["DEFAULT_XGBOOST_COLLECTIONS", "Collection", "CollectionKeys", "CollectionManager"]
+__all__ = ["DEFAULT_XGBOOST_COLLECTIONS", "EXPRESSIONS", "Collection", "CollectionKeys", "CollectionManager"]
 
 # What is saved without configuration.
 DEFAULT_XGBOOST_COLLECTIONS = [CollectionKeys.METRICS]
-
-EXPRESSIONS = {
-    CollectionKeys.ALL: None,
-    CollectionKeys.DEFAULT: None,
-    CollectionKeys.HYPERPARAMETERS: "^hyperparameters/.*$",
-    CollectionKeys.METRICS: "^[a-zA-Z_]+-[a-zA-Z0-9_@.-]+$",
-    CollectionKeys.LOSSES: "^[a-zA-Z_]+-(?!(?:auc|map)$)[a-zA-Z0-9_@.-]+$",
-    CollectionKeys.PREDICTIONS: "^predictions$",
-    CollectionKeys.LABELS: "^labels$",
-    CollectionKeys.FEATURE_IMPORTANCE: "^feature_importance/.*",
-    CollectionKeys.AVERAGE_SHAP: "^average_shap/(?!bias$).+$",
-    CollectionKeys.FULL_SHAP: "^full_shap/(?!bias$).+$",
-    CollectionKeys.TREES: "^trees/.*",
-}
 
 
 class CollectionManager(BaseCollectionManager):

@@ -1,0 +1,260 @@
+"""A job as the platform's interface describes it, in one JSON file, and what Luff makes of it.
+
+The file is either the hook's configuration, as the platform puts it into the container, or an object with
+``DebugHookConfig``, ``DebugRuleConfigurations`` and ``TensorBoardOutputConfig``, as a job is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from luff import config as luff_config
+from luff.compat.sagemaker.config import DebuggerHookConfig, TensorBoardOutputConfig
+from luff.compat.sagemaker.rules import Rule
+from luff.compat.smdebug.core import json_config
+from luff.compat.smdebug.core.collection import CollectionKeys
+from luff.compat.smdebug.core.reduction_config import ReductionConfig
+from luff.compat.smdebug.core.save_config import SaveConfig
+from luff.compat.smdebug.core.xgboost_names import EXPRESSIONS as XGBOOST
+from luff.compat.smdebug.exceptions import SMDebugError
+from luff.errors import InvalidArgumentError
+
+__all__ = ["Job", "read_job"]
+
+# Collections whose tensors Luff knows by their role, and the original's without an expression.
+_BY_ROLE = {
+    CollectionKeys.WEIGHTS,
+    CollectionKeys.BIASES,
+    CollectionKeys.GRADIENTS,
+    CollectionKeys.LOSSES,
+    CollectionKeys.INPUTS,
+    CollectionKeys.OUTPUTS,
+    CollectionKeys.LABELS,
+}
+_NOT_PARAMETERS = {"rule_to_invoke", "action_json", "source_s3_uri", "base_trial"}
+_RULE_KEYS = {
+    "RuleConfigurationName", "RuleParameters", "RuleEvaluatorImage", "InstanceType", "VolumeSizeInGB", "LocalPath",
+    "S3OutputPath",
+}  # fmt: skip
+
+
+class Job:
+    """What a job saves, which rules look at it, and what follows.
+
+    Parameters
+    ----------
+    hook_config
+        What is saved.
+    rules
+        The rules. What they need is saved too.
+    tensorboard_output_config
+        Where TensorBoard's files go.
+    """
+
+    def __init__(
+        self,
+        hook_config: DebuggerHookConfig | None = None,
+        rules: Iterable[Rule] = (),
+        tensorboard_output_config: TensorBoardOutputConfig | None = None,
+    ) -> None:
+        self.hook_config = hook_config or DebuggerHookConfig()
+        self.rules = list(rules)
+        self.tensorboard_output_config = tensorboard_output_config
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job's configuration."""
+        hook = self.hook_config.to_dict()
+        known = {one["CollectionName"] for one in hook.get("CollectionConfigurations", ())}
+        for rule in self.rules:
+            for collection in rule.collection_configs:
+                if collection.name not in known:
+                    known.add(collection.name)
+                    hook.setdefault("CollectionConfigurations", []).append(collection.to_dict())
+        out: dict[str, Any] = {"DebugHookConfig": hook}
+        if self.rules:
+            out["DebugRuleConfigurations"] = [rule.to_debugger_rule_config_dict() for rule in self.rules]
+        if self.tensorboard_output_config is not None:
+            out["TensorBoardOutputConfig"] = self.tensorboard_output_config.to_dict()
+        return out
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the file that ``luff run --config`` takes."""
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(self.to_dict(), file, indent=2)
+            file.write("\n")
+
+
+def read_job(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A file of either form, checked.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is no such file; the message names place and remedy.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"found no JSON ({error}), expected a job's configuration: {path}"
+        ) from None
+    try:
+        found = json_config.check_job(found)
+        _check_rules(found.get("DebugRuleConfigurations", []))
+    except (SMDebugError, InvalidArgumentError) as error:
+        raise InvalidArgumentError(f"{error}: {os.fspath(path)}") from None
+    return found
+
+
+def _check_rules(rules: Any) -> None:
+    if not isinstance(rules, list):
+        raise InvalidArgumentError(
+            f"found {type(rules).__name__} at DebugRuleConfigurations, expected a list"
+        )
+    for number, rule in enumerate(rules):
+        place = f"DebugRuleConfigurations[{number}]"
+        json_config.known_keys(rule, _RULE_KEYS, place)
+        parameters = rule.get("RuleParameters")
+        if not isinstance(parameters, dict) or not isinstance(parameters.get("rule_to_invoke"), str):
+            raise InvalidArgumentError(
+                f"found no rule_to_invoke at {place}.RuleParameters, expected a rule's name"
+            )
+
+
+# ---- as Luff's configuration ---------------------------------------------------------------------------------
+
+
+def _text(value: str) -> str:
+    return json.dumps(value)  # a JSON string is a TOML string
+
+
+def _save(config: SaveConfig) -> dict[str, Any]:
+    return {mode: keys for mode, keys in config.to_json_dict().items() if keys is not None}
+
+
+def capture(hook: Mapping[str, Any]) -> dict[str, Any]:
+    """What Luff captures for a hook's configuration, as docs/capture.md says it."""
+    arguments = json_config.collect_hook_config_params(hook)
+    reductions: ReductionConfig = arguments["reduction_config"] or ReductionConfig(save_raw_tensor=True)
+    out: dict[str, Any] = {"save": _save(arguments["save_config"])}
+    if arguments["save_all"]:
+        out["save_all"] = True
+    if arguments["include_regex"]:
+        out["include_regex"] = arguments["include_regex"]
+    listed = []
+    for item in hook.get("CollectionConfigurations") or ():
+        given = item.get("CollectionParameters") or {}
+        name = item["CollectionName"]
+        one: dict[str, Any] = {"name": name}
+        expressions = json_config.split(given["include_regex"]) if given.get("include_regex") else []
+        if not expressions and name not in _BY_ROLE and name != CollectionKeys.ALL:
+            known = XGBOOST.get(name)
+            expressions = [known] if known else []
+        if expressions:
+            one["include"] = expressions
+        elif name == CollectionKeys.ALL:
+            one["include"] = [".*"]
+        elif name not in _BY_ROLE:
+            raise InvalidArgumentError(
+                f"collection {name!r} has no include_regex, expected one: only "
+                f"{', '.join(sorted(_BY_ROLE | set(XGBOOST)))} are known"
+            )
+        own = json_config.reduction_config(given) or reductions
+        one["forms"] = luff_config.ReductionConfig.forms(own) or ["summary"]
+        if "summary" not in one["forms"]:
+            one["forms"] = ["summary", *one["forms"]]
+        one["save"] = _save(json_config.save_config_of(given, arguments["save_explicit"]))
+        listed.append(one)
+    if listed:
+        out["collections"] = listed
+    return out
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+    return "[" + ", ".join(_toml(item) for item in value) + "]"
+
+
+def to_luff(found: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Luff's configuration as TOML, and what cannot be done here, for people."""
+    lines: list[str] = []
+    told: list[str] = []
+    rules = found.get("DebugRuleConfigurations") or []
+    names: list[str] = []
+    tables: list[str] = []
+    actions: list[str] = []
+    for rule in rules:
+        parameters = rule["RuleParameters"]
+        name = parameters["rule_to_invoke"]
+        source = parameters.get("source_s3_uri")
+        if source:
+            name = f"{source}:{name}"
+        if name in names:
+            raise InvalidArgumentError(f"found rule {name!r} twice, expected each rule once")
+        names.append(name)
+        own = {key: value for key, value in parameters.items() if key not in _NOT_PARAMETERS}
+        if own:
+            tables.append(f"[rule.{_text(name)}]")
+            tables += [f"{_text(key)} = {_text(str(value))}" for key, value in own.items()]
+        actions += _actions(name, rule["RuleConfigurationName"], parameters.get("action_json"), told)
+    if rules:
+        lines += ['parameters = "original"', f"rules = {_toml(names)}"]
+    lines += [
+        "[capture]",
+        *(f"{key} = {_toml(value)}" for key, value in capture(found["DebugHookConfig"]).items()),
+    ]
+    return "\n".join([*lines, *tables, *actions]) + "\n", told
+
+
+def _actions(rule: str, called: str, text: Any, told: list[str]) -> list[str]:
+    if not text:
+        return []
+    try:
+        given = json.loads(text)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"found no JSON in action_json of rule {called}, expected actions"
+        ) from None
+    out = []
+    for number, item in enumerate(given if isinstance(given, list) else [given]):
+        kind = str(item.get("name", "")).lower() if isinstance(item, dict) else ""
+        head = [
+            "[[action]]",
+            f"name = {_text(f'{called}-{kind}-{number}')}",
+            f"rules = [{_text(rule.rpartition(':')[2])}]",
+        ]
+        if kind == "stoptraining":
+            out += [*head, 'kind = "stop"', 'severity = "warn"', "dry_run = false"]
+        elif kind == "email":
+            host, sender = os.environ.get("LUFF_MAIL_HOST"), os.environ.get("LUFF_MAIL_FROM")
+            if host and sender:
+                tls = os.environ.get("LUFF_MAIL_TLS", "starttls")
+                mail = [
+                    'kind = "mail"',
+                    f"host = {_text(host)}",
+                    f"from = {_text(sender)}",
+                    f"tls = {_text(tls)}",
+                ]
+                out += [*head, *mail, f"to = [{_text(str(item.get('endpoint', '')))}]"]
+            else:
+                told.append(
+                    f"rule {called}: no mail is sent; set LUFF_MAIL_HOST and LUFF_MAIL_FROM (docs/actions.md)"
+                )
+        elif kind == "sms":
+            told.append(f"rule {called}: short messages are not sent; an [[action]] of kind webhook can be")
+        else:
+            raise InvalidArgumentError(
+                f"found action {item!r} of rule {called}, expected stoptraining, email or sms"
+            )
+    return out

@@ -1,0 +1,110 @@
+#include "cli/job_file.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "cli/terminal.h"
+#include "luff/actions/process.h"
+
+namespace luff::cli {
+namespace {
+
+constexpr std::size_t kMostBytes = 1 << 20;
+constexpr auto kMostTime = std::chrono::seconds(60);
+
+/// A file in memory that a child writes.
+class Sink {
+ public:
+  explicit Sink(const char* name) : fd_(memfd_create(name, MFD_CLOEXEC)) {}
+  ~Sink() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+
+  int fd() const noexcept { return fd_; }
+
+  std::string Text() const {
+    std::string text(kMostBytes, '\0');
+    std::size_t size = 0;
+    while (size < text.size()) {
+      const ssize_t got = pread(fd_, text.data() + size, text.size() - size, static_cast<off_t>(size));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
+      size += static_cast<std::size_t>(got);
+    }
+    text.resize(size);
+    return text;
+  }
+
+ private:
+  int fd_;
+};
+
+std::string Python() {
+  if (const char* given = std::getenv("LUFF_PYTHON"); given != nullptr && *given != 0) return given;
+  std::error_code error;
+  return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "python").string();
+}
+
+/// Its exit code; it is killed when it takes too long.
+int WaitFor(pid_t pid) {
+  const auto end = std::chrono::steady_clock::now() + kMostTime;
+  int status = 0;
+  for (;;) {
+    const pid_t done = waitpid(pid, &status, WNOHANG);
+    if (done == pid) return actions::DecodeStatus(status).code;
+    if (done < 0 && errno != EINTR) return 1;
+    if (std::chrono::steady_clock::now() > end) actions::SignalGroup(pid, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+}  // namespace
+
+bool IsJobFile(std::string_view path) noexcept { return path.ends_with(".json"); }
+
+Result<std::string> TranslateJobFile(const std::string& path) {
+  const Sink out("luff-job"), told("luff-told");
+  if (out.fd() < 0 || told.fd() < 0) return ResourceExhausted("no memory for a job's configuration");
+  actions::ProcessOptions options;
+  options.argv = {Python(), "-m", "luff._verbs.sagemaker", path};
+  options.environment = {{"PYTHONSAFEPATH", "1"}};
+  options.stdout_fd = out.fd();
+  options.stderr_fd = told.fd();
+  options.dies_with_parent = true;
+  const Result<pid_t> started = actions::StartProcess(options);
+  if (!started.ok()) {
+    return NotFound(fmt::format(
+        "a job's configuration in JSON needs a Python with luff beside the luff command; set LUFF_PYTHON: {}",
+        options.argv.front()));
+  }
+  const int code = WaitFor(started.value());
+  std::string words = told.Text();
+  if (code != 0) {
+    while (!words.empty() && words.back() == '\n') words.pop_back();
+    const std::size_t last = words.rfind('\n');  // of a traceback the last line
+    if (last != std::string::npos) words = words.substr(last + 1);
+    if (words.starts_with("luff: ")) words = words.substr(6);
+    return InvalidArgument(words.empty() ? fmt::format("it cannot be translated: {}", path) : words);
+  }
+  for (std::size_t at = 0; at < words.size();) {
+    const std::size_t end = std::min(words.find('\n', at), words.size());
+    fmt::print(stderr, "{}\n", Escaped(std::string_view(words).substr(at, end - at)));
+    at = end + 1;
+  }
+  return out.Text();
+}
+
+}  // namespace luff::cli
