@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include "luff/base/bytes.h"
+#include "luff/format/chunk.h"
+
 namespace luff::capture {
 namespace {
 
