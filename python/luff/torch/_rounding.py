@@ -100,6 +100,7 @@ def _bits_of(tensor: Any) -> Bits | None:
 
 
 def _compared(name: str, parameter: Any, before: Bits, after: Bits, moving: NDArray[Any]) -> dict[str, Any]:
+    moving = moving & _are_finite(before, parameter.dtype) & _are_finite(after, parameter.dtype)
     record = {
         "name": name,
         "dtype": str(parameter.dtype).removeprefix("torch."),
@@ -111,6 +112,13 @@ def _compared(name: str, parameter: Any, before: Bits, after: Bits, moving: NDAr
         record["bfloat16"] = not ((before | after) & 0xFFFF).any()
         record["float16"] = _are_half(after) and _are_half(before)
     return record
+
+
+def _are_finite(bits: Bits, dtype: Any) -> NDArray[Any]:
+    """By their exponents."""
+    mask = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80, torch.float32: 0x7F800000}[dtype]
+    finite: NDArray[Any] = (bits & mask) != mask
+    return finite
 
 
 def _are_half(bits: Bits) -> bool:
