@@ -41,21 +41,23 @@ class Reader : private ConfigPlace {
         } else if (*text != "warn" && *text != "stop") {
           return Wrong(node, fmt::format("'on_finding' is '{}', expected warn or stop", *text));
         }
-      } else if (name == "stop" || name == "capture") {
+      } else if (name == "stop" || name == "capture" || name == "output") {
         const toml::table* table = node.as_table();
         if (table == nullptr)
           return Wrong(node, fmt::format("'{}' is no table; write [{}] and its keys below", name, name));
         if (name == "stop") {
           LUFF_RETURN_IF_ERROR(ReadStop(*table, &config.stop));
+        } else if (name == "output") {
+          LUFF_RETURN_IF_ERROR(ReadOutput(*table, &config));
         } else {
           LUFF_RETURN_IF_ERROR(ReadCapture(*table, &config.capture_json));
         }
       } else if (name == "action") {
         continue;  // below, when the rules are known
       } else {
-        return Unknown(
-            key, "at the top level",
-            {"rules", "rule", "rule_expression", "parameters", "on_finding", "capture", "stop", "action"});
+        return Unknown(key, "at the top level",
+                       {"rules", "rule", "rule_expression", "parameters", "on_finding", "capture", "stop",
+                        "action", "output"});
       }
     }
     if (file.contains("rules") || file.contains("rule") || file.contains("rule_expression")) {
@@ -209,6 +211,18 @@ class Reader : private ConfigPlace {
       std::vector<std::string> known;
       for (const auto& [name, target] : keys) known.emplace_back(name);
       return Unknown(key, "in [stop]", known);
+    }
+    return Status::Ok();
+  }
+
+  Status ReadOutput(const toml::table& table, FileConfig* config) const {
+    for (const auto& [key, node] : table) {
+      if (key.str() != "tensorboard" && key.str() != "smdebug")
+        return Unknown(key, "in [output]", {"tensorboard", "smdebug"});
+      const auto directory = node.value<std::string>();
+      if (!directory || !node.is_string() || directory->empty())
+        return Wrong(node, fmt::format("'{}' in [output] is no directory", key.str()));
+      (key.str() == "smdebug" ? config->smdebug : config->tensorboard) = *directory;
     }
     return Status::Ok();
   }

@@ -17,6 +17,7 @@ struct FileConfig {
   std::string capture_json;  // JSON object, merged over the capture configuration; "" if absent
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
+  std::string tensorboard, smdebug;  // directories of live outputs
 };
 
 /// Errors: kNotFound, kInvalidArgument with line and column, or the key that is unknown or has the wrong

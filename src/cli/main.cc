@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
     AddTail(app);
     AddPlot(app);
     AddVerify(app);
+    AddExport(app);
     AddEvaluate(app);
     AddRuleChild(app);
     app.parse(argc, argv);

@@ -30,6 +30,7 @@ namespace fs = std::filesystem;
 
 struct RunOptions {
   std::string run, rules_text, set_text, on_finding, findings, config, compat;
+  std::string tensorboard, smdebug;
   bool resume = false;
   std::vector<std::string> command;
 };
@@ -207,6 +208,14 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
     options.findings_file = fs::absolute(wanted.findings).string();
     LUFF_RETURN_IF_ERROR(BeginFindings(options.findings_file));
   }
+  const std::pair<const char*, const std::string&> outputs[] = {
+      {"tensorboard", !wanted.tensorboard.empty() ? wanted.tensorboard : file.tensorboard},
+      {"smdebug", !wanted.smdebug.empty() ? wanted.smdebug : file.smdebug}};
+  for (const auto& [format, directory] : outputs) {
+    if (directory.empty()) continue;
+    options.outputs.push_back({format, fs::absolute(directory).lexically_normal().string()});
+    LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
+  }
   LUFF_ASSIGN_OR_RETURN(options.run, ReserveRun(wanted));  // last: an error before leaves nothing behind
   return options;
 }
@@ -224,6 +233,8 @@ void AddRun(CLI::App& app) {
   verb->add_option("--on-finding", wanted.on_finding,
                    "warn (default), or stop: a finding of severity stop ends the job");
   verb->add_option("--findings", wanted.findings, "Also write findings to this file, as JSON lines");
+  verb->add_option("--tensorboard", wanted.tensorboard, "Also write for TensorBoard into this directory");
+  verb->add_option("--smdebug", wanted.smdebug, "Also write in smdebug's format into this directory");
   verb->add_option("--config", wanted.config, "Configuration file (TOML, or the JSON of a SageMaker job)");
   verb->add_option("--compat", wanted.compat, "smdebug: `import smdebug` finds Luff's package of its API");
   verb->add_option("COMMAND", wanted.command, "After --: the command and its arguments")->required();

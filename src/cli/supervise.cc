@@ -84,14 +84,17 @@ class Supervisor {
     }
     training_ = started.value();
 
+    for (const std::string& line : outputs_.Start(options_.run, options_.outputs)) Say(line);
     StartRuleWorker();
     if (options_.resume) runner_.Begin();
     while (!exit_) Turn();
     runner_.JobEnded();
     actions::TakeTerminalBack();
     EndGroup();
+    outputs_.JobEnded();
     FinishRules();
     FinishDeliveries();
+    FinishOutputs();
     return Conclude();
   }
 
@@ -186,6 +189,8 @@ class Supervisor {
       if (pid == training_) exit_ = actions::DecodeStatus(status);
       if (pid == rule_worker_) RuleWorkerEnded(actions::DecodeStatus(status));
       runner_.deliveries().Ended(pid, actions::DecodeStatus(status));
+      if (const std::string said = outputs_.Ended(pid, actions::DecodeStatus(status)); !said.empty())
+        Say(said);
     }
   }
 
@@ -325,8 +330,12 @@ class Supervisor {
   void SignalAll(int number) {
     actions::SignalGroup(training_, number);
     for (const pid_t pid : actions::LivingChildren()) {
-      if (pid != rule_worker_ && pid != training_ && !runner_.deliveries().Owns(pid)) kill(pid, number);
+      if (pid != training_ && !IsOurs(pid)) kill(pid, number);
     }
+  }
+
+  bool IsOurs(pid_t pid) const {
+    return pid == rule_worker_ || runner_.deliveries().Owns(pid) || outputs_.Owns(pid);
   }
 
   // ---- the end
@@ -336,8 +345,7 @@ class Supervisor {
     if (actions::SignalGroup(training_, 0)) return true;
     if (!runner_.coordinator().stopping()) return false;  // a daemon that left the group may live on
     const std::vector<pid_t> living = actions::LivingChildren();
-    return std::any_of(living.begin(), living.end(),
-                       [&](pid_t pid) { return pid != rule_worker_ && !runner_.deliveries().Owns(pid); });
+    return std::any_of(living.begin(), living.end(), [&](pid_t pid) { return !IsOurs(pid); });
   }
 
   void EndGroup() {
@@ -407,6 +415,22 @@ class Supervisor {
         deliveries.Cancel(env_.NowMonotonicNs(), interrupted_ ? "interrupted" : "the job has ended");
       }
       if (passed > kDeliveryNs + 2 * kGroupTermNs) break;
+      Wait(100);
+    }
+  }
+
+  // Outputs write what is missing, as long as it takes while they go on; Ctrl-C leaves it.
+  void FinishOutputs() {
+    const std::int64_t begin = env_.NowMonotonicNs();
+    bool said = false;
+    while (outputs_.living()) {
+      if (interrupted_) {
+        for (const std::string& line : outputs_.Kill()) Say(line);
+        break;
+      }
+      if (!said && env_.NowMonotonicNs() - begin > kDeliveryQuietNs)
+        Say("luff: waiting for the outputs; Ctrl-C leaves them\n");
+      said = said || env_.NowMonotonicNs() - begin > kDeliveryQuietNs;
       Wait(100);
     }
   }
@@ -545,6 +569,7 @@ class Supervisor {
   Env& env_;
   const std::string findings_path_;
   actions::Runner runner_;
+  LiveOutputs outputs_;
   const bool terminal_, colour_;
   int signals_ = -1, rule_in_ = -1, rule_out_ = -1;
   pid_t training_ = -1, rule_worker_ = -1;

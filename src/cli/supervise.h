@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/live_outputs.h"
 #include "luff/actions/coordinator.h"
 #include "luff/actions/policy.h"
 #include "luff/rules/choice.h"
@@ -22,6 +23,7 @@ struct SuperviseOptions {
   std::string bootstrap;      // folder with sitecustomize.py
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
+  std::vector<LiveOutput> outputs;
   std::vector<std::string> notifier;  // argv of what sends webhooks and mails
 };
 

@@ -31,5 +31,6 @@ void AddPlot(CLI::App& app);
 void AddVerify(CLI::App& app);
 void AddExplain(CLI::App& app);
 void AddReport(CLI::App& app);
+void AddExport(CLI::App& app);
 
 }  // namespace luff::cli

@@ -107,6 +107,7 @@ class RunTrial final : public Trial {
                                    std::optional<std::uint32_t> worker) const override;
 
   Status ReadStepRows(std::size_t n, StepRows* out) const override;
+  Status ReadStepContents(std::size_t n, StepContents* out) const override;
   std::vector<GapInfo> Gaps() const override;
   std::vector<EventAt> Events(Mode mode) const override;
   std::vector<JsonEvent> JsonEvents() const override;

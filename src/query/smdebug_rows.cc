@@ -131,6 +131,27 @@ Status SmdebugTrial::ReadStepRows(std::size_t n, StepRows* out) const {
   return Status::Ok();
 }
 
+Status SmdebugTrial::ReadStepContents(std::size_t n, StepContents* out) const {
+  out->values.clear();
+  out->histograms.clear();
+  if (n >= steps_.size()) {
+    return OutOfRange("found step number " + std::to_string(n) + ", expected one below " +
+                      std::to_string(steps_.size()));
+  }
+  std::vector<TensorId> ids;
+  for (const std::uint32_t number : entries_at_[n]) {
+    const Entry& entry = directory_.entries()[number];
+    ids.clear();
+    for (const Record& record : directory_.RecordsOf(entry)) {
+      if (record.kind == Kind::kValue) ids.push_back(record.tensor);
+    }
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    for (const TensorId id : ids) out->values.push_back({id, directory_.workers()[entry.worker].number});
+  }
+  return Status::Ok();
+}
+
 Result<SparseHistogram> SmdebugTrial::Histogram(TensorId id, std::int64_t step, Mode mode,
                                                 std::optional<std::uint32_t> worker) const {
   SparseHistogram histogram;

@@ -76,6 +76,7 @@ class SmdebugTrial final : public Trial {
                                                       std::optional<std::uint32_t> worker) const override;
 
   Status ReadStepRows(std::size_t n, StepRows* out) const override;
+  Status ReadStepContents(std::size_t n, StepContents* out) const override;
   std::vector<GapInfo> Gaps() const override;
   std::vector<EventAt> Events(Mode) const override { return {}; }
   std::vector<JsonEvent> JsonEvents() const override { return {}; }

@@ -280,6 +280,28 @@ class Trial {
   /// Rows of the n-th complete step. Reuses the vectors of `out`.
   [[nodiscard]] virtual Status ReadStepRows(std::size_t n, StepRows* out) const = 0;
 
+  /// What of one step is not among its rows: which raw values there are, and histograms.
+  struct StepContents {
+    struct ValueEntry {
+      TensorId tensor;
+      std::uint32_t worker;
+    };
+    struct HistogramEntry {
+      TensorId tensor;
+      std::uint32_t worker;
+      SparseHistogram bins;
+    };
+    std::vector<ValueEntry> values;
+    std::vector<HistogramEntry> histograms;  // that were recorded
+  };
+  /// Of the n-th complete step. Reuses the vectors of `out`.
+  [[nodiscard]] virtual Status ReadStepContents(std::size_t n, StepContents* out) const {
+    (void)n;
+    out->values.clear();
+    out->histograms.clear();
+    return Status::Ok();
+  }
+
   [[nodiscard]] virtual std::vector<GapInfo> Gaps() const = 0;
   [[nodiscard]] virtual std::vector<EventAt> Events(Mode mode) const = 0;
   /// Answers of workers to control records: (worker, row).

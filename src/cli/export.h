@@ -1,0 +1,91 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "luff/base/result.h"
+#include "luff/query/trial.h"
+
+/// Writing a run in the formats of others: `luff export`.
+namespace luff::cli {
+
+/// What of a run is exported.
+struct ExportChoice {
+  std::vector<std::uint8_t> wanted;  // by tensor; grows with the trial
+  std::string regex, collection;
+  query::Mode mode = query::Mode::kGlobal;  // kGlobal: all
+  std::optional<std::uint32_t> worker;
+
+  [[nodiscard]] Status Update(const query::Trial& trial);
+  [[nodiscard]] bool Takes(query::TensorId tensor, std::uint32_t of_worker) const noexcept {
+    return tensor < wanted.size() && wanted[tensor] != 0 && (!worker || *worker == of_worker);
+  }
+  [[nodiscard]] bool TakesStep(const query::StepInfo& info) const noexcept {
+    return !info.superseded && (mode == query::Mode::kGlobal || info.mode == mode);
+  }
+};
+
+/// How far an export has come. It lies beside what was written as luff-export.json, so that the same command
+/// goes on where the last one ended.
+struct ExportState {
+  std::size_t steps = 0;                       // of the trial are written
+  std::map<std::string, std::uint64_t> files;  // bytes that count of files that are appended to, by name
+};
+
+/// A file that is appended to, and cut back to what counted when an export goes on.
+class AppendedFile {
+ public:
+  AppendedFile() = default;
+  AppendedFile(AppendedFile&& other) noexcept { *this = std::move(other); }
+  AppendedFile& operator=(AppendedFile&& other) noexcept;
+  ~AppendedFile();
+  /// Errors: kIo; kCorruption when the file is shorter than `counted`.
+  [[nodiscard]] static Result<AppendedFile> Open(const std::string& path, std::uint64_t counted);
+  [[nodiscard]] Status Append(std::string_view bytes);
+  [[nodiscard]] Status Flush();
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  int fd_ = -1;
+  std::string path_, buffer_;
+  std::uint64_t bytes_ = 0;
+};
+
+/// One format. Told of each step once, in order.
+class Exporter {
+ public:
+  virtual ~Exporter() = default;
+  /// `state` tells what was written before.
+  [[nodiscard]] virtual Status Begin(const query::Trial& trial, const ExportState& state) = 0;
+  [[nodiscard]] virtual Status Step(const query::Trial& trial, std::size_t n,
+                                    const query::Trial::StepRows& rows) = 0;
+  /// Everything told so far is in the files, and `state` names them.
+  [[nodiscard]] virtual Status Flush(ExportState* state) = 0;
+  /// No more steps for now; `over`: for ever.
+  [[nodiscard]] virtual Status End(const query::Trial& trial, bool over) = 0;
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  /// What could not be written as it was, in words, each once.
+  [[nodiscard]] const std::vector<std::string>& remarks() const noexcept { return remarks_; }
+
+ protected:
+  void Remark(std::string text);
+  std::uint64_t bytes_ = 0;
+
+ private:
+  std::vector<std::string> remarks_;
+};
+
+[[nodiscard]] std::unique_ptr<Exporter> MakeSmdebugExporter(const std::string& out,
+                                                            const ExportChoice* choice);
+[[nodiscard]] std::unique_ptr<Exporter> MakeTensorBoardExporter(const std::string& out,
+                                                                const ExportChoice* choice);
+[[nodiscard]] std::unique_ptr<Exporter> MakeCsvExporter(const std::string& out, const ExportChoice* choice);
+
+/// All values of one step as a safetensors file. Values are read one at a time. Returns how many.
+[[nodiscard]] Result<std::size_t> ExportSafetensors(const query::Trial& trial, const ExportChoice& choice,
+                                                    std::size_t n, const std::string& out);
+
+}  // namespace luff::cli

@@ -1,0 +1,99 @@
+#include "cli/live_outputs.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "cli/terminal.h"
+#include "luff/base/env.h"
+
+namespace luff::cli {
+namespace {
+
+std::string Again(const std::string& run, const LiveOutput& output) {
+  return fmt::format("`luff export {} --to {} {}` writes what is missing", Escaped(run), output.format,
+                     Escaped(output.directory));
+}
+
+}  // namespace
+
+Status CheckLiveOutput(const LiveOutput& output, bool resume) {
+  Env& env = Env::Real();
+  if (!env.Exists(output.directory)) return Status::Ok();
+  const auto names = env.List(output.directory);
+  if (!names.ok())
+    return names.status().WithContext("--" + output.format + " names something that is no directory");
+  if (names->empty() || (resume && env.Exists(output.directory + "/luff-export.json"))) return Status::Ok();
+  return FailedPrecondition("--" + output.format +
+                            " names a directory that is not empty; give another one: " + output.directory);
+}
+
+std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::vector<LiveOutput>& wanted) {
+  std::vector<std::string> sayings;
+  run_ = run;
+  for (const LiveOutput& output : wanted) {
+    int to[2];
+    if (pipe2(to, O_CLOEXEC) != 0) continue;
+    actions::ProcessOptions process;
+    process.argv = {"/proc/self/exe", "export", "--to", output.format,   "--follow",
+                    "--until-closed", "--",     run,    output.directory};
+    process.new_session = true;  // Ctrl-C is for the training
+    process.stdin_fd = to[0];
+    const Result<pid_t> started = actions::StartProcess(process);
+    close(to[0]);
+    if (!started.ok()) {
+      close(to[1]);
+      sayings.push_back(fmt::format("luff: the {} output cannot be started: {}; {}\n", output.format,
+                                    started.status().message(), Again(run, output)));
+      continue;
+    }
+    children_.push_back({output, *started, to[1]});
+  }
+  return sayings;
+}
+
+bool LiveOutputs::Owns(pid_t pid) const noexcept {
+  return std::any_of(children_.begin(), children_.end(),
+                     [&](const Child& child) { return child.pid == pid; });
+}
+
+bool LiveOutputs::living() const noexcept {
+  return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.pid > 0; });
+}
+
+std::string LiveOutputs::Ended(pid_t pid, const actions::ExitState& state) {
+  for (Child& child : children_) {
+    if (child.pid != pid) continue;
+    child.pid = -1;
+    if (state.code == 0) return "";
+    return fmt::format(
+        "luff: the {} output has ended ({}); {}\n", child.output.format,
+        state.signal != 0 ? fmt::format("signal {}", state.signal) : fmt::format("exit code {}", state.code),
+        Again(run_, child.output));
+  }
+  return "";
+}
+
+void LiveOutputs::JobEnded() noexcept {
+  for (Child& child : children_) {
+    if (child.to >= 0) close(child.to);
+    child.to = -1;
+  }
+}
+
+std::vector<std::string> LiveOutputs::Kill() {
+  std::vector<std::string> sayings;
+  for (const Child& child : children_) {
+    if (child.pid <= 0) continue;
+    kill(child.pid, SIGKILL);
+    sayings.push_back(fmt::format("luff: the {} output is not complete; {}\n", child.output.format,
+                                  Again(run_, child.output)));
+  }
+  return sayings;
+}
+
+}  // namespace luff::cli
