@@ -49,9 +49,8 @@ Json EventOfKind(std::string_view text, const char* kind) {
 
 }  // namespace
 
-ModelFacts ModelFacts::Of(const query::Trial& trial) {
+ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
   ModelFacts facts;
-  const std::string text = trial.Document("model");
   if (text.empty()) return facts;
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return facts;
@@ -171,6 +170,13 @@ std::optional<LoadFacts> ParseLoadUntrusted(std::string_view text) {
   facts.unexpected_count =
       NumberOf(json, "unexpected_count", static_cast<std::int64_t>(facts.unexpected.size()));
   return facts;
+}
+
+bool LoadsWeights(const query::Trial::StepRows& rows) {
+  return std::any_of(rows.event_json.begin(), rows.event_json.end(), [](const std::string& text) {
+    const std::optional<LoadFacts> load = ParseLoadUntrusted(text);
+    return load.has_value() && load->matched > 0;
+  });
 }
 
 std::string ParameterOfGradient(const std::string& name) {

@@ -33,8 +33,12 @@ struct OptimizerFacts {
 /// The run's "model" document, as far as rules need it. Everything in it is optional.
 class ModelFacts {
  public:
-  /// Parses the document as it is now. Malformed parts are left out.
-  [[nodiscard]] static ModelFacts Of(const query::Trial& trial);
+  /// Malformed parts are left out. Rules ask StepMemo::Facts.
+  [[nodiscard]] static ModelFacts ParseUntrusted(std::string_view document);
+  /// Of the document as it is now.
+  [[nodiscard]] static ModelFacts Of(const query::Trial& trial) {
+    return ParseUntrusted(trial.Document("model"));
+  }
   [[nodiscard]] bool empty() const noexcept { return parameters_.empty(); }
   [[nodiscard]] const ParameterFacts* Find(const std::string& name) const;
   [[nodiscard]] const std::map<std::string, ParameterFacts>& parameters() const noexcept {
@@ -85,6 +89,9 @@ struct LoadFacts {
 /// The event of that kind, or nothing: JSON of other kinds, or malformed.
 [[nodiscard]] std::optional<ReachFacts> ParseReachUntrusted(std::string_view json);
 [[nodiscard]] std::optional<LoadFacts> ParseLoadUntrusted(std::string_view json);
+
+/// At this step a model got weights that it knows: it is not as it was initialised.
+[[nodiscard]] bool LoadsWeights(const query::Trial::StepRows& rows);
 
 /// "gradient/X" gives "X"; "" for other names.
 [[nodiscard]] std::string ParameterOfGradient(const std::string& name);

@@ -9,6 +9,7 @@
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
+#include "rules/model_facts.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
 
@@ -29,12 +30,7 @@ class InitialLoss final : public Rule {
     if (info.mode != query::Mode::kTrain) return;
     if (!held_.empty() && info.mode_step >= held_.front().since_step + kHold) Tell(&info, sink);
     if (done_) return;
-    for (const std::string& json : view.rows.event_json) {
-      const Json event = Json::parse(json, nullptr, false);
-      if (event.is_object() && event.value("kind", Json()) == Json("load_state_dict") &&
-          event.value("matched", Json(0)) != Json(0))
-        loaded_ = true;
-    }
+    loaded_ = loaded_ || LoadsWeights(view.rows);
     // Only the loss before the first update is that of the initialisation.
     if (info.update > 0 || info.mode_step > 8 || loaded_) {
       done_ = true;

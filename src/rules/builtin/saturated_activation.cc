@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
+#include "rules/model_facts.h"
+#include "rules/model_modules.h"
 #include "rules/select.h"
 
 /// SaturatedActivation: docs/rules/saturated_activation.md.
@@ -50,16 +53,14 @@ class Original final : public Rule {
           view.trial.ReadValue(entry.tensor, view.rows.info.global_step, query::Mode::kGlobal, entry.worker);
       if (!read.ok()) continue;  // not saved at this step
       const query::Value& value = read.value();
-      const std::size_t size = DTypeSize(value.dtype);
       const std::size_t batch =
           value.shape.empty() ? 1 : static_cast<std::size_t>(std::max<std::int64_t>(1, value.shape[0]));
-      const std::size_t count = size == 0 ? 0 : value.bytes.size() / size;
-      const std::size_t nodes = count / batch;
+      const std::vector<double> inputs = NumbersOf(value);
+      const std::size_t nodes = inputs.size() / batch;
       if (nodes == 0) continue;
-      std::vector<double> row(nodes);
       std::vector<std::uint32_t> active(nodes, 0);
       for (std::size_t sample = 0; sample < batch; ++sample) {
-        ToFloat64(value.dtype, value.bytes.data() + sample * nodes * size, nodes, row.data());
+        const double* row = &inputs[sample * nodes];
         for (std::size_t i = 0; i < nodes; ++i) active[i] += row[i] > low && row[i] < high ? 1 : 0;
       }
       const auto saturated = std::count_if(active.begin(), active.end(), [&](std::uint32_t inside) {
@@ -116,7 +117,10 @@ class Luff final : public Rule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     tracker_.OnStep(view.trial, view.rows);
-    if (!loaded_known_ || info.mode_step <= kStart) LookForLoadedWeights(view);
+    // Weights of a trained model were loaded: nothing of the start is a fact of the initialisation.
+    if (!loaded_known_ || info.mode_step <= kStart) loaded_ = loaded_ || LoadsWeights(view.rows);
+    loaded_known_ = true;
+    if (modules_.OnStep(view.trial, info)) FindOutputs();
     query::TensorId lead = format::kNoId;
     std::uint32_t worker = 0;
     double least = 2;
@@ -128,7 +132,7 @@ class Luff final : public Rule {
       const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
       const Kind kind = KindOf(tensor);
       if (kind == Kind::kNone || entry.summary.count == 0 ||
-          entry.summary.finite_count() != entry.summary.count || IsOutput(view.trial, tensor, kind))
+          entry.summary.finite_count() != entry.summary.count || IsOutput(tensor, kind))
         continue;
       const std::string key = fmt::format("{}\n{}", entry.worker, tensor.name);
       if (layers_.size() >= kMaxLayers && !layers_.contains(key)) continue;
@@ -224,44 +228,29 @@ class Luff final : public Rule {
     std::int64_t since = 0;
   };
 
-  // Weights of a trained model were loaded: nothing of the start is a fact of the initialisation.
-  void LookForLoadedWeights(const StepView& view) {
-    loaded_known_ = true;
-    for (const std::string& text : view.rows.event_json) {
-      if (text.find("\"load_state_dict\"") == std::string::npos) continue;
-      const Json json = Json::parse(text, nullptr, false);
-      const auto matched = json.is_object() ? json.find("matched") : json.end();
-      if (matched != json.end() && matched->is_number() && matched->get<double>() > 0) loaded_ = true;
-    }
+  [[nodiscard]] bool IsOutput(const query::TensorInfo& tensor, Kind kind) const {
+    return kind == Kind::kSigmoid && outputs_.contains(tensor.module_path);
   }
-
   // A sigmoid behind the last layer with weights is the model's output: it may be sure of itself.
-  bool IsOutput(const query::Trial& trial, const query::TensorInfo& tensor, Kind kind) {
-    if (kind != Kind::kSigmoid) return false;
-    if (!outputs_known_) {
-      outputs_known_ = true;
-      const Json json = Json::parse(trial.Document("model"), nullptr, false);
-      if (json.is_object() && json.contains("models") && json["models"].is_array()) {
-        for (const Json& model : json["models"]) FindOutputs(model);
-      }
-    }
-    return std::find(outputs_.begin(), outputs_.end(), tensor.module_path) != outputs_.end();
-  }
-  void FindOutputs(const Json& model) {
-    if (!model.is_object() || !model.contains("modules") || !model["modules"].is_array()) return;
-    std::vector<std::string> waiting;
-    for (const Json& module : model["modules"]) {
-      if (!module.is_object()) continue;
-      const std::string type = module.contains("type") && module["type"].is_string() ? module["type"] : "";
-      const std::string path = module.contains("path") && module["path"].is_string() ? module["path"] : "";
-      if (type == "Sigmoid") {
-        waiting.push_back(path);
-        if (module.contains("name") && module["name"].is_string()) waiting.push_back(module["name"]);
-      } else if (type.ends_with("Linear") || type.starts_with("Conv")) {
+  void FindOutputs() {
+    outputs_.clear();
+    std::set<std::string> waiting;
+    const std::string* model = nullptr;
+    const auto end_of_model = [&] {
+      outputs_.merge(waiting);
+      waiting.clear();
+    };
+    for (const ModuleFacts& module : modules_.modules()) {
+      if (model != nullptr && *model != module.model) end_of_model();
+      model = &module.model;
+      if (module.type == "Sigmoid") {
+        waiting.insert(module.path);
+        if (!module.name.empty()) waiting.insert(module.name);
+      } else if (module.type.ends_with("Linear") || module.type.starts_with("Conv")) {
         waiting.clear();
       }
     }
-    outputs_.insert(outputs_.end(), waiting.begin(), waiting.end());
+    end_of_model();
   }
 
   const Limits limits_;
@@ -269,8 +258,8 @@ class Luff final : public Rule {
   std::map<std::string, Layer> layers_;  // worker and name
   bool loaded_known_ = false, loaded_ = false;
   std::string open_;
-  bool outputs_known_ = false;        // read again after a restart
-  std::vector<std::string> outputs_;  // paths and names of sigmoids that are outputs
+  ModelModules modules_;
+  std::set<std::string> outputs_;  // paths and names of sigmoids that are outputs
 };
 
 }  // namespace
