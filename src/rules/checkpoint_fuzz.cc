@@ -19,6 +19,7 @@
 #include "luff/rules/evaluator.h"
 #include "luff/rules/rule.h"
 #include "rules/state_check.h"
+#include "rules/step_memo.h"
 #include "rules/testing/fake_trial.h"
 
 namespace {
@@ -71,7 +72,8 @@ void Tell(Rule& rule, const testing::FakeTrial& trial, std::size_t from, std::si
   luff::query::Trial::StepRows rows;
   for (std::size_t n = from; n < to; ++n) {
     if (!trial.ReadStepRows(n, &rows).ok()) std::abort();
-    rule.OnStep({trial, rows}, sink);
+    StepMemo memo;
+    rule.OnStep({trial, rows, n, memo}, sink);
   }
 }
 

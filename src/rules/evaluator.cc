@@ -11,6 +11,7 @@
 #include "luff/base/env.h"
 #include "rules/grouping.h"
 #include "rules/state_check.h"
+#include "rules/step_memo.h"
 
 namespace luff::rules {
 namespace {
@@ -62,7 +63,8 @@ class EvaluatorImpl final : public Evaluator {
       if (const Status status = trial.ReadStepRows(position_, &rows_); !status.ok()) {
         ++unreadable_;
       } else {
-        const StepView view{trial, rows_, position_};
+        memo_.Clear();
+        const StepView view{trial, rows_, position_, memo_};
         for (Running& running : running_) {
           if (running.position > position_) continue;
           SinkOf sink(this, &running);
@@ -408,6 +410,7 @@ class EvaluatorImpl final : public Evaluator {
   std::map<std::string, std::int64_t> written_last_, next_update_;  // by id
   std::multiset<std::string> replayed_;
   query::Trial::StepRows rows_;
+  StepMemo memo_;
   std::size_t position_ = 0, checkpoint_position_ = 0, unreadable_ = 0;
   std::int64_t last_checkpoint_ns_ = 0;
   std::unique_ptr<File> lock_, findings_file_;

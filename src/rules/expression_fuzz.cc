@@ -12,6 +12,7 @@
 #include "luff/rules/rule.h"
 #include "rules/expression.h"
 #include "rules/expression_rule.h"
+#include "rules/step_memo.h"
 #include "rules/testing/fake_trial.h"
 
 namespace {
@@ -45,7 +46,8 @@ void Tell(Rule& rule, Sink& sink, std::size_t from, std::size_t to) {
   luff::query::Trial::StepRows rows;
   for (std::size_t n = from; n < to; ++n) {
     if (!Story().ReadStepRows(n, &rows).ok()) std::abort();
-    rule.OnStep({Story(), rows, n}, sink);
+    StepMemo memo;
+    rule.OnStep({Story(), rows, n, memo}, sink);
   }
 }
 

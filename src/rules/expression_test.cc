@@ -13,6 +13,7 @@
 #include "luff/rules/rule.h"
 #include "rules/expression_rule.h"
 #include "rules/own_spec.h"
+#include "rules/step_memo.h"
 #include "rules/testing/fake_trial.h"
 
 namespace luff::rules {
@@ -60,7 +61,8 @@ Heard Judge(Rule& rule, const testing::FakeTrial& trial, std::size_t from = 0, s
   query::Trial::StepRows rows;
   for (std::size_t n = from; n < std::min(to, trial.step_count()); ++n) {
     EXPECT_TRUE(trial.ReadStepRows(n, &rows).ok());
-    rule.OnStep({trial, rows, n}, heard);
+    StepMemo memo;
+    rule.OnStep({trial, rows, n, memo}, heard);
   }
   return heard;
 }

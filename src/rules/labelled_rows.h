@@ -74,8 +74,8 @@ class NamedTensors {
       const bool named = std::any_of(patterns_.begin(), patterns_.end(),
                                      [&](const Regex& pattern) { return pattern.Search(tensor.name); });
       if (!named && !in_collection) continue;
-      const std::optional<SampleValues> sample = LoadSample(view, entry);
-      if (!sample) continue;
+      const auto sample = LoadSample(view, entry);
+      if (sample == nullptr) continue;
       const std::size_t last =
           argmax && sample->shape.size() >= 2 ? static_cast<std::size_t>(sample->shape.back()) : 1;
       for (std::size_t at = 0; last > 0 && at + last <= sample->values.size(); at += last) {

@@ -1,16 +1,14 @@
 #include "rules/loss_call.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "tensor/element.h"
+#include "rules/step_memo.h"
 
 namespace luff::rules {
 namespace {
@@ -19,58 +17,10 @@ using Json = nlohmann::json;
 using format::Role;
 constexpr std::size_t kMaxElements = 1 << 20;
 
-template <DType kType>
-void Convert(const std::byte* from, std::size_t count, std::vector<double>* to) {
-  const std::size_t size = DTypeSize(kType);
-  for (std::size_t i = 0; i < count; ++i) (*to)[i] = tensor::ReadElement<kType>(from + i * size);
-}
-
-bool ToDoubles(const query::Value& value, std::vector<double>* to) {
-  const std::size_t size = DTypeSize(value.dtype);
-  if (size == 0) return false;
-  const std::size_t count = value.bytes.size() / size;
-  if (count > kMaxElements) return false;
-  to->resize(count);
-  const std::byte* from = value.bytes.data();
-  switch (value.dtype) {
-    case DType::kBool: Convert<DType::kBool>(from, count, to); return true;
-    case DType::kUInt8: Convert<DType::kUInt8>(from, count, to); return true;
-    case DType::kInt8: Convert<DType::kInt8>(from, count, to); return true;
-    case DType::kInt16: Convert<DType::kInt16>(from, count, to); return true;
-    case DType::kInt32: Convert<DType::kInt32>(from, count, to); return true;
-    case DType::kInt64: Convert<DType::kInt64>(from, count, to); return true;
-    case DType::kFloat16: Convert<DType::kFloat16>(from, count, to); return true;
-    case DType::kBFloat16: Convert<DType::kBFloat16>(from, count, to); return true;
-    case DType::kFloat32: Convert<DType::kFloat32>(from, count, to); return true;
-    case DType::kFloat64: Convert<DType::kFloat64>(from, count, to); return true;
-    default: return false;
-  }
-}
-
 std::size_t Product(const std::vector<std::int64_t>& shape) {
   std::size_t product = 1;
   for (const std::int64_t size : shape) product *= static_cast<std::size_t>(std::max<std::int64_t>(size, 0));
   return product;
-}
-
-// "sample/KIND_input_K"
-struct SampleName {
-  std::string kind;
-  std::size_t index = 0;
-};
-std::optional<SampleName> ParseName(std::string_view name) {
-  constexpr std::string_view kPrefix = "sample/";
-  constexpr std::string_view kInput = "_input_";
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  const std::size_t at = name.rfind(kInput);
-  if (at == std::string_view::npos) return std::nullopt;
-  const std::string_view digits = name.substr(at + kInput.size());
-  SampleName parsed;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parsed.index);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  parsed.kind = std::string(name.substr(0, at));
-  return parsed;
 }
 
 double Softplus(double x) { return x > 30 ? x : std::log1p(std::exp(x)); }
@@ -231,22 +181,6 @@ double LogSumExp(const double* row, std::size_t count, std::size_t stride) noexc
   return top + std::log(sum);
 }
 
-std::optional<SampleValues> LoadSample(const StepView& view, const query::Trial::SummaryEntry& entry) {
-  const query::StepInfo& info = view.rows.info;
-  if (info.superseded) return std::nullopt;  // a lookup finds the later step of that number
-  const auto value = view.trial.ReadValue(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
-  if (!value.ok()) return std::nullopt;
-  SampleValues sample;
-  sample.tensor = entry.tensor;
-  sample.dtype = entry.dtype == DType::kInvalid ? value.value().dtype : entry.dtype;
-  sample.shape = sample.whole_shape = value.value().shape;
-  if (!ToDoubles(value.value(), &sample.values) || sample.values.size() != Product(sample.shape))
-    return std::nullopt;
-  const auto shape = view.trial.Shape(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
-  if (shape.ok() && !shape.value().global_shape.empty()) sample.whole_shape = shape.value().global_shape;
-  return sample;
-}
-
 std::optional<std::vector<std::int64_t>> BroadcastShape(const std::vector<std::int64_t>& a,
                                                         const std::vector<std::int64_t>& b) {
   std::vector<std::int64_t> shape(std::max(a.size(), b.size()), 1);
@@ -343,71 +277,10 @@ Formula FormulaOfKind(std::string_view kind) noexcept {
   return Formula::kUnknown;
 }
 
-const LossSettings& LossReader::SettingsOf(const query::Trial& trial, const std::string& kind) {
-  static const LossSettings kNone;
-  if (settings_.size() >= kMaxKinds && !settings_.contains(kind)) return kNone;
-  Asked& asked = settings_[kind];
-  if (asked.settings.known || ++asked.reads < asked.next) return asked.settings;
-  asked.next *= 2;
-  const Json document = Json::parse(trial.Document("model"), nullptr, false);
-  const auto losses = document.is_object() ? document.find("losses") : document.end();
-  if (!document.is_object() || losses == document.end() || !losses->is_array()) return asked.settings;
-  for (const Json& loss : *losses) {
-    if (!loss.is_object() || loss.value("type", Json()) != Json(kind)) continue;
-    LossSettings& settings = asked.settings;
-    settings.known = true;
-    const Json given = loss.value("settings", Json::object());
-    if (!given.is_object()) break;
-    const auto number = [&](const char* key, double otherwise) {
-      const auto it = given.find(key);
-      return it != given.end() && it->is_number() ? it->get<double>() : otherwise;
-    };
-    settings.label_smoothing = number("label_smoothing", 0);
-    settings.ignore_index = number("ignore_index", -100);
-    settings.delta = number("delta", number("beta", 1));
-    const auto log_target = given.find("log_target");
-    settings.log_target = log_target != given.end() && log_target->is_boolean() && log_target->get<bool>();
-  }
-  return asked.settings;
-}
+namespace {
 
-std::vector<LossCall> LossReader::Read(const StepView& view) {
-  std::map<std::tuple<std::uint32_t, std::string, std::size_t>,
-           std::pair<const query::Trial::SummaryEntry*, const query::Trial::SummaryEntry*>>
-      pairs;
-  for (const auto& entry : view.rows.summaries) {
-    const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
-    if (tensor.role != Role::kSample) continue;
-    const std::optional<SampleName> name = ParseName(tensor.name);
-    if (!name) continue;
-    auto& pair = pairs[{entry.worker, name->kind, name->index / 2}];
-    (name->index % 2 == 0 ? pair.first : pair.second) = &entry;
-  }
-  std::vector<LossCall> calls;
-  for (const auto& [key, pair] : pairs) {
-    const auto& [worker, kind, index] = key;
-    if (pair.first == nullptr || pair.second == nullptr) continue;
-    const auto loss = view.trial.FindTensor(fmt::format("{}_output_{}", kind, index));
-    if (!loss.ok() || view.trial.tensor(loss.value()).role != Role::kLoss) continue;
-    std::optional<SampleValues> output = LoadSample(view, *pair.first);
-    std::optional<SampleValues> target = LoadSample(view, *pair.second);
-    if (!output || !target) continue;
-    LossCall call;
-    call.kind = kind;
-    call.loss = loss.value();
-    call.worker = worker;
-    call.settings = SettingsOf(view.trial, kind);
-    call.output = std::move(*output);
-    call.target = std::move(*target);
-    for (const auto& scalar : view.rows.scalars) {
-      if (scalar.tensor == call.loss && scalar.worker == worker) call.value = scalar.value;
-    }
-    calls.push_back(std::move(call));
-  }
-  return calls;
-}
-
-Recognition LossReader::Recognise(const LossCall& call) {
+// What the call alone tells: all but weights of positives, which show over several calls.
+Recognition OfCallAlone(const LossCall& call) {
   Recognition found;
   const Formula named = FormulaOfKind(call.kind);
   const std::optional<ClassRows> classes = ClassRowsOf(call);
@@ -451,9 +324,25 @@ Recognition LossReader::Recognise(const LossCall& call) {
       call.whole() && call.value && std::isfinite(*call.value) && HasTwoClasses(*classes)) {
     found.weights = found.by_value ? Weights::kNone : Weights::kSome;
   }
-  const bool binary = shares && call.whole() && call.value && std::isfinite(*call.value) &&
-                      (found.formula == Formula::kUnknown || found.formula == Formula::kBceWithLogits);
-  if (!binary) return found;
+  return found;
+}
+
+}  // namespace
+
+const std::vector<LossCall>& LossReader::Read(const StepView& view) { return view.memo.LossCalls(view); }
+
+std::shared_ptr<const SampleValues> LoadSample(const StepView& view,
+                                               const query::Trial::SummaryEntry& entry) {
+  return view.memo.Sample(view, entry);
+}
+
+Recognition LossReader::Recognise(const LossCall& call) {
+  if (call.recognition == nullptr) call.recognition = std::make_shared<const Recognition>(OfCallAlone(call));
+  Recognition found = *call.recognition;
+  if (found.formula != Formula::kUnknown && found.formula != Formula::kBceWithLogits) return found;
+  if (!call.whole() || !call.value || !std::isfinite(*call.value)) return found;
+  const std::optional<ScoreRows> scores = ScoreRowsOf(call);
+  if (!scores || !AreShares(scores->targets)) return found;
   double positive = 0;
   double negative = 0;
   for (std::size_t i = 0; i < scores->scores.size(); ++i) {

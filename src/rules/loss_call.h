@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,10 +27,10 @@ struct SampleValues {
   [[nodiscard]] bool is_float() const noexcept { return IsFloating(dtype); }
 };
 
-/// Reads the sample behind a row of the step. Nothing if there is no value, or it has more than 2^20
-/// elements.
-[[nodiscard]] std::optional<SampleValues> LoadSample(const StepView& view,
-                                                     const query::Trial::SummaryEntry& entry);
+/// The sample behind a row of the step, read once for all rules. Null if there is no value, or it has more
+/// than 2^20 elements.
+[[nodiscard]] std::shared_ptr<const SampleValues> LoadSample(const StepView& view,
+                                                             const query::Trial::SummaryEntry& entry);
 
 /// Settings of a loss, as far as formulas need them (document "model", losses[]).
 struct LossSettings {
@@ -39,39 +40,6 @@ struct LossSettings {
   double delta = 1;  // of Huber and smooth L1 (there: beta)
   bool log_target = false;
 };
-
-/// One call of a loss. Both samples are there.
-struct LossCall {
-  std::string kind;      // class or function, e.g. "CrossEntropyLoss"
-  query::TensorId loss;  // KIND_output_n
-  std::uint32_t worker = 0;
-  std::optional<double> value;
-  LossSettings settings;
-  SampleValues output, target;
-  [[nodiscard]] bool whole() const noexcept { return output.whole() && target.whole(); }
-};
-
-/// Scores of classes and the right class of each row, of any layout that torch knows: (N, C, ...) with
-/// (N, ...), (N, C) with a target of N elements, (..., C) with (...).
-struct ClassRows {
-  std::size_t rows = 0, classes = 0;
-  std::vector<double> scores;  // rows x classes
-  std::vector<double> ids;
-};
-/// Nothing when the target holds no class ids for these outputs.
-[[nodiscard]] std::optional<ClassRows> ClassRowsOf(const LossCall& call);
-
-/// One score and one target for each element, where both are equally many and shapes do not broadcast.
-struct ScoreRows {
-  std::vector<double> scores, targets;
-};
-[[nodiscard]] std::optional<ScoreRows> ScoreRowsOf(const LossCall& call);
-/// All targets lie in [0, 1].
-[[nodiscard]] bool AreShares(const std::vector<double>& targets);
-
-/// The shape that elementwise losses give: nothing if the two do not broadcast.
-[[nodiscard]] std::optional<std::vector<std::int64_t>> BroadcastShape(const std::vector<std::int64_t>& a,
-                                                                      const std::vector<std::int64_t>& b);
 
 enum class Formula : std::uint8_t {
   kUnknown,
@@ -100,13 +68,48 @@ struct Recognition {
   std::vector<double> per_sample;  // the terms of the mean; of rows that were kept
 };
 
+/// One call of a loss. Both samples are there.
+struct LossCall {
+  std::string kind;      // class or function, e.g. "CrossEntropyLoss"
+  query::TensorId loss;  // KIND_output_n
+  std::uint32_t worker = 0;
+  std::optional<double> value;
+  LossSettings settings;
+  SampleValues output, target;
+  /// What this call alone tells of its formula, kept by the first who asks.
+  mutable std::shared_ptr<const Recognition> recognition;
+  [[nodiscard]] bool whole() const noexcept { return output.whole() && target.whole(); }
+};
+
+/// Scores of classes and the right class of each row, of any layout that torch knows: (N, C, ...) with
+/// (N, ...), (N, C) with a target of N elements, (..., C) with (...).
+struct ClassRows {
+  std::size_t rows = 0, classes = 0;
+  std::vector<double> scores;  // rows x classes
+  std::vector<double> ids;
+};
+/// Nothing when the target holds no class ids for these outputs.
+[[nodiscard]] std::optional<ClassRows> ClassRowsOf(const LossCall& call);
+
+/// One score and one target for each element, where both are equally many and shapes do not broadcast.
+struct ScoreRows {
+  std::vector<double> scores, targets;
+};
+[[nodiscard]] std::optional<ScoreRows> ScoreRowsOf(const LossCall& call);
+/// All targets lie in [0, 1].
+[[nodiscard]] bool AreShares(const std::vector<double>& targets);
+
+/// The shape that elementwise losses give: nothing if the two do not broadcast.
+[[nodiscard]] std::optional<std::vector<std::int64_t>> BroadcastShape(const std::vector<std::int64_t>& a,
+                                                                      const std::vector<std::int64_t>& b);
+
 /// **Thread-compatible.** Reads calls and remembers what it needs of earlier ones (weights show in the second
 /// call only). Bounded: kMaxKinds kinds.
 class LossReader {
  public:
   static constexpr std::size_t kMaxKinds = 32;
-  /// Calls of a step in order of worker and name. Superseded steps have none.
-  [[nodiscard]] std::vector<LossCall> Read(const StepView& view);
+  /// Calls of a step in order of worker and name, found once for all rules. Superseded steps have none.
+  [[nodiscard]] static const std::vector<LossCall>& Read(const StepView& view);
   /// Values are float32 or narrower: equal means to about 2e-5 of the terms.
   [[nodiscard]] Recognition Recognise(const LossCall& call);
   void Save(nlohmann::json* to) const;
@@ -117,13 +120,7 @@ class LossReader {
     double pos_weight = 0;  // as the last call implies it; 0: none yet
     std::int64_t agreed = 0;
   };
-  struct Asked {
-    LossSettings settings;
-    std::int64_t reads = 0, next = 1;  // a document may come late: asked again after 1, 2, 4 ... reads
-  };
-  const LossSettings& SettingsOf(const query::Trial& trial, const std::string& kind);
   std::map<std::string, Kind> kinds_;
-  std::map<std::string, Asked> settings_;
 };
 
 /// log(sum(exp(row))), stable.

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "rules/step_memo.h"
 #include "rules/testing/fake_trial.h"
 
 namespace luff::rules {
@@ -15,9 +16,15 @@ namespace {
 
 using testing::FakeTrial;
 
-StepView View(const FakeTrial& trial, query::Trial::StepRows* rows, std::size_t step) {
-  EXPECT_TRUE(trial.ReadStepRows(step, rows).ok());
-  return {trial, *rows};
+struct Looked {
+  query::Trial::StepRows rows;
+  StepMemo memo;
+};
+
+StepView View(const FakeTrial& trial, Looked* looked, std::size_t step) {
+  EXPECT_TRUE(trial.ReadStepRows(step, &looked->rows).ok());
+  looked->memo.Clear();
+  return {trial, looked->rows, step, looked->memo};
 }
 
 struct Pair {
@@ -38,7 +45,7 @@ void Tell(FakeTrial* trial, const std::string& kind, double loss, const Pair& pa
 Recognition Of(const std::string& kind, double loss, const Pair& pair) {
   FakeTrial trial;
   Tell(&trial, kind, loss, pair);
-  query::Trial::StepRows rows;
+  Looked rows;
   LossReader reader;
   const auto calls = reader.Read(View(trial, &rows, 0));
   EXPECT_EQ(calls.size(), 1U);
@@ -88,7 +95,7 @@ TEST(LossCall, BinaryLossesBySqueezedValues_AndTheirWeightFromTheSecondCallOn) {
   Tell(&trial, "Weighted", (25 * positive + negative) / 2, pair);
   const Pair other = {{2, 1}, {0.5, 1}, {2}, {1, 0}, DType::kInt64};
   Tell(&trial, "Weighted", (25 * std::log1p(std::exp(-0.5)) + std::log1p(std::exp(1.0))) / 2, other);
-  query::Trial::StepRows rows;
+  Looked rows;
   LossReader reader;
   EXPECT_EQ(reader.Recognise(reader.Read(View(trial, &rows, 0))[0]).formula, Formula::kUnknown);
   nlohmann::json state;
@@ -125,7 +132,7 @@ TEST(LossCall, SettingsComeFromTheDocument) {
     "settings": {"label_smoothing": 0.3, "ignore_index": 2}}]})");
   const double smooth = 0.7 * kFirst + 0.1 * (3 * (kFirst + 1) - 6);
   Tell(&trial, "CrossEntropyLoss", smooth, kClasses);
-  query::Trial::StepRows rows;
+  Looked rows;
   LossReader reader;
   const auto calls = reader.Read(View(trial, &rows, 0));
   const Recognition found = reader.Recognise(calls.at(0));
@@ -139,7 +146,7 @@ TEST(LossCall, WhatWasSampledInPartIsKnownByNameOnly) {
       .Loss(1, "MSELoss_output_0")
       .Sample("sample/MSELoss_input_0", {2}, {1, 2}, DType::kFloat32, {100})
       .Sample("sample/MSELoss_input_1", {2}, {2, 4}, DType::kFloat32, {100});
-  query::Trial::StepRows rows;
+  Looked rows;
   LossReader reader;
   const auto calls = reader.Read(View(trial, &rows, 0));
   ASSERT_EQ(calls.size(), 1U);
@@ -153,7 +160,7 @@ TEST(LossCall, WhatWasSampledInPartIsKnownByNameOnly) {
 TEST(LossCall, InputsOfModelsAreNoLosses) {
   FakeTrial trial;
   trial.Step().Loss(1).Sample("sample/Sequential_input_0", {2}, {1, 2}).Sample("sample/x_input_1", {1}, {1});
-  query::Trial::StepRows rows;
+  Looked rows;
   LossReader reader;
   EXPECT_TRUE(reader.Read(View(trial, &rows, 0)).empty());
 }

@@ -15,6 +15,7 @@
 
 #include "rules/own_child.h"
 #include "rules/own_spec.h"
+#include "rules/step_memo.h"
 #include "rules/testing/fake_trial.h"
 
 namespace luff::rules {
@@ -73,7 +74,8 @@ class OwnRuleTest : public ::testing::Test {
     query::Trial::StepRows rows;
     for (std::size_t n = from; n < to; ++n) {
       ASSERT_TRUE(trial_.ReadStepRows(n, &rows).ok());
-      rule.OnStep({trial_, rows, n}, heard);
+      StepMemo memo;
+      rule.OnStep({trial_, rows, n, memo}, heard);
     }
   }
   static void Wait(Rule& rule, Heard& heard) {

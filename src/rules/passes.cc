@@ -14,10 +14,10 @@ constexpr std::int64_t kMarkSteps = 16;  // samples are dense there
 }
 
 void Passes::OnTrainStep(const StepView& view) {
-  const std::vector<ModelInput> inputs = ModelInputsOf(view);
+  const std::vector<ModelInput>& inputs = ModelInputsOf(view);
   if (inputs.empty()) return;
-  const std::optional<SampleValues> sample = LoadSample(view, *inputs.front().entry);
-  if (!sample) return;
+  const auto sample = LoadSample(view, *inputs.front().entry);
+  if (sample == nullptr) return;
   const std::int64_t step = view.rows.info.mode_step;
   const double weight =
       last_step_ < 0 ? 1.0 : static_cast<double>(std::clamp<std::int64_t>(step - last_step_, 1, 1024));

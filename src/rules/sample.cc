@@ -1,61 +1,18 @@
 #include "rules/sample.h"
 
-#include <algorithm>
-#include <charconv>
-#include <string_view>
-#include <tuple>
-
 #include <nlohmann/json.hpp>
 
 #include "luff/tensor/hash.h"
+#include "rules/step_memo.h"
 
 namespace luff::rules {
 namespace {
 
 constexpr std::uint64_t kStateBits = (1ULL << 52) - 1;
 
-// "sample/PREFIX_input_K"
-bool Split(std::string_view name, std::string* prefix, std::size_t* index) {
-  constexpr std::string_view kHead = "sample/";
-  constexpr std::string_view kInput = "_input_";
-  if (!name.starts_with(kHead)) return false;
-  name.remove_prefix(kHead.size());
-  const std::size_t at = name.rfind(kInput);
-  if (at == std::string_view::npos || at == 0) return false;
-  const std::string_view digits = name.substr(at + kInput.size());
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *index);
-  if (error != std::errc() || end != digits.data() + digits.size()) return false;
-  *prefix = std::string(name.substr(0, at));
-  return true;
-}
-
-// A loss has told its value under the same name.
-bool IsLoss(const query::Trial& trial, const std::string& prefix) {
-  for (const char* output : {"_output_0", "_output_1"}) {
-    const Result<query::TensorId> id = trial.FindTensor(prefix + output);
-    if (id.ok() && trial.tensor(id.value()).role == format::Role::kLoss) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-std::vector<ModelInput> ModelInputsOf(const StepView& view) {
-  std::vector<ModelInput> inputs;
-  if (view.rows.info.superseded) return inputs;
-  for (const auto& entry : view.rows.summaries) {
-    const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
-    if (tensor.role != format::Role::kSample) continue;
-    ModelInput input;
-    if (!Split(tensor.name, &input.model, &input.index) || IsLoss(view.trial, input.model)) continue;
-    input.entry = &entry;
-    inputs.push_back(std::move(input));
-  }
-  std::sort(inputs.begin(), inputs.end(), [](const ModelInput& a, const ModelInput& b) {
-    return std::tie(a.entry->worker, a.model, a.index) < std::tie(b.entry->worker, b.model, b.index);
-  });
-  return inputs;
-}
+const std::vector<ModelInput>& ModelInputsOf(const StepView& view) { return view.memo.ModelInputs(view); }
 
 bool IsIds(DType dtype) noexcept {
   return dtype != DType::kBool && (IsSignedInteger(dtype) || IsUnsignedInteger(dtype));
@@ -90,6 +47,13 @@ query::StepInfo Anchor::Info() const noexcept {
   info.global_step = global_step;
   info.update = update;
   return info;
+}
+
+std::optional<bool> IsTraining(const query::StepInfo& info, const Anchor& last) noexcept {
+  if (info.superseded) return std::nullopt;
+  if (info.mode == query::Mode::kTrain) return true;
+  if (info.mode == query::Mode::kEval && last.mode_step >= 0) return false;
+  return std::nullopt;
 }
 
 void Anchor::Save(nlohmann::json* to) const { *to = {mode_step, global_step, update}; }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,8 +21,9 @@ struct ModelInput {
   const query::Trial::SummaryEntry* entry = nullptr;
 };
 
-/// The samples of models' inputs in a step, in order of worker, model and place. Superseded steps have none.
-[[nodiscard]] std::vector<ModelInput> ModelInputsOf(const StepView& view);
+/// The samples of models' inputs in a step, in order of worker, model and place, found once for all rules.
+/// Superseded steps have none.
+[[nodiscard]] const std::vector<ModelInput>& ModelInputsOf(const StepView& view);
 
 /// Integers that are no flags: ids, counts.
 [[nodiscard]] bool IsIds(DType dtype) noexcept;
@@ -49,5 +51,20 @@ struct Anchor {
   void Save(nlohmann::json* to) const;
   void Load(const nlohmann::json& from);  // may throw json exceptions
 };
+
+/// Whether a step belongs to the training, or (false) to an evaluation after its step `last`; nothing for
+/// superseded steps, other modes, and evaluations before the first TRAIN step.
+[[nodiscard]] std::optional<bool> IsTraining(const query::StepInfo& info, const Anchor& last) noexcept;
+
+/// The sample of an input that has rows of something; nothing also where `known` has no place for it.
+template <typename State>
+[[nodiscard]] std::shared_ptr<const SampleValues> LoadRows(const StepView& view, const ModelInput& input,
+                                                           const std::map<std::string, State>& known,
+                                                           std::size_t most) {
+  if (known.size() >= most && !known.contains(view.trial.tensor(input.entry->tensor).name)) return nullptr;
+  auto sample = LoadSample(view, *input.entry);
+  if (sample != nullptr && sample->shape.size() < 2) sample.reset();
+  return sample;
+}
 
 }  // namespace luff::rules

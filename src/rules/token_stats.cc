@@ -127,6 +127,32 @@ std::vector<TableInput> TableInputsOf(const StepView& view, const ModelModules& 
   return inputs;
 }
 
+std::vector<Tables::Batch> Tables::OnStep(const StepView& view, double rows) {
+  std::vector<Batch> batches;
+  modules_.OnStep(view.trial, view.rows.info);
+  for (TableInput& input : TableInputsOf(view, modules_)) {
+    if (!input.table_rows.has_value() || *input.table_rows < rows) continue;
+    const auto ids = LoadSample(view, *input.entry);
+    if (ids != nullptr) batches.push_back({std::move(input), ids});
+  }
+  return batches;
+}
+
+TokenStats* Tables::Of(const Batch& batch) {
+  if (stats_.size() >= kMaxTables && !stats_.contains(batch.input.module)) return nullptr;
+  return &stats_[batch.input.module];
+}
+
+void Tables::Save(Json* to) const {
+  *to = Json::object();
+  for (const auto& [name, stats] : stats_) stats.Save(&(*to)[name]);
+}
+
+void Tables::Load(const Json& from) {
+  stats_.clear();
+  for (const auto& [name, saved] : from.items()) stats_[name].Load(saved);
+}
+
 Need TableNeed() {
   Need need;
   need.collection = "embedding_inputs";

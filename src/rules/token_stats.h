@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -59,6 +61,29 @@ struct TableInput {
   std::optional<double> table_rows, padding;
 };
 [[nodiscard]] std::vector<TableInput> TableInputsOf(const StepView& view, const ModelModules& modules);
+/// **Thread-compatible.** What is known of the embedding tables of a run, by name of the module; at most
+/// kMaxTables.
+class Tables {
+ public:
+  static constexpr std::size_t kMaxTables = 64;
+  struct Batch {
+    TableInput input;
+    std::shared_ptr<const SampleValues> ids;
+  };
+  /// Of a TRAIN step: the ids that tables of at least `rows` rows are given. Tables whose size is not known
+  /// are left out.
+  [[nodiscard]] std::vector<Batch> OnStep(const StepView& view, double rows);
+  /// What is known of its table; null beyond kMaxTables.
+  [[nodiscard]] TokenStats* Of(const Batch& batch);
+  [[nodiscard]] const std::map<std::string, TokenStats>& all() const noexcept { return stats_; }
+  void Save(nlohmann::json* to) const;
+  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+
+ private:
+  ModelModules modules_;
+  std::map<std::string, TokenStats> stats_;
+};
+
 /// What TableInputsOf reads.
 [[nodiscard]] Need TableNeed();
 

@@ -43,11 +43,14 @@ struct Parameter {
 
 using Parameters = std::map<std::string, std::string>;  // complete after Registry::Make
 
+class StepMemo;  // src/rules/step_memo.h
+
 /// What a rule is told of one complete step.
 struct StepView {
   const query::Trial& trial;
   const query::Trial::StepRows& rows;
-  std::size_t number = 0;  // its place among the complete steps of the trial
+  std::size_t number;  // its place among the complete steps of the trial
+  StepMemo& memo;      // what rules ask alike, found once
 };
 
 /// Receives findings. A finding with the same rule, cause and tensor as an open one updates it.

@@ -49,7 +49,7 @@ class BatchOrder final : public Rule {
     if (view.rows.info.mode != query::Mode::kTrain) return;
     // Calls of one kind in one step are one batch: real and generated samples may come one after the other.
     std::map<std::string, std::vector<const LossCall*>> of_kind;
-    const std::vector<LossCall> calls = reader_.Read(view);
+    const std::vector<LossCall>& calls = reader_.Read(view);
     for (const LossCall& call : calls) {
       if (call.worker == calls.front().worker) of_kind[call.kind].push_back(&call);
     }

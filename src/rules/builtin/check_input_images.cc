@@ -45,8 +45,8 @@ class CheckInputImages final : public Rule {
       if (!selector_.Selects(view.trial, entry.tensor)) continue;
       const std::string& name = view.trial.tensor(entry.tensor).name;
       if (told_.contains(name) || (!images_.contains(name) && images_.size() >= kMaxTensors)) continue;
-      const std::optional<SampleValues> values = LoadSample(view, entry);
-      if (!values.has_value()) continue;
+      const auto values = LoadSample(view, entry);
+      if (values == nullptr) continue;
       Images& images = images_[name];
       if (!Take(*values, images) || images.count < limits_.samples) continue;
       Judge(view, entry, images, sink);

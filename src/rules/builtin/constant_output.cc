@@ -36,13 +36,13 @@ class ConstantOutput final : public Rule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
-    const std::vector<LossCall> calls = reader_.Read(view);
+    const std::vector<LossCall>& calls = reader_.Read(view);
     if (calls.empty()) return;
     std::set<std::pair<std::uint32_t, std::size_t>>
         varied;  // (worker, rows) of inputs that are not all equal
     for (const ModelInput& input : ModelInputsOf(view)) {
-      const std::optional<SampleValues> sample = LoadSample(view, *input.entry);
-      if (!sample) continue;
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr) continue;
       const std::vector<std::uint64_t> hashes = RowHashes(*sample);
       if (std::set<std::uint64_t>(hashes.begin(), hashes.end()).size() >= 2)
         varied.emplace(input.entry->worker, hashes.size());

@@ -113,24 +113,18 @@ class DataLeak final : public Rule {
   explicit DataLeak(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    const query::StepInfo& info = view.rows.info;
-    if (info.superseded) return;
-    const bool train = info.mode == query::Mode::kTrain;
-    if (!train && info.mode != query::Mode::kEval) return;
-    if (train) {
+    const std::optional<bool> train = IsTraining(view.rows.info, last_);
+    if (!train) return;
+    if (*train) {
       Judge(view.trial, sink);
-      last_.Take(info);
-    } else if (last_.mode_step < 0) {
-      return;
+      last_.Take(view.rows.info);
     }
     for (const ModelInput& input : ModelInputsOf(view)) {
-      const std::string& name = view.trial.tensor(input.entry->tensor).name;
-      if (!inputs_.contains(name) && inputs_.size() >= kMaxInputs) continue;
-      const std::optional<SampleValues> sample = LoadSample(view, *input.entry);
-      if (!sample.has_value() || sample->shape.size() < 2 || RowsOf(*sample).width < 2) continue;
-      Input& one = inputs_[name];
+      const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
+      if (sample == nullptr || RowsOf(*sample).width < 2) continue;
+      Input& one = inputs_[view.trial.tensor(input.entry->tensor).name];
       const std::vector<std::uint64_t> hashes = RowHashes(*sample);
-      if (train) {
+      if (*train) {
         one.chance.Add(*sample, hashes);
         for (const std::uint64_t hash : hashes) one.rows.Add(hash);
       } else {

@@ -1,4 +1,3 @@
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -8,7 +7,6 @@
 
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
-#include "rules/model_modules.h"
 #include "rules/select.h"
 #include "rules/token_stats.h"
 
@@ -19,7 +17,6 @@ namespace {
 using Json = nlohmann::json;
 constexpr const char* kName = "DeadEmbeddingRows";
 constexpr const char* kPage = "docs/rules/dead_embedding_rows.md";
-constexpr std::size_t kMaxTables = 64;
 
 struct Limits {
   double used = 0.25, one = 0.4, tokens_per_row = 10, table_rows = 32;
@@ -30,30 +27,24 @@ class DeadEmbeddingRows final : public Rule {
   explicit DeadEmbeddingRows(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    const query::StepInfo& info = view.rows.info;
-    if (info.mode != query::Mode::kTrain) return;
-    modules_.OnStep(view.trial, info);
-    for (const TableInput& input : TableInputsOf(view, modules_)) {
-      if (told_.contains(input.module) || !input.table_rows.has_value()) continue;
-      if (*input.table_rows < limits_.table_rows) continue;
-      if (!tables_.contains(input.module) && tables_.size() >= kMaxTables) continue;
-      const std::optional<SampleValues> ids = LoadSample(view, *input.entry);
-      if (!ids.has_value()) continue;
-      TokenStats& stats = tables_[input.module];
-      stats.Add(*ids);
-      Judge(view, input, stats, sink);
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const Tables::Batch& batch : tables_.OnStep(view, limits_.table_rows)) {
+      if (told_.contains(batch.input.module)) continue;
+      TokenStats* stats = tables_.Of(batch);
+      if (stats == nullptr) continue;
+      stats->Add(*batch.ids);
+      Judge(view, batch.input, *stats, sink);
     }
   }
   [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"told", told_}, {"tables", Json::object()}};
-    for (const auto& [name, stats] : tables_) stats.Save(&json["tables"][name]);
+    Json json = {{"told", told_}};
+    tables_.Save(&json["tables"]);
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
       told_ = json.at("told").get<std::set<std::string>>();
-      tables_.clear();
-      for (const auto& [name, saved] : json.at("tables").items()) tables_[name].Load(saved);
+      tables_.Load(json.at("tables"));
     });
   }
 
@@ -92,9 +83,8 @@ class DeadEmbeddingRows final : public Rule {
   }
 
   const Limits limits_;
-  ModelModules modules_;
   std::set<std::string> told_;
-  std::map<std::string, TokenStats> tables_;
+  Tables tables_;
 };
 
 }  // namespace

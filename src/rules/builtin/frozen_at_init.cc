@@ -11,6 +11,7 @@
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// FrozenAtInit: docs/rules/frozen_at_init.md.
 namespace luff::rules {
@@ -99,7 +100,7 @@ class FrozenAtInit final : public Rule {
   }
 
   void Judge(const StepView& view, Sink& sink) {
-    const ModelFacts facts = ModelFacts::Of(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view.trial);
     std::map<std::string, std::vector<std::string>> still;  // by type of the model that was loaded
     std::map<std::string, std::size_t> frozen;
     for (const auto& [name, parameter] : facts.parameters()) {

@@ -55,8 +55,8 @@ class InputScale final : public Rule {
       if (!IsFloating(input.entry->dtype)) continue;
       const std::string& name = view.trial.tensor(input.entry->tensor).name;
       if (told_.contains(name) || (!inputs_.contains(name) && inputs_.size() >= kMaxInputs)) continue;
-      const std::optional<SampleValues> sample = LoadSample(view, *input.entry);
-      if (!sample.has_value() || sample->shape.size() < 2) continue;
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr || sample->shape.size() < 2) continue;
       Features& features = inputs_[name];
       features.Add(*sample);
       if (features.rows() < limits_.rows) continue;

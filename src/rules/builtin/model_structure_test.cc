@@ -2,6 +2,7 @@
 
 #include "rules/builtin/builtin.h"
 #include "rules/builtin/similar_across_runs.h"
+#include "rules/step_memo.h"
 #include "rules/testing/recorder.h"
 
 // Rules about the model's structure, trees, and another run.
@@ -249,7 +250,8 @@ std::vector<Finding> Compared(const FakeTrial& trial, FakeTrial other, bool by_m
   Told told;
   query::Trial::StepRows rows;
   for (std::size_t n = 0; n < trial.step_count(); ++n) {
-    if (trial.ReadStepRows(n, &rows).ok()) rule->OnStep({trial, rows, n}, told);
+    StepMemo memo;
+    if (trial.ReadStepRows(n, &rows).ok()) rule->OnStep({trial, rows, n, memo}, told);
   }
   return told.findings;
 }

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,7 +10,6 @@
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
-#include "rules/model_modules.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -25,7 +23,6 @@ using Json = nlohmann::json;
 using format::Form;
 constexpr const char* kName = "NLPSequenceRatio";
 constexpr const char* kPage = "docs/rules/nlp_sequence_ratio.md";
-constexpr std::size_t kMaxTables = 64;
 
 // ---- original: per tensor, 100 x count(x == token) / size > threshold for any token.
 
@@ -42,8 +39,8 @@ class Original final : public Rule {
   void OnStep(const StepView& view, Sink& sink) override {
     for (const auto& entry : view.rows.summaries) {
       if (!selector_.Selects(view.trial, entry.tensor)) continue;
-      const std::optional<SampleValues> values = LoadSample(view, entry);
-      if (!values.has_value() || values->values.empty()) continue;
+      const auto values = LoadSample(view, entry);
+      if (values == nullptr || values->values.empty()) continue;
       for (const Token& token : tokens_) {
         const auto count = std::count(values->values.begin(), values->values.end(), token.value);
         const double percent =
@@ -83,17 +80,15 @@ class Luff final : public Rule {
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    const query::StepInfo& info = view.rows.info;
-    if (info.mode != query::Mode::kTrain) return;
-    modules_.OnStep(view.trial, info);
+    if (view.rows.info.mode != query::Mode::kTrain) return;
     bool padded = false;
-    for (const TableInput& input : TableInputsOf(view, modules_)) {
-      if (!input.table_rows.has_value() || *input.table_rows < limits_.table_rows) continue;
-      if (!tables_.contains(input.module) && tables_.size() >= kMaxTables) continue;
-      const std::optional<SampleValues> ids = LoadSample(view, *input.entry);
-      if (!ids.has_value() || ids->shape.size() < 2 || ids->shape.back() < 4) continue;
-      TokenStats& stats = tables_[input.module];
-      stats.Add(*ids);
+    for (const Tables::Batch& batch : tables_.OnStep(view, limits_.table_rows)) {
+      if (batch.ids->shape.size() < 2 || batch.ids->shape.back() < 4) continue;
+      TokenStats* mine = tables_.Of(batch);
+      if (mine == nullptr) continue;
+      mine->Add(*batch.ids);
+      const TableInput& input = batch.input;
+      const TokenStats& stats = *mine;
       if (stats.samples() < limits_.samples || stats.tokens() < limits_.tokens ||
           stats.top_share() <= limits_.share)
         continue;
@@ -108,16 +103,15 @@ class Luff final : public Rule {
     if (padded) Losses(view, sink);
   }
   [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"told", told_}, {"tables", Json::object()}};
-    for (const auto& [name, stats] : tables_) stats.Save(&json["tables"][name]);
+    Json json = {{"told", told_}};
+    tables_.Save(&json["tables"]);
     reader_.Save(&json["reader"]);
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
       told_ = json.at("told").get<std::set<std::string>>();
-      tables_.clear();
-      for (const auto& [name, saved] : json.at("tables").items()) tables_[name].Load(saved);
+      tables_.Load(json.at("tables"));
       reader_.Load(json.at("reader"));
     });
   }
@@ -169,7 +163,7 @@ class Luff final : public Rule {
         if ((known.formula != Formula::kCrossEntropy && known.formula != Formula::kNll) || !known.by_value ||
             known.weights == Weights::kSome)
           continue;
-        for (const auto& [module, stats] : tables_) {
+        for (const auto& [module, stats] : tables_.all()) {
           const double id = static_cast<double>(stats.top());
           if (!stats.top_is_padding() || id == call.settings.ignore_index) continue;
           const auto count = std::count(call.target.values.begin(), call.target.values.end(), id);
@@ -190,10 +184,9 @@ class Luff final : public Rule {
   }
 
   const Limits limits_;
-  ModelModules modules_;
   LossReader reader_;
   std::set<std::string> told_;
-  std::map<std::string, TokenStats> tables_;
+  Tables tables_;
 };
 
 Result<std::vector<Token>> TokensOf(const Parameters& parameters) {

@@ -78,7 +78,7 @@ class NoBetterThanConstant final : public Rule {
     } else if (info.mode != query::Mode::kEval || last_.mode_step < 0) {
       return;
     }
-    const std::vector<LossCall> calls = reader_.Read(view);
+    const std::vector<LossCall>& calls = reader_.Read(view);
     for (const LossCall& call : calls) {
       if (call.worker != calls.front().worker) continue;
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;

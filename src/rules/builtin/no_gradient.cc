@@ -11,6 +11,7 @@
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// NoGradient: docs/rules/no_gradient.md.
 namespace luff::rules {
@@ -129,7 +130,7 @@ class NoGradient final : public Rule {
   }
 
   void Judge(const StepView& view, Sink& sink) {
-    const ModelFacts facts = ModelFacts::Of(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view.trial);
     std::vector<One> none;
     std::vector<One> zero;
     std::int64_t first = INT64_MAX;  // places of the modules that have gradients
@@ -142,7 +143,7 @@ class NoGradient final : public Rule {
       const Optimizer& optimizer = optimizers_[*number];
       ++held;
       One one{name, optimizer.updates, -1, false};
-      if (const Result<query::TensorId> id = view.trial.FindTensor(name); id.ok()) {
+      if (const auto id = view.memo.FindTensor(view.trial, name)) {
         const auto it = order_.find(view.trial.tensor(*id).module_path);
         if (it != order_.end()) one.order = it->second;
       }

@@ -12,6 +12,7 @@
 #include "rules/model_facts.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// ParamNotOptimized: docs/rules/param_not_optimized.md.
 namespace luff::rules {
@@ -112,7 +113,7 @@ class ParamNotOptimized final : public Rule {
 
   void Judge(const StepView& view, const ReachFacts& reach, Sink& sink) {
     if (total_ == 0) return;
-    const ModelFacts facts = ModelFacts::Of(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view.trial);
     const bool any_optimized = facts.AnyOptimized();
     bool all_foreign = !facts.optimizers().empty();
     for (const OptimizerFacts& optimizer : facts.optimizers())

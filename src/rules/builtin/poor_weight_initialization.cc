@@ -12,7 +12,9 @@
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
+#include "rules/model_facts.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// PoorWeightInitialization: docs/rules/poor_weight_initialization.md.
 namespace luff::rules {
@@ -125,13 +127,9 @@ class Original final : public Rule {
     std::uint32_t worker = 0;
     for (const auto& entry : view.rows.summaries) {
       if (view.trial.tensor(entry.tensor).role != Role::kGradient) continue;
-      const Result<query::Value> read =
-          view.trial.ReadValue(entry.tensor, view.rows.info.global_step, query::Mode::kGlobal, entry.worker);
-      if (!read.ok()) continue;  // not saved at this step
-      const std::size_t size = DTypeSize(read.value().dtype);
-      std::vector<double> values(size == 0 ? 0 : read.value().bytes.size() / size);
-      if (values.empty()) continue;
-      ToFloat64(read.value().dtype, read.value().bytes.data(), values.size(), values.data());
+      std::optional<std::vector<double>> read = ReadNumbers(view, entry.tensor, entry.worker);
+      if (!read || read->empty()) continue;
+      std::vector<double> values = std::move(*read);
       if (!std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); })) continue;
       const double high = Percentile(&values, 95);
       const double range = high - Percentile(&values, 5);
@@ -171,12 +169,7 @@ class Luff final : public Rule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain || done_) return;
-    for (const std::string& text : view.rows.event_json) {
-      if (text.find("\"load_state_dict\"") == std::string::npos) continue;
-      const Json json = Json::parse(text, nullptr, false);
-      const auto matched = json.is_object() ? json.find("matched") : json.end();
-      if (matched != json.end() && matched->is_number() && matched->get<double>() > 0) done_ = true;
-    }
+    if (LoadsWeights(view.rows)) done_ = true;
     if (info.update > 16) done_ = true;  // no longer a fact of the initialisation
     std::vector<std::pair<double, query::TensorId>> gains;
     std::uint32_t worker = 0;
@@ -186,14 +179,10 @@ class Luff final : public Rule {
         continue;
       if (gains.empty()) worker = entry.worker;
       if (entry.worker != worker) continue;
-      for (const auto& one : view.rows.summaries) {
-        if (one.tensor != entry.tensor || one.worker != entry.worker) continue;
-        if (one.summary.finite_count() != one.summary.count || one.summary.count == 0) break;
-        const double inputs = static_cast<double>(entry.counts.sum.size());
-        gains.emplace_back(std::sqrt(one.summary.sum_sq / static_cast<double>(one.summary.count) * inputs),
-                           entry.tensor);
-        break;
-      }
+      const Summary* all = view.memo.SummaryOf(view, entry.tensor, entry.worker);
+      if (all == nullptr || all->count == 0 || all->finite_count() != all->count) continue;
+      const double inputs = static_cast<double>(entry.counts.sum.size());
+      gains.emplace_back(std::sqrt(all->sum_sq / static_cast<double>(all->count) * inputs), entry.tensor);
     }
     if (gains.empty() || done_) return;
     if (captures_++ == 0) Judge(view, gains);

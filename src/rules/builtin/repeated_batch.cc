@@ -17,6 +17,7 @@
 #include "rules/model_modules.h"
 #include "rules/sample.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// RepeatedBatch: docs/rules/repeated_batch.md.
 namespace luff::rules {
@@ -58,12 +59,12 @@ class RepeatedBatch final : public Rule {
     const query::StepInfo& info = view.rows.info;
     if (info.superseded) return;
     if (info.mode == query::Mode::kEval) {
-      TakeEvaluation(view);
+      evaluating_ += InputRows(view);  // of all passes of the evaluation
       return;
     }
     if (info.mode != query::Mode::kTrain) return;
-    if (modules_.OnStep(view.trial, info)) facts_ = ModelFacts::Of(view.trial);
-    TakeRows(view);
+    if (modules_.OnStep(view.trial, info)) facts_ = view.memo.Facts(view.trial);
+    rows_ = std::max(rows_, InputRows(view));
     TakeWeights(view);
     TakeBatches(view, sink);
     evaluated_ = std::max(evaluated_, evaluating_);
@@ -130,19 +131,8 @@ class RepeatedBatch final : public Rule {
     return &replicas_.back();
   }
 
-  void TakeRows(const StepView& view) {
-    for (const ModelInput& input : ModelInputsOf(view)) {
-      const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
-                                          query::Mode::kGlobal, input.entry->worker);
-      if (!shape.ok()) continue;
-      const auto& whole =
-          shape.value().global_shape.empty() ? shape.value().shape : shape.value().global_shape;
-      if (whole.size() >= 2) rows_ = std::max(rows_, whole[0]);
-    }
-  }
-
-  // Rows of an evaluation: those of all its passes.
-  void TakeEvaluation(const StepView& view) {
+  // Rows of the largest input, before any were left out.
+  static std::int64_t InputRows(const StepView& view) {
     std::int64_t rows = 0;
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
@@ -152,7 +142,7 @@ class RepeatedBatch final : public Rule {
           shape.value().global_shape.empty() ? shape.value().shape : shape.value().global_shape;
       if (whole.size() >= 2) rows = std::max(rows, whole[0]);
     }
-    evaluating_ += rows;
+    return rows;
   }
 
   // A fingerprint of each model's weights: equal for replicas, whatever their names.

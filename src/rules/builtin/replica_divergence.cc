@@ -13,6 +13,7 @@
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// ReplicaDivergence: docs/rules/replica_divergence.md.
 namespace luff::rules {
@@ -188,7 +189,7 @@ class ReplicaDivergence final : public Rule {
   // Models of one form, trained by optimizers of their own with the same settings, whose weights began equal.
   // The weights of a step are those before its updates: they are compared as they were in the first steps.
   void Look(const StepView& view) {
-    const ModelFacts facts = ModelFacts::Of(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view.trial);
     struct Model {
       std::string form, optimizer;
       std::vector<std::string> weights;

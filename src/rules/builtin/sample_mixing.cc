@@ -42,7 +42,7 @@ class SampleMixing final : public Rule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain || info.superseded || info.mode_step > kLastStep) return;
     modules_.OnStep(view.trial, info);
-    const std::vector<LossCall> calls = reader_.Read(view);
+    const std::vector<LossCall>& calls = reader_.Read(view);
     if (calls.empty()) return;
     for (const LossCall& call : calls) Normalised(view, call, sink);
     for (const auto& entry : view.rows.summaries) {

@@ -8,6 +8,7 @@
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// StepSkipped: docs/rules/step_skipped.md.
 namespace luff::rules {
@@ -96,7 +97,7 @@ class StepSkipped final : public Rule {
   void Tell(const StepView& view, std::uint32_t worker, State& state, Sink& sink) const {
     const query::StepInfo& info = view.rows.info;
     if (!state.open) {
-      const ModelFacts facts = ModelFacts::Of(view.trial);
+      const ModelFacts& facts = view.memo.Facts(view.trial);
       for (const OptimizerFacts& optimizer : facts.optimizers()) {
         if (optimizer.type == "LBFGS") return;  // one update clears and makes gradients many times
       }

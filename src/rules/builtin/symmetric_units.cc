@@ -9,6 +9,7 @@
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// SymmetricUnits: docs/rules/symmetric_units.md.
 namespace luff::rules {
@@ -55,10 +56,7 @@ class SymmetricUnits final : public Rule {
       if (tensor.role != Role::kWeight || entry.counts.axis == UnitAxis::kLast ||
           entry.counts.values_per_unit < 2 || entry.counts.sum.size() < 2)
         continue;
-      const Summary* summary = nullptr;
-      for (const auto& one : view.rows.summaries) {
-        if (one.tensor == entry.tensor && one.worker == entry.worker) summary = &one.summary;
-      }
+      const Summary* summary = view.memo.SummaryOf(view, entry.tensor, entry.worker);
       if (summary == nullptr || summary->finite_count() != summary->count || !(summary->sum_sq > 0) ||
           summary->count != entry.counts.values_per_unit * entry.counts.sum.size())
         continue;

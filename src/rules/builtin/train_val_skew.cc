@@ -36,25 +36,19 @@ class TrainValSkew final : public Rule {
   explicit TrainValSkew(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    const query::StepInfo& info = view.rows.info;
-    if (info.superseded) return;
-    const bool train = info.mode == query::Mode::kTrain;
-    if (!train && info.mode != query::Mode::kEval) return;
-    if (train) {
+    const std::optional<bool> train = IsTraining(view.rows.info, last_);
+    if (!train) return;
+    if (*train) {
       Judge(view.trial, sink);
-      last_.Take(info);
+      last_.Take(view.rows.info);
       turns_.OnTrainStep(view.rows);
-    } else if (last_.mode_step < 0) {
-      return;
     }
     for (const ModelInput& input : ModelInputsOf(view)) {
       if (!IsFloating(input.entry->dtype)) continue;
-      const std::string& name = view.trial.tensor(input.entry->tensor).name;
-      if (!inputs_.contains(name) && inputs_.size() >= kMaxInputs) continue;
-      const std::optional<SampleValues> sample = LoadSample(view, *input.entry);
-      if (!sample.has_value() || sample->shape.size() < 2) continue;
-      Input& one = inputs_[name];
-      (train ? one.training : one.evaluation).Add(*sample);
+      const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
+      if (sample == nullptr) continue;
+      Input& one = inputs_[view.trial.tensor(input.entry->tensor).name];
+      (*train ? one.training : one.evaluation).Add(*sample);
     }
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }

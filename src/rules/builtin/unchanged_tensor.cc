@@ -12,6 +12,7 @@
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// UnchangedTensor: docs/rules/unchanged_tensor.md.
 namespace luff::rules {
@@ -42,16 +43,12 @@ class Original final : public Rule {
     const query::StepInfo& info = view.rows.info;
     for (const auto& entry : view.rows.summaries) {
       if (!settings_.selector.Selects(view.trial, entry.tensor)) continue;
-      const Result<query::Value> read =
-          view.trial.ReadValue(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
-      if (!read.ok()) continue;  // not saved at this step
-      const std::size_t size = DTypeSize(read.value().dtype);
-      std::vector<double> now(size == 0 ? 0 : read.value().bytes.size() / size);
-      ToFloat64(read.value().dtype, read.value().bytes.data(), now.size(), now.data());
+      std::optional<std::vector<double>> now = ReadNumbers(view, entry.tensor, entry.worker);
+      if (!now) continue;
       Series& series = series_[fmt::format("{}\n{}", entry.worker, view.trial.tensor(entry.tensor).name)];
       // Close to every one of the last num_steps - 1 values: a run of values close to the newest is counted
       // backwards.
-      series.values.push_back(std::move(now));
+      series.values.push_back(std::move(*now));
       if (series.values.size() > static_cast<std::size_t>(settings_.num_steps))
         series.values.erase(series.values.begin());
       if (series.values.size() < static_cast<std::size_t>(settings_.num_steps)) continue;
@@ -227,7 +224,7 @@ class Luff final : public Rule {
       open_.clear();
       return;
     }
-    const ModelFacts facts = ModelFacts::Of(view.trial);
+    const ModelFacts& facts = view.memo.Facts(view.trial);
     Group group;
     std::size_t trainable = 0;
     for (const auto& [name, weight] : weights_) {

@@ -14,6 +14,7 @@
 #include "rules/loss_tracker.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// WeightUpdateRatio: docs/rules/weight_update_ratio.md.
 namespace luff::rules {
@@ -42,13 +43,10 @@ class Original final : public Rule {
     if (view.rows.info.mode != query::Mode::kTrain) return;
     for (const auto& entry : view.rows.forms) {
       if (!IsDifference(entry.row) || view.trial.tensor(entry.tensor).role != Role::kWeight) continue;
-      const auto summary =
-          std::find_if(view.rows.summaries.begin(), view.rows.summaries.end(),
-                       [&](const auto& s) { return s.tensor == entry.tensor && s.worker == entry.worker; });
-      if (summary == view.rows.summaries.end() || summary->summary.count == 0) continue;
-      const double count = static_cast<double>(summary->summary.count);
-      const double ratio =
-          entry.row.values[0] / count / (summary->summary.abs_sum / count + settings_.epsilon);
+      const Summary* summary = view.memo.SummaryOf(view, entry.tensor, entry.worker);
+      if (summary == nullptr || summary->count == 0) continue;
+      const double count = static_cast<double>(summary->count);
+      const double ratio = entry.row.values[0] / count / (summary->abs_sum / count + settings_.epsilon);
       const bool large = ratio > settings_.large;
       if (!large && !(ratio < settings_.small)) continue;
       Finding finding = FindingAt(kName, kPage, large ? "large" : "small", view.trial, entry.tensor,
