@@ -48,11 +48,13 @@ class StalledTrainingRule final : public Rule {
   void OnEnd(const query::Trial& trial, Sink& sink) override { Look(trial, sink); }
 
   [[nodiscard]] std::string SaveState() const override {
-    return Json{last_wall_, last_step_, last_global_, last_update_, last_mode_, workers_, told_}.dump();
+    // In microseconds: nanoseconds leave the range of a state, and the rule would begin anew.
+    return Json{last_wall_ / 1000, last_step_, last_global_, last_update_, last_mode_, workers_, told_}
+        .dump();
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
-      last_wall_ = json.at(0);
+      last_wall_ = json.at(0).get<std::int64_t>() * 1000;
       last_step_ = json.at(1);
       last_global_ = json.at(2);
       last_update_ = json.at(3);
@@ -111,6 +113,7 @@ RuleSpec StalledTrainingRuleSpec() {
   RuleSpec spec;
   spec.name = kName;
   spec.aliases = {"StalledTraining"};
+  spec.version = 2;
   spec.page = kPage;
   spec.summary = "no step for half an hour while the process is alive";
   spec.parameters = {
