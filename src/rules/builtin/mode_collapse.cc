@@ -1,0 +1,250 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rules/builtin/builtin.h"
+#include "rules/json_state.h"
+#include "rules/loss_call.h"
+#include "rules/phases.h"
+#include "rules/sample.h"
+#include "rules/sample_needs.h"
+#include "rules/select.h"
+
+/// ModeCollapse: docs/rules/mode_collapse.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kName = "ModeCollapse";
+constexpr const char* kPage = "docs/rules/mode_collapse.md";
+constexpr std::size_t kRows = 128;   // of a batch that are compared
+constexpr std::size_t kFewest = 32;  // rows
+constexpr std::size_t kWidth = 256;  // of longer rows as many are compared, evenly spread
+constexpr std::size_t kNearest = 5;  // as in the definition of coverage and density
+constexpr std::size_t kMaxModels = 16;
+
+struct Limits {
+  double coverage = 0.25, density = 0.4, spread = 0.1;
+  std::int64_t batches = 16, steps = 128;
+};
+
+// A batch as rows, and the distance of each row to its kNearest-th neighbour in the batch.
+struct Batch {
+  std::size_t rows = 0, width = 0;
+  const double* values = nullptr;
+  std::size_t used = std::min(width, kWidth), step = width / used;
+  [[nodiscard]] double At(std::size_t row, std::size_t f) const noexcept {
+    return values[row * width + f * step];
+  }
+  [[nodiscard]] double Distance(std::size_t i, const Batch& other, std::size_t j) const noexcept {
+    double sum = 0;
+    for (std::size_t f = 0; f < used; ++f) {
+      const double difference = At(i, f) - other.At(j, f);
+      sum += difference * difference;
+    }
+    return sum;
+  }
+  [[nodiscard]] std::vector<double> Radii() const {
+    std::vector<double> radii(rows);
+    std::vector<double> distances(rows);
+    for (std::size_t i = 0; i < rows; ++i) {
+      for (std::size_t j = 0; j < rows; ++j) distances[j] = Distance(i, *this, j);
+      const auto at = distances.begin() + std::min(kNearest, rows - 1);  // 0 is the row itself
+      std::nth_element(distances.begin(), at, distances.end());
+      radii[i] = *at;
+    }
+    return radii;
+  }
+  // Root of the summed variances.
+  [[nodiscard]] double Spread() const {
+    double total = 0;
+    const double n = static_cast<double>(rows);
+    for (std::size_t f = 0; f < used; ++f) {
+      double mean = 0;
+      for (std::size_t i = 0; i < rows; ++i) mean += At(i, f) / n;
+      for (std::size_t i = 0; i < rows; ++i) total += (At(i, f) - mean) * (At(i, f) - mean) / n;
+    }
+    return std::sqrt(total);
+  }
+};
+
+// Coverage: of the real rows, how many have a made one among their nearest. Density: how often made rows lie
+// there. Naeem et al., Reliable Fidelity and Diversity Metrics for Generative Models, 2020.
+struct Cover {
+  double coverage = 0, density = 0, spread = 1;
+};
+Cover CoverOf(const Batch& real, const Batch& made) {
+  const std::vector<double> radii = real.Radii();
+  double covered = 0;
+  double inside = 0;
+  for (std::size_t i = 0; i < real.rows; ++i) {
+    bool any = false;
+    for (std::size_t j = 0; j < made.rows; ++j) {
+      if (real.Distance(i, made, j) >= radii[i]) continue;
+      any = true;
+      inside += 1;
+    }
+    covered += any ? 1 : 0;
+  }
+  const double spread = real.Spread();
+  return {covered / static_cast<double>(real.rows), inside / static_cast<double>(kNearest * made.rows),
+          spread > 0 ? made.Spread() / spread : 1};
+}
+
+class ModeCollapse final : public Rule {
+ public:
+  explicit ModeCollapse(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain || info.superseded) return;
+    phases_.OnStep(view.rows);
+    if (!phases_.several()) return;
+    std::map<std::string, std::vector<const ModelInput*>> of_model;
+    const auto& inputs = ModelInputsOf(view);
+    for (const ModelInput& input : inputs) of_model[input.model].push_back(&input);
+    // A model that judges two batches, and another that was called in the same step: one of the two was made
+    // by it.
+    if (of_model.size() < 2) return;
+    for (const auto& [model, given] : of_model) {
+      if (given.size() != 2) continue;
+      const auto first = LoadSample(view, *given[0]->entry);
+      const auto second = LoadSample(view, *given[1]->entry);
+      if (!first || !second || !first->is_float() || !second->is_float()) continue;
+      const Rows rows = RowsOf(*first);
+      const Rows others = RowsOf(*second);
+      if (rows.width != others.width || rows.width == 0 || std::min(rows.count, others.count) < kFewest)
+        continue;
+      const std::size_t n = std::min({rows.count, others.count, kRows});
+      Look(view, model, Batch{.rows = n, .width = rows.width, .values = first->values.data()},
+           Batch{.rows = n, .width = rows.width, .values = second->values.data()}, sink);
+    }
+  }
+  [[nodiscard]] std::string SaveState() const override {
+    Json json = {{"seen", phases_.seen()}, {"playing", phases_.playing()}, {"models", Json::object()}};
+    for (const auto& [name, one] : models_)
+      json["models"][name] = {one.batches, one.coverage, one.density, one.spread, one.since, one.told};
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  [[nodiscard]] Status LoadState(std::string_view text) override {
+    return LoadJson(text, [&](const Json& json) {
+      phases_.Restore(json.at("seen"), json.at("playing"));
+      models_.clear();
+      for (const auto& [name, one] : json.at("models").items())
+        models_[name] = {one.at(0).get<std::int64_t>(), one.at(1).get<double>(),
+                         one.at(2).get<double>(),       one.at(3).get<double>(),
+                         one.at(4).get<std::int64_t>(), one.at(5).get<bool>()};
+    });
+  }
+
+ private:
+  struct Model {
+    std::int64_t batches = 0;                      // in a row that were narrow
+    double coverage = 0, density = 0, spread = 0;  // sums over them
+    std::int64_t since = 0;
+    bool told = false;
+  };
+
+  void Look(const StepView& view, const std::string& name, const Batch& first, const Batch& second,
+            Sink& sink) {
+    if (!models_.contains(name) && models_.size() >= kMaxModels) return;
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode_step < limits_.steps) return;
+    Model& model = models_[name];
+    // The narrower of the two is the one that was made.
+    const bool swapped = first.Spread() < second.Spread();
+    const Cover one = swapped ? CoverOf(second, first) : CoverOf(first, second);
+    const Cover other = swapped ? CoverOf(first, second) : CoverOf(second, first);
+    const Cover& cover = one.coverage <= other.coverage ? one : other;
+    if (!(std::isfinite(cover.spread)) || cover.coverage > 0.5) {
+      if (model.told) sink.Heal("few_modes", name, info.mode_step);
+      model = {};
+      return;
+    }
+    if (model.batches++ == 0) model.since = info.mode_step;
+    model.coverage += cover.coverage;
+    model.density += cover.density;
+    model.spread += one.spread;
+    if (model.batches < limits_.batches || model.told) return;
+    const double n = static_cast<double>(model.batches);
+    const double coverage = model.coverage / n;
+    const double density = model.density / n;
+    const double spread = model.spread / n;
+    const bool narrow = spread <= limits_.spread;
+    if (coverage > limits_.coverage || (density < limits_.density && !narrow)) {
+      // Far from the data: not collapsed, but not learned yet. Looked at again from here on.
+      model = {};
+      return;
+    }
+    model.told = true;
+    Finding finding;
+    finding.rule = kName;
+    finding.page = kPage;
+    finding.cause = "few_modes";
+    finding.tensor = name;
+    finding.step = finding.last_step = info.mode_step;
+    finding.global_step = info.global_step;
+    finding.update = info.update;
+    finding.since_step = model.since;
+    finding.what = narrow ? "the generator makes nearly the same for every noise"
+                          : fmt::format("the generator makes {:.2g} % of what the data hold", 100 * coverage);
+    finding.why = fmt::format(
+        "of two batches that {} judges in a step, {:.2g} % of one have a row of the other among their "
+        "nearest "
+        "neighbours "
+        "(density {:.2g}, spread {:.2g} of the other's), over {} batches: what is made is {}",
+        name, 100 * coverage, density, spread, model.batches,
+        density >= limits_.density ? "like data, but like few of them" : "in one place");
+    finding.remedy =
+        "balance the two: lower the generator's learning rate, update the discriminator more often, add "
+        "noise to its "
+        "inputs, or let it see whole batches (minibatch statistics)";
+    finding.causes = {"the generator learns faster than the discriminator",
+                      "noise that the generator does not use"};
+    finding.evidence = {{"coverage", coverage}, {"density", density}, {"spread", spread}};
+    finding.threshold = fmt::format("coverage {:g}, and density {:g} or spread {:g}, over {} batches (Luff)",
+                                    limits_.coverage, limits_.density, limits_.spread, limits_.batches);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  Phases phases_;
+  std::map<std::string, Model> models_;
+};
+
+}  // namespace
+
+RuleSpec ModeCollapseSpec() {
+  RuleSpec spec;
+  spec.name = kName;
+  spec.page = kPage;
+  spec.summary = "a generator that makes a few of what the data hold";
+  spec.parameters = {
+      {"coverage", "0.25", "0.25", "share of the data near which something is made (Luff)"},
+      {"density", "0.4", "0.4", "how often what is made lies among data; 1 for a perfect one (Luff)"},
+      {"spread", "0.1", "0.1", "of what is made, beside the data's (Luff)"},
+      {"batches", "16", "16", "sampled batches in a row (Luff)"},
+      {"steps", "128", "128", "TRAIN steps before they count (Luff)"}};
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
+    Limits limits;
+    LUFF_ASSIGN_OR_RETURN(limits.coverage, ParseDouble(TextOf(parameters, "coverage")));
+    LUFF_ASSIGN_OR_RETURN(limits.density, ParseDouble(TextOf(parameters, "density")));
+    LUFF_ASSIGN_OR_RETURN(limits.spread, ParseDouble(TextOf(parameters, "spread")));
+    LUFF_ASSIGN_OR_RETURN(limits.batches, ParseInt(TextOf(parameters, "batches")));
+    LUFF_ASSIGN_OR_RETURN(limits.steps, ParseInt(TextOf(parameters, "steps")));
+    if (!(limits.coverage > 0) || !(limits.density > 0) || !(limits.spread > 0) || limits.batches < 1 ||
+        limits.steps < 0)
+      return InvalidArgument("'coverage', 'density' and 'spread' must be above 0, 'batches' at least 1");
+    return std::unique_ptr<Rule>(new ModeCollapse(limits));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules
