@@ -19,8 +19,9 @@ struct Place {
 };
 
 // What a rule says of itself alone (Overfit, DataLeak, ...) neither explains the failure of others nor
-// follows from one: those are not listed.
+// follows from one: those are not listed, but for the few that have one certain cause (kConsequences).
 constexpr std::array kPlaces = std::to_array<Place>({
+    {"AccumulationScale", 0, kNone, kBoth},
     {"BatchOrder", 0, kNone, kBoth},
     {"FrozenAtInit", 0, kNone, kStands},
     {"GradientNotCleared", 0, kNone, kBoth},
@@ -31,6 +32,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"LossShapeMismatch", 0, kNone, kStands},
     {"NoGradient", 0, kNone, kStands},
     {"ParamNotOptimized", 0, kNone, kStands},
+    {"PrecisionLoss", 0, kNone, kStands},
     {"RegularizationDominates", 0, kNone, kBoth},
     {"SampleMixing", 0, kNone, kStands},
     {"ScheduleCollapse", 0, kNone, kStands},
@@ -42,6 +44,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"LossSpike", 1, kBlowsUp, kBoth},
     {"PoorWeightInitialization", 1, kBoth, kBoth},
     {"WeightUpdateRatio", 1, kBoth, kBoth},
+    {"AttentionCollapse", 1, kBoth, kStands},
     {"DeadRelu", 1, kBoth, kStands},
     {"SaturatedActivation", 1, kBoth, kStands},
     {"VanishingGradient", 1, kStands, kStands},
@@ -57,6 +60,26 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"Underfit", 2, kStands, kNone},
 });
 
+// What a rule that speaks of itself alone, or one cause of a rule, follows from.
+struct Consequence {
+  std::string_view leader, rule, cause;  // "": any
+};
+constexpr std::array kConsequences = std::to_array<Consequence>({
+    {"DeadRelu", "NoGradient", "zero_gradient"},
+    {"SaturatedActivation", "NoGradient", "zero_gradient"},
+    {"LabelNoise", "Overfit", ""},
+    {"LabelNoise", "Overtraining", ""},
+    {"NLPSequenceRatio", "DeadEmbeddingRows", ""},
+    {"TrainValSkew", "Overfit", ""},
+});
+
+bool IsConsequence(const Finding& leader, const Finding& other) noexcept {
+  return std::any_of(kConsequences.begin(), kConsequences.end(), [&](const Consequence& one) {
+    return one.leader == leader.rule && one.rule == other.rule &&
+           (one.cause.empty() || one.cause == other.cause);
+  });
+}
+
 const Place* Find(const std::string& rule) noexcept {
   const auto* it =
       std::find_if(kPlaces.begin(), kPlaces.end(), [&](const Place& place) { return place.rule == rule; });
@@ -64,10 +87,12 @@ const Place* Find(const std::string& rule) noexcept {
 }
 
 bool Explains(const Finding& leader, const Finding& other) {
+  if (leader.healed || leader.forecast || !leader.leader.empty()) return false;
+  if (IsConsequence(leader, other)) return true;
   const Place* from = Find(leader.rule);
   const Place* to = Find(other.rule);
   return from != nullptr && to != nullptr && from != to && (from->causes & to->is) != 0 &&
-         from->tier <= to->tier && !leader.healed && !leader.forecast && leader.leader.empty();
+         from->tier <= to->tier;
 }
 
 }  // namespace
@@ -88,7 +113,8 @@ std::string LeaderOf(const Finding& finding, std::span<const Finding> known) {
 }
 
 bool TakesOver(const Finding& leader, const Finding& earlier) {
-  return Explains(leader, earlier) && TierOf(leader.rule) < TierOf(earlier.rule) && !earlier.healed &&
+  return Explains(leader, earlier) &&
+         (TierOf(leader.rule) < TierOf(earlier.rule) || IsConsequence(leader, earlier)) && !earlier.healed &&
          earlier.leader.empty() && leader.since_step <= earlier.since_step;
 }
 

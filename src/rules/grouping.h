@@ -13,8 +13,8 @@ namespace luff::rules {
 [[nodiscard]] int TierOf(const std::string& rule) noexcept;
 
 /// Id of the finding that explains a new one, or "": an open finding whose rule makes learning fail in the
-/// way that the new one tells, seen at the same step or before, no further from the cause, and a leader
-/// itself. Of several the one closest to the cause, then the earliest.
+/// way that the new one tells (or of which it is a certain consequence), seen at the same step or before, no
+/// further from the cause, and a leader itself. Of several the one closest to the cause, then the earliest.
 [[nodiscard]] std::string LeaderOf(const Finding& finding, std::span<const Finding> known);
 
 /// Whether a new finding takes over one that was told before: it is closer to the cause, and its trouble

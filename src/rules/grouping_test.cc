@@ -57,6 +57,30 @@ TEST(Grouping, AMistakeThatIsFoundLateTakesOverWhatBeganAfterIt) {
   EXPECT_FALSE(TakesOver(Made("LossNotDecreasing", 20), Made("WeightUpdateRatio", 30)));
 }
 
+TEST(Grouping, WhatSpeaksOfItselfAlone_FollowsFromTheOneMistakeThatGivesIt) {
+  EXPECT_EQ(LeaderOf(Made("Overfit", 400), std::vector{Made("TrainValSkew", 49)}), "TrainValSkew@49");
+  EXPECT_EQ(LeaderOf(Made("DeadEmbeddingRows", 32), std::vector{Made("NLPSequenceRatio", 24)}),
+            "NLPSequenceRatio@24");
+  EXPECT_EQ(LeaderOf(Made("TrainValSkew", 400), std::vector{Made("Overfit", 49)}), "");
+  EXPECT_EQ(LeaderOf(Made("Overfit", 400), std::vector{Made("NLPSequenceRatio", 24)}), "");
+  // Told later, begun no later: it takes over.
+  EXPECT_TRUE(TakesOver(Made("TrainValSkew", 49), Made("Overfit", 60)));
+  EXPECT_FALSE(TakesOver(Made("Overfit", 49), Made("TrainValSkew", 60)));
+}
+
+TEST(Grouping, GradientsOfZero_FollowFromDeadUnits_AndAGraphThatIsCutDoesNot) {
+  Finding zero = Made("NoGradient", 47);
+  zero.cause = "zero_gradient";
+  Finding cut = zero;
+  cut.cause = "no_gradient";
+  for (const char* units : {"DeadRelu", "SaturatedActivation"}) {
+    const std::vector<Finding> known = {Made(units, 3)};
+    EXPECT_EQ(LeaderOf(zero, known), known[0].id);
+    EXPECT_EQ(LeaderOf(cut, known), "");
+  }
+  EXPECT_EQ(LeaderOf(zero, std::vector{Made("LossShapeMismatch", 3)}), "");
+}
+
 TEST(Grouping, InARun_TheLeaderIsWrittenIntoTheFollower) {
   testing::FakeTrial trial;
   for (int step = 0; step < 400; ++step) {

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
+#include "rules/step_memo.h"
 
 /// RegularizationDominates: docs/rules/regularization_dominates.md.
 namespace luff::rules {
@@ -62,22 +62,18 @@ class RegularizationDominates final : public Rule {
     double largest = 0;
     query::TensorId lead = format::kNoId;
     std::uint32_t worker = 0;
-    std::map<std::uint64_t, double> now;
-    for (const auto& one : view.rows.summaries) {
-      if (one.summary.finite_count() == one.summary.count)
-        now[(static_cast<std::uint64_t>(one.worker) << 32) | one.tensor] = one.summary.sum_sq;
-    }
     for (const auto& entry : view.rows.forms) {
       if (entry.row.form != Bit(Form::kDifference) || view.trial.tensor(entry.tensor).role != Role::kWeight)
         continue;
-      const auto norm = now.find((static_cast<std::uint64_t>(entry.worker) << 32) | entry.tensor);
-      if (norm == now.end() || !std::isfinite(entry.row.values[1]) || !std::isfinite(entry.row.values[5]))
+      const Summary* now = view.memo.SummaryOf(view, entry.tensor, entry.worker);
+      if (now == nullptr || now->finite_count() != now->count || !std::isfinite(entry.row.values[1]) ||
+          !std::isfinite(entry.row.values[5]))
         continue;
       if (lead == format::kNoId) worker = entry.worker;
       if (entry.worker != worker) continue;
       moved_sq += entry.row.values[1];
       before_sq += entry.row.values[5];
-      now_sq += norm->second;
+      now_sq += now->sum_sq;
       if (lead == format::kNoId || entry.row.values[1] > largest) {
         lead = entry.tensor;
         largest = entry.row.values[1];
@@ -85,11 +81,16 @@ class RegularizationDominates final : public Rule {
     }
     if (lead == format::kNoId || !(before_sq > 0) || !(moved_sq > 0)) return;
     const double share = (std::sqrt(before_sq) - std::sqrt(now_sq)) / std::sqrt(moved_sq);
+    // A loss that has fallen by a fifth is being learnt, whatever the weights do.
+    const bool learning = !loss_.empty() && first_loss_ > 0 && loss_now_ < 0.8 * first_loss_;
     if (share < limits_.share) {
       rows_ = 0;
-      if (!open_.empty()) sink.Heal(kCause, open_, info.mode_step);
-      open_.clear();
       last_update_ = info.update;
+      // Weights that have nothing left to lose are no longer shrunk, and have still lost it.
+      const bool back = std::sqrt(now_sq) > (1 - limits_.shrunk) * open_norm_;
+      if (open_.empty() || !(back || learning)) return;
+      sink.Heal(kCause, open_, info.mode_step);
+      open_.clear();
       return;
     }
     if (rows_ == 0) {
@@ -107,11 +108,12 @@ class RegularizationDominates final : public Rule {
     const bool fast =
         1 - kept >= limits_.shrunk && updates > 0 &&
         (1 - kept) * static_cast<double>(limits_.updates) >= limits_.shrunk * static_cast<double>(updates);
-    // A loss that has fallen by a fifth is being learnt, whatever the weights do.
-    const bool learning = !loss_.empty() && first_loss_ > 0 && loss_now_ < 0.8 * first_loss_;
     if (rows_ < limits_.rows || !fast || learning) return;
     Finding finding = FindingAt(kName, kPage, kCause, view.trial, lead, worker, info);
-    if (open_.empty()) open_ = finding.tensor;
+    if (open_.empty()) {
+      open_ = finding.tensor;
+      open_norm_ = since_norm_;
+    }
     finding.tensor = open_;
     finding.severity = Severity::kStop;
     finding.since_step = since_step_;
@@ -146,7 +148,7 @@ class RegularizationDominates final : public Rule {
     return Json{{"loss", {loss_, first_loss_, loss_now_}},
                 {"settings", {decay_, decay_at_, rate_}},
                 {"run", {rows_, since_norm_, since_update_, since_step_, last_update_, last_step_, least_}},
-                {"open", open_}}
+                {"open", {open_, open_norm_}}}
         .dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
@@ -167,7 +169,8 @@ class RegularizationDominates final : public Rule {
       last_update_ = run.at(4);
       last_step_ = run.at(5);
       least_ = run.at(6);
-      open_ = json.at("open").get<std::string>();
+      open_ = json.at("open").at(0).get<std::string>();
+      open_norm_ = json.at("open").at(1);
     });
   }
 
@@ -180,6 +183,7 @@ class RegularizationDominates final : public Rule {
   std::int64_t rows_ = 0, since_update_ = 0, since_step_ = 0, last_update_ = -1, last_step_ = 0;
   double since_norm_ = 0, least_ = 1;
   std::string open_;
+  double open_norm_ = 0;  // of the weights before they began to shrink, while it is open
 };
 
 }  // namespace
@@ -187,6 +191,7 @@ class RegularizationDominates final : public Rule {
 RuleSpec RegularizationDominatesSpec() {
   RuleSpec spec;
   spec.name = kName;
+  spec.version = 2;
   spec.page = kPage;
   spec.summary = "weight decay or a penalty outweighs the gradient: updates only shrink the weights";
   spec.parameters = {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -40,6 +41,22 @@ TEST(RegularizationDominates, UpdatesThatOnlyShrink_StopAfterFour) {
 TEST(RegularizationDominates, GradientsThatAreLonger_SlowDecay_AndLearning_AreSilent) {
   for (const FakeTrial& trial : {Shrinking(0.9, 1.7, 0), Shrinking(0.9995, 1, 0), Shrinking(0.9, 1, 0.2)})
     EXPECT_TRUE(FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff).empty());
+}
+
+TEST(RegularizationDominates, WeightsThatStayWhereTheyWereShrunkTo_AreNotHealed_UnlessTheyGrowBack) {
+  for (const double then : {1.0, 1.6}) {
+    FakeTrial trial = Shrinking(0.9, 1, 0);
+    double norm = 4 * std::pow(0.9, 7);
+    for (int step = 8; step < 16; ++step) {
+      trial.Step().Loss(2.3);
+      const double before = norm;
+      norm = std::min(4.0, norm * then);
+      trial.Difference("a.weight", 1, 0.5, before, 4).Tensor("a.weight", Role::kWeight, {norm});
+    }
+    const auto findings = FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff);
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].healed, then > 1);
+  }
 }
 
 // ---- the first updates, by WeightUpdateRatio
