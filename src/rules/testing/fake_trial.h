@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "luff/query/trial.h"
+#include "luff/tensor/summary.h"
 
 /// A trial in memory, for tests of rules: steps are written down as a story.
 namespace luff::rules::testing {
@@ -20,9 +21,8 @@ class FakeTrial final : public query::Trial {
 
   query::TensorId Define(const std::string& name, format::Role role, const std::string& module_type = "",
                          std::vector<std::string> collections = {}) {
-    for (const query::TensorInfo& tensor : tensors_) {
-      if (tensor.name == name) return tensor.id;
-    }
+    const auto [known, fresh] = ids_.emplace(name, static_cast<query::TensorId>(tensors_.size()));
+    if (!fresh) return known->second;
     query::TensorInfo info;
     info.id = static_cast<query::TensorId>(tensors_.size());
     info.name = name;
@@ -153,6 +153,63 @@ class FakeTrial final : public query::Trial {
   /// The rows of the newest step, for what the story above has no words for.
   [[nodiscard]] StepRows& Last() { return steps_.back(); }
   void SetDocument(const std::string& name, const std::string& json) { documents_[name] = json; }
+  /// What rules have asked of this trial.
+  struct Asked {
+    std::size_t tensors = 0, names_missed = 0, documents = 0, values = 0;
+  };
+  [[nodiscard]] const Asked& asked() const noexcept { return asked_; }
+
+  // ---- changing what was told
+
+  [[nodiscard]] std::vector<StepRows>& steps() noexcept { return steps_; }
+  [[nodiscard]] std::vector<double>* ValueOf(query::TensorId id, std::int64_t global_step) {
+    const auto it = values_.find({id, global_step});
+    return it == values_.end() ? nullptr : &it->second;
+  }
+  /// All that another trial tells: rows, documents, and the values of samples and inputs. One worker.
+  static FakeTrial CopyOf(const query::Trial& other) {
+    FakeTrial copy;
+    for (std::size_t id = 0; id < other.tensor_count(); ++id) {
+      copy.tensors_.push_back(other.tensor(static_cast<query::TensorId>(id)));
+      copy.ids_.emplace(copy.tensors_.back().name, copy.tensors_.back().id);
+    }
+    copy.documents_["model"] = other.Document("model");
+    for (std::size_t n = 0; n < other.step_count(); ++n) {
+      StepRows& rows = copy.steps_.emplace_back();
+      if (!other.ReadStepRows(n, &rows).ok()) continue;
+      const std::int64_t step = rows.info.global_step;
+      for (const auto& entry : rows.summaries) {
+        const format::Role role = other.tensor(entry.tensor).role;
+        if (role != format::Role::kSample && role != format::Role::kInput) continue;
+        const auto value = other.ReadValue(entry.tensor, step, query::Mode::kGlobal, entry.worker);
+        const auto shape = other.Shape(entry.tensor, step, query::Mode::kGlobal, entry.worker);
+        if (!value.ok() || !shape.ok() || DTypeSize(value->dtype) == 0) continue;
+        std::vector<double>& numbers = copy.values_[{entry.tensor, step}];
+        numbers.resize(value->bytes.size() / DTypeSize(value->dtype));
+        ToFloat64(value->dtype, value->bytes.data(), numbers.size(), numbers.data());
+        copy.shapes_[{entry.tensor, step}] = *shape;
+        copy.shapes_[{entry.tensor, step}].shape = value->shape;
+      }
+    }
+    return copy;
+  }
+  /// Gives tensors other names; in documents and events, where they stand in quotes, as well.
+  template <typename NewName>
+  void Rename(NewName new_name) {
+    ids_.clear();
+    for (query::TensorInfo& tensor : tensors_) {
+      const std::string fresh = new_name(tensor);
+      if (fresh != tensor.name) {
+        for (auto& [name, text] : documents_) Replace(&text, tensor.name, fresh);
+        for (StepRows& rows : steps_) {
+          for (std::string& text : rows.event_json) Replace(&text, tensor.name, fresh);
+        }
+      }
+      tensor.name = fresh;
+      ids_.emplace(fresh, tensor.id);
+    }
+  }
+
   /// Only the first `count` steps are complete so far (a live run).
   void ShowOnly(std::size_t count) { shown_ = count; }
 
@@ -167,11 +224,14 @@ class FakeTrial final : public query::Trial {
   [[nodiscard]] std::vector<query::WorkerInfo> workers() const override { return {}; }
   [[nodiscard]] std::uint32_t world_size() const noexcept override { return 1; }
   [[nodiscard]] std::size_t tensor_count() const noexcept override { return tensors_.size(); }
-  [[nodiscard]] const query::TensorInfo& tensor(query::TensorId id) const override { return tensors_.at(id); }
+  [[nodiscard]] const query::TensorInfo& tensor(query::TensorId id) const override {
+    ++asked_.tensors;
+    return tensors_.at(id);
+  }
   [[nodiscard]] Result<query::TensorId> FindTensor(std::string_view name) const override {
-    for (const query::TensorInfo& tensor : tensors_) {
-      if (tensor.name == name) return tensor.id;
-    }
+    const auto known = ids_.find(std::string(name));
+    if (known != ids_.end()) return known->second;
+    ++asked_.names_missed;
     return NotFound("no tensor " + std::string(name));
   }
   [[nodiscard]] Result<std::vector<std::string>> TensorNames(const NameFilter&) const override {
@@ -179,6 +239,7 @@ class FakeTrial final : public query::Trial {
   }
   [[nodiscard]] std::vector<std::string> CollectionNames() const override { return {}; }
   [[nodiscard]] std::string Document(std::string_view name) const override {
+    ++asked_.documents;
     const auto it = documents_.find(std::string(name));
     return it == documents_.end() ? std::string() : it->second;
   }
@@ -196,6 +257,7 @@ class FakeTrial final : public query::Trial {
   }
   [[nodiscard]] Result<query::Value> ReadValue(query::TensorId id, std::int64_t step, query::Mode,
                                                std::optional<std::uint32_t>) const override {
+    ++asked_.values;
     const auto it = values_.find({id, step});
     if (it == values_.end()) return OutOfRange("not saved");
     auto owner = std::make_shared<std::vector<double>>(it->second);
@@ -272,13 +334,21 @@ class FakeTrial final : public query::Trial {
   [[nodiscard]] Outcome outcome() const override { return {"completed", ""}; }
 
  private:
+  static void Replace(std::string* text, const std::string& name, const std::string& fresh) {
+    const std::string old = '"' + name + '"';
+    for (std::size_t at = 0; (at = text->find(old, at)) != std::string::npos; at += fresh.size() + 2)
+      text->replace(at, old.size(), '"' + fresh + '"');
+  }
+
   std::vector<query::TensorInfo> tensors_;
+  std::map<std::string, query::TensorId> ids_;
   std::vector<StepRows> steps_;
   std::map<query::Mode, std::int64_t> mode_steps_;
   std::map<std::pair<query::TensorId, std::int64_t>, std::vector<double>> values_;
   std::map<std::pair<query::TensorId, std::int64_t>, ValueShape> shapes_;
   std::map<std::string, std::string> documents_;
   std::size_t shown_ = SIZE_MAX;
+  mutable Asked asked_;
   std::string path_ = "memory";
 };
 
