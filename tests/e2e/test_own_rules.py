@@ -393,6 +393,13 @@ rules = ["Big", "LossAbove", "{rules}:OldStyle"]
 # ---- shared libraries -----------------------------------------------------------------------------------------------
 
 
+def _shared_library(compiler: str, source: Path, path: Path, *flags: str) -> None:
+    """Compiles a plug-in of rules."""
+    include = str(ROOT / "include")
+    command = [compiler, *flags, "-shared", "-fPIC", "-I", include, str(source), "-o", str(path)]
+    subprocess.run(command, check=True)
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     compiler = shutil.which("c++")
@@ -400,18 +407,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.skip("no C++ compiler")
     path = tmp_path_factory.mktemp("plugin") / "librule.so"
     source = ROOT / "examples" / "cpp" / "rule_plugin.cc"
-    command = [
-        compiler,
-        "-std=c++17",
-        "-shared",
-        "-fPIC",
-        "-I",
-        str(ROOT / "include"),
-        str(source),
-        "-o",
-        str(path),
-    ]
-    subprocess.run(command, check=True)
+    _shared_library(compiler, source, path, "-std=c++17")
     return str(path)
 
 
@@ -466,21 +462,7 @@ def test_a_library_that_crashes_ends_only_its_own_process(
         "const luff_rule_plugin* luff_rule_plugin_v1(void) { return &plugin; }\n"
     )
     path = tmp_path / "libcrash.so"
-    subprocess.run(
-        [
-            compiler,
-            "-Wall",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            "-I",
-            str(ROOT / "include"),
-            str(source),
-            "-o",
-            str(path),
-        ],
-        check=True,
-    )
+    _shared_library(compiler, source, path, "-Wall", "-Werror")
     code, found, err = check(luff, run, "--rules", f"{path}:Crashes,{rules}:LossAbove")
     assert code == 1
     assert [f["rule"] for f in found] == ["LossAbove"]
