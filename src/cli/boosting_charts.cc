@@ -1,0 +1,170 @@
+#include "cli/boosting_charts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include <fmt/format.h>
+
+#include "cli/svg.h"
+
+namespace luff::cli {
+namespace {
+
+constexpr int kWidth = 900, kHeight = 240, kLeft = 64, kRight = 8, kTop = 12, kBottom = 34, kLegend = 18;
+constexpr std::size_t kColours = 10;
+
+std::string Tick(double value) { return fmt::format("{:.3g}", value); }
+
+std::string Open(const std::string& title, int width, int height) {
+  return fmt::format(
+      "<svg class=\"chart\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
+      "aria-label=\"{2}\"><title>{2}</title>",
+      width, height, HtmlEscaped(title));
+}
+
+std::string Text(double x, double y, const char* anchor, const std::string& text) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>", x, y, anchor,
+                     HtmlEscaped(text));
+}
+
+std::string Axis(int width, int height) {
+  return fmt::format("<line class=\"axis\" x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\"/>", kLeft,
+                     height - kBottom, width - kRight);
+}
+
+std::string Shortened(const std::string& name, std::size_t most) {
+  if (name.size() <= most) return name;
+  std::size_t end = most - 1;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0U) == 0x80) --end;  // whole characters
+  return name.substr(0, end) + "…";
+}
+
+}  // namespace
+
+std::string ChartStyle() {
+  std::string style =
+      "<style>svg.chart path{stroke-width:1.6}svg.chart .bar{fill:var(--data)}svg.chart "
+      ".dashed{stroke:var(--quiet);stroke-dasharray:4 4;stroke-width:1}.matrix{border-collapse:collapse;"
+      "font-size:13px}.matrix td,.matrix th{padding:.2rem .6rem;text-align:right;border:1px solid "
+      "var(--line)}.matrix th{color:var(--quiet);font-weight:500}";
+  constexpr const char* kStrokes[kColours] = {"#3b82f6", "#f97316", "#10b981", "#ef4444", "#a855f7",
+                                              "#eab308", "#06b6d4", "#ec4899", "#84cc16", "#94a3b8"};
+  for (std::size_t i = 0; i < kColours; ++i)
+    style += fmt::format("svg.chart .s{0}{{stroke:{1}}}svg.chart .k{0}{{fill:{1}}}", i, kStrokes[i]);
+  return style + "</style>";
+}
+
+std::string CurvesSvg(const CurveChart& chart) {
+  double left = HUGE_VAL, right = -HUGE_VAL, low = HUGE_VAL, high = -HUGE_VAL;
+  bool any = false;
+  for (const Curve& curve : chart.curves) {
+    std::size_t finite = 0;
+    for (const auto& [x, y] : curve.points) {
+      if (!std::isfinite(y)) continue;
+      ++finite;
+      left = std::min(left, x);
+      right = std::max(right, x);
+      low = std::min(low, y);
+      high = std::max(high, y);
+    }
+    any = any || finite >= 2;
+  }
+  if (!any) return {};
+  if (chart.square) left = low = 0, right = high = 1;
+  const bool logarithmic = !chart.square && low > 0 && high / low > 1e3;
+  const auto scaled = [&](double value) { return logarithmic ? std::log10(value) : value; };
+  const int width = chart.square ? 420 : kWidth;
+  const int height = (chart.square ? 400 : kHeight) + kLegend;
+  const int top = kTop + kLegend;
+  const double x_range = right > left ? right - left : 1;
+  const double y_range = scaled(high) > scaled(low) ? scaled(high) - scaled(low) : 1;
+  const auto px = [&](double x) { return kLeft + (x - left) / x_range * (width - kLeft - kRight); };
+  const auto py = [&](double y) {
+    return top + (1 - (scaled(y) - scaled(low)) / y_range) * (height - top - kBottom);
+  };
+  std::string svg = Open(chart.title, width, height) + Axis(width, height);
+  svg += Text(kLeft - 6, top + 8, "end", Tick(high));
+  svg += Text(kLeft - 6, height - kBottom, "end", Tick(low));
+  svg += Text(kLeft, height - kBottom + 14, "start", Tick(left));
+  svg += Text(width - kRight, height - kBottom + 14, "end", Tick(right));
+  svg += Text(kLeft + (width - kLeft - kRight) / 2.0, height - 6, "middle",
+              chart.x_name + (logarithmic ? "  (logarithmic)" : ""));
+  if (chart.diagonal)
+    svg += fmt::format("<path class=\"dashed\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\"/>", px(left), py(low),
+                       px(right), py(high));
+  double legend = kLeft;
+  for (std::size_t i = 0; i < chart.curves.size(); ++i) {
+    std::string path;
+    bool pen = false;
+    // At most 600 points of each curve: no screen shows more.
+    const auto& points = chart.curves[i].points;
+    const std::size_t stride = points.size() / 600 + 1;
+    for (std::size_t p = 0; p < points.size();
+         p = p + 1 == points.size() ? p + 1 : std::min(p + stride, points.size() - 1)) {
+      const auto& [x, y] = points[p];
+      if (!std::isfinite(y)) {
+        pen = false;
+        continue;
+      }
+      path += fmt::format("{}{:.1f} {:.1f}", pen ? "L" : "M", px(x), py(y));
+      pen = true;
+    }
+    svg += fmt::format("<path class=\"s{}\" d=\"{}\"/>", i % kColours, path);
+    const std::string name = Shortened(chart.curves[i].name, 24);
+    const double used = 24 + 6.4 * static_cast<double>(name.size());
+    if (legend + used > width) continue;  // more names than there is room for: colours repeat anyway
+    svg += fmt::format("<rect class=\"k{}\" x=\"{:.1f}\" y=\"6\" width=\"10\" height=\"10\" rx=\"2\"/>",
+                       i % kColours, legend);
+    svg += Text(legend + 14, 15, "start", name);
+    legend += used;
+  }
+  return svg + "</svg>";
+}
+
+std::string BarsSvg(const std::string& title, const std::vector<std::pair<std::string, double>>& bars) {
+  if (bars.empty()) return {};
+  constexpr int kRow = 18, kName = 200, kNumber = 60;
+  const int height = static_cast<int>(bars.size()) * kRow + 4;
+  double most = 0;
+  for (const auto& [name, value] : bars) most = std::isfinite(value) ? std::max(most, value) : most;
+  std::string svg = Open(title, kWidth, height);
+  for (std::size_t i = 0; i < bars.size(); ++i) {
+    const double y = static_cast<double>(i) * kRow + 2;
+    const double share = most > 0 && std::isfinite(bars[i].second) ? std::max(bars[i].second, 0.0) / most : 0;
+    const double length = share * (kWidth - kName - kNumber);
+    svg += Text(kName - 6, y + 12, "end", Shortened(bars[i].first, 28));
+    svg += fmt::format("<rect class=\"bar\" x=\"{}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" rx=\"2\"/>",
+                       kName, y, std::max(length, 1.0), kRow - 4);
+    svg += Text(kName + length + 6, y + 12, "start", Tick(bars[i].second));
+  }
+  return svg + "</svg>";
+}
+
+std::string ColumnsSvg(const ColumnChart& chart) {
+  if (chart.heights.empty()) return {};
+  const double most = *std::max_element(chart.heights.begin(), chart.heights.end());
+  const double step =
+      static_cast<double>(kWidth - kLeft - kRight) / static_cast<double>(chart.heights.size());
+  const double gap = std::min(4.0, step * 0.1);
+  std::string svg = Open(chart.title, kWidth, kHeight) + Axis(kWidth, kHeight);
+  svg += Text(kLeft - 6, kTop + 8, "end", Tick(most)) + Text(kLeft - 6, kHeight - kBottom, "end", "0");
+  for (std::size_t i = 0; i < chart.heights.size(); ++i) {
+    const double height = most > 0 ? chart.heights[i] / most * (kHeight - kTop - kBottom) : 0;
+    const double x = kLeft + static_cast<double>(i) * step + gap / 2;
+    svg += fmt::format("<rect class=\"bar\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"/>",
+                       x, kHeight - kBottom - height, std::max(step - gap, 0.5), height);
+    if (i < chart.names.size() && (step >= 14 || i % (chart.heights.size() / 30 + 1) == 0))
+      svg += Text(x + (step - gap) / 2, kHeight - kBottom + 14, "middle",
+                  Shortened(chart.names[i], static_cast<std::size_t>(std::max(3.0, step / 6))));
+  }
+  if (chart.names.empty()) {
+    svg += Text(kLeft, kHeight - kBottom + 14, "start", Tick(chart.low));
+    svg += Text(kWidth - kRight, kHeight - kBottom + 14, "end", Tick(chart.high));
+    svg += Text(kLeft + (kWidth - kLeft - kRight) / 2.0, kHeight - kBottom + 14, "middle",
+                Tick((chart.low + chart.high) / 2));
+  }
+  return svg + "</svg>";
+}
+
+}  // namespace luff::cli

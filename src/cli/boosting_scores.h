@@ -1,0 +1,49 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+/// Numbers of the report on a boosted model. Pure functions over what was recorded.
+namespace luff::cli {
+
+/// counts[truth][guess]. Classes are 0 .. size - 1; rows outside of them are left out.
+using ConfusionMatrix = std::vector<std::vector<std::uint64_t>>;
+[[nodiscard]] ConfusionMatrix Confusion(std::span<const double> truth, std::span<const double> guess,
+                                        std::size_t classes);
+
+struct ClassScores {
+  double precision = 0, recall = 0, f1 = 0;
+  std::uint64_t support = 0;
+};
+struct Scores {
+  std::vector<ClassScores> classes;
+  ClassScores micro, macro, weighted;
+  double accuracy = 0;
+};
+/// Precision, recall and F1; a quotient by zero counts as 0. `macro` is the mean of the classes, `weighted`
+/// that by support, `micro` of all decisions together. Source: the usual definitions, as scikit-learn has
+/// them.
+[[nodiscard]] Scores ScoresOf(const ConfusionMatrix& matrix);
+
+struct Roc {
+  std::vector<std::pair<double, double>> points;  // (false, true positive rate), from (0, 0) to (1, 1)
+  double area = 0;                                // by trapezoids; ties of scores are one point
+};
+/// Of positives (truth > 0.5) against scores; no points when there is only one class.
+[[nodiscard]] Roc RocOf(std::span<const double> truth, std::span<const double> score);
+
+struct Histogram {
+  double low = 0, width = 0;
+  std::vector<std::uint64_t> counts;
+};
+/// Equal bins over the range of the finite values; one bin when they are all the same.
+[[nodiscard]] Histogram HistogramOf(std::span<const double> values, std::size_t bins);
+
+/// Mean absolute error of the rows whose truth lies in each of `bins` equal intervals; NaN for one without
+/// rows.
+[[nodiscard]] std::vector<double> ErrorByBin(std::span<const double> truth, std::span<const double> guess,
+                                             double low, double high, std::size_t bins);
+
+}  // namespace luff::cli

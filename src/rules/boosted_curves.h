@@ -1,0 +1,104 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "luff/query/trial.h"
+
+/// Runs of boosting (docs/xgboost.md): one TRAIN step is one round, and each round tells of the losses of all
+/// evaluation sets. Facts about them that several rules need.
+namespace luff::rules {
+
+/// What a training says of itself in the document "boosting"; -1 for what it does not say.
+struct BoostedTraining {
+  std::int64_t rounds_planned = -1, rounds_before = -1, rows = -1, features = -1;
+  double subsample = 1;
+};
+
+/// Trainings of a run by the prefix of their tensors. What a training says does not change, so it is read
+/// once.
+class BoostedTrainings {
+ public:
+  [[nodiscard]] BoostedTraining Of(const query::Trial& trial, const std::string& prefix);
+
+ private:
+  std::map<std::string, BoostedTraining> known_;
+};
+
+/// A metric of an evaluation set: "PREFIXset-metric". Only losses of the framework that fall smoothly.
+struct BoostedLoss {
+  std::string prefix;  // of the training, "" or "fit2/"
+  std::string data;    // name of the evaluation set
+  std::string metric;
+  bool training = false;  // the set is what is trained on
+};
+/// Nothing for a tensor that is no such loss. Sets whose hook does not tell go by their names.
+[[nodiscard]] std::optional<BoostedLoss> BoostedLossOf(const query::TensorInfo& tensor);
+
+/// One loss over the rounds, in constant memory.
+class BoostedCurve {
+ public:
+  static constexpr std::size_t kRecent = 16;      // newest values that are kept
+  static constexpr std::size_t kPicture = 64;     // points of a picture
+  using Point = std::pair<std::int64_t, double>;  // TRAIN step, value
+
+  void Add(std::int64_t step, double value, double partner);
+  [[nodiscard]] std::int64_t count() const noexcept { return count_; }
+  [[nodiscard]] double first() const noexcept { return first_; }
+  [[nodiscard]] double last() const noexcept { return recent_.empty() ? 0 : recent_.back().second; }
+  [[nodiscard]] const Point& best() const noexcept { return best_; }
+  /// The training loss of the round with the best value, NaN if it was not told.
+  [[nodiscard]] double partner_at_best() const noexcept { return partner_at_best_; }
+  [[nodiscard]] std::int64_t since_best() const noexcept { return since_best_; }
+  [[nodiscard]] const std::deque<Point>& recent() const noexcept { return recent_; }
+  /// Some value was not finite or below zero: ratios of such losses mean nothing.
+  [[nodiscard]] bool unfit() const noexcept { return unfit_; }
+  [[nodiscard]] const std::vector<Point>& Picture() const noexcept { return picture_; }
+
+  void Save(nlohmann::json* to) const;
+  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+
+ private:
+  std::int64_t count_ = 0, since_best_ = 0, stride_ = 1;
+  double first_ = 0, partner_at_best_ = 0;
+  bool unfit_ = false;
+  Point best_;
+  std::deque<Point> recent_;
+  std::vector<Point> picture_;
+};
+
+/// **Thread-compatible.** All curves of a run, of the first worker that tells of a loss.
+class BoostedCurves {
+ public:
+  static constexpr std::size_t kMaxCurves = 256;
+
+  struct Entry {
+    query::TensorId tensor = 0;
+    BoostedLoss loss;
+    BoostedCurve curve;
+  };
+  /// Takes in a step. Returns the entries with a new point, evaluations after what is trained on.
+  std::vector<const Entry*> OnStep(const query::Trial& trial, const query::Trial::StepRows& rows);
+  [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
+  /// The curve of the same metric of what is trained on; null if it was not evaluated.
+  [[nodiscard]] const Entry* TrainingOf(const Entry& entry) const noexcept;
+  /// The loss of a training that tells most of the model: of other data where there are any.
+  [[nodiscard]] const Entry* Judge(const std::string& prefix) const noexcept;
+
+  void Save(nlohmann::json* to) const;
+  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+
+ private:
+  Entry* Of(const query::Trial& trial, query::TensorId tensor);
+  std::vector<Entry> entries_;
+  std::map<std::string, BoostedCurve> loaded_;  // of a checkpoint, by name, until their tensors are seen
+  std::vector<signed char> known_;              // by tensor: 1 a loss, 0 none
+};
+
+}  // namespace luff::rules
