@@ -1,6 +1,7 @@
 """Gradients that several backward passes add up for one update: with which factor each loss came in.
 
-Without accumulation it costs a count for each backward pass.
+Without accumulation it costs a count for each backward pass: after `_ALONE` updates of one pass each, the factor of
+an update's first pass is only looked at again when several passes were seen.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _PASSES = 256  # of one update
 _WINDOWS = 4  # updates that are told of before it is done at powers of two only
 _LOOK = 512  # elements
 _PENDING = 8
+_ALONE = 64
 
 
 class Accumulated:
@@ -36,6 +38,7 @@ class Accumulated:
         self._added = True  # each pass found the gradient of the one before
         self._last = b""  # a gradient as the last backward pass left it
         self._windows = 0
+        self._alone = 0  # updates of one pass in a row
         self._watched: Any = None  # a parameter
         self._told: list[dict[str, Any]] = []
 
@@ -49,7 +52,8 @@ class Accumulated:
         self._count += 1
         if self._count > _PASSES or not self._due():
             return
-        factor = None if self.weighted else self._factor(step, roots, last_scaled, saved_ok)
+        expected = self._count > 1 or self._alone < _ALONE
+        factor = None if self.weighted or not expected else self._factor(step, roots, last_scaled, saved_ok)
         self._factors.append(factor)
         if self._count > 1:
             if self._watched is None:
@@ -81,6 +85,9 @@ class Accumulated:
         """It has used it."""
         if self._count > 1:
             self._windows += 1
+            self._alone = 0
+        else:
+            self._alone += 1
         self._count = 0
         self._factors, self._added, self._last, self._watched = [], True, b"", None
 

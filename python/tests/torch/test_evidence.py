@@ -175,6 +175,22 @@ def test_the_walk_is_bounded_and_keeps_nothing_alive():
     assert reach._now[id(leaf)]() is leaf
 
 
+def test_factors_of_an_accumulation_that_begins_late(watched):
+    """After many updates of one pass each the first pass of an update is not looked at: it says so once."""
+    _, session = watched()
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = iter(cases.batches(80))
+    for update in range(73):
+        optimizer.zero_grad()
+        for _ in range(1 if update < 70 else 2):
+            x, y = next(batches)
+            (F.cross_entropy(model(x), y) / 2).backward()
+        optimizer.step()
+    factors = [event["factors"] for event in told(session, "accumulation")]
+    assert factors == [[None, 0.5], [0.5, 0.5], [0.5, 0.5]]
+
+
 # Checkpoints -------------------------------------------------------------------------------------------------------
 
 
