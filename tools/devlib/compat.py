@@ -16,10 +16,10 @@ from devlib.term import LOGS, Failed, output_of, run, say
 FILE_LIMIT_S = 400
 
 FOLDERS = ("tests/pytorch", "tests/xgboost", "tests/analysis", "tests/rules")
-# Of tests/core what is about files of this machine, and not about the profiler.
+# Of tests/core what is about files of this machine.
 CORE = (
     "collections", "reduction_config", "save_config", "modes", "index", "index_utils", "numpy", "make_numpy_array",
-    "state_store", "training_end", "error_handling_agent", "paths", "logger",
+    "state_store", "training_end", "error_handling_agent", "paths", "logger", "timeline_writer",
 )  # fmt: skip
 # Cases that smdebug itself does not pass without its authors' buckets or without what is named.
 BUCKETS = "needs its authors' buckets"

@@ -7,6 +7,7 @@ configuration of one's own it is raised, as in the original, so that a wrong con
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,21 @@ __all__ = ["BASE_ERROR_MESSAGE", "ErrorHandlingAgent"]
 BASE_ERROR_MESSAGE = (
     "an error in the hook was caught; nothing more is saved in this process, and the training goes on:"
 )
+
+
+_disabled: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as torch.compile leaves it alone, once something is compiled in this process."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is None:
+        return function
+    found = _disabled.get(function)
+    if found is None:
+        disable = getattr(dynamo, "disable", None)
+        found = _disabled[function] = disable(function) if disable is not None else function
+    return found
 
 
 class ErrorHandlingAgent:
@@ -52,7 +68,7 @@ class ErrorHandlingAgent:
                 if self.disable_smdebug:
                     return default_return_val() if callable(default_return_val) else default_return_val
                 try:
-                    return function(*args, **kwargs)
+                    return _uncompiled(function)(*args, **kwargs)
                 except Exception as error:
                     if self.disable_smdebug or not self._is_default():
                         raise
@@ -62,6 +78,7 @@ class ErrorHandlingAgent:
                     )
                     return default_return_val() if callable(default_return_val) else default_return_val
 
+            guarded._torchdynamo_disable = True  # type: ignore[attr-defined]
             return guarded
 
         return decorate

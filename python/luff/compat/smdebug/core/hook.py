@@ -40,9 +40,11 @@ from luff.compat.smdebug.core.state_store import (
     TRAINING_RUN,
     StateStore,
 )
+from luff.compat.smdebug.core.tfevent.timeline_file_writer import TimelineFileWriter
 from luff.compat.smdebug.core.utils import is_first_process, make_numpy_array
 from luff.compat.smdebug.core.writer import FileWriter
 from luff.compat.smdebug.exceptions import InvalidCollectionConfiguration, SMDebugTypeError, SMDebugValueError
+from luff.compat.smdebug.profiler.profiler_config_parser import ProfilerConfigParser
 
 __all__ = ["BaseHook"]
 
@@ -141,6 +143,8 @@ class BaseHook:
         self.scalar_cache: list[tuple[str, Any, float | None]] = []
         self._custom_tensors: dict[str, tuple[Any, list[str]]] = {}
         self._state_store = StateStore()
+        self.profiler_config_parser = ProfilerConfigParser()
+        self.timeline_writer: TimelineFileWriter | None = None
         self.training_run = 0
         self._restore()
         self.worker = self._get_worker_name()
@@ -399,11 +403,30 @@ class BaseHook:
         """End the trial."""
         self._cleanup()
 
+    @error_handling_agent.catch_smdebug_errors()
+    def record_trace_events(
+        self,
+        timestamp: float,
+        training_phase: str = "",
+        op_name: str = "",
+        phase: str = "X",
+        duration: float = 1,
+        **kwargs: Any,
+    ) -> None:
+        """Add an event to the timeline, where profiling is on: see `TimelineFileWriter.write_trace_events`."""
+        if not self.profiler_config_parser.profiling_enabled:
+            return
+        if self.timeline_writer is None:
+            self.timeline_writer = TimelineFileWriter(self.profiler_config_parser)
+        self.timeline_writer.write_trace_events(timestamp, training_phase, op_name, phase, duration, **kwargs)
+
     def _cleanup(self) -> None:
         if self._cleaned or not self.__dict__:
             return
         self._cleaned = True
         atexit.unregister(self._cleanup)
+        if self.timeline_writer is not None:
+            self.timeline_writer.close()
         if self.prepared_collections:
             self.export_collections()
         self._close_writers(last=True)

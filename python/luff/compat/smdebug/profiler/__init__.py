@@ -1,1 +1,1 @@
-"""The profiler is not there yet; its names are, so that configuration can be read."""
+"""What of the profiler is there: its configuration, and timelines."""

@@ -179,6 +179,3 @@ class Hook(CallbackHook):
 
     def _is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
-
-    def record_trace_events(self, *_: Any, **__: Any) -> None:
-        """Without meaning: the profiler is not there yet."""

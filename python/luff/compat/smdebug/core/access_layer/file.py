@@ -25,7 +25,7 @@ class TSAccessFile:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         binary = "b" in mode
         self._file: Any = open(  # noqa: SIM115
-            self._temporary, "wb" if binary else "w", encoding=None if binary else "utf-8"
+            self._temporary, "wb" if binary else "w", 1 << 18, encoding=None if binary else "utf-8"
         )
         self.bytes = 0
 

@@ -1,0 +1,192 @@
+"""Timelines: what happened when, as a JSON array of trace events that Chrome and Perfetto show.
+
+A file is written beside its place and moved there, under the time of its last event, when it is large or old enough.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+from luff.compat.smdebug.core.config_constants import DEFAULT_RESOURCE_CONFIG_FILE
+from luff.compat.smdebug.core.logger import get_logger
+from luff.compat.smdebug.profiler.profiler_constants import (
+    CONVERT_TO_MICROSECS,
+    DEFAULT_PREFIX,
+    PYTHONTIMELINE_SUFFIX,
+    TRACE_DIRECTORY_FORMAT,
+)
+
+__all__ = ["TimelineFileWriter"]
+
+
+def _node_id() -> str:
+    """Rank, or the process where there is none, and the host."""
+    number = os.getpid()
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        number = distributed.get_rank()
+    try:
+        with open(DEFAULT_RESOURCE_CONFIG_FILE, encoding="utf-8") as file:
+            host = str(json.load(file)["current_host"])
+    except (OSError, ValueError, KeyError, TypeError):
+        host = socket.gethostname()
+    return f"{number}-{host}".replace("_", "-")
+
+
+class _File:
+    """The file that is open, if any."""
+
+    def __init__(self, config: Any, suffix: str) -> None:
+        self._folder = os.path.join(config.local_path, DEFAULT_PREFIX)
+        self._suffix = suffix
+        self._most_bytes = config.file_max_size
+        self._most_s = config.file_close_interval
+        self._most_failures = config.file_open_fail_threshold
+        self._file: Any = None
+        self._failures = 0
+        self._healthy = True
+        self._closed_at = time.time()
+        self._phases: dict[str, int] = {}
+        self._told: set[str] = set()
+        self._start_us = self._last_us = 0
+        self._bytes = 0
+        self._pid = os.getpid()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        text = json.dumps(record)
+        lead = ",\n" if self._bytes else "[\n"
+        self._file.write(lead + text)
+        self._bytes += len(lead) + len(text)
+
+    def _open(self, start_us: int) -> bool:
+        self._temporary = os.path.join(self._folder, f"{_node_id()}_{self._suffix}.tmp")
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            self._file = open(self._temporary, "w", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            self._failures += 1
+            if self._failures >= self._most_failures:
+                self._healthy = False
+                get_logger().warning("no timeline is written: %s", error)
+            return False
+        self._failures, self._bytes, self._told, self._start_us = 0, 0, set(), start_us
+        for name, args in (
+            ("process_name", {"start_time_since_epoch_in_micros": start_us}),
+            ("process_sort_index", {"sort_index": 0}),
+        ):
+            self._write({"name": name, "ph": "M", "pid": 0, "args": args})
+        return True
+
+    def add(self, phase: str, record: dict[str, Any], at_us: int, end_us: int) -> None:
+        """Write an event, into a new file when the open one is full or old."""
+        if not self._healthy or os.getpid() != self._pid:
+            return
+        try:
+            if self._file is not None and (
+                self._bytes > self._most_bytes or time.time() - self._closed_at > self._most_s
+            ):
+                self.close()
+            if self._file is None and not self._open(at_us):
+                return
+            number = self._phases.setdefault(phase, len(self._phases))
+            if phase not in self._told and record["ph"] != "i":
+                self._told.add(phase)
+                self._write({"name": "process_name", "ph": "M", "pid": number, "args": {"name": phase}})
+                self._write(
+                    {"name": "process_sort_index", "ph": "M", "pid": number, "args": {"sort_index": number}}
+                )
+            self._write({**record, "pid": number, "ts": at_us - self._start_us})
+            self._last_us = max(self._last_us, end_us)
+        except OSError as error:
+            self._healthy = False
+            get_logger().warning("no more of the timeline is written: %s", error)
+
+    def flush(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.flush()
+            except OSError:
+                self._healthy = False
+
+    def close(self) -> None:
+        """Give the open file its name."""
+        if self._file is None or os.getpid() != self._pid:
+            return
+        file, self._file = self._file, None
+        self._closed_at = time.time()
+        try:
+            file.write("\n]\n")
+            file.close()
+            hour = time.strftime(TRACE_DIRECTORY_FORMAT, time.gmtime(self._last_us / CONVERT_TO_MICROSECS))
+            folder = os.path.join(self._folder, "pevents", hour)
+            os.makedirs(folder, exist_ok=True)
+            name = os.path.basename(self._temporary).removesuffix(".tmp")
+            os.replace(self._temporary, os.path.join(folder, f"{self._last_us}_{name}"))
+        except OSError as error:
+            get_logger().warning("a timeline could not be finished: %s", error)
+        self._last_us = 0
+
+
+class TimelineFileWriter:
+    """Writes the events of this process.
+
+    Parameters
+    ----------
+    profiler_config_parser
+        Where to, and how large and old a file may become.
+    suffix
+        End of the files' names.
+    """
+
+    def __init__(self, profiler_config_parser: Any, suffix: str = PYTHONTIMELINE_SUFFIX) -> None:
+        self._config = profiler_config_parser
+        self._suffix = suffix
+        self._worker = _File(profiler_config_parser.config, suffix)
+
+    def write_trace_events(
+        self,
+        timestamp: float,
+        training_phase: str = "",
+        op_name: str = "",
+        phase: str = "X",
+        duration: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        """Add an event.
+
+        Parameters
+        ----------
+        timestamp, duration
+            Seconds; the duration of events of phase ``"X"``.
+        training_phase, op_name
+            The row that it stands in, and its name.
+        phase
+            ``"X"``, or ``"B"`` and ``"E"``, or ``"i"``.
+        **kwargs
+            More to be known of it.
+        """
+        if not self._config.profiling_enabled:
+            return
+        at = round(timestamp * CONVERT_TO_MICROSECS)
+        lasting = round(duration * CONVERT_TO_MICROSECS) if phase == "X" else 0
+        record: dict[str, Any] = {"name": op_name or training_phase, "ph": phase}
+        if phase == "X":
+            record["dur"] = lasting
+        if phase == "i":
+            record["s"] = kwargs.pop("s", "t")
+        known = {key: v if isinstance(v, (int, float, str, bool)) else str(v) for key, v in kwargs.items()}
+        record["args"] = {"pid": os.getpid(), **known}
+        self._worker.add(training_phase, record, at, at + lasting)
+
+    def flush(self) -> None:
+        """Hand what is written to the system."""
+        self._worker.flush()
+
+    def close(self) -> None:
+        """Give the open file its name."""
+        self._worker.close()

@@ -1,0 +1,8 @@
+"""Hooks of MXNet are not there yet."""
+
+from __future__ import annotations
+
+raise ImportError(
+    "Luff has no hooks of smdebug's for MXNet yet: smdebug.pytorch and smdebug.xgboost are "
+    "there (docs/migrate/smdebug.md)"
+)
