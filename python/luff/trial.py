@@ -73,7 +73,7 @@ def open_trial(
     use_live_page: bool = True,
     lost_after_s: float = 60.0,
 ) -> Trial:
-    """Open a run directory for reading.
+    """Open a run directory, or one that smdebug writes or wrote, for reading.
 
     Parameters
     ----------
@@ -401,6 +401,15 @@ class Tensor:
         """Lower edges, upper edges and counts of the occupied bins."""
         low, high, count = self._core.histogram(self._id, step, _mode(mode), worker)
         return low, high, count
+
+    def saved_reductions(
+        self, step: int, mode: str | int = "GLOBAL", worker: int | None = None
+    ) -> dict[tuple[str, bool], float]:
+        """Statistics that the job itself saved, as it wrote them: (name, of magnitudes) -> value.
+
+        Only directories of smdebug have such; runs of Luff's have summaries.
+        """
+        return {(n, a): v for n, a, v in self._core.saved_reductions(self._id, step, _mode(mode), worker)}
 
     def quantile(self, step: int, q: float, mode: str | int = "GLOBAL", worker: int | None = None) -> float:
         """Quantile (0 to 1) from the histogram, within 6.25 %; from the value where there is no histogram."""

@@ -354,6 +354,15 @@ void InitTrial(nb::module_& m) {
       },
       nb::arg("id"), nb::arg("step"), nb::arg("mode"), nb::arg("worker").none());
   trial.def(
+      "saved_reductions",
+      [](const Trial& t, std::uint32_t id, std::int64_t step, int mode, Worker worker) {
+        nb::list list;
+        for (const auto& saved : Unwrap(t.SavedReductions(id, step, ModeOf(mode), worker)))
+          list.append(nb::make_tuple(saved.name, saved.abs, saved.value));
+        return list;
+      },
+      nb::arg("id"), nb::arg("step"), nb::arg("mode"), nb::arg("worker").none());
+  trial.def(
       "quantile",
       [](const Trial& t, std::uint32_t id, std::int64_t step, double q, int mode, Worker worker) {
         return HistogramQuantile(Unwrap(t.Histogram(id, step, ModeOf(mode), worker)), q);
