@@ -59,7 +59,8 @@ def suite(path, only=""):
     """Tally of the public tests."""
     if not path:
         return results.skipped(
-            "smdebug's own tests", "no --suite PATH: a clone of github.com/awslabs/sagemaker-debugger"
+            "smdebug's own tests",
+            "no --suite PATH (LUFF_COMPAT_SUITE): a clone of awslabs/sagemaker-debugger",
         )
     clone = Path(path).expanduser().resolve()
     if not (clone / "tests" / "pytorch").is_dir():

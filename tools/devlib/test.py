@@ -160,6 +160,12 @@ def _crash(args):
     return results.failed("crash", what or f"{kills} kills, {wrong} wrong values")
 
 
+def _compat(_args):
+    from devlib import compat
+
+    return compat.suite(os.environ.get("LUFF_COMPAT_SUITE"))
+
+
 STAGES = {
     "cpp": (_ctest("dev"), "C++ tests, optimised"),
     "headers": (_headers, "public headers compile alone"),
@@ -174,6 +180,7 @@ STAGES = {
         ),
         "XGBoost 2 and 3",
     ),
+    "compat": (_compat, "smdebug's own tests, of the clone that LUFF_COMPAT_SUITE names"),
     "package": (_pytest("package", "tests/package"), "wheel, pip install, find_package, stubs"),
     "crash": (_crash, "random SIGKILLs of a writing process"),
     "fuzz": (_fuzz, "every fuzz target for a short while"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
+import threading
 from pathlib import Path
 
 import luff.compat.smdebug.pytorch as smd
@@ -228,6 +230,42 @@ def test_a_model_with_hooks_can_be_pickled_and_copied(tmp_path: Path):
     for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert torch.equal(other(torch.ones(1, 4)), model.head(model.block(torch.ones(1, 4))))
     assert hook.step == 0  # the copies count nothing
+
+
+def test_a_forked_child_writes_nothing(tmp_path: Path):
+    hook = every(tmp_path / "t", save_all=True)
+    model = train(hook, 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            model(torch.ones(1, 4))
+            hook.save_scalar("child", 1)
+            hook.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert not (tmp_path / "t/training_job_end.ts").exists()
+    hook.close()
+    trial = smd.create_trial(str(tmp_path / "t"))
+    assert trial.steps() == [0]
+    assert "scalar/child" not in trial.tensor_names()
+
+
+def test_threads_share_a_file_without_harm(tmp_path: Path):
+    hook = every(tmp_path / "t", save_all=True)
+    model = train(hook, 1)
+    hook.forward_pre_hook(model, ())
+    threads = [
+        threading.Thread(target=lambda: [model.block(torch.ones(64, 4)) for _ in range(20)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    hook.close()
+    trial = smd.create_trial(str(tmp_path / "t"))
+    for name in trial.tensor_names(step=1):
+        assert trial.tensor(name).value(1) is not None
 
 
 def test_a_finished_trial_is_not_written_over(tmp_path: Path):

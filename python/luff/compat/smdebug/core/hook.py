@@ -139,6 +139,7 @@ class BaseHook:
         self._first_process: bool | None = None
         self._claimed = False
         self._cleaned = False
+        self._process = os.getpid()
         self._write_errors = 0
         self.scalar_cache: list[tuple[str, Any, float | None]] = []
         self._custom_tensors: dict[str, tuple[Any, list[str]]] = {}
@@ -420,8 +421,12 @@ class BaseHook:
             self.timeline_writer = TimelineFileWriter(self.profiler_config_parser)
         self.timeline_writer.write_trace_events(timestamp, training_phase, op_name, phase, duration, **kwargs)
 
+    def _asleep(self) -> bool:
+        """True for a hook that is closed, or came out of a pickle, a copy or a fork: it does nothing."""
+        return not self.__dict__ or self._cleaned or self._process != os.getpid()
+
     def _cleanup(self) -> None:
-        if self._cleaned or not self.__dict__:
+        if self._asleep():
             return
         self._cleaned = True
         atexit.unregister(self._cleanup)

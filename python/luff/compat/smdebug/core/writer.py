@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from types import TracebackType
 from typing import Any
@@ -40,6 +41,7 @@ class FileWriter:
         self._tensors: list[dict[str, Any]] = []
         self._shapes: list[dict[str, Any]] = []
         self._closed = False
+        self._lock = threading.Lock()  # replicas of a model may run in threads
 
     def __enter__(self) -> FileWriter:  # noqa: PYI034  (Python 3.10 has no Self)
         return self
@@ -74,11 +76,12 @@ class FileWriter:
         value = np.asarray(tdata)
         wall_time = time.time() if timestamp is None else timestamp
         parts = tensor_event(tname, value, wall_time, self.step, mode.value, mode_step)
-        if self._events is None:
-            self._events = TSAccessFile(self.name())
-        start, length = self._events.write(parts)
-        if write_index:
-            self._tensors.append({"tensorname": tname, "start_idx": start, "length": length})
+        with self._lock:
+            if self._events is None:
+                self._events = TSAccessFile(self.name())
+            start, length = self._events.write(parts)
+            if write_index:
+                self._tensors.append({"tensorname": tname, "start_idx": start, "length": length})
 
     def write_shape(
         self,

@@ -126,7 +126,7 @@ class Hook(CallbackHook):
     @error_handling_agent.catch_smdebug_errors()
     def forward_pre_hook(self, module: nn.Module, inputs: Any) -> None:  # noqa: ARG002
         """Begin a step."""
-        if not self.__dict__ or self._cleaned:
+        if self._asleep():
             return
         self._close_writers()
         if not self.prepared_collections:
@@ -147,7 +147,7 @@ class Hook(CallbackHook):
     @error_handling_agent.catch_smdebug_errors()
     def forward_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Save what a module was given and gave."""
-        if not self.__dict__ or self.writer is None or not self._due():
+        if self._asleep() or self.writer is None or not self._due():
             return
         name = module._module_name
         self._record(str(name), self._input_suffix, inputs)
@@ -160,7 +160,7 @@ class Hook(CallbackHook):
 
         @error_handling_agent.catch_smdebug_errors()
         def save_gradient(gradient: torch.Tensor) -> None:
-            if self.__dict__ and self.writer is not None and self._due():
+            if not self._asleep() and self.writer is not None and self._due():
                 self._save_for_tensor(f"gradient/{tname}", gradient)
                 self._flush_custom_tensors()
 
@@ -173,7 +173,7 @@ class Hook(CallbackHook):
             raise SMDebugTypeError(
                 f"tensor {tensor_name!r}: found {type(tensor_value).__name__}, expected a torch.Tensor"
             )
-        if self.writer is not None and self._due():
+        if not self._asleep() and self.writer is not None and self._due():
             self._record(tensor_name, self._output_suffix, tensor_value)
             self.last_saved_step = self.step
 

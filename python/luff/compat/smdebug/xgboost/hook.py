@@ -116,7 +116,7 @@ class Hook(BaseHook, TrainingCallback):  # type: ignore[misc]
     @error_handling_agent.catch_smdebug_errors(default_return_val=False)
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         """Save a round."""
-        if self.__dict__ and not self._cleaned:
+        if not self._asleep():
             self._round(model, epoch, evals_log)
         return False
 
