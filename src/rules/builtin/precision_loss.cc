@@ -48,14 +48,15 @@ class PrecisionLoss final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json json = Json::object();
     for (const auto& [number, one] : optimizers_)
-      json[std::to_string(number)] = {one.looks, one.rate, one.highest, one.told};
-    return json.dump();
+      json[std::to_string(number)] = {one.looks, one.rate, one.highest, one.told, one.tensor};
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
       for (const auto& [number, one] : json.items())
         optimizers_[std::stol(number)] = {one.at(0).get<std::int64_t>(), one.at(1).get<double>(),
-                                          one.at(2).get<double>(), one.at(3).get<bool>()};
+                                          one.at(2).get<double>(), one.at(3).get<bool>(),
+                                          one.at(4).get<std::string>()};
     });
   }
 
@@ -64,6 +65,7 @@ class PrecisionLoss final : public Rule {
     std::int64_t looks = 0;  // in a row that say so
     double rate = 0, highest = 0;
     bool told = false;
+    std::string tensor;  // that it was told of
   };
   struct Count {
     double moving = 0, changed = 0, tensors = 0;
@@ -110,15 +112,16 @@ class PrecisionLoss final : public Rule {
     if (rate < 0.5 * one.highest) return;
     const Count count = CountOf(look);
     if (count.moving < kFewest) return;
-    if (count.changed > (1 - limits_.lost) * count.moving) {
+    if (count.moving - count.changed < (limits_.lost - 1e-9) * count.moving) {
       one.looks = 0;
-      if (one.told) sink.Heal("update_lost", "", view.rows.info.mode_step);
+      if (one.told) sink.Heal("update_lost", one.tensor, view.rows.info.mode_step);
       one.told = false;
       return;
     }
     if (++one.looks < limits_.looks || one.told) return;
     if (!IsPlain(view.trial, number)) return;
     one.told = true;
+    one.tensor = count.worst;
     Tell(view, count, rate, sink);
   }
 
