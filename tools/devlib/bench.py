@@ -1,10 +1,13 @@
 """./dev bench: benchmarks/NAME.py in the environment that also holds the peers."""
 
 import argparse
+import os
 
 from devlib import build, setup
 from devlib.term import ROOT, VENV, Failed, passthrough, say
 
+#: Benchmarks that use XGBoost where it can be installed.
+WITH_XGBOOST = ("compat", "detect")
 #: Programs of benchmarks/cpp that a benchmark runs.
 PROGRAMS = {"read": "luff_bench_store", "store": "luff_bench_store", "kernels": "luff_kernel_count"}
 
@@ -44,6 +47,12 @@ def bench_main(args):
         "PYTHONPATH": str(ROOT / "benchmarks"),
         "LUFF_BENCH_ROOT": str(ROOT),
     }
+    if args.name in WITH_XGBOOST:
+        try:
+            site = setup.environment("xgboost3").parents[1] / "lib" / "python3.11" / "site-packages"
+            env["PYTHONPATH"] += f"{os.pathsep}{site}"
+        except Failed as failure:
+            say(f"  XGBoost skipped: {str(failure).splitlines()[0]}")
     if args.name in PROGRAMS:
         folder = build.build("dev", PROGRAMS[args.name])
         env["LUFF_BENCH_PROGRAMS"] = str(folder / "benchmarks" / "cpp")
