@@ -1,12 +1,17 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/select.h"
 
@@ -17,12 +22,14 @@ namespace {
 constexpr const char* kName = "FeatureImportanceOverweight";
 constexpr const char* kPage = "docs/rules/feature_importance_overweight.md";
 constexpr const char* kTensors = ".*feature_importance/weight";
+constexpr const char* kTotalGain = "(^|/)feature_importance/total_gain/";
 
 struct Limits {
   double threshold = 0.8;
   std::int64_t features = 3;
   std::int64_t least = 1;  // features that a model must have to be judged
   std::int64_t from = 0;   // steps of the mode before it is judged
+  bool single = true;      // one tensor for each feature counts too
 };
 
 class FeatureImportanceOverweight final : public Rule {
@@ -33,37 +40,68 @@ class FeatureImportanceOverweight final : public Rule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode_step < limits_.from) return;
-    for (const query::TensorId id : tensors_.Of(view.trial)) {
-      std::optional<std::vector<double>> read = ReadNumbers(view, id);
-      if (!read) continue;
-      std::vector<double> shares = std::move(*read);
-      if (std::any_of(shares.begin(), shares.end(), [](double share) { return !std::isfinite(share); }))
-        continue;
-      if (static_cast<std::int64_t>(shares.size()) < limits_.least) continue;
-      std::sort(shares.begin(), shares.end(), std::greater<>());
-      double total = 0;
-      for (const double share : shares) total += share;
-      double top = 0;
-      const auto count = std::min<std::size_t>(shares.size(), static_cast<std::size_t>(limits_.features));
-      for (std::size_t i = 0; i < count; ++i) top += shares[i];
-      if (!(total > 0) || !(top / total > limits_.threshold)) continue;
-      Finding finding = FindingAt(kName, kPage, "overweight", view.trial, id, 0, view.rows.info);
-      finding.what = fmt::format("{} of {} features make up {:.3g} % of the importance", count, shares.size(),
-                                 100 * top / total);
-      finding.why = "a model that leans on a few features often has one that copies the target";
-      finding.remedy = "look at these features: are they known at the time of the prediction?";
-      finding.causes = {"a feature that was filled after the outcome was known",
-                        "an id that separates the classes", "features that tell nothing"};
-      finding.evidence = {{"share", top / total}, {"features", static_cast<double>(shares.size())}};
-      finding.threshold = fmt::format("{} features with more than {:g} of all (original)", limits_.features,
-                                      limits_.threshold);
-      sink.Report(std::move(finding));
+    const std::vector<query::TensorId>& tensors = tensors_.Of(view.trial);
+    std::map<std::string, std::pair<query::TensorId, std::vector<double>>> features;  // by type
+    std::set<query::TensorId> told;
+    if (limits_.single) {
+      for (const auto& scalar : view.rows.scalars) {
+        if (!std::binary_search(tensors.begin(), tensors.end(), scalar.tensor)) continue;
+        if (told.insert(scalar.tensor).second) AddFeature(view, scalar.tensor, scalar.value, &features);
+      }
     }
+    if (told.empty()) {
+      for (const query::TensorId id : tensors) {
+        std::optional<std::vector<double>> read = ReadNumbers(view, id);
+        if (!read) continue;
+        if (read->size() == 1 && limits_.single) {
+          AddFeature(view, id, read->front(), &features);
+        } else {
+          Judge(view, id, std::move(*read), sink);
+        }
+      }
+    }
+    for (auto& [type, of] : features) Judge(view, of.first, std::move(of.second), sink);
   }
   [[nodiscard]] std::string SaveState() const override { return "{}"; }
   [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
+  using Features = std::map<std::string, std::pair<query::TensorId, std::vector<double>>>;
+
+  // "feature_importance/weight/f0" is one feature of "feature_importance/weight".
+  static void AddFeature(const StepView& view, query::TensorId id, double share, Features* features) {
+    static constexpr std::string_view kLead = "feature_importance/";
+    const std::string& name = view.trial.tensor(id).name;
+    const std::size_t lead = name.find(kLead);
+    const std::size_t end = lead == std::string::npos ? lead : name.find('/', lead + kLead.size());
+    auto& of = (*features)[name.substr(0, end)];
+    if (of.second.empty()) of.first = id;
+    of.second.push_back(share);
+  }
+
+  void Judge(const StepView& view, query::TensorId id, std::vector<double> shares, Sink& sink) const {
+    if (std::any_of(shares.begin(), shares.end(), [](double share) { return !std::isfinite(share); })) return;
+    if (static_cast<std::int64_t>(shares.size()) < limits_.least) return;
+    std::sort(shares.begin(), shares.end(), std::greater<>());
+    double total = 0;
+    for (const double share : shares) total += share;
+    double top = 0;
+    const auto count = std::min<std::size_t>(shares.size(), static_cast<std::size_t>(limits_.features));
+    for (std::size_t i = 0; i < count; ++i) top += shares[i];
+    if (!(total > 0) || !(top / total > limits_.threshold)) return;
+    Finding finding = FindingAt(kName, kPage, "overweight", view.trial, id, 0, view.rows.info);
+    finding.what = fmt::format("{} of {} features make up {:.3g} % of the importance", count, shares.size(),
+                               100 * top / total);
+    finding.why = "a model that leans on a few features often has one that copies the target";
+    finding.remedy = "look at these features: are they known at the time of the prediction?";
+    finding.causes = {"a feature that was filled after the outcome was known",
+                      "an id that separates the classes", "features that tell nothing"};
+    finding.evidence = {{"share", top / total}, {"features", static_cast<double>(shares.size())}};
+    finding.threshold =
+        fmt::format("{} features with more than {:g} of all (original)", limits_.features, limits_.threshold);
+    sink.Report(std::move(finding));
+  }
+
   MatchingTensors tensors_;
   const Limits limits_;
 };
@@ -73,21 +111,25 @@ class FeatureImportanceOverweight final : public Rule {
 RuleSpec FeatureImportanceOverweightSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 1;
+  spec.version = 2;
   spec.page = kPage;
   spec.summary = "a few features carry nearly all of a boosted model";
   spec.parameters = {
       {"threshold", "0.8", "0.8", "share of the importance (original)"},
-      {"nfeatures", "3", "3", "largest features that are added up (original)"},
+      {"nfeatures", "1", "3", "largest features that are added up (original)"},
       {"tensor_regex", kTensors, kTensors, "tensors that hold the importance of each feature (original)"},
       {"least_features", "8", "1", "features that a model must have to be judged: three of four say nothing"},
       {"start_step", "5", "0", "steps before it is judged: a first tree uses few features"},
+      {"rest", "0.15", "0.15",
+       "share of the first loss that is left, at most: a copy of the target is all but perfect (Luff)"},
   };
   spec.needs = [](const Parameters& parameters) {
+    const std::string pattern = TextOf(parameters, "tensor_regex");
     Need need;
     need.collection = "feature_importance";
-    need.include = ParseList(TextOf(parameters, "tensor_regex"));
-    if (TextOf(parameters, "tensor_regex") == kTensors) {  // no tensor of a module's is called so
+    need.include = ParseList(pattern);
+    if (!IsOriginal(parameters) && pattern == kTensors) need.include = {kTotalGain};
+    if (pattern == kTensors) {  // no tensor of a module's is called so
       need.include_roles = {format::Role::kOther, format::Role::kCustom};
     }
     need.forms = Bit(format::Form::kRaw);
@@ -101,7 +143,16 @@ RuleSpec FeatureImportanceOverweightSpec() {
     LUFF_ASSIGN_OR_RETURN(limits.from, ParseInt(TextOf(parameters, "start_step")));
     LUFF_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(TextOf(parameters, "tensor_regex")));
     if (limits.features < 1) return InvalidArgument("'nfeatures' must be at least 1");
-    return std::unique_ptr<Rule>(new FeatureImportanceOverweight(std::move(pattern), limits));
+    BoostedImportanceLimits boosted;
+    boosted.threshold = limits.threshold;
+    boosted.features = limits.features;
+    boosted.least = limits.least;
+    boosted.from = limits.from;
+    LUFF_ASSIGN_OR_RETURN(boosted.rest, ParseDouble(TextOf(parameters, "rest")));
+    limits.single = IsOriginal(parameters);
+    std::unique_ptr<Rule> shares(new FeatureImportanceOverweight(std::move(pattern), limits));
+    if (IsOriginal(parameters)) return shares;
+    return Together(std::move(shares), BoostedFeatureImportance(boosted));
   };
   return spec;
 }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
@@ -267,7 +268,7 @@ class Luff final : public Rule {
 RuleSpec LossNotDecreasingSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 1;
+  spec.version = 2;
   spec.page = kPage;
   spec.summary = "a loss that rises and stays up, or does not fall in a long time";
   spec.parameters = {
@@ -305,7 +306,8 @@ RuleSpec LossNotDecreasingSpec() {
     LUFF_ASSIGN_OR_RETURN(limits.rise, ParseDouble(TextOf(parameters, "rise")));
     LUFF_ASSIGN_OR_RETURN(limits.rise_steps, ParseInt(TextOf(parameters, "rise_steps")));
     LUFF_ASSIGN_OR_RETURN(limits.patience, ParseInt(TextOf(parameters, "patience")));
-    if (!IsOriginal(parameters)) return std::unique_ptr<Rule>(new Luff(limits));
+    if (!IsOriginal(parameters))
+      return Together(std::unique_ptr<Rule>(new Luff(limits)), BoostedLossNotDecreasing());
     if (!settings.use_losses && settings.selector.empty()) {
       return InvalidArgument(
           "use_losses_collection is false and neither collection_names nor tensor_regex is given; give one");

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/curve_rule.h"
 #include "rules/json_state.h"
@@ -158,6 +159,7 @@ class Luff final : public CurveRule {
 RuleSpec OverfitSpec() {
   RuleSpec spec;
   spec.name = kName;
+  spec.version = 2;
   spec.page = kPage;
   spec.summary = "validation loss that rises while the training loss falls on";
   spec.parameters = {
@@ -197,7 +199,8 @@ RuleSpec OverfitSpec() {
     if (limits.evaluations < 1 || original.patience < 1)
       return InvalidArgument("'evaluations' and 'patience' must be at least 1");
     if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(selector), original));
-    return std::unique_ptr<Rule>(new Luff(limits));
+    return Together(std::unique_ptr<Rule>(new Luff(limits)),
+                    BoostedOverfit({limits.evaluations, limits.rise, limits.of_start, limits.fall}));
   };
   return spec;
 }

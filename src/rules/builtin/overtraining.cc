@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/curve_rule.h"
 #include "rules/json_state.h"
@@ -135,6 +136,7 @@ class Luff final : public CurveRule {
 RuleSpec OvertrainingSpec() {
   RuleSpec spec;
   spec.name = kName;
+  spec.version = 2;
   spec.page = kPage;
   spec.summary = "training goes on long after the best evaluation";
   spec.parameters = {
@@ -159,7 +161,8 @@ RuleSpec OvertrainingSpec() {
     LUFF_ASSIGN_OR_RETURN(limits.of_start, ParseDouble(TextOf(parameters, "of_start")));
     if (limits.evaluations < 1) return InvalidArgument("'evaluations' must be at least 1");
     if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(original));
-    return std::unique_ptr<Rule>(new Luff(limits));
+    return Together(std::unique_ptr<Rule>(new Luff(limits)),
+                    BoostedOvertraining({limits.evaluations, limits.rise, limits.of_start}));
   };
   return spec;
 }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/select.h"
 
@@ -16,13 +17,19 @@ namespace {
 constexpr const char* kName = "TreeDepth";
 constexpr const char* kPage = "docs/rules/tree_depth.md";
 constexpr const char* kTensors = "^trees/Node$";
+constexpr const char* kColumns = "(^|/)trees/(Depth|Cover|Feature)$";
 
 class TreeDepth final : public Rule {
  public:
-  TreeDepth(Regex pattern, double depth) : tensors_(std::move(pattern)), depth_(depth) {}
+  // `unless_levels`: silent where the levels themselves were recorded.
+  TreeDepth(Regex pattern, double depth, bool unless_levels)
+      : tensors_(std::move(pattern)),
+        depth_(depth),
+        unless_levels_(unless_levels) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const query::TensorId id : tensors_.Of(view.trial)) {
+      if (unless_levels_ && view.trial.FindTensor("trees/Depth").ok()) return;
       const std::optional<std::vector<double>> ids = ReadNumbers(view, id);
       if (!ids) continue;
       double largest = -1;
@@ -37,7 +44,7 @@ class TreeDepth final : public Rule {
       finding.remedy = "lower max_depth, raise min_child_weight or gamma";
       finding.causes = {"max_depth too large for so many samples", "min_child_weight 0", "no regularisation"};
       finding.evidence = {{"depth", depth}, {"largest_node", largest}};
-      finding.threshold = fmt::format("deeper than {:g} (original)", depth_);
+      finding.threshold = fmt::format("deeper than {:g} ({})", depth_, unless_levels_ ? "Luff" : "original");
       sink.Report(std::move(finding));
     }
   }
@@ -47,6 +54,7 @@ class TreeDepth final : public Rule {
  private:
   MatchingTensors tensors_;
   const double depth_;
+  const bool unless_levels_;
 };
 
 }  // namespace
@@ -54,19 +62,23 @@ class TreeDepth final : public Rule {
 RuleSpec TreeDepthSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 1;
+  spec.version = 2;
   spec.page = kPage;
   spec.summary = "trees of a boosted model that are too deep";
   spec.parameters = {
       {"depth", "8", "4",
        "levels below the root that are allowed; 4 is the original's, 6 is XGBoost's own default"},
       {"tensor_regex", kTensors, kTensors, "tensors that hold the nodes' numbers of a step's trees"},
+      {"lone_share", "0.25", "0.25",
+       "share of the leaves with one or two samples from which deep is too deep (Luff)"},
+      {"rounds", "3", "3", "rounds in a row with such trees and without a better evaluation (Luff)"},
   };
   spec.needs = [](const Parameters& parameters) {
+    const std::string pattern = TextOf(parameters, "tensor_regex");
     Need need;
     need.collection = "tree_nodes";
-    need.include = {TextOf(parameters, "tensor_regex")};
-    if (TextOf(parameters, "tensor_regex") == kTensors) {  // no tensor of a module's is called so
+    need.include = {!IsOriginal(parameters) && pattern == kTensors ? kColumns : pattern};
+    if (pattern == kTensors) {  // no tensor of a module's is called so
       need.include_roles = {format::Role::kOther, format::Role::kCustom};
     }
     need.forms = Bit(format::Form::kRaw);
@@ -75,7 +87,15 @@ RuleSpec TreeDepthSpec() {
   spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
     LUFF_ASSIGN_OR_RETURN(const double depth, ParseDouble(TextOf(parameters, "depth")));
     LUFF_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(TextOf(parameters, "tensor_regex")));
-    return std::unique_ptr<Rule>(new TreeDepth(std::move(pattern), depth));
+    BoostedDepthLimits limits;
+    limits.depth = depth;
+    LUFF_ASSIGN_OR_RETURN(limits.lone_share, ParseDouble(TextOf(parameters, "lone_share")));
+    LUFF_ASSIGN_OR_RETURN(limits.rounds, ParseInt(TextOf(parameters, "rounds")));
+    if (limits.rounds < 1) return InvalidArgument("'rounds' must be at least 1");
+    const bool original = IsOriginal(parameters);
+    std::unique_ptr<Rule> nodes(new TreeDepth(std::move(pattern), depth, !original));
+    if (original) return nodes;
+    return Together(std::move(nodes), BoostedTreeDepth(limits));
   };
   return spec;
 }
