@@ -12,7 +12,7 @@ namespace luff::cli {
 namespace {
 
 constexpr int kWidth = 900, kHeight = 240, kLeft = 64, kRight = 8, kTop = 12, kBottom = 34, kLegend = 18;
-constexpr std::size_t kColours = 10;
+constexpr std::size_t kColours = 10, kName = 24;
 
 std::string Tick(double value) { return fmt::format("{:.3g}", value); }
 
@@ -75,8 +75,22 @@ std::string CurvesSvg(const CurveChart& chart) {
   const bool logarithmic = !chart.square && low > 0 && high / low > 1e3;
   const auto scaled = [&](double value) { return logarithmic ? std::log10(value) : value; };
   const int width = chart.square ? 420 : kWidth;
-  const int height = (chart.square ? 400 : kHeight) + kLegend;
-  const int top = kTop + kLegend;
+  // Names go on in a second row where one is too short.
+  std::vector<std::pair<double, int>> names;
+  double used = kLeft;
+  int row = 0;
+  for (const Curve& curve : chart.curves) {
+    const double needed = 24 + 6.4 * static_cast<double>(Shortened(curve.name, kName).size());
+    if (used + needed > width && used > kLeft) {
+      used = kLeft;
+      ++row;
+    }
+    names.emplace_back(used, row);
+    used += needed;
+  }
+  const int legend = kLegend * (row + 1);
+  const int height = (chart.square ? 400 : kHeight) + legend;
+  const int top = kTop + legend;
   const double x_range = right > left ? right - left : 1;
   const double y_range = scaled(high) > scaled(low) ? scaled(high) - scaled(low) : 1;
   const auto px = [&](double x) { return kLeft + (x - left) / x_range * (width - kLeft - kRight); };
@@ -93,7 +107,6 @@ std::string CurvesSvg(const CurveChart& chart) {
   if (chart.diagonal)
     svg += fmt::format("<path class=\"dashed\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\"/>", px(left), py(low),
                        px(right), py(high));
-  double legend = kLeft;
   for (std::size_t i = 0; i < chart.curves.size(); ++i) {
     std::string path;
     bool pen = false;
@@ -111,20 +124,17 @@ std::string CurvesSvg(const CurveChart& chart) {
       pen = true;
     }
     svg += fmt::format("<path class=\"s{}\" d=\"{}\"/>", i % kColours, path);
-    const std::string name = Shortened(chart.curves[i].name, 24);
-    const double used = 24 + 6.4 * static_cast<double>(name.size());
-    if (legend + used > width) continue;  // more names than there is room for: colours repeat anyway
-    svg += fmt::format("<rect class=\"k{}\" x=\"{:.1f}\" y=\"6\" width=\"10\" height=\"10\" rx=\"2\"/>",
-                       i % kColours, legend);
-    svg += Text(legend + 14, 15, "start", name);
-    legend += used;
+    const auto [at, line] = names[i];
+    svg += fmt::format("<rect class=\"k{}\" x=\"{:.1f}\" y=\"{}\" width=\"10\" height=\"10\" rx=\"2\"/>",
+                       i % kColours, at, 6 + line * kLegend);
+    svg += Text(at + 14, 15 + line * kLegend, "start", Shortened(chart.curves[i].name, kName));
   }
   return svg + "</svg>";
 }
 
 std::string BarsSvg(const std::string& title, const std::vector<std::pair<std::string, double>>& bars) {
   if (bars.empty()) return {};
-  constexpr int kRow = 18, kName = 200, kNumber = 60;
+  constexpr int kRow = 18, kNames = 200, kNumber = 60;
   const int height = static_cast<int>(bars.size()) * kRow + 4;
   double most = 0;
   for (const auto& [name, value] : bars) most = std::isfinite(value) ? std::max(most, value) : most;
@@ -132,11 +142,11 @@ std::string BarsSvg(const std::string& title, const std::vector<std::pair<std::s
   for (std::size_t i = 0; i < bars.size(); ++i) {
     const double y = static_cast<double>(i) * kRow + 2;
     const double share = most > 0 && std::isfinite(bars[i].second) ? std::max(bars[i].second, 0.0) / most : 0;
-    const double length = share * (kWidth - kName - kNumber);
-    svg += Text(kName - 6, y + 12, "end", Shortened(bars[i].first, 28));
+    const double length = share * (kWidth - kNames - kNumber);
+    svg += Text(kNames - 6, y + 12, "end", Shortened(bars[i].first, 28));
     svg += fmt::format("<rect class=\"bar\" x=\"{}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" rx=\"2\"/>",
-                       kName, y, std::max(length, 1.0), kRow - 4);
-    svg += Text(kName + length + 6, y + 12, "start", Tick(bars[i].second));
+                       kNames, y, std::max(length, 1.0), kRow - 4);
+    svg += Text(kNames + length + 6, y + 12, "start", Tick(bars[i].second));
   }
   return svg + "</svg>";
 }

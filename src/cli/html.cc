@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/boosting_report.h"
 #include "cli/kept_findings.h"
 #include "cli/reading.h"
 #include "cli/report.h"
@@ -126,8 +127,11 @@ std::string Page(const query::Trial& trial, const KeptFindings& kept) {
     html += "<h2>Findings</h2>\n";
     for (const rules::Finding* finding : InGroups(kept.findings)) html += Article(*finding);
   }
-  if (const std::string losses = Losses(trial, kept.findings); !losses.empty())
+  if (const std::string boosting = BoostingSections(trial); !boosting.empty()) {
+    html += boosting;
+  } else if (const std::string losses = Losses(trial, kept.findings); !losses.empty()) {
     html += "<h2>Losses</h2>\n" + losses;
+  }
   if (const auto gaps = trial.Gaps(); !gaps.empty()) {
     html += "<h2>Not recorded</h2><dl>";
     for (std::size_t i = 0; i < std::min<std::size_t>(gaps.size(), 20); ++i) {
