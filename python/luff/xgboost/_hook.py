@@ -42,7 +42,7 @@ _OPTIMIZER_STEP = int(EventKind.OPTIMIZER_STEP)
 _ACT, _STOP = 3, 2  # what Session.at_step_boundary gives
 _MAX_ERRORS = 1000  # then the hook switches itself off
 _MAX_TRAININGS = 64
-_WAIT_S = 0.1  # rounds wait so long for others to be recorded with, at most
+_WAIT_S = 0.2  # rounds wait so long for others to be recorded with, at most
 _WAIT_ROUNDS = 64
 _FLUSH_S = 2.0
 

@@ -61,6 +61,7 @@ class Recorder:
         self._columns: list[tuple[str, int]] = []
         self._probes: list[tuple[str, int]] | None = None
         self._shap_probes: dict[str, int | None] = {}
+        self._settings: list[tuple[int, Any]] | None = None
         self._layouts: dict[tuple[int, tuple[int, ...]], int] = {}
         self.importance = Importance()
         self.read_to = 0  # rounds whose trees are in `importance`
@@ -152,11 +153,13 @@ class Recorder:
 
     def hyperparameters(self, values: dict[str, Any]) -> None:
         """Settings of the training that are due."""
-        for key, value in values.items():
-            name = f"hyperparameters/{key}"
-            if not self.due(name):
+        if self._settings is None:
+            names = [(f"hyperparameters/{key}", value) for key, value in values.items()]
+            wanted = [(name, value) for name, value in names if self._wanted(self._prefix + name)]
+            self._settings = [(self.number(name), value) for name, value in wanted]
+        for number, value in self._settings:
+            if not self._session.due_tensor(number):
                 continue
-            number = self.number(name)
             if isinstance(value, (bool, int, float, np.number)):
                 self._session.scalar(number, float(value))
             else:

@@ -24,6 +24,7 @@ _NUMBERS = {
 _KINDS = {
     kind[0]: (struct.Struct(code), size, np.dtype(dtype)) for kind, (code, size, dtype) in _NUMBERS.items()
 }
+_LONG = struct.Struct(">q")
 _MAX_DEPTH = 32
 
 
@@ -46,16 +47,20 @@ class _Reader:
         return value
 
     def length(self) -> int:
-        value = self.number(self.byte())
+        if self.data[self.at] == 0x4C:  # L, which XGBoost writes always
+            (value,) = _LONG.unpack_from(self.data, self.at + 1)
+            self.at += 9
+        else:
+            value = self.number(self.byte())
         if not isinstance(value, int) or value < 0 or value > len(self.data):
             raise ValueError(f"a length of {value} at byte {self.at} of a model of {len(self.data)}")
         return value
 
     def text(self) -> str:
         size = self.length()
-        raw = bytes(self.data[self.at : self.at + size])
-        self.at += size
-        return raw.decode("utf-8", "replace")
+        begin = self.at
+        self.at = end = begin + size
+        return str(self.data[begin:end], "utf-8", "replace")
 
     def array(self, depth: int) -> Any:
         data = self.data

@@ -1,0 +1,101 @@
+"""`luff report` on boosted models: the sections that each kind has, and their numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+import luff.xgboost
+import numpy as np
+import pytest
+import xgboost as xgb
+
+COLLECTIONS = ["feature_importance", "predictions", "labels"]
+BOTH = ["True labels", "Loss and metrics over the rounds", "Feature importance"]
+CLASSES = ["Confusion matrix", "Precision, recall and F1", "Accuracy of each class over the rounds"]
+REGRESSION = ["Distribution of residuals", "Absolute validation error by label, over the rounds"]
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Trains and writes the report: model, evaluation data, page."""
+    executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
+    if executable is None:
+        pytest.skip("no luff on PATH")
+
+    def make(parameters, y, rounds=12, collections=COLLECTIONS):
+        x = np.random.RandomState(0).rand(600, 5)
+        labels = y(x)
+        dtrain, dval = xgb.DMatrix(x[:400], label=labels[:400]), xgb.DMatrix(x[400:], label=labels[400:])
+        with luff.xgboost.Hook(tmp_path / "run", collections=collections, save_interval=1) as hook:
+            model = xgb.train(
+                {"nthread": 1, "verbosity": 0, "max_depth": 3, **parameters}, dtrain, rounds,
+                evals=[(dtrain, "train"), (dval, "<b>validation</b>")], verbose_eval=False, callbacks=[hook],
+            )  # fmt: skip
+        page = tmp_path / "report.html"
+        command = [executable, "report", str(tmp_path / "run"), "-o", str(page)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        return model, dval, page.read_text()
+
+    return make
+
+
+def sections(page):
+    return re.findall(r"<h2>(.*?)</h2>", page)
+
+
+def table(page, row):
+    cells = re.search(rf"<tr><th>{row}</th>(.*?)</tr>", page.split("Precision, recall and F1</h2>")[1]).group(
+        1
+    )
+    return [float(cell) for cell in re.findall(r"<td>(.*?)</td>", cells)]
+
+
+def test_two_classes(report):
+    metrics = pytest.importorskip("sklearn.metrics")
+    model, dval, page = report(
+        {"objective": "binary:logistic"}, lambda x: (x[:, 0] + x[:, 1] ** 2 > 0.9).astype(int)
+    )
+    assert sections(page) == [*BOTH, *CLASSES, "ROC curve"]
+    truth, score = dval.get_label(), model.predict(dval)
+    area = float(re.search(r"\(AUC\) <b>(.*?)</b>", page).group(1))
+    assert area == pytest.approx(metrics.roc_auc_score(truth, score), abs=1e-4)
+    for row, average in (
+        ("macro average", "macro"),
+        ("weighted average", "weighted"),
+        ("micro average", "micro"),
+    ):
+        said = metrics.precision_recall_fscore_support(truth, score > 0.5, average=average)[:3]
+        assert table(page, row)[:3] == pytest.approx(said, abs=1e-4)
+    assert "<b>validation" not in page  # names are escaped
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize("objective", ["multi:softprob", "multi:softmax"])
+def test_several_classes(report, objective):
+    metrics = pytest.importorskip("sklearn.metrics")
+    model, dval, page = report({"objective": objective, "num_class": 4}, lambda x: (4 * x[:, 2]).astype(int))
+    assert sections(page) == [*BOTH, *CLASSES]
+    predictions = model.predict(dval)
+    guess = predictions.argmax(axis=1) if predictions.ndim == 2 else predictions
+    matrix = metrics.confusion_matrix(dval.get_label(), guess, labels=range(4))
+    rows = re.findall(r"<tr><th>\d</th>((?:<td style.*?</td>)+)</tr>", page)
+    found = [[int(n) for n in re.findall(r">(\d+)</td>", row)] for row in rows]
+    assert found == matrix.tolist()
+
+
+def test_regression(report):
+    model, dval, page = report({"objective": "reg:squarederror"}, lambda x: 10 * x[:, 0] + x[:, 1])
+    assert sections(page) == [*BOTH, *REGRESSION]
+    error = np.sqrt(np.mean((dval.get_label() - model.predict(dval)) ** 2))
+    assert float(re.search(r"root mean square ([\d.e+-]+)", page).group(1)) == pytest.approx(error, rel=1e-3)
+
+
+def test_what_was_not_recorded_is_said(report):
+    _, _, page = report(
+        {"objective": "binary:logistic"}, lambda x: (x[:, 0] > 0.5).astype(int), collections=[]
+    )
+    assert sections(page) == ["Loss and metrics over the rounds"]
+    assert "need the collections predictions and labels" in page
