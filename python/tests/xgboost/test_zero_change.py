@@ -99,3 +99,24 @@ def test_both_frameworks_in_one_script(luff_run):
     )
     assert len(trial.workers()) == 2
     assert "train-logloss" in trial.tensors() and "Linear_weight" in trial.tensors()
+
+
+def test_a_finding_stops_the_training_after_a_round(luff_run):
+    done, trial = luff_run(
+        DATA + "import luff, time\n"
+        "@luff.on_stop\n"
+        "def save():\n"
+        "    print('saved')\n"
+        "class Slow(xgb.callback.TrainingCallback):\n"
+        "    def after_iteration(self, model, epoch, evals_log):\n"
+        "        time.sleep(0.005)\n"
+        "        return False\n"
+        "xgb.train({**parameters, 'eta': 1e-8}, dtrain, 6000, evals=[(dtrain, 'train')], verbose_eval=False,\n"
+        "          callbacks=[Slow()])\n",
+        "--on-finding",
+        "stop",
+        expect=76,
+    )
+    assert "saved" in done.stdout
+    assert trial.outcome == "stopped"
+    assert 19 < len(trial.steps("TRAIN")) < 6000
