@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from luff.compat.smdebug.core.events import _CODES, read_record, tensor_event
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from luff.compat.smdebug.core.events import _CODES, decode_event, read_record, tensor_event
 from luff.compat.smdebug.core.modes import ModeKeys
 from luff.compat.smdebug.core.reader import FileReader, read_value
 from luff.compat.smdebug.core.writer import FileWriter
@@ -69,6 +71,28 @@ def test_every_damaged_byte_is_told_with_its_place_or_harmless():
         except SMDebugRuntimeError as error:
             told = str(error)
         assert not told or "file.tfevents, offset 0" in told
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_foreign_bytes_are_a_message_or_an_error(data):
+    good = joined("name", np.arange(4, dtype=np.float32))[12:-4]
+    payload = bytearray(data.draw(st.one_of(st.just(good), st.binary(max_size=200))))
+    for _ in range(data.draw(st.integers(0, 4))):
+        if payload:
+            payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decode_event(bytes(payload))
+    except ValueError:
+        pass
+
+
+def test_a_length_without_bytes_takes_no_memory():
+    from luff.compat.smdebug.core.events import _masked_crc
+
+    head = (1 << 39).to_bytes(8, "little")
+    with pytest.raises(SMDebugError, match="are left"):
+        read_record(io.BytesIO(head + _masked_crc(head) + b"x" * 20), "file.tfevents")
 
 
 def test_a_file_that_ends_early_is_told():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -195,11 +196,18 @@ def test_a_damaged_index_file_is_told_and_left_out(job: Job):
     (folder / "000000000001_worker_0.json").write_text('{"meta": {"mode": "TRAIN"')
     (folder / "000000000002_worker_0.json").write_text('{"version": 9}')
     (folder / "readme.json").write_text("{}")
+    payload = json.dumps({"tensorname": "w", "start_idx": 1 << 70, "length": 5})
+    (folder / "000000000005_worker_0.json").write_text(
+        f'{{"meta": {{"mode": "TRAIN"}}, "tensor_payload": [{payload}]}}'
+    )
+    (folder / "000000000006_worker_0.json").write_text("[" * 100_000)
     trial = create_trial(str(job.path))
     assert trial.steps() == [0, 3]
     assert sorted(Path(path).name for path in trial.index_reader.problems) == [
         "000000000001_worker_0.json",
         "000000000002_worker_0.json",
+        "000000000005_worker_0.json",
+        "000000000006_worker_0.json",
         "readme.json",
     ]
 

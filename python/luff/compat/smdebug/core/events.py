@@ -219,6 +219,7 @@ def _packed(data: memoryview) -> list[int]:
         number |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
+            number &= 0xFFFFFFFFFFFFFFFF
             out.append(number - (1 << 64) if number >> 63 else number)
             number = shift = 0
         elif shift > 63:
@@ -312,7 +313,7 @@ def decode_event(payload: Any) -> Record:
                 for n, k, item in _fields(value):
                     if n == 1 and k == 2:
                         _value(item, record)
-    except _Damaged as error:
+    except (_Damaged, OverflowError, TypeError) as error:
         raise ValueError(str(error)) from None
     return record
 
@@ -339,10 +340,14 @@ def read_record(file: Any, path: str, *, at_most: int | None = None) -> Record |
     if len(head) < 12 or _masked_crc(head[:8]) != head[8:]:
         raise damaged("a damaged header" if len(head) == 12 else f"{len(head)} bytes")
     size = struct.unpack("<Q", head[:8])[0]
+    here = file.tell()
+    left = file.seek(0, 2) - here
+    file.seek(here)
+    if size + 4 > left:
+        raise damaged(f"a record of {size} bytes where {left} are left")
     if at_most is not None and size + 16 > at_most:
         raise damaged(f"a record of {size + 16} bytes where the index says {at_most}")
-    payload = file.read(size) if size < 1 << 40 else b""
-    footer = file.read(4)
+    payload, footer = file.read(size), file.read(4)
     if len(payload) < size or len(footer) < 4:
         raise damaged("the file's end inside a record")
     if footer != _FOOTER and footer != _masked_crc(payload):

@@ -20,6 +20,8 @@ from luff.compat.smdebug.exceptions import IndexReaderException
 
 __all__ = ["IndexEntry", "LocalIndexReader", "ReadIndexFilesCache", "S3IndexReader"]
 
+# What a file may bring about that was not written by a hook.
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, OSError, ArithmeticError, RecursionError)
 # A folder that has not changed for so long cannot change without its time stamp telling.
 _SETTLED_NS = 200_000_000
 
@@ -55,7 +57,7 @@ class IndexEntry:
 
 
 def _number(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
         raise ValueError(f"found {what} {value!r}, expected a number")
     return value
 
@@ -112,7 +114,7 @@ class LocalIndexReader:
                 if (low is not None and step < low) or (high is not None and step >= high):
                     continue
                 out.append(self._entry(path, step, parse_worker_name_from_file(path)))
-            except (IndexReaderException, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            except (IndexReaderException, *_WRONG) as error:
                 self.problems[path] = f"{type(error).__name__}: {error}"
         return out
 
