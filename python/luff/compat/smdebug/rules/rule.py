@@ -19,6 +19,7 @@ from luff.compat.smdebug.exceptions import (
 from luff.compat.smdebug.rules.action.action import Actions
 from luff.compat.smdebug.rules.req_tensors import RequiredTensors
 from luff.compat.smdebug.trials.luff_trial import LuffTrial
+from luff.errors import OutOfRangeError
 
 __all__ = ["NOT_THERE", "Rule"]
 
@@ -107,14 +108,14 @@ class Rule(luff_rule.Rule):
             raise RuleEvaluationConditionMet(self.rule_name, step)
 
     def _step(self, view: luff_rule.StepView) -> list[tuple[str, Any]]:
-        """Look at a step as a rule of Luff's; one that does not hold what the rule reads is left out."""
+        """Look at a step as a rule of Luff's; of one that does not hold what the rule reads it is told so."""
         self._view, self._told = view, []
         self.base_trial.refresh_data()
         try:
             with no_refresh(self.trials):
                 met = self._met(view.step)
-        except (*NOT_THERE, StepNotYetAvailable):
-            met = False
+        except (*NOT_THERE, StepNotYetAvailable) as error:
+            raise OutOfRangeError(str(error)) from error
         if met:
             text = self.message or f"the condition of {self.rule_name} is met"
             finding = luff_rule.Finding(text, severity=self.severity, mode=view.mode)
