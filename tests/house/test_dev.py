@@ -36,6 +36,7 @@ def test_without_arguments_lists_every_verb_with_one_line() -> None:
         "crash",
         "wheel",
         "demo",
+        "compat",
         "docs",
     }
 
