@@ -88,9 +88,13 @@ std::optional<SmdebugTrial::Summarized> SmdebugTrial::FromReductions(const Found
   const auto try_count = [&](double ratio) {
     if (std::isnan(count) && std::isfinite(ratio) && ratio >= 0.5 && ratio < 1e15) count = std::round(ratio);
   };
-  try_count(l2 * l2 / (variance + mean * mean));
   try_count(l1 / abs_mean);
   try_count(sum / mean);
+  // l2^2 = n mean^2 + n variance; where the job's variance is that of a sample, as PyTorch's, n mean^2 +
+  // (n - 1) variance. Which of both it was shows in the n that is an integer.
+  const double whole = l2 * l2 / (variance + mean * mean);
+  const double sample = (l2 * l2 + variance) / (variance + mean * mean);
+  try_count(std::abs(whole - std::round(whole)) <= std::abs(sample - std::round(sample)) ? whole : sample);
   try_count(1);
   const auto first = [](double a, double b) { return std::isnan(a) ? b : a; };
   Summarized result;
@@ -99,7 +103,7 @@ std::optional<SmdebugTrial::Summarized> SmdebugTrial::FromReductions(const Found
   s.count = static_cast<std::uint64_t>(count);
   s.sum = first(sum, mean * count);
   s.abs_sum = first(l1, abs_mean * count);
-  s.sum_sq = first((variance + mean * mean) * count, l2 * l2);
+  s.sum_sq = first(l2 * l2, (variance + mean * mean) * count);
   double low = of(SmdebugReduction::kMin);
   double high = of(SmdebugReduction::kMax);
   s.min_bits = std::bit_cast<std::uint64_t>(low);

@@ -16,6 +16,7 @@ ENVIRONMENTS = {
     "xgboost2": "XGBoost 2",
     "xgboost3": "XGBoost 3",
     "compat": "what smdebug's own tests import",
+    "formats": "what reads the formats that luff export writes",
 }
 
 
@@ -201,5 +202,9 @@ def environment(name):
         make_venv(folder, requirements, path_from=VENV, no_deps=peers.NO_DEPS)
         peers.modernise(folder)
     else:
-        make_venv(folder, requirements, path_from=VENV if name.startswith(("xgboost", "compat")) else None)
+        make_venv(
+            folder,
+            requirements,
+            path_from=VENV if name.startswith(("xgboost", "compat", "formats")) else None,
+        )
     return folder / "bin" / "python"

@@ -170,7 +170,12 @@ STAGES = {
     "cpp": (_ctest("dev"), "C++ tests, optimised"),
     "headers": (_headers, "public headers compile alone"),
     "python": (
-        _pytest("python", "python/tests", "tests", ignore=["tests/package", "python/tests/xgboost"]),
+        _pytest(
+            "python",
+            "python/tests",
+            "tests",
+            ignore=["tests/package", "tests/formats", "python/tests/xgboost"],
+        ),
         "Python, frameworks, end to end",
     ),
     "xgboost": (
@@ -181,6 +186,10 @@ STAGES = {
         "XGBoost 2 and 3",
     ),
     "compat": (_compat, "smdebug's own tests, of the clone that LUFF_COMPAT_SUITE names"),
+    "formats": (
+        _pytest("formats", "tests/formats", environment="formats"),
+        "what Luff exports, read by others",
+    ),
     "package": (_pytest("package", "tests/package"), "wheel, pip install, find_package, stubs"),
     "crash": (_crash, "random SIGKILLs of a writing process"),
     "fuzz": (_fuzz, "every fuzz target for a short while"),

@@ -1,0 +1,86 @@
+"""Live outputs of `luff run`: written beside the training, complete when it has ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import luff as library
+
+from .conftest import Luff, processes_with
+
+LOSS = "MSELoss_output_0"
+
+
+def test_outputs_are_complete_when_the_job_has_ended(luff: Luff) -> None:
+    tensorboard, smdebug = luff.tmp / "tb", luff.tmp / "sm"
+    job = luff.run("train.py", "--tensorboard", str(tensorboard), "--smdebug", str(smdebug))
+    assert job.code == 0, job.stderr
+    assert "output" not in job.stderr
+    trial, copy = library.open_trial(job.run), library.open_trial(smdebug)
+    assert copy.steps() == trial.steps()
+    assert copy.outcome == "completed"
+    assert copy.scalars(LOSS)["value"].tolist() == trial.scalars(LOSS)["value"].tolist()
+    assert copy.problems() == []
+    for folder in (tensorboard, smdebug):
+        state = json.loads((folder / "luff-export.json").read_text())
+        assert state["done"]
+        assert state["steps"] == len(trial.steps())
+    assert list((tensorboard / "train").glob("events.out.tfevents.*"))
+    # What was written live is what is written afterwards.
+    for form, live in (("tensorboard", tensorboard), ("smdebug", smdebug)):
+        code, _, err = luff("export", str(job.run), str(luff.tmp / form), "--to", form)
+        assert code == 0, err
+        after = luff.tmp / form
+        names = {p.relative_to(after) for p in after.rglob("*") if p.is_file()}
+        assert {p.relative_to(live) for p in live.rglob("*") if p.is_file()} == names
+        for name in names:
+            if name.suffix == ".tfevents" or name.parts[0] == "train":
+                assert (live / name).read_bytes() == (after / name).read_bytes(), name
+
+
+def test_outputs_stand_in_the_configuration_file(luff: Luff) -> None:
+    config = luff.tmp / "luff.toml"
+    config.write_text(f'[output]\ntensorboard = "{luff.tmp / "tb"}"\n')
+    job = luff.run("train.py", "--config", str(config))
+    assert job.code == 0, job.stderr
+    assert (luff.tmp / "tb" / "train").is_dir()
+    config.write_text('[output]\ntensorbord = "x"\n')
+    code, _, err = luff("run", "--config", str(config), "--", "true")
+    assert code == 2
+    assert "tensorboard" in err
+
+
+def test_a_directory_with_other_things_is_refused_before_the_job_begins(luff: Luff) -> None:
+    taken = luff.tmp / "taken"
+    taken.mkdir()
+    (taken / "notes").write_text("x")
+    job = luff.run("train.py", "--tensorboard", str(taken))
+    assert job.code == 2
+    assert "not empty" in job.stderr
+    assert job.stdout == ""
+    assert not job.run.exists()
+
+
+def test_an_output_that_cannot_be_written_harms_nothing(luff: Luff) -> None:
+    script = Path(__file__).parent / "scripts" / "train.py"
+    alone = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    (luff.tmp / "file").write_text("x")
+    job = luff.run("train.py", "--smdebug", str(luff.tmp / "file" / "below"))
+    assert job.code == 0, job.stderr
+    assert job.stdout == alone
+    assert "the smdebug output has ended" in job.stderr
+    assert "luff export" in job.stderr
+    assert processes_with(str(job.run)) == []
+
+
+def test_a_job_that_records_nothing_leaves_no_output(luff: Luff) -> None:
+    code, _, err = luff(
+        "run", "--run", str(luff.tmp / "run"), "--smdebug", str(luff.tmp / "sm"), "--", "true"
+    )
+    assert code == 0
+    assert "nothing was recorded" in err
+    assert "output" not in err
+    assert not (luff.tmp / "sm").exists()
