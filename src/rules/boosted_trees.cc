@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -145,9 +146,13 @@ class FeatureImportance final : public Rule {
                                                                                   : static_cast<int>(at));
     }
     std::map<std::string, std::vector<std::pair<double, query::TensorId>>> shares;
+    std::optional<std::uint32_t> worker;
     for (const auto& scalar : view.rows.scalars) {
       const int at = scalar.tensor < place_.size() ? place_[scalar.tensor] : -1;
       if (at < 0 || !std::isfinite(scalar.value)) continue;
+      if (worker.value_or(scalar.worker) != scalar.worker)
+        continue;  // workers that share a model, or have others
+      worker = scalar.worker;
       const std::string& name = view.trial.tensor(scalar.tensor).name;
       shares[name.substr(0, static_cast<std::size_t>(at))].emplace_back(scalar.value, scalar.tensor);
     }

@@ -161,6 +161,7 @@ class Hook(TrainingCallback):  # type: ignore[misc]
         self._booster: weakref.ref[Any] | None = None
         self._scalars: dict[str, int] = {}
         self._wanted = Wanted({})
+        self._first_rank = True  # of the workers that train one model: it stores what all of them have
         if _options is not None:
             self._options = _options
         else:
@@ -443,8 +444,10 @@ class Hook(TrainingCallback):  # type: ignore[misc]
         names = feature_names(booster)
         training.recorder.features = names
         settings, kind = parameters_of(booster)
-        training.parameters = self._hyperparameters if self._hyperparameters is not None else settings
-        training.trees = training.trees and kind in ("gbtree", "dart", "")
+        training.parameters = settings if self._hyperparameters is None else self._hyperparameters
+        if not self._first_rank:
+            training.parameters = {}
+        training.trees = training.trees and self._first_rank and kind in ("gbtree", "dart", "")
         training.predicts = not folds and training.recorder.predictions_wanted()
         record = {
             "number": training.number,
@@ -488,6 +491,7 @@ class Hook(TrainingCallback):  # type: ignore[misc]
         if point is not None:
             self._clock.resume(point)
         self._session = session
+        self._first_rank = rank is None or rank[0] == 0
         self._wanted = Wanted(self._options.config)
         stop.watch(self)
         session.accept_actions(corrections.accepted().kinds())

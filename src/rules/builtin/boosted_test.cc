@@ -204,6 +204,25 @@ TEST(BoostedFeatureImportance, ACopyOfTheTarget) {
   EXPECT_NE(findings[0].what.find("'copy/of/it'"), std::string::npos);
 }
 
+TEST(BoostedFeatureImportance, SharesOfTwoWorkersAreNotAdded) {
+  FakeTrial trial;
+  trial.SetDocument("boosting", kDocument);
+  for (int round = 0; round < 20; ++round) {
+    const std::string lead = "feature_importance/total_gain/";
+    trial.Step();
+    Evaluate(&trial, 0.6 - 0.03 * round, 0.6 - 0.03 * round);
+    for (const std::uint32_t worker : {0U, 1U}) {
+      trial.Scalar(lead + "copy", format::Role::kOther, 0.95);
+      trial.Last().scalars.back().worker = worker;
+      for (int f = 0; f < 9; ++f) {
+        trial.Scalar(lead + "f" + std::to_string(f), format::Role::kOther, 0.05 / 9);
+        trial.Last().scalars.back().worker = worker;
+      }
+    }
+  }
+  EXPECT_EQ(Findings(trial, "FeatureImportanceOverweight").size(), 1U);
+}
+
 TEST(BoostedFeatureImportance, AFeatureThatIsMerelyImportantIsSilent) {
   EXPECT_TRUE(Findings(Features(20, 0.95, 0.3), "FeatureImportanceOverweight").empty());
   EXPECT_TRUE(Findings(Features(20, 0.5, 0.01), "FeatureImportanceOverweight").empty());
