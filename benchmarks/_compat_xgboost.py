@@ -38,7 +38,7 @@ def _data(rows: int, columns: int) -> Any:
 
 
 #: Name, rows, columns, depth, rounds. The gates are those of the first.
-JOBS = (("20k x 30, depth 6", 25_000, 30, 6, 60), ("4k x 20, depth 4", 5_000, 20, 4, 150))
+JOBS = (("20k x 30, depth 6", 25_000, 30, 6, 150), ("4k x 20, depth 4", 5_000, 20, 4, 150))
 
 
 @contextmanager
