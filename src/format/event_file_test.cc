@@ -119,10 +119,16 @@ TEST(EventFile, ReadsItsOwnScalarsAndHistograms) {
     ASSERT_TRUE(event.ok());
     for (const EventValue& value : event->values) {
       seen.emplace_back(value.tag);
-      if (value.tag == "loss") EXPECT_EQ(value.scalar, 0.5F);
-      if (value.tag == "w") EXPECT_EQ(value.histogram.counts, (std::vector<double>{1, 2}));
+      if (value.tag == "loss") {
+        EXPECT_EQ(value.scalar, 0.5F);
+      }
+      if (value.tag == "w") {
+        EXPECT_EQ(value.histogram.counts, (std::vector<double>{1, 2}));
+      }
     }
-    if (offset == 0) EXPECT_EQ(event->file_version, "brain.Event:2");
+    if (offset == 0) {
+      EXPECT_EQ(event->file_version, "brain.Event:2");
+    }
     offset += record->bytes;
   }
   EXPECT_EQ(seen, (std::vector<std::string>{"loss", "w"}));
