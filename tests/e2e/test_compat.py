@@ -96,7 +96,9 @@ def test_a_job_as_sagemaker_describes_it(luff: Luff):
     (luff.cwd / "checks.py").write_text(RULES)
     Job(
         DebuggerHookConfig(
-            hook_parameters={"save_interval": "10"}, collection_configs=[CollectionConfig("gradients")]
+            container_local_output_path="out",
+            hook_parameters={"save_interval": "10"},
+            collection_configs=[CollectionConfig("gradients")],
         ),
         rules=[
             Rule.custom(
@@ -116,6 +118,8 @@ def test_a_job_as_sagemaker_describes_it(luff: Luff):
     found = [json.loads(line) for line in findings.read_text().splitlines()]
     assert {one["rule"] for one in found if "rule" in one} == {"Small"}
     assert "Small" in stderr
+    written = create_trial(str(luff.cwd / "out"))
+    assert written.tensor("gradient/Sequential_0.weight").steps(modes.TRAIN)[0] == 0
 
 
 def test_the_same_file_configures_a_hook_in_the_script(luff: Luff):

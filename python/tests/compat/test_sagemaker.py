@@ -67,6 +67,7 @@ def test_it_becomes_luffs_configuration(tmp_path: Path, monkeypatch: pytest.Monk
     text, told = to_luff(read_job(path))
     found = tomllib.loads(text)
     assert found["parameters"] == "original"
+    assert found["output"] == {"tensorboard": "/tmp/tensorboard"}
     assert found["rules"] == ["VanishingGradient", "LossNotDecreasing", "checks.py:TooSmall"]
     assert found["rule"]["VanishingGradient"] == {"threshold": "1e-09"}
     assert found["rule"]["checks.py:TooSmall"] == {"limit": "5"}
@@ -84,6 +85,15 @@ def test_it_becomes_luffs_configuration(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("LUFF_MAIL_FROM", "luff@example.org")
     mail = tomllib.loads(to_luff(read_job(path))[0])["action"][1]
     assert (mail["kind"], mail["to"], mail["host"]) == ("mail", ["a@b.org"], "mail.example.org")
+
+
+def test_the_jobs_directories_get_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "hook.json"
+    path.write_text(json.dumps({"LocalPath": "out", "HookParameters": {"tensorboard_dir": "tb"}}))
+    monkeypatch.delenv("LUFF_COMPAT", raising=False)
+    assert tomllib.loads(to_luff(read_job(path))[0])["output"] == {"smdebug": "out", "tensorboard": "tb"}
+    monkeypatch.setenv("LUFF_COMPAT", "smdebug")  # then the hook in the script writes them
+    assert "output" not in tomllib.loads(to_luff(read_job(path))[0])
 
 
 def test_the_hooks_file_alone_will_do(tmp_path: Path):

@@ -214,7 +214,22 @@ def to_luff(found: Mapping[str, Any]) -> tuple[str, list[str]]:
         "[capture]",
         *(f"{key} = {_toml(value)}" for key, value in capture(found["DebugHookConfig"]).items()),
     ]
+    lines += _output(found)
     return "\n".join([*lines, *tables, *actions]) + "\n", told
+
+
+def _output(found: Mapping[str, Any]) -> list[str]:
+    """Where the job's files go, beside the run."""
+    out = {}
+    hook = found["DebugHookConfig"]
+    # A hook in the script writes to its directory itself.
+    if hook.get("LocalPath") and os.environ.get("LUFF_COMPAT") != "smdebug":
+        out["smdebug"] = hook["LocalPath"]
+    board = (found.get("TensorBoardOutputConfig") or {}).get("LocalPath")
+    board = board or (hook.get("HookParameters") or {}).get("tensorboard_dir")
+    if board and os.environ.get("LUFF_COMPAT") != "smdebug":
+        out["tensorboard"] = board
+    return ["[output]", *(f"{key} = {_text(str(value))}" for key, value in out.items())] if out else []
 
 
 def _actions(rule: str, called: str, text: Any, told: list[str]) -> list[str]:
