@@ -43,6 +43,7 @@ CORE_ROOMS = [room for room in ROOMS if room != "cli"]
 # A name that ends in "/" is a folder.
 FRAMEWORKS = {
     "torch": ["torch/", "torch.py", "_attach/"],
+    "xgboost": ["xgboost/", "compat/smdebug/xgboost/"],
     "matplotlib": ["_verbs/", "plot.py"],
 }
 PYTHON_FREE = {"numpy", "ml_dtypes", "luff", "typing_extensions"}
