@@ -74,7 +74,7 @@ def test_every_damaged_byte_is_told_with_its_place_or_harmless():
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_foreign_bytes_are_a_message_or_an_error(data):
     good = joined("name", np.arange(4, dtype=np.float32))[12:-4]
     payload = bytearray(data.draw(st.one_of(st.just(good), st.binary(max_size=200))))

@@ -7,6 +7,7 @@ A record is built as parts, so that a tensor's bytes are never copied; what is p
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,10 @@ _CODES = {
     "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "complex64": 8, "int64": 9,
     "bool": 10, "uint16": 17, "complex128": 18, "float16": 19, "uint32": 22, "uint64": 23,
 }  # fmt: skip
-_DTYPES = {code: np.dtype(name) for name, code in _CODES.items()}
+_LITTLE = sys.byteorder == "little"
+_DTYPES = {
+    code: np.dtype(name) if _LITTLE else np.dtype(name).newbyteorder("<") for name, code in _CODES.items()
+}
 _STRING = (0, 7)
 _BFLOAT16 = 14
 # Arrays in the typed lists of a TensorProto, as other writers leave them: field -> type in the message.
@@ -113,7 +117,7 @@ def tensor_event(
             raise SMDebugTypeError(
                 f"tensor {name!r}: found type {value.dtype}, expected one of {', '.join(_CODES)}; convert it first"
             )
-        little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        little = value.astype(_DTYPES[code], copy=False)
         flat = np.ascontiguousarray(little).reshape(-1).view(np.uint8)
         content = flat.data if value.size else b""
         head = b"\x08" + _varint(code) + _shape(tag, value.shape)
@@ -260,7 +264,7 @@ def _tensor(data: memoryview) -> Any:
     if code == _BFLOAT16:
         dtype = np.dtype(np.uint16)
     elif code in _DTYPES:
-        dtype = _DTYPES[code].newbyteorder("<")
+        dtype = _DTYPES[code]
     else:
         raise _Damaged(f"type number {code}, which this version does not know")
     count = 1
