@@ -130,8 +130,9 @@ std::string Losses(const Trial& trial, const std::string& prefix) {
   std::size_t shown = 0;
   for (auto& [metric, curves] : metrics) {
     if (++shown > kMaxCharts) break;
-    std::stable_sort(curves.begin(), curves.end(), [](const Curve& a, const Curve& b) {
-      return a.name.starts_with("train") && !b.name.starts_with("train");
+    std::sort(curves.begin(), curves.end(), [](const Curve& a, const Curve& b) {
+      const bool first = a.name.starts_with("train"), second = b.name.starts_with("train");
+      return first != second ? first : a.name < b.name;
     });
     html += Note(metric) + CurvesSvg({.title = metric + " over the rounds",
                                       .x_name = "round",
