@@ -317,26 +317,28 @@ class Hook(TrainingCallback):  # type: ignore[misc]
         if not waiting or training is None or session is None:
             return
         read: tuple[int, Rounds] | None = None
-        for index, one in enumerate(waiting):
+        for one in waiting:
             session.begin_step(_TRAIN, self._clock.mode_steps[_TRAIN])
             try:
                 recorder = training.recorder
                 recorder.metrics(one.metrics, training.training_sets)
                 if session.due_role(_OTHER):
                     recorder.hyperparameters(training.parameters)
-                    read = self._trees(training, one, waiting[-1 if index < len(waiting) else index], read)
+                    read = self._trees(training, one, waiting[-1], read)
                 for name, value in one.values.items():
                     self._value(recorder, name, value)
                 session.event(_OPTIMIZER_STEP, training.number - 1)
             except Exception as error:
                 self.guard.note("record", error)
-            self._publish(session, one)
+            self._publish(session, training, one)
 
-    def _publish(self, session: Session, one: _Waiting) -> None:
+    def _publish(self, session: Session, training: _Training, one: _Waiting) -> None:
         if self.guard.unreported:
             self.guard.report(session)
         clock = self._clock
-        update = max(one.rounds - 1, 0) + clock.first_update
+        update = max(one.rounds - 1, 0)
+        if training.first_round == 0:  # a model that goes on has counted the rounds of the run before
+            update += clock.first_update
         session.end_step(_TRAIN, clock.global_step, clock.mode_steps[_TRAIN], update)
         clock.advance(_TRAIN)
 

@@ -94,6 +94,7 @@ def test_resumed_run_goes_on_counting(sets, tmp_path):
     trial = luff.open_trial(tmp_path / "run")
     assert trial.steps("TRAIN") == list(range(7))
     assert len(trial.scalars("train-logloss", "TRAIN")["value"]) == 7
+    assert [trial.step_info(s, "TRAIN")["update"] for s in trial.steps("TRAIN")] == list(range(7))
 
 
 def test_a_training_in_another_thread_is_counted_as_not_seen(sets, tmp_path):
