@@ -199,6 +199,8 @@ class Export {
         const query::StepInfo info = trial_->step_at(state_.steps);
         if (choice_.TakesStep(info)) {
           LUFF_RETURN_IF_ERROR(trial_->ReadStepRows(state_.steps, &rows));
+          InOrder(&rows.summaries);
+          InOrder(&rows.scalars);
           LUFF_RETURN_IF_ERROR(exporter_->Step(*trial_, state_.steps, rows));
         }
         news = true;

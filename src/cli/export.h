@@ -1,9 +1,11 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "luff/base/result.h"
@@ -34,6 +36,14 @@ struct ExportState {
   std::size_t steps = 0;                       // of the trial are written
   std::map<std::string, std::uint64_t> files;  // bytes that count of files that are appended to, by name
 };
+
+/// Rows lie in another order while a segment is written than when it is sealed; what is exported must not.
+template <typename Row>
+void InOrder(std::vector<Row>* rows) {
+  std::stable_sort(rows->begin(), rows->end(), [](const Row& a, const Row& b) {
+    return std::pair(a.tensor, a.worker) < std::pair(b.tensor, b.worker);
+  });
+}
 
 /// A file that is appended to, and cut back to what counted when an export goes on.
 class AppendedFile {

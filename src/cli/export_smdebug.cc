@@ -101,6 +101,7 @@ class SmdebugExporter final : public Exporter {
       return Status::Ok();
     }
     LUFF_RETURN_IF_ERROR(trial.ReadStepContents(n, &contents_));
+    InOrder(&contents_.values);
     std::set<std::uint32_t> workers;
     for (const auto& [tensor, worker] : contents_.values) workers.insert(worker);
     for (const auto& row : rows.summaries) workers.insert(row.worker);

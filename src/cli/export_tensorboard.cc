@@ -97,6 +97,8 @@ class TensorBoardExporter final : public Exporter {
   Status Histograms(const query::Trial& trial, std::size_t n, const query::Trial::StepRows& rows,
                     double wall) {
     LUFF_RETURN_IF_ERROR(trial.ReadStepContents(n, &contents_));
+    InOrder(&contents_.values);
+    InOrder(&contents_.histograms);
     std::set<std::pair<query::TensorId, std::uint32_t>> done;
     const query::StepInfo& info = rows.info;
     const auto write = [&](query::TensorId tensor, std::uint32_t worker, const SparseHistogram& bins,
