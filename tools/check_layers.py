@@ -42,9 +42,10 @@ CORE_ROOMS = [room for room in ROOMS if room != "cli"]
 # Python: which of our modules may import what besides the standard library, numpy, ml_dtypes and luff itself.
 # A name that ends in "/" is a folder.
 FRAMEWORKS = {
-    "torch": ["torch/", "torch.py", "_attach/"],
+    "torch": ["torch/", "compat/smdebug/pytorch/", "compat/smdebug/core/utils.py"],
     "xgboost": ["xgboost/", "compat/smdebug/xgboost/"],
-    "matplotlib": ["_verbs/", "plot.py"],
+    "matplotlib": ["_verbs/"],
+    "pyarrow": ["_verbs/export.py"],
 }
 PYTHON_FREE = {"numpy", "ml_dtypes", "luff", "typing_extensions"}
 # What the import of `luff` must not reach, directly or through other modules of ours.

@@ -73,7 +73,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 class _CompatFinder(importlib.abc.MetaPathFinder):
     """Gives the name smdebug to luff.compat.smdebug when it is imported first."""
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]  # noqa: ARG002
         if name.partition(".")[0] != "smdebug":
             return None
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
