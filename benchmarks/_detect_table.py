@@ -163,7 +163,7 @@ def write_docs(results: dict[str, Any], pages: dict[str, str]) -> None:
     for rule, page in pages.items():
         row = rows.get(rule)
         if row is None:
-            said = "said nothing on the fault bench"
+            said = "said nothing on any of its programs"
         elif row["meant"]:
             said = (
                 f"named the fault in time in {row['named']} of {row['meant']} trainings whose label names it"
@@ -177,7 +177,8 @@ def write_docs(results: dict[str, Any], pages: dict[str, str]) -> None:
             f"{alarms[0]} of {healthy} healthy trainings, {alarms[1]} of {twins} repaired ones."
         )
         file = root / page
-        kept = [
-            text for text in file.read_text().rstrip().split("\n\n") if not text.startswith("**Measured**")
-        ]
+        parts = file.read_text().rstrip().split("\n\n")
+        if row is None and parts[-1].startswith("**Measured** on the boosting programs"):
+            continue  # by a run of its own, where XGBoost is installed
+        kept = [text for text in parts if not text.startswith("**Measured**")]
         file.write_text("\n\n".join([*kept, line]) + "\n")

@@ -71,6 +71,8 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"LabelNoise", "Overtraining", ""},
     {"NLPSequenceRatio", "DeadEmbeddingRows", ""},
     {"TrainValSkew", "Overfit", ""},
+    // A loss that leaves its level is what updates do that outgrow the weights, where these began first.
+    {"WeightUpdateRatio", "ExplodingTensor", "divergence"},
 });
 
 bool IsConsequence(const Finding& leader, const Finding& other) noexcept {
@@ -107,6 +109,7 @@ std::string LeaderOf(const Finding& finding, std::span<const Finding> known) {
   const Finding* best = nullptr;
   for (const Finding& other : known) {
     if (!Explains(other, finding) || other.global_step > finding.global_step) continue;
+    if (TakesOver(finding, other)) continue;
     if (best == nullptr || closeness(other) < closeness(*best)) best = &other;
   }
   return best == nullptr ? std::string() : best->id;

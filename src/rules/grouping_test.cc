@@ -81,6 +81,21 @@ TEST(Grouping, GradientsOfZero_FollowFromDeadUnits_AndAGraphThatIsCutDoesNot) {
   EXPECT_EQ(LeaderOf(zero, std::vector{Made("LossShapeMismatch", 3)}), "");
 }
 
+TEST(Grouping, UpdatesThatOutgrowTheWeights_LeadADivergenceThatBeganLater) {
+  Finding divergence = Made("ExplodingTensor", 220);
+  divergence.cause = "divergence";
+  Finding updates = Made("WeightUpdateRatio", 231);
+  updates.since_step = 208;
+  EXPECT_TRUE(TakesOver(updates, divergence));
+  EXPECT_EQ(LeaderOf(updates, std::vector{divergence}), "");
+  updates.since_step = 231;  // the loss left its level first
+  EXPECT_FALSE(TakesOver(updates, divergence));
+  EXPECT_EQ(LeaderOf(updates, std::vector{divergence}), divergence.id);
+  divergence.cause = "value";  // of a tensor: nothing that is known to follow
+  updates.since_step = 208;
+  EXPECT_FALSE(TakesOver(updates, divergence));
+}
+
 TEST(Grouping, InARun_TheLeaderIsWrittenIntoTheFollower) {
   testing::FakeTrial trial;
   for (int step = 0; step < 400; ++step) {
