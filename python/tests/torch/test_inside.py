@@ -1,0 +1,191 @@
+"""What is told of the inside of a step: attention, codes, rounding, accumulation, and whether a model sees ahead."""
+
+from __future__ import annotations
+
+import cases
+import pytest
+import torch
+import torch.nn.functional as F
+from test_evidence import told
+from torch import nn
+
+SAMPLE = 14
+
+
+def tokens(count, length=12, vocabulary=11):
+    """Batches of ids, each followed by the next."""
+    for seed in range(count):
+        ids = torch.randint(0, vocabulary, (4, length + 1), generator=torch.Generator().manual_seed(seed))
+        yield ids[:, :-1], ids[:, 1:]
+
+
+class Speaker(nn.Module):
+    """One layer of attention over tokens; its heads are a dimension of their own."""
+
+    def __init__(self, masked=True, sharp=1.0, fused=False, vocabulary=11, width=16):
+        super().__init__()
+        self.masked, self.sharp, self.fused = masked, sharp, fused
+        self.embedding, self.qkv = nn.Embedding(vocabulary, width), nn.Linear(width, 3 * width)
+        self.place, self.head = nn.Parameter(torch.randn(64, width)), nn.Linear(width, vocabulary)
+
+    def forward(self, ids):
+        x = self.embedding(ids) + self.place[: ids.shape[1]]
+        rows, length, width = x.shape
+        q, k, v = (
+            part.view(rows, length, 2, width // 2).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        if self.fused:
+            mixed = F.scaled_dot_product_attention(q * self.sharp, k, v, is_causal=self.masked)
+        else:
+            scores = self.sharp * q @ k.transpose(2, 3) / (width // 2) ** 0.5
+            if self.masked:
+                scores = scores.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
+            mixed = scores.softmax(-1) @ v
+        return self.head(x + mixed.transpose(1, 2).reshape(rows, length, width))
+
+
+def speak(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ids, following in tokens(steps):
+        optimizer.zero_grad()
+        nn.CrossEntropyLoss()(model(ids).flatten(0, 1), following.reshape(-1)).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_model_is_asked_whether_it_sees_the_next_tokens(watched, masked):
+    hook, session = watched({SAMPLE})
+    model = Speaker(masked)
+    before = torch.get_rng_state()
+    speak(model, 6)
+    hook.close()
+    assert torch.equal(before, torch.get_rng_state())
+    assert model.training
+    events = told(session, "causal")
+    assert len(events) == 1
+    assert events[0]["sees"] is not masked
+    assert events[0]["length"] == 12
+    assert (events[0]["change"] > 1e-4) is not masked
+    assert events[0]["itself"] > 1e-4  # the question can be answered
+
+
+def test_targets_that_are_no_next_tokens_raise_no_question(watched):
+    hook, session = watched({SAMPLE})
+    model = Speaker(masked=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ids, _ in tokens(6):
+        optimizer.zero_grad()
+        nn.CrossEntropyLoss()(model(ids).flatten(0, 1), ids.flip(1).reshape(-1)).backward()
+        optimizer.step()
+    hook.close()
+    assert told(session, "causal") == []
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("sharp", "low", "high"), [(1.0, 0.0, 0.5), (1e4, 0.99, 1.0)])
+def test_how_sharp_attention_is(watched, fused, sharp, low, high):
+    _, session = watched({SAMPLE})
+    speak(Speaker(sharp=sharp, fused=fused), 4)
+    events = told(session, "inside")
+    assert events
+    for event in events:
+        assert event["codes"] == []
+        (attention,) = event["attention"]
+        assert (attention["heads"], attention["queries"], attention["keys"]) == (2, 12, 12)
+        assert low <= attention["least"] <= attention["top"] <= high
+        assert 0 <= attention["entropy"] <= 1
+
+
+def test_a_softmax_that_weighs_nothing_is_no_attention(watched):
+    _, session = watched({SAMPLE})
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in cases.batches(4):
+        optimizer.zero_grad()
+        (model(x).softmax(1).log() * -F.one_hot(y, 3)).sum(1).mean().backward()
+        optimizer.step()
+    assert told(session, "inside") == []
+
+
+def test_codes_that_are_drawn(watched):
+    class Drawn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean, self.log = nn.Linear(6, 4), nn.Linear(6, 4)
+            self.out = nn.Linear(4, 6)
+
+        def forward(self, x):
+            mean, log = self.mean(x), self.log(x)
+            self.nats = (0.5 * (mean**2 + log.exp() - 1 - log)).sum(1).mean()
+            return self.out(mean + torch.randn_like(mean) * (0.5 * log).exp())
+
+    _, session = watched({SAMPLE})
+    model = Drawn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    nats = []
+    for x in (torch.randn(64, 6, generator=torch.Generator().manual_seed(n)) for n in range(3)):
+        optimizer.zero_grad()
+        (F.mse_loss(model(x), x) + model.nats).backward()
+        nats.append(float(model.nats.detach()))
+        optimizer.step()
+    events = told(session, "inside")
+    assert [event["codes"][0]["nats"] for event in events] == pytest.approx(nats, rel=1e-4)
+    assert all(event["codes"][0]["width"] == 4 for event in events)
+
+
+@pytest.mark.parametrize(("rate", "changed"), [(1e-9, 0.0), (10.0, 0.9)])
+def test_what_rounding_leaves_of_an_update(watched, rate, changed):
+    _, session = watched({SAMPLE})
+    model = nn.Linear(6, 3).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for x, y in cases.batches(8):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x.bfloat16()).float(), y).backward()
+        optimizer.step()
+    events = told(session, "rounding")
+    assert events
+    (parameter,) = events[0]["parameters"]  # a bias is no matrix
+    assert (parameter["name"], parameter["dtype"], parameter["looked"]) == ("Linear_weight", "bfloat16", 18)
+    assert parameter["moving"] == 18
+    share = parameter["changed"] / parameter["moving"]
+    assert share == 0 if changed == 0 else share > changed
+    assert events[0]["lr"] == rate
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+def test_the_factor_of_accumulated_losses(watched, factor):
+    _, session = watched({SAMPLE})
+    model = nn.Linear(6, 3)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (x, y) in enumerate(cases.batches(8), 1):
+        loss = criterion(model(x), y)
+        (loss if factor == 1 else loss * factor).backward()
+        if number % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    events = told(session, "accumulation")
+    assert len(events) == 2
+    for event in events:
+        assert (event["passes"], event["added"], event["untouched"]) == (4, True, True)
+        assert event["factors"] == pytest.approx([factor] * 4)
+
+
+def test_gradients_that_are_divided_afterwards_are_not_untouched(watched):
+    _, session = watched({SAMPLE})
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (x, y) in enumerate(cases.batches(4), 1):
+        nn.CrossEntropyLoss()(model(x), y).backward()
+        if number % 4 == 0:
+            for parameter in model.parameters():
+                parameter.grad /= 4
+            optimizer.step()
+    (event,) = told(session, "accumulation")
+    assert event["untouched"] is False
+
+
+def test_one_pass_for_an_update_tells_nothing(watched):
+    _, session = watched({SAMPLE})
+    speak(Speaker(), 8)
+    assert told(session, "accumulation") == []
