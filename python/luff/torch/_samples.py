@@ -136,6 +136,8 @@ class Samples:
         if step.samples:
             for kind, number, tensor in values:
                 self._take(step, None, kind, number, tensor, rows_to_keep(tensor))
+                if number & 1 and self._machine.evidence.causal.due:
+                    self._machine.evidence.causal.loss_called(tensor)
 
     def flush(self, step: Step) -> None:
         """The session is open: hands over what was kept before it was."""

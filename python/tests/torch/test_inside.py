@@ -69,6 +69,25 @@ def test_a_model_is_asked_whether_it_sees_the_next_tokens(watched, masked):
     assert events[0]["itself"] > 1e-4  # the question can be answered
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_model_that_computes_its_loss_by_a_function_is_asked_too(watched, masked):
+    class Whole(Speaker):
+        def forward(self, ids, following):
+            scores = super().forward(ids)
+            return scores, F.cross_entropy(scores.flatten(0, 1), following.reshape(-1))
+
+    hook, session = watched({SAMPLE})
+    model = Whole(masked)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ids, following in tokens(6):
+        optimizer.zero_grad()
+        model(ids, following)[1].backward()
+        optimizer.step()
+    hook.close()
+    (event,) = told(session, "causal")
+    assert event["sees"] is not masked
+
+
 def test_targets_that_are_no_next_tokens_raise_no_question(watched):
     hook, session = watched({SAMPLE})
     model = Speaker(masked=False)
