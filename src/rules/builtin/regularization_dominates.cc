@@ -60,6 +60,8 @@ class RegularizationDominates final : public Rule {
     double before_sq = 0;
     double now_sq = 0;
     double largest = 0;
+    std::size_t tensors = 0;
+    std::size_t shrinking = 0;  // each by itself
     query::TensorId lead = format::kNoId;
     std::uint32_t worker = 0;
     for (const auto& entry : view.rows.forms) {
@@ -74,6 +76,9 @@ class RegularizationDominates final : public Rule {
       moved_sq += entry.row.values[1];
       before_sq += entry.row.values[5];
       now_sq += now->sum_sq;
+      const double lost = std::sqrt(entry.row.values[5]) - std::sqrt(now->sum_sq);
+      tensors += entry.row.values[1] > 0 ? 1 : 0;
+      shrinking += entry.row.values[1] > 0 && lost >= limits_.share * std::sqrt(entry.row.values[1]) ? 1 : 0;
       if (lead == format::kNoId || entry.row.values[1] > largest) {
         lead = entry.tensor;
         largest = entry.row.values[1];
@@ -83,7 +88,10 @@ class RegularizationDominates final : public Rule {
     const double share = (std::sqrt(before_sq) - std::sqrt(now_sq)) / std::sqrt(moved_sq);
     // A loss that has fallen by a fifth is being learnt, whatever the weights do.
     const bool learning = !loss_.empty() && first_loss_ > 0 && loss_now_ < 0.8 * first_loss_;
-    if (share < limits_.share) {
+    // Without weight decay it can only be a penalty in the loss, and that shrinks more than one weight of
+    // many.
+    const bool many = decay_ > 0 || 2 * shrinking >= tensors;
+    if (share < limits_.share || !many) {
       rows_ = 0;
       last_update_ = info.update;
       // Weights that have nothing left to lose are no longer shrunk, and have still lost it.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -56,6 +57,30 @@ TEST(RegularizationDominates, WeightsThatStayWhereTheyWereShrunkTo_AreNotHealed_
     const auto findings = FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff);
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].healed, then > 1);
+  }
+}
+
+TEST(RegularizationDominates, WithoutWeightDecay_OneWeightThatShrinksAmongOthers_IsNoPenalty) {
+  for (const bool all : {true, false}) {
+    FakeTrial trial;
+    double norm = 4;
+    for (int step = 0; step < 8; ++step) {
+      trial.Step().Loss(2.3);
+      const double before = norm;
+      if (step > 0) norm *= 0.9;
+      for (const char* name : {"a.weight", "b.weight", "c.weight", "d.weight"}) {
+        const bool shrinks = all || std::string_view(name) == "a.weight";
+        const double now = shrinks ? norm : 0.1;
+        const double moved = shrinks ? before - norm : 1e-3;
+        if (step > 0) trial.Difference(name, 1, moved, shrinks ? before : 0.1, 4);
+        trial.Tensor(name, Role::kWeight, {now});
+      }
+    }
+    const auto findings = FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff);
+    ASSERT_EQ(findings.size(), all ? 1U : 0U);
+    if (all) {
+      EXPECT_NE(findings[0].remedy.find("penalty"), std::string::npos);
+    }
   }
 }
 
