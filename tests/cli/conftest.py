@@ -26,7 +26,10 @@ Command = Callable[..., Done]
 @pytest.fixture(scope="session")
 def luff() -> Command:
     """The luff command: exit code, stdout, stderr."""
-    executable = os.environ.get("LUFF_EXECUTABLE", str(Path(sys.executable).parent / "luff"))
+    # An environment that adds packages to .venv has no command of its own.
+    beside = [Path(sys.executable).parent / "luff", Path(__file__).parents[2] / ".venv" / "bin" / "luff"]
+    found = next((path for path in beside if path.exists()), beside[0])
+    executable = os.environ.get("LUFF_EXECUTABLE", str(found))
     if not Path(executable).exists():
         pytest.skip(f"no luff command at {executable}")
 
