@@ -77,8 +77,8 @@ Result<std::unique_ptr<Trial>> Trial::Open(const std::string& path, const OpenOp
 }
 
 RunTrial::RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& options)
-    : run_(std::move(run)),
-      options_(options) {
+    : StepTrial("run", options),
+      run_(std::move(run)) {
   (void)TakeIn();
 }
 
@@ -288,22 +288,6 @@ Result<bool> RunTrial::WaitForNews(std::chrono::milliseconds timeout) {
         near ? std::chrono::nanoseconds(kLongestPause) : std::chrono::nanoseconds(kLongestPauseAfar);
     std::this_thread::sleep_for(std::min({pause, longest, std::chrono::nanoseconds(deadline - now)}));
     pause = std::min(pause * 3 / 2, longest);
-  }
-}
-
-Status RunTrial::WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  LUFF_RETURN_IF_ERROR(Refresh().status());
-  for (;;) {
-    const StepState state = StateOfStep(step, mode);
-    if (state == StepState::kAvailable) return Status::Ok();
-    if (state == StepState::kUnavailable) return StepOrError(step, mode).status();
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) {
-      return DeadlineExceeded("step " + std::to_string(step) + " of mode " + std::string(ModeName(mode)) +
-                              " is not there after " + std::to_string(timeout.count()) + " ms: " + path());
-    }
-    LUFF_RETURN_IF_ERROR(WaitForNews(left).status());
   }
 }
 

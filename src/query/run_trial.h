@@ -1,5 +1,4 @@
 #pragma once
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -8,7 +7,7 @@
 
 #include "luff/query/trial.h"
 #include "luff/store/reader.h"
-#include "query/step_table.h"
+#include "query/step_trial.h"
 
 namespace luff::query {
 
@@ -52,36 +51,27 @@ struct WorkerState {
 };
 
 /// A trial over a run directory.
-class RunTrial final : public Trial {
+class RunTrial final : public StepTrial {
  public:
   RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& options);
 
   Result<bool> Refresh() override;
   Result<bool> WaitForNews(std::chrono::milliseconds timeout) override;
-  Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) override;
   void ShowAtMost(std::size_t steps) override;
-  bool loaded_all_steps() const noexcept override { return loaded_all_; }
   const std::string& path() const noexcept override { return run_->path(); }
   std::vector<WorkerInfo> workers() const override;
   std::uint32_t world_size() const noexcept override { return run_->info().world_size; }
   std::int64_t created_unix_ns() const noexcept override { return run_->info().created_unix_ns; }
 
-  std::size_t tensor_count() const noexcept override { return tensors_.size(); }
-  const TensorInfo& tensor(TensorId id) const override { return tensors_[id]; }
   Result<TensorId> FindTensor(std::string_view name) const override;
   Result<std::vector<std::string>> TensorNames(const NameFilter& filter) const override;
   std::vector<std::string> CollectionNames() const override;
   std::string Document(std::string_view name) const override;
 
-  std::vector<std::int64_t> Steps(Mode mode) const override { return steps_.Steps(mode); }
   Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const override;
   Result<std::vector<std::int64_t>> ValueSteps(TensorId id, Mode mode,
                                                std::optional<std::uint32_t> worker) const override;
   Result<std::vector<std::uint32_t>> TensorWorkers(TensorId id, std::int64_t step, Mode mode) const override;
-  std::size_t step_count() const noexcept override { return steps_.size(); }
-  StepInfo step_at(std::size_t n) const override { return steps_.at(n); }
-  Result<StepInfo> FindStep(std::int64_t step, Mode mode) const override;
-  StepState StateOfStep(std::int64_t step, Mode mode) const override;
 
   Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode,
                           std::optional<std::uint32_t> worker) const override;
@@ -93,8 +83,6 @@ class RunTrial final : public Trial {
                               std::optional<std::uint32_t> worker) const override;
   Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
                                   std::optional<std::uint32_t> worker) const override;
-  Result<SummaryColumns> Summaries(TensorId id, Mode mode,
-                                   std::optional<std::uint32_t> worker) const override;
   Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
       TensorId id, Mode mode, std::optional<std::uint32_t> worker) const override;
   Result<std::vector<ScalarAt>> Scalars(TensorId id, Mode mode,
@@ -135,7 +123,6 @@ class RunTrial final : public Trial {
     std::uint32_t epoch = 0;
     std::uint32_t n = 0;  // position in the step table
   };
-  [[nodiscard]] Result<std::uint32_t> StepOrError(std::int64_t step, Mode mode) const;
   [[nodiscard]] std::optional<Rows> RowsOf(const WorkerState& worker, TensorId id, std::uint32_t n) const;
   /// Workers to look at: the one wanted, or all. kNotFound for a worker that is not in the run.
   [[nodiscard]] Result<std::vector<const WorkerState*>> Candidates(std::optional<std::uint32_t> worker) const;
@@ -143,7 +130,6 @@ class RunTrial final : public Trial {
   template <typename Use>
   [[nodiscard]] Result<bool> FirstWith(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker,
                                        Use use) const;
-  [[nodiscard]] Status CheckId(TensorId id) const;
   enum class What { kValue, kSummary, kHistogram, kUnits, kForm, kShape };
   [[nodiscard]] Status NotSaved(TensorId id, What what, std::int64_t step, Mode mode) const;
   /// Marks the positions at which a worker has rows of the tensor. kinds: any of its forms, or raw values
@@ -170,32 +156,18 @@ class RunTrial final : public Trial {
                      SummaryColumns* out) const;
 
   std::unique_ptr<store::RunReader> run_;
-  OpenOptions options_;
-  std::vector<std::unique_ptr<WorkerState>> workers_;  // ascending by worker
-  StepTable steps_;
-  std::vector<TensorInfo> tensors_;
+  std::vector<std::unique_ptr<WorkerState>> workers_;       // ascending by worker
   std::vector<std::vector<std::uint32_t>> collection_ids_;  // of each tensor, in its first worker's document
   std::vector<const WorkerState*> definer_;
   std::map<std::string, TensorId, std::less<>> by_name_;
   std::map<std::uint32_t, std::pair<std::string, std::vector<std::string>>>
       collections_;  // worker: text, names
-  bool loaded_all_ = false;
-  bool held_back_ = false;     // there are steps beyond options_.show_at_most
-  std::uint64_t version_ = 0;  // grows with everything new
-  struct Cached {
-    TensorId id;
-    Mode mode;
-    std::optional<std::uint32_t> worker;
-    std::uint64_t version;
-    std::shared_ptr<const SummaryColumns> columns;
-  };
   /// The step table's columns as they are shared; made anew when it has grown.
   struct Numbers {
     Column<std::int64_t> global_step, mode_step, update;
     Column<std::uint8_t> mode;
   };
   mutable Numbers numbers_;
-  mutable std::list<Cached> cache_;  // newest first
 };
 
 [[nodiscard]] inline std::uint64_t ScopedId(std::uint32_t epoch, std::uint32_t id) noexcept {

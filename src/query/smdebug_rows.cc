@@ -77,17 +77,7 @@ void SmdebugTrial::Keep(const Record& record, const Value& value) const {
 }
 
 Status SmdebugTrial::ReadStepRows(std::size_t n, StepRows* out) const {
-  if (n >= steps_.size()) {
-    return OutOfRange("found step number " + std::to_string(n) + ", expected one below " +
-                      std::to_string(steps_.size()));
-  }
-  out->info = steps_.at(n);
-  out->summaries.clear();
-  out->scalars.clear();
-  out->units.clear();
-  out->forms.clear();
-  out->events.clear();
-  out->event_json.clear();
+  LUFF_RETURN_IF_ERROR(BeginRows(n, out));
   std::vector<TensorId> ids;
   for (const std::uint32_t number : entries_at_[n]) {
     const Entry& entry = directory_.entries()[number];
@@ -134,10 +124,7 @@ Status SmdebugTrial::ReadStepRows(std::size_t n, StepRows* out) const {
 Status SmdebugTrial::ReadStepContents(std::size_t n, StepContents* out) const {
   out->values.clear();
   out->histograms.clear();
-  if (n >= steps_.size()) {
-    return OutOfRange("found step number " + std::to_string(n) + ", expected one below " +
-                      std::to_string(steps_.size()));
-  }
+  LUFF_RETURN_IF_ERROR(CheckPlace(n));
   std::vector<TensorId> ids;
   for (const std::uint32_t number : entries_at_[n]) {
     const Entry& entry = directory_.entries()[number];

@@ -4,36 +4,6 @@
 #include "query/smdebug_with-inl.h"
 
 namespace luff::query {
-namespace {
-
-std::string StepText(std::int64_t step, Mode mode) {
-  return (mode == Mode::kGlobal ? "global step " : std::string(ModeName(mode)) + " step ") +
-         std::to_string(step);
-}
-
-std::string NearestText(const StepTable::Neighbours& around) {
-  if (!around.before && !around.after) return "none was saved";
-  std::string text = "nearest saved: ";
-  if (around.before) text += std::to_string(*around.before);
-  if (around.before && around.after) text += " and ";
-  if (around.after) text += std::to_string(*around.after);
-  return text;
-}
-
-std::string Joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "\"" : ", \"") + name + "\"";
-  return text;
-}
-
-}  // namespace
-
-Status SmdebugTrial::CheckId(TensorId id) const {
-  if (id < tensors_.size()) return Status::Ok();
-  return InvalidArgument("found tensor number " + std::to_string(id) + ", expected one below " +
-                         std::to_string(tensors_.size()));
-}
-
 Status SmdebugTrial::CheckWorker(std::optional<std::uint32_t> worker) const {
   if (!worker) return Status::Ok();
   std::string known;
@@ -46,12 +16,7 @@ Status SmdebugTrial::CheckWorker(std::optional<std::uint32_t> worker) const {
 
 Result<TensorId> SmdebugTrial::FindTensor(std::string_view name) const {
   if (const auto id = directory_.FindTensor(name); id && *id < tensors_.size()) return *id;
-  if (tensors_.empty())
-    return NotFound("no tensor \"" + std::string(name) + "\": the trial has none yet: " + path());
-  std::vector<std::string> known;
-  for (const TensorInfo& info : tensors_) known.push_back(info.name);
-  return NotFound("no tensor \"" + std::string(name) + "\"; nearest: " + Joined(NearestNames(name, known)) +
-                  ": " + path());
+  return NoTensor(name);
 }
 
 Result<std::vector<std::string>> SmdebugTrial::TensorNames(const NameFilter& filter) const {
@@ -60,12 +25,7 @@ Result<std::vector<std::string>> SmdebugTrial::TensorNames(const NameFilter& fil
     LUFF_ASSIGN_OR_RETURN(regex, Regex::Compile(filter.regex));
   }
   if (!filter.collection.empty()) {
-    const auto known = CollectionNames();
-    if (std::find(known.begin(), known.end(), filter.collection) == known.end()) {
-      return NotFound("no collection \"" + filter.collection + "\"; there are: " +
-                      Joined(known.size() > 12 ? NearestNames(filter.collection, known) : known) + ": " +
-                      path());
-    }
+    LUFF_RETURN_IF_ERROR(CheckCollection(filter.collection));
   }
   std::optional<std::uint32_t> n;
   if (filter.step) {
@@ -90,27 +50,6 @@ Result<std::vector<std::string>> SmdebugTrial::TensorNames(const NameFilter& fil
   }
   std::sort(names.begin(), names.end());
   return names;
-}
-
-StepState SmdebugTrial::StateOfStep(std::int64_t step, Mode mode) const {
-  if (steps_.Find(step, mode)) return StepState::kAvailable;
-  if (loaded_all_ || step < 0) return StepState::kUnavailable;
-  return steps_.Around(step, mode).after ? StepState::kUnavailable : StepState::kNotYetAvailable;
-}
-
-Result<std::uint32_t> SmdebugTrial::StepOrError(std::int64_t step, Mode mode) const {
-  if (const auto n = steps_.Find(step, mode)) return *n;
-  const StepTable::Neighbours around = steps_.Around(step, mode);
-  if (StateOfStep(step, mode) == StepState::kNotYetAvailable) {
-    return Unavailable(StepText(step, mode) + " is not there yet, " + NearestText(around) +
-                       "; refresh the trial or wait for the step: " + path());
-  }
-  return OutOfRange(StepText(step, mode) + " was not saved, " + NearestText(around) + ": " + path());
-}
-
-Result<StepInfo> SmdebugTrial::FindStep(std::int64_t step, Mode mode) const {
-  LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
-  return steps_.at(n);
 }
 
 std::optional<SmdebugTrial::Found> SmdebugTrial::RowsOf(std::uint32_t entry, TensorId id) const {

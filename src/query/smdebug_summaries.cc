@@ -11,12 +11,8 @@ namespace {
 
 using format::SmdebugReduction;
 
-constexpr std::size_t kCachedBytes = 8U << 20;  // of columns; one more tensor may be there
+constexpr std::size_t kRowBytes = 15 * sizeof(double);  // of columns
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-std::size_t BytesOf(const SummaryColumns& columns) noexcept {
-  return columns.count.size() * 15 * sizeof(double);
-}
 
 }  // namespace
 
@@ -160,11 +156,7 @@ Result<std::shared_ptr<const SummaryColumns>> SmdebugTrial::SharedSummaries(
     TensorId id, Mode mode, std::optional<std::uint32_t> worker) const {
   LUFF_RETURN_IF_ERROR(CheckId(id));
   LUFF_RETURN_IF_ERROR(CheckWorker(worker));
-  for (auto at = cache_.begin(); at != cache_.end(); ++at) {
-    if (at->id != id || at->mode != mode || at->worker != worker || at->version != version_) continue;
-    cache_.splice(cache_.begin(), cache_, at);
-    return cache_.front().columns;
-  }
+  if (auto kept = KeptColumns(id, mode, worker)) return kept;
   const auto places = StepsWith(id, mode, worker, [](const Record& r) { return r.kind != Kind::kShape; });
   auto columns = std::make_shared<SummaryColumns>();
   const auto add = [](auto* column, auto value) { *column->Extend(1) = value; };
@@ -201,22 +193,8 @@ Result<std::shared_ptr<const SummaryColumns>> SmdebugTrial::SharedSummaries(
     add(&columns->abs_mean, s.abs_mean());
     add(&columns->l2, s.l2());
   }
-  std::erase_if(cache_, [&](const Cached& old) {
-    return old.version != version_ || (old.id == id && old.mode == mode && old.worker == worker);
-  });
-  cache_.push_front({id, mode, worker, version_, columns});
-  std::size_t bytes = 0;
-  auto end = cache_.begin();
-  for (; end != cache_.end() && (bytes == 0 || bytes < kCachedBytes); ++end)
-    bytes += BytesOf(*end->columns) + 1;
-  cache_.erase(end, cache_.end());
+  KeepColumns(id, mode, worker, kRowBytes, columns);
   return std::shared_ptr<const SummaryColumns>(std::move(columns));
-}
-
-Result<SummaryColumns> SmdebugTrial::Summaries(TensorId id, Mode mode,
-                                               std::optional<std::uint32_t> worker) const {
-  LUFF_ASSIGN_OR_RETURN(const auto shared, SharedSummaries(id, mode, worker));
-  return *shared;
 }
 
 /// True for what smdebug saves as an array of one number.

@@ -168,22 +168,6 @@ Result<bool> SmdebugTrial::WaitForNews(milliseconds timeout) {
   }
 }
 
-Status SmdebugTrial::WaitForStep(std::int64_t step, Mode mode, milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  LUFF_RETURN_IF_ERROR(Refresh().status());
-  for (;;) {
-    const StepState state = StateOfStep(step, mode);
-    if (state == StepState::kAvailable) return Status::Ok();
-    if (state == StepState::kUnavailable) return StepOrError(step, mode).status();
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) {
-      return DeadlineExceeded("step " + std::to_string(step) + " of mode " + std::string(ModeName(mode)) +
-                              " is not there after " + std::to_string(timeout.count()) + " ms: " + path());
-    }
-    LUFF_RETURN_IF_ERROR(WaitForNews(left).status());
-  }
-}
-
 std::vector<WorkerInfo> SmdebugTrial::workers() const {
   std::vector<WorkerInfo> result;
   for (const auto& worker : directory_.workers()) {

@@ -1,6 +1,5 @@
 #pragma once
 #include <array>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,43 +10,36 @@
 #include "luff/query/trial.h"
 #include "query/smdebug_collections.h"
 #include "query/smdebug_directory.h"
-#include "query/step_table.h"
+#include "query/step_trial.h"
 
 namespace luff::query {
 
 /// A trial over a directory that smdebug writes or wrote. Its index files are read when it is opened, its
 /// values from the event files when they are asked for; summaries, histograms, unit counts and differences
 /// are computed from the values, or, where only reductions were saved, follow from those as far as they do.
-class SmdebugTrial final : public Trial {
+class SmdebugTrial final : public StepTrial {
  public:
-  SmdebugTrial(const std::string& path, const OpenOptions& options) : directory_(path), options_(options) {}
+  SmdebugTrial(const std::string& path, const OpenOptions& options)
+      : StepTrial("trial", options),
+        directory_(path) {}
 
   Result<bool> Refresh() override;
   Result<bool> WaitForNews(std::chrono::milliseconds timeout) override;
-  Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) override;
   void ShowAtMost(std::size_t steps) override;
-  bool loaded_all_steps() const noexcept override { return loaded_all_; }
   const std::string& path() const noexcept override { return directory_.path(); }
   std::vector<WorkerInfo> workers() const override;
   std::uint32_t world_size() const noexcept override;
   std::int64_t created_unix_ns() const noexcept override { return directory_.created_unix_ns(); }
 
-  std::size_t tensor_count() const noexcept override { return tensors_.size(); }
-  const TensorInfo& tensor(TensorId id) const override { return tensors_[id]; }
   Result<TensorId> FindTensor(std::string_view name) const override;
   Result<std::vector<std::string>> TensorNames(const NameFilter& filter) const override;
   std::vector<std::string> CollectionNames() const override { return collections_.Names(); }
   std::string Document(std::string_view name) const override;
 
-  std::vector<std::int64_t> Steps(Mode mode) const override { return steps_.Steps(mode); }
   Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const override;
   Result<std::vector<std::int64_t>> ValueSteps(TensorId id, Mode mode,
                                                std::optional<std::uint32_t> worker) const override;
   Result<std::vector<std::uint32_t>> TensorWorkers(TensorId id, std::int64_t step, Mode mode) const override;
-  std::size_t step_count() const noexcept override { return steps_.size(); }
-  StepInfo step_at(std::size_t n) const override { return steps_.at(n); }
-  Result<StepInfo> FindStep(std::int64_t step, Mode mode) const override;
-  StepState StateOfStep(std::int64_t step, Mode mode) const override;
 
   Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode,
                           std::optional<std::uint32_t> worker) const override;
@@ -59,8 +51,6 @@ class SmdebugTrial final : public Trial {
                               std::optional<std::uint32_t> worker) const override;
   Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
                                   std::optional<std::uint32_t> worker) const override;
-  Result<SummaryColumns> Summaries(TensorId id, Mode mode,
-                                   std::optional<std::uint32_t> worker) const override;
   Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
       TensorId id, Mode mode, std::optional<std::uint32_t> worker) const override;
   Result<std::vector<ScalarAt>> Scalars(TensorId id, Mode mode,
@@ -97,8 +87,6 @@ class SmdebugTrial final : public Trial {
   [[nodiscard]] bool Awaited() const;
 
   // smdebug_steps.cc
-  [[nodiscard]] Status CheckId(TensorId id) const;
-  [[nodiscard]] Result<std::uint32_t> StepOrError(std::int64_t step, Mode mode) const;
   [[nodiscard]] Status CheckWorker(std::optional<std::uint32_t> worker) const;
   /// What one worker wrote of a tensor at one step. Of what was written twice the last counts.
   struct Found {
@@ -149,26 +137,14 @@ class SmdebugTrial final : public Trial {
   void Keep(const Record& record, const Value& value) const;
 
   SmdebugDirectory directory_;
-  OpenOptions options_;
   SmdebugCollections collections_;
   std::vector<std::string> collection_problems_;
-  std::vector<TensorInfo> tensors_;
-  StepTable steps_;
   std::vector<std::vector<std::uint32_t>> entries_at_;  // by position in the step table
   std::vector<std::uint32_t> step_of_entry_;            // position, or kNoStep
   std::vector<std::uint32_t> pending_;                  // entries whose steps are not complete
   std::int64_t last_update_ = 0;
   std::uint32_t collections_taken_ = 0;
-  bool loaded_all_ = false, lost_ = false, held_back_ = false, opened_ = false;
-  std::uint64_t version_ = 0;
-  struct Cached {
-    TensorId id;
-    Mode mode;
-    std::optional<std::uint32_t> worker;
-    std::uint64_t version;
-    std::shared_ptr<const SummaryColumns> columns;
-  };
-  mutable std::list<Cached> cache_;  // newest first
+  bool lost_ = false, opened_ = false;
   struct Kept {
     std::uint32_t record;
     Value value;

@@ -9,10 +9,7 @@ using format::FrameKind;
 Status RunTrial::ReadStepContents(std::size_t n, StepContents* out) const {
   out->values.clear();
   out->histograms.clear();
-  if (n >= steps_.size()) {
-    return OutOfRange("found step number " + std::to_string(n) + ", expected one below " +
-                      std::to_string(steps_.size()));
-  }
+  LUFF_RETURN_IF_ERROR(CheckPlace(n));
   std::vector<std::byte> scratch;
   for (const auto& worker : workers_) {
     const std::uint64_t ordinal = worker->OrdinalOf(n);

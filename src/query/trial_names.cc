@@ -5,31 +5,10 @@
 #include "query/run_trial.h"
 
 namespace luff::query {
-namespace {
-
-std::string Joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "\"" : ", \"") + name + "\"";
-  return text;
-}
-
-}  // namespace
-
-Status RunTrial::CheckId(TensorId id) const {
-  if (id < tensors_.size()) return Status::Ok();
-  return InvalidArgument("found tensor number " + std::to_string(id) + ", expected one below " +
-                         std::to_string(tensors_.size()));
-}
-
 Result<TensorId> RunTrial::FindTensor(std::string_view name) const {
   const auto at = by_name_.find(name);
   if (at != by_name_.end()) return at->second;
-  if (tensors_.empty())
-    return NotFound("no tensor \"" + std::string(name) + "\": the run has none yet: " + path());
-  std::vector<std::string> known;
-  for (const TensorInfo& info : tensors_) known.push_back(info.name);
-  return NotFound("no tensor \"" + std::string(name) + "\"; nearest: " + Joined(NearestNames(name, known)) +
-                  ": " + path());
+  return NoTensor(name);
 }
 
 std::vector<std::string> RunTrial::CollectionNames() const {
@@ -45,14 +24,7 @@ Result<std::vector<std::string>> RunTrial::TensorNames(const NameFilter& filter)
     LUFF_ASSIGN_OR_RETURN(regex, Regex::Compile(filter.regex));
   }
   if (!filter.collection.empty()) {
-    const auto known = CollectionNames();
-    if (std::find(known.begin(), known.end(), filter.collection) == known.end()) {
-      if (known.empty())
-        return NotFound("no collection \"" + filter.collection + "\": the run has none: " + path());
-      return NotFound("no collection \"" + filter.collection + "\"; there are: " +
-                      Joined(known.size() > 12 ? NearestNames(filter.collection, known) : known) + ": " +
-                      path());
-    }
+    LUFF_RETURN_IF_ERROR(CheckCollection(filter.collection));
   }
   std::vector<std::uint8_t> wanted(tensors_.size(), filter.step || filter.mode != Mode::kGlobal ? 0 : 1);
   if (filter.step) {

@@ -60,17 +60,7 @@ Result<bool> ReadEntries(const auto& rows, std::uint64_t ordinal, FrameKind kind
 }  // namespace
 
 Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
-  if (n >= steps_.size()) {
-    return OutOfRange("found step number " + std::to_string(n) + ", expected one below " +
-                      std::to_string(steps_.size()));
-  }
-  out->info = steps_.at(n);
-  out->summaries.clear();
-  out->scalars.clear();
-  out->units.clear();
-  out->forms.clear();
-  out->events.clear();
-  out->event_json.clear();
+  LUFF_RETURN_IF_ERROR(BeginRows(n, out));
   std::vector<std::byte> scratch;
   for (const auto& worker : workers_) {
     const std::uint64_t ordinal = worker->OrdinalOf(n);

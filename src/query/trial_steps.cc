@@ -3,46 +3,6 @@
 #include "query/run_trial.h"
 
 namespace luff::query {
-namespace {
-
-std::string StepText(std::int64_t step, Mode mode) {
-  return (mode == Mode::kGlobal ? "global step " : std::string(ModeName(mode)) + " step ") +
-         std::to_string(step);
-}
-
-std::string NearestText(const StepTable::Neighbours& around) {
-  if (!around.before && !around.after) return "none was saved";
-  std::string text = "nearest saved: ";
-  if (around.before) text += std::to_string(*around.before);
-  if (around.before && around.after) text += " and ";
-  if (around.after) text += std::to_string(*around.after);
-  return text;
-}
-
-}  // namespace
-
-StepState RunTrial::StateOfStep(std::int64_t step, Mode mode) const {
-  if (steps_.Find(step, mode)) return StepState::kAvailable;
-  if (loaded_all_ || step < 0) return StepState::kUnavailable;
-  // Steps come in order: once a later one is complete, an earlier one was skipped.
-  return steps_.Around(step, mode).after ? StepState::kUnavailable : StepState::kNotYetAvailable;
-}
-
-Result<std::uint32_t> RunTrial::StepOrError(std::int64_t step, Mode mode) const {
-  if (const auto n = steps_.Find(step, mode)) return *n;
-  const StepTable::Neighbours around = steps_.Around(step, mode);
-  if (StateOfStep(step, mode) == StepState::kNotYetAvailable) {
-    return Unavailable(StepText(step, mode) + " is not there yet, " + NearestText(around) +
-                       "; refresh the trial or wait for the step: " + path());
-  }
-  return OutOfRange(StepText(step, mode) + " was not saved, " + NearestText(around) + ": " + path());
-}
-
-Result<StepInfo> RunTrial::FindStep(std::int64_t step, Mode mode) const {
-  LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
-  return steps_.at(n);
-}
-
 Result<std::vector<const WorkerState*>> RunTrial::Candidates(std::optional<std::uint32_t> worker) const {
   std::vector<const WorkerState*> found;
   std::string known;

@@ -10,7 +10,7 @@
 namespace luff::query {
 namespace {
 
-constexpr std::size_t kCachedBytes = 8U << 20;  // of columns; one more tensor may be there
+constexpr std::size_t kRowBytes = 11 * sizeof(double);  // of columns; the steps' numbers are shared
 
 Summary SummaryOf(const format::SummaryRow& row) noexcept {
   Summary s;
@@ -111,10 +111,6 @@ void Reserve(SummaryColumns* out, std::size_t rows) {
     column->Reserve(rows);
   for (auto* column : {&out->min, &out->max, &out->mean, &out->std, &out->sum, &out->abs_mean, &out->l2})
     column->Reserve(rows);
-}
-
-std::size_t BytesOf(const SummaryColumns& columns) noexcept {
-  return columns.count.size() * 11 * sizeof(double);  // the steps' numbers are shared
 }
 
 /// How many of `values` from `first` on grow by one each.
@@ -300,11 +296,7 @@ void AddStepsOf(const SummaryColumns& other, SummaryColumns* columns) {
 Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
     TensorId id, Mode mode, std::optional<std::uint32_t> worker) const {
   LUFF_RETURN_IF_ERROR(CheckId(id));
-  for (auto at = cache_.begin(); at != cache_.end(); ++at) {
-    if (at->id != id || at->mode != mode || at->worker != worker || at->version != version_) continue;
-    cache_.splice(cache_.begin(), cache_, at);
-    return cache_.front().columns;
-  }
+  if (auto kept = KeptColumns(id, mode, worker)) return kept;
   LUFF_ASSIGN_OR_RETURN(const auto candidates, Candidates(worker));
   auto columns = std::make_shared<SummaryColumns>();
   std::size_t rows = 0;
@@ -327,22 +319,8 @@ Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
     LUFF_RETURN_IF_ERROR(AppendSummaries(*candidate, id, mode, &other));
     AddStepsOf(other, columns.get());
   }
-  std::erase_if(cache_, [&](const Cached& old) {
-    return old.version != version_ || (old.id == id && old.mode == mode && old.worker == worker);
-  });
-  cache_.push_front({id, mode, worker, version_, columns});
-  std::size_t bytes = 0;
-  auto last = cache_.begin();
-  for (; last != cache_.end() && (bytes == 0 || bytes < kCachedBytes); ++last)
-    bytes += BytesOf(*last->columns) + 1;
-  cache_.erase(last, cache_.end());
+  KeepColumns(id, mode, worker, kRowBytes, columns);
   return std::shared_ptr<const SummaryColumns>(std::move(columns));
-}
-
-Result<SummaryColumns> RunTrial::Summaries(TensorId id, Mode mode,
-                                           std::optional<std::uint32_t> worker) const {
-  LUFF_ASSIGN_OR_RETURN(const auto shared, SharedSummaries(id, mode, worker));
-  return *shared;
 }
 
 Result<std::vector<ScalarAt>> RunTrial::Scalars(TensorId id, Mode mode,

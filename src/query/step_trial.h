@@ -1,0 +1,79 @@
+#pragma once
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "luff/query/trial.h"
+#include "query/step_table.h"
+
+namespace luff::query {
+
+/// "TRAIN step 3", "global step 7", for messages.
+[[nodiscard]] std::string StepText(std::int64_t step, Mode mode);
+/// "nearest saved: 2 and 5".
+[[nodiscard]] std::string NearestText(const StepTable::Neighbours& around);
+
+/// What trials over any kind of directory share: tensors by number, complete steps in a table, errors that
+/// name what is nearest, and a few columns of summaries that were asked for before. Who derives from it fills
+/// in `tensors_`, `steps_` and `loaded_all_`, and counts `version_` on with everything new.
+class StepTrial : public Trial {
+ public:
+  Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) override;
+  bool loaded_all_steps() const noexcept override { return loaded_all_; }
+  std::size_t tensor_count() const noexcept override { return tensors_.size(); }
+  const TensorInfo& tensor(TensorId id) const override { return tensors_[id]; }
+  std::vector<std::int64_t> Steps(Mode mode) const override { return steps_.Steps(mode); }
+  std::size_t step_count() const noexcept override { return steps_.size(); }
+  StepInfo step_at(std::size_t n) const override { return steps_.at(n); }
+  Result<StepInfo> FindStep(std::int64_t step, Mode mode) const override;
+  StepState StateOfStep(std::int64_t step, Mode mode) const override;
+  Result<SummaryColumns> Summaries(TensorId id, Mode mode,
+                                   std::optional<std::uint32_t> worker) const override;
+
+ protected:
+  /// `what`: how errors call the trial.
+  StepTrial(const char* what, const OpenOptions& options) : options_(options), what_(what) {}
+
+  [[nodiscard]] Status CheckId(TensorId id) const;
+  /// The n-th step is there.
+  [[nodiscard]] Status CheckPlace(std::size_t n) const;
+  /// Position in the step table.
+  [[nodiscard]] Result<std::uint32_t> StepOrError(std::int64_t step, Mode mode) const;
+  [[nodiscard]] Status NoTensor(std::string_view name) const;
+  /// kNotFound for a collection that is not among CollectionNames().
+  [[nodiscard]] Status CheckCollection(const std::string& name) const;
+  /// Numbers of the n-th step, and no rows.
+  [[nodiscard]] Status BeginRows(std::size_t n, StepRows* out) const;
+
+  /// Columns that were kept and are still what would be read; null if there are none.
+  [[nodiscard]] std::shared_ptr<const SummaryColumns> KeptColumns(TensorId id, Mode mode,
+                                                                  std::optional<std::uint32_t> worker) const;
+  /// Keeps columns, of which a row takes `row_bytes`.
+  void KeepColumns(TensorId id, Mode mode, std::optional<std::uint32_t> worker, std::size_t row_bytes,
+                   std::shared_ptr<const SummaryColumns> columns) const;
+
+  OpenOptions options_;
+  std::vector<TensorInfo> tensors_;
+  StepTable steps_;
+  bool loaded_all_ = false;
+  bool held_back_ = false;     // there are steps beyond options_.show_at_most
+  std::uint64_t version_ = 0;  // grows with everything new
+
+ private:
+  struct Cached {
+    TensorId id;
+    Mode mode;
+    std::optional<std::uint32_t> worker;
+    std::uint64_t version;
+    std::size_t bytes;
+    std::shared_ptr<const SummaryColumns> columns;
+  };
+  const char* what_;
+  mutable std::list<Cached> cache_;  // newest first
+};
+
+}  // namespace luff::query
