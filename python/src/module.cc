@@ -11,6 +11,7 @@ namespace luff::python {
 
 // One line per area, here and in the body below; the files stand in CMakeLists.txt beside this one.
 void InitErrors(nanobind::module_& m);
+void InitRegex(nanobind::module_& m);
 #ifdef LUFF_CORE_CAPTURE
 void InitSession(nanobind::module_& m);
 #endif
@@ -21,9 +22,13 @@ void InitTrial(nanobind::module_& m);
 }  // namespace luff::python
 
 NB_MODULE(_core, m) {
+  // A framework may keep what Luff has wrapped for as long as the process lives; that is no matter for its
+  // output.
+  nanobind::set_leak_warnings(false);
   m.doc() = "The C++ core of Luff. Private: use the modules of `luff`.";
   m.def("version", [] { return std::string(luff::Version()); }, "The version of this build.");
   luff::python::InitErrors(m);
+  luff::python::InitRegex(m);
 #ifdef LUFF_CORE_CAPTURE
   luff::python::InitSession(m);
 #endif

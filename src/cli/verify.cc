@@ -3,17 +3,64 @@
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/base/env.h"
+#include "luff/query/verify.h"
 #include "luff/store/verify.h"
 
 namespace luff::cli {
 namespace {
 
+Json DamageJson(const std::vector<store::Damage>& damage) {
+  Json list = Json::array();
+  for (const store::Damage& d : damage)
+    list.push_back({{"file", d.file}, {"offset", d.offset}, {"what", d.what}});
+  return list;
+}
+
+template <typename Report>
+void PrintDamage(const Report& report) {
+  for (const std::string& note : report.notes) fmt::print("note: {}\n", Escaped(note));
+  for (const store::Damage& d : report.damage)
+    fmt::print("damage: {} at byte {}: {}\n", Escaped(d.file), d.offset, Escaped(d.what));
+  if (report.damage_count > report.damage.size())
+    fmt::print("and {} more\n", report.damage_count - report.damage.size());
+}
+
+template <typename Report>
+std::string Verdict(const Report& report) {
+  return report.damage_count == 0 ? "clean" : fmt::format("{} damaged places", report.damage_count);
+}
+
+void VerifySmdebug(const ReadOptions& options) {
+  const query::SmdebugReport report = ValueOrExit(query::VerifySmdebug(options.run));
+  if (options.json) {
+    PrintJson({{"clean", report.damage_count == 0},
+               {"format", "smdebug"},
+               {"files", report.files},
+               {"bytes", report.bytes},
+               {"records", report.records},
+               {"records_without_checksum", report.unchecked},
+               {"values", report.values},
+               {"shapes", report.shapes},
+               {"workers", report.workers},
+               {"steps", report.steps},
+               {"damage_count", report.damage_count},
+               {"damage", DamageJson(report.damage)},
+               {"notes", report.notes}});
+  } else {
+    PrintDamage(report);
+    fmt::print("{}: {} files, {}, {} steps, {} workers, {} values, {} records checked\n", Verdict(report),
+               report.files, SizeText(report.bytes), report.steps, report.workers, report.values,
+               report.records);
+  }
+  ExitWith(report.damage_count == 0 ? kExitOk : 1);
+}
+
 void Verify(const ReadOptions& options) {
+  if (!Env::Real().Exists(options.run + "/run.json") && query::IsSmdebugDirectory(options.run))
+    VerifySmdebug(options);
   const store::VerifyReport report = ValueOrExit(store::VerifyRun(options.run));
   if (options.json) {
-    Json damage = Json::array();
-    for (const store::Damage& d : report.damage)
-      damage.push_back({{"file", d.file}, {"offset", d.offset}, {"what", d.what}});
     PrintJson({{"clean", report.damage_count == 0},
                {"files", report.files},
                {"bytes", report.bytes},
@@ -22,16 +69,11 @@ void Verify(const ReadOptions& options) {
                {"chunks", report.chunks},
                {"rows", report.rows},
                {"damage_count", report.damage_count},
-               {"damage", std::move(damage)},
+               {"damage", DamageJson(report.damage)},
                {"notes", report.notes}});
   } else {
-    for (const std::string& note : report.notes) fmt::print("note: {}\n", Escaped(note));
-    for (const store::Damage& d : report.damage)
-      fmt::print("damage: {} at byte {}: {}\n", Escaped(d.file), d.offset, Escaped(d.what));
-    if (report.damage_count > report.damage.size())
-      fmt::print("and {} more\n", report.damage_count - report.damage.size());
-    fmt::print("{}: {} files, {}, {} frames, {} footers, {} chunks, {} values checked\n",
-               report.damage_count == 0 ? "clean" : fmt::format("{} damaged places", report.damage_count),
+    PrintDamage(report);
+    fmt::print("{}: {} files, {}, {} frames, {} footers, {} chunks, {} values checked\n", Verdict(report),
                report.files, SizeText(report.bytes), report.frames, report.footers, report.chunks,
                report.rows);
   }
@@ -41,8 +83,9 @@ void Verify(const ReadOptions& options) {
 }  // namespace
 
 void AddVerify(CLI::App& app) {
-  CLI::App* verb =
-      app.add_subcommand("verify", "Check every byte of a run: exit code 0 clean, 1 damage, 2 no run");
+  CLI::App* verb = app.add_subcommand(
+      "verify",
+      "Check every byte of a run, or of a directory of smdebug's: exit code 0 clean, 1 damage, 2 none there");
   auto options = std::make_shared<ReadOptions>();
   AddRunOption(verb, options.get());
   verb->callback([options] { Verify(*options); });

@@ -1,5 +1,6 @@
 #include "luff/format/event_file.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstring>
@@ -380,28 +381,38 @@ std::int32_t WireOfDType(DType dtype) noexcept {
   }
 }
 
-Result<Record> ParseRecordUntrusted(std::span<const std::byte> file, std::uint64_t offset) {
-  const std::string at = " at byte " + std::to_string(offset);
-  if (offset > file.size() || file.size() - offset < kRecordOverhead) {
-    return Corruption("found " + std::to_string(offset > file.size() ? 0 : file.size() - offset) +
-                      " bytes where a record begins, expected at least 16" + at);
+Result<std::uint64_t> RecordBytesUntrusted(std::span<const std::byte> head, std::uint64_t left,
+                                           const std::string& at) {
+  if (left < kRecordOverhead || head.size() < kRecordHead) {
+    return Corruption("found " + std::to_string(left) + " bytes where a record begins, expected at least 16" +
+                      at);
   }
-  const std::byte* p = file.data() + offset;
   std::uint64_t length = 0;
   std::uint32_t length_crc = 0;
-  std::memcpy(&length, p, sizeof(length));
-  std::memcpy(&length_crc, p + 8, sizeof(length_crc));
-  if (const std::uint32_t crc = MaskedCrc32c({p, 8}); crc != length_crc) {
+  std::memcpy(&length, head.data(), sizeof(length));
+  std::memcpy(&length_crc, head.data() + 8, sizeof(length_crc));
+  if (const std::uint32_t crc = MaskedCrc32c(head.first(8)); crc != length_crc) {
     return Corruption("found checksum " + Hex(length_crc) + " of a record's length, expected " + Hex(crc) +
                       ", so this is no event file or it is damaged" + at);
   }
-  if (length > kMaxEventBytes || length > file.size() - offset - kRecordOverhead) {
+  if (length > kMaxEventBytes || length > left - kRecordOverhead) {
     return Corruption("found a record of " + std::to_string(length) + " bytes, expected at most " +
-                      std::to_string(file.size() - offset - kRecordOverhead) + ": the file is cut off" + at);
+                      std::to_string(left - kRecordOverhead) + ": the file is cut off" + at);
   }
+  return length + kRecordOverhead;
+}
+
+Result<Record> ParseRecordUntrusted(std::span<const std::byte> file, std::uint64_t offset) {
+  const std::string at = " at byte " + std::to_string(offset);
+  const std::span rest = file.subspan(static_cast<std::size_t>(std::min<std::uint64_t>(offset, file.size())));
+  LUFF_ASSIGN_OR_RETURN(
+      const std::uint64_t bytes,
+      RecordBytesUntrusted(rest.first(std::min(kRecordHead, rest.size())), rest.size(), at));
+  const std::byte* p = rest.data();
+  const std::uint64_t length = bytes - kRecordOverhead;
   Record record;
   record.payload = {p + 12, static_cast<std::size_t>(length)};
-  record.bytes = length + kRecordOverhead;
+  record.bytes = bytes;
   std::uint32_t footer = 0;
   std::memcpy(&footer, p + 12 + length, sizeof(footer));
   if (footer == kSmdebugFooter) {

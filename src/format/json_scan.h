@@ -49,6 +49,8 @@ class JsonScan {
     return false;
   }
   [[nodiscard]] bool failed() const noexcept { return failed_; }
+  /// Byte that is looked at; of a mistake, the one where it was made.
+  [[nodiscard]] std::size_t at() const noexcept { return at_; }
   /// kCorruption: what was expected where.
   [[nodiscard]] Status status() const;
 

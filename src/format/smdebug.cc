@@ -154,6 +154,7 @@ Status ParseSmdebugIndexUntrusted(std::string_view json, SmdebugIndex* to) {
   to->unescaped.clear();
   JsonScan scan(json, &to->unescaped);
   if (ParseIndex(&scan, to)) return Status::Ok();
+  to->error_at = scan.at();
   return scan.failed() ? scan.status() : Internal("an index file ended early");
 }
 

@@ -48,15 +48,14 @@ std::string ModuleOfParameter(std::string_view name) {
 
 }  // namespace
 
-void SmdebugCollections::Parse(const std::map<std::string, std::string>& texts, const std::string& path,
-                               std::vector<std::string>* problems) {
+void SmdebugCollections::Parse(const std::map<std::string, std::string>& texts,
+                               std::vector<Problem>* problems) {
   collections_.clear();
   num_workers_ = 1;
   text_.clear();
   for (const auto& [file, text] : texts) {
-    const auto problem = [&](const std::string& what) {
-      problems->push_back("collections file: found " + what + ", expected what smdebug 1.0 writes: " + path +
-                          "/collections/000000000/" + file);
+    const auto problem = [&](const std::string& what, std::uint64_t offset = 0) {
+      problems->push_back({file, offset, what});
     };
     try {
       const Json json = Json::parse(text);
@@ -100,6 +99,8 @@ void SmdebugCollections::Parse(const std::map<std::string, std::string>& texts, 
           collection.regexes.push_back(std::move(regex).value());
         }
       }
+    } catch (const Json::parse_error& error) {
+      problem(std::string("no JSON (") + error.what() + ")", error.byte == 0 ? 0 : error.byte - 1);
     } catch (const std::exception& error) {
       problem(std::string("no JSON (") + error.what() + ")");
     }

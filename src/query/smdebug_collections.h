@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -12,9 +13,13 @@ namespace luff::query {
 /// Collections of a directory that smdebug wrote, and what the names of its tensors say about them.
 class SmdebugCollections {
  public:
+  struct Problem {
+    std::string file;  // its name
+    std::uint64_t offset = 0;
+    std::string what;  // what was found
+  };
   /// `texts`: collections files by name. What is no collections file is told of in `problems`.
-  void Parse(const std::map<std::string, std::string>& texts, const std::string& path,
-             std::vector<std::string>* problems);
+  void Parse(const std::map<std::string, std::string>& texts, std::vector<Problem>* problems);
   /// Number of workers that the trial waits for; 1 when no file said so.
   [[nodiscard]] std::uint32_t num_workers() const noexcept { return num_workers_; }
   [[nodiscard]] std::vector<std::string> Names() const;

@@ -1,90 +1,23 @@
 #include "query/smdebug_directory.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <ctime>
 #include <limits>
+
+#include "query/smdebug_files.h"
 
 namespace luff::query {
 namespace {
 
-constexpr std::uint64_t kMaxFileBytes = 256U << 20;  // of an index or collections file
 constexpr std::size_t kMaxProblems = 100;
 constexpr std::size_t kMaxRecords = std::numeric_limits<std::uint32_t>::max() - 1;
 /// A folder that changed so short a time before it was listed may have changed after, within the same tick.
 constexpr std::int64_t kTickNs = 100'000'000;
-
-std::int64_t Ns(const timespec& time) noexcept {
-  return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
-}
-
-std::int64_t MtimeOf(const std::string& path) noexcept {
-  struct stat info{};
-  return stat(path.c_str(), &info) == 0 ? Ns(info.st_mtim) : -1;
-}
-
-std::int64_t NowNs() noexcept {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return Ns(now);
-}
-
-bool List(const std::string& path, std::vector<std::pair<std::string, bool>>* names) {
-  DIR* folder = opendir(path.c_str());
-  if (folder == nullptr) return false;
-  while (const dirent* entry = readdir(folder)) {
-    const std::string_view name = entry->d_name;
-    if (name == "." || name == "..") continue;
-    bool is_folder = entry->d_type == DT_DIR;
-    if (entry->d_type == DT_UNKNOWN || entry->d_type == DT_LNK) {
-      struct stat info{};
-      is_folder = fstatat(dirfd(folder), entry->d_name, &info, 0) == 0 && S_ISDIR(info.st_mode);
-    }
-    names->emplace_back(name, is_folder);
-  }
-  closedir(folder);
-  std::sort(names->begin(), names->end());
-  return true;
-}
-
-/// A whole small file and its time.
-Status ReadText(const std::string& path, std::string* text, std::int64_t* mtime_ns) {
-  const auto failed = [&] { return IoError(std::string(std::strerror(errno)) + ": " + path); };
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return failed();
-  struct stat info{};
-  Status status;
-  if (fstat(fd, &info) != 0) {
-    status = failed();
-  } else if (!S_ISREG(info.st_mode)) {
-    status = Corruption("found something that is no file: " + path);
-  } else if (static_cast<std::uint64_t>(info.st_size) > kMaxFileBytes) {
-    status = Corruption("found a file of " + std::to_string(info.st_size) + " bytes, expected at most " +
-                        std::to_string(kMaxFileBytes) + ": " + path);
-  } else {
-    *mtime_ns = Ns(info.st_mtim);
-    text->resize(static_cast<std::size_t>(info.st_size));
-    std::size_t got = 0;
-    while (got < text->size()) {
-      const ssize_t n = read(fd, text->data() + got, text->size() - got);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) status = failed();
-      if (n <= 0) break;
-      got += static_cast<std::size_t>(n);
-    }
-    text->resize(got);
-  }
-  close(fd);
-  return status;
-}
 
 }  // namespace
 
@@ -135,13 +68,13 @@ std::uint32_t SmdebugDirectory::WorkerOf(std::string_view in_file_name, bool ann
 bool SmdebugDirectory::ScanCollections() {
   std::vector<std::pair<std::string, bool>> names;
   const std::string folder = path_ + "/collections/000000000";
-  if (!List(folder, &names)) return false;
+  if (!ListFolder(folder, &names)) return false;
   bool news = false;
   constexpr std::string_view kEnd = "_collections.json";
   for (const auto& [name, is_folder] : names) {
     if (is_folder || !name.ends_with(kEnd) || name.size() == kEnd.size()) continue;
     const std::string path = folder + "/" + name;
-    const std::int64_t mtime = MtimeOf(path);
+    const std::int64_t mtime = MtimeNs(path);
     auto& known = collections_mtime_[name];
     if (known == mtime && mtime != 0) continue;
     known = mtime;
@@ -149,7 +82,7 @@ bool SmdebugDirectory::ScanCollections() {
     std::int64_t written = 0;
     (void)WorkerOf(std::string_view(name).substr(0, name.size() - kEnd.size()), true);
     news = true;
-    if (const Status read = ReadText(path, &text, &written); !read.ok()) {
+    if (const Status read = ReadSmallFile(path, &text, &written); !read.ok()) {
       AddProblem("collections file: " + std::string(read.message()));
       continue;
     }
@@ -161,11 +94,11 @@ bool SmdebugDirectory::ScanCollections() {
 }
 
 void SmdebugDirectory::ScanFolder(const std::string& path, Folder* folder, std::vector<Found>* found) {
-  const std::int64_t mtime = MtimeOf(path);
+  const std::int64_t mtime = MtimeNs(path);
   if (mtime < 0 || mtime == folder->listed_mtime_ns) return;
   const std::int64_t now = NowNs();
   std::vector<std::pair<std::string, bool>> names;
-  if (!List(path, &names)) {
+  if (!ListFolder(path, &names)) {
     AddProblem("index folder cannot be listed (" + std::string(std::strerror(errno)) + "): " + path);
     return;
   }
@@ -220,7 +153,7 @@ void SmdebugDirectory::AddRecord(std::uint32_t entry, Record record) {
 
 bool SmdebugDirectory::TakeIndex(const Found& found) {
   std::int64_t written = 0;
-  if (const Status read = ReadText(found.path, &text_, &written); !read.ok()) {
+  if (const Status read = ReadSmallFile(found.path, &text_, &written); !read.ok()) {
     AddProblem("index file: " + std::string(read.message()));
     return false;
   }
@@ -314,15 +247,15 @@ bool SmdebugDirectory::TakeIndex(const Found& found) {
 }
 
 Result<bool> SmdebugDirectory::Scan() {
-  if (MtimeOf(path_) < 0) return NotFound("no such directory: " + path_);
+  if (MtimeNs(path_) < 0) return NotFound("no such directory: " + path_);
   // The marker is looked for first: what was written before it is then surely seen.
-  const bool ended = MtimeOf(path_ + "/" + format::kSmdebugEndFile) >= 0;
+  const bool ended = MtimeNs(path_ + "/" + format::kSmdebugEndFile) >= 0;
   bool news = ScanCollections();
   std::vector<Found> found;
   const std::string index = path_ + "/index";
   ScanFolder(index, &folders_[""], &found);
   std::vector<std::pair<std::string, bool>> names;
-  if (List(index, &names)) {
+  if (ListFolder(index, &names)) {
     for (const auto& [name, is_folder] : names) {
       if (is_folder) ScanFolder(index + "/" + name, &folders_[name], &found);
     }

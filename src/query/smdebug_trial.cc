@@ -72,7 +72,13 @@ void SmdebugTrial::TakeNames() {
   if (resolve) {
     collections_taken_ = directory_.collections_version();
     collection_problems_.clear();
-    collections_.Parse(directory_.collections(), path(), &collection_problems_);
+    std::vector<SmdebugCollections::Problem> problems;
+    collections_.Parse(directory_.collections(), &problems);
+    for (const auto& problem : problems) {
+      collection_problems_.push_back("collections file: found " + problem.what +
+                                     ", expected what smdebug 1.0 writes: " + path() +
+                                     "/collections/000000000/" + problem.file);
+    }
     for (TensorInfo& info : tensors_) collections_.Describe(&info);
   }
   while (tensors_.size() < directory_.tensor_count()) {

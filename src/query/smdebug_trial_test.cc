@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
-#include "luff/base/env.h"
 #include "luff/format/event_file.h"
 #include "luff/format/smdebug.h"
 #include "luff/query/trial.h"
+#include "query/testing/smdebug_writer.h"
 
 namespace luff::query {
 namespace {
@@ -24,81 +23,21 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr const char* kCollections =
-    R"({"collections": {"weights": {"name": "weights", "include_regex": ["^(?!gradient).*weight"], "tensor_names": []},
-        "gradients": {"name": "gradients", "include_regex": ["^gradient"], "tensor_names": []},
-        "losses": {"name": "losses", "include_regex": [], "tensor_names": ["CrossEntropyLoss_output_0"]}},
-        "_meta": {"num_workers": %})";
-
 /// A directory as smdebug writes it.
-class SmdebugTrialTest : public ::testing::Test {
+class SmdebugTrialTest : public ::testing::Test, protected testing::SmdebugWriter {
  protected:
-  SmdebugTrialTest() {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    root_ =
-        fs::temp_directory_path() / (std::string("luff-smdebug-") + info->name() + std::to_string(getpid()));
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-  }
+  SmdebugTrialTest()
+      : SmdebugWriter(fs::temp_directory_path() /
+                      (std::string("luff-smdebug-") +
+                       ::testing::UnitTest::GetInstance()->current_test_info()->name() +
+                       std::to_string(getpid()))) {}
   ~SmdebugTrialTest() override { fs::remove_all(root_); }
-
-  void Write(const std::string& name, const std::string& text) {
-    fs::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name, std::ios::binary) << text;
-  }
-  void WriteCollections(int workers = 1) {
-    std::string text = kCollections;
-    text.replace(text.find('%'), 1, std::to_string(workers) + "}");
-    for (int w = 0; w < workers; ++w)
-      Write(format::SmdebugCollectionsPath("worker_" + std::to_string(w)), text);
-  }
-  struct Tensor {
-    std::string name;
-    std::vector<float> numbers;
-    std::vector<std::int64_t> shape;
-  };
-  void WriteStep(std::int64_t step, Mode mode, std::int64_t mode_step, const std::vector<Tensor>& tensors,
-                 const std::string& worker = "worker_0", const std::vector<Tensor>& shapes = {}) {
-    std::string events;
-    format::SmdebugIndex index;
-    const std::string event_file = format::SmdebugEventPath(step, worker);
-    for (const Tensor& tensor : tensors) {
-      format::TensorToWrite to;
-      to.name = tensor.name;
-      to.dtype = DType::kFloat32;
-      to.shape = tensor.shape;
-      to.content = std::as_bytes(std::span(tensor.numbers));
-      to.mode_step = mode_step;
-      to.mode = static_cast<int>(mode);
-      const std::uint64_t start = events.size();
-      format::AppendRecord(format::EncodeSmdebugTensor(1.0, step, to), format::RecordFooter::kSmdebug,
-                           &events);
-      index.tensors.push_back({tensor.name, start, events.size() - start});
-    }
-    for (const Tensor& shape : shapes) {
-      index.shapes.push_back({shape.name, "graph/" + shape.name,
-                              static_cast<std::uint32_t>(index.dims.size()),
-                              static_cast<std::uint32_t>(shape.shape.size())});
-      names_.push_back("graph/" + shape.name);
-      index.shapes.back().original_name = names_.back();
-      index.dims.insert(index.dims.end(), shape.shape.begin(), shape.shape.end());
-    }
-    index.mode = mode;
-    index.mode_step = mode_step;
-    index.event_file = event_file;
-    if (!tensors.empty()) Write(event_file, events);
-    Write(format::SmdebugIndexPath(step, worker), format::FormatSmdebugIndex(index));
-  }
-  void End() { Write(format::kSmdebugEndFile, ""); }
 
   std::unique_ptr<Trial> Open(const OpenOptions& options = {}) {
     auto opened = Trial::Open(root_.string(), options);
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     return opened.ok() ? std::move(opened).value() : nullptr;
   }
-
-  fs::path root_;
-  std::deque<std::string> names_;
 };
 
 TEST_F(SmdebugTrialTest, ShowsStepsNamesRolesAndValues) {

@@ -1,13 +1,8 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include <nlohmann/json.hpp>
 
+#include "query/smdebug_files.h"
 #include "query/smdebug_trial.h"
 #include "query/smdebug_with-inl.h"
 
@@ -16,39 +11,19 @@ namespace {
 
 /// Bytes of a file, no more than are there: a size in an index file is not believed before memory is taken.
 Result<std::vector<std::byte>> ReadRange(const std::string& path, std::uint64_t start, std::uint64_t length) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    const int error = errno;
-    if (error == ENOENT) {
-      return NotFound("found no event file, though its index file is there; copy the folder events too: " +
-                      path);
-    }
-    return IoError(std::string(std::strerror(error)) + ": " + path);
+  auto file = InputFile::Open(path);
+  if (file.status().code() == StatusCode::kNotFound) {
+    return NotFound("found no event file, though its index file is there; copy the folder events too: " +
+                    path);
   }
-  std::vector<std::byte> bytes;
-  struct stat info{};
-  Status status;
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    status = Corruption("found something that is no event file: " + path);
-  } else if (start > static_cast<std::uint64_t>(info.st_size) ||
-             length > static_cast<std::uint64_t>(info.st_size) - start) {
-    status =
-        Corruption("found an event file of " + std::to_string(info.st_size) + " bytes, expected at least " +
-                   std::to_string(start) + " + " + std::to_string(length) +
-                   " by its index file; copy it again from where the job wrote it: " + path);
-  } else {
-    bytes.resize(static_cast<std::size_t>(length));
-    std::size_t got = 0;
-    while (got < bytes.size()) {
-      const ssize_t n = pread(fd, bytes.data() + got, bytes.size() - got, static_cast<off_t>(start + got));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) break;
-      got += static_cast<std::size_t>(n);
-    }
-    if (got < bytes.size()) status = IoError("the file ended while it was read: " + path);
+  LUFF_RETURN_IF_ERROR(file.status());
+  if (start > file->size() || length > file->size() - start) {
+    return Corruption("found an event file of " + std::to_string(file->size()) +
+                      " bytes, expected at least " + std::to_string(start) + " + " + std::to_string(length) +
+                      " by its index file; copy it again from where the job wrote it: " + path);
   }
-  close(fd);
-  if (!status.ok()) return status;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(length));
+  LUFF_RETURN_IF_ERROR(file->ReadAt(start, bytes));
   return bytes;
 }
 

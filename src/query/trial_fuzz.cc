@@ -16,20 +16,21 @@
 #include "luff/format/chunk.h"
 #include "luff/format/frames.h"
 #include "luff/format/live.h"
-#include "luff/query/trial.h"
 #include "luff/store/verify.h"
 #include "luff/tensor/hash.h"
+#include "query/testing/ask.h"
 #include "query/testing/forge.h"
 
 namespace {
 
 using namespace luff;  // NOLINT(google-build-using-namespace)
+using query::testing::AskEverything;
+using query::testing::Patch;
 namespace fs = std::filesystem;
 
 using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t kMetaFiles = 4;
-constexpr std::size_t kAsked = 8;  // steps of a tensor
 
 Bytes Read(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -67,15 +68,6 @@ struct Golden {
   }
   [[nodiscard]] fs::path DataPath() const { return run / "w0000" / "d-000001.lfd"; }
 };
-
-/// Input: (place, value) in 3 bytes each.
-void Patch(Bytes* file, std::span<const std::byte> patches) {
-  for (std::size_t at = 0; at + 3 <= patches.size() && !file->empty(); at += 3) {
-    std::uint16_t place = 0;
-    std::memcpy(&place, &patches[at], sizeof(place));
-    (*file)[place % file->size()] = patches[at + 2];
-  }
-}
 
 /// The frames up to the footer, with checksums of their own; lengths that lie end it.
 void SealFrames(Bytes* file, std::uint64_t sequence) {
@@ -150,49 +142,6 @@ void SealChunks(Bytes* file) {
   }
 }
 
-void AskEverything(const std::string& run, bool live) {
-  query::OpenOptions options;
-  options.use_live_page = live;
-  const auto opened = query::Trial::Open(run, options);
-  if (!opened.ok()) return;
-  query::Trial& trial = **opened;
-  (void)trial.Refresh().ok();
-  const auto mode = query::Mode::kGlobal;
-  for (query::TensorId id = 0; id < trial.tensor_count(); ++id) {
-    (void)trial.FindTensor(trial.tensor(id).name).ok();
-    (void)trial.Summaries(id, mode).ok();
-    (void)trial.Scalars(id, mode).ok();
-    (void)trial.ReadStack(id, mode, {}, 1 << 20).ok();
-    (void)trial.ValueSteps(id, mode).ok();
-    const auto steps = trial.TensorSteps(id, mode);
-    if (!steps.ok()) continue;
-    for (std::size_t i = 0; i < steps->size() && i < kAsked; ++i) {
-      const std::int64_t step = (*steps)[i];
-      (void)trial.ReadSummary(id, step, mode).ok();
-      if (const auto value = trial.ReadValue(id, step, mode); value.ok())
-        (void)HashBytes(value->bytes.data(), value->bytes.size());
-      (void)trial.Histogram(id, step, mode).ok();
-      (void)trial.Units(id, step, mode).ok();
-      (void)trial.Shape(id, step, mode).ok();
-      (void)trial.ReadForm(id, format::Form::kDifference, step, mode).ok();
-      (void)trial.TensorWorkers(id, step, mode).ok();
-    }
-  }
-  (void)trial.TensorNames({"weight", "", 3, mode}).ok();
-  query::Trial::StepRows rows;
-  for (std::size_t n = 0; n < trial.step_count() && n < 4 * kAsked; ++n)
-    (void)trial.ReadStepRows(n, &rows).ok();
-  (void)trial.Gaps().size();
-  (void)trial.Events(mode).size();
-  (void)trial.JsonEvents().size();
-  (void)trial.Document("model").size();
-  (void)trial.CollectionNames().size();
-  (void)trial.outcome();
-  (void)trial.Problems().size();
-  (void)trial.workers().size();
-  (void)store::VerifyRun(run).ok();
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -233,7 +182,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
   Write(path, file);
-  AskEverything(golden.run.string(), live);
+  query::OpenOptions options;
+  options.use_live_page = live;
+  AskEverything(golden.run.string(), options);
+  (void)store::VerifyRun(golden.run.string()).ok();
   if (original != nullptr)
     Write(path, *original);
   else

@@ -96,3 +96,48 @@ def test_missing_file(luff: Command, copy: Path) -> None:
 
 def test_what_is_no_run(luff: Command, tmp_path: Path) -> None:
     assert luff("verify", tmp_path).code == 2
+
+
+@pytest.fixture
+def exported(luff: Command, run: Path, tmp_path: Path) -> Path:
+    """The run in smdebug's layout, to be damaged."""
+    path = tmp_path / "smdebug"
+    assert luff("export", run, path, "--to", "smdebug").code == 0
+    return path
+
+
+def test_a_directory_of_smdebug(luff: Command, exported: Path) -> None:
+    done = luff("verify", exported)
+    assert done.code == 0
+    assert re.search(
+        r"^clean: \d+ files, .* 22 steps, 1 workers, (\d+) values, \1 records checked$", done.out, re.M
+    )
+    report = json.loads(luff("verify", exported, "--json").out)
+    assert report["clean"] is True
+    assert report["format"] == "smdebug"
+    assert report["records"] == report["values"] == report["records_without_checksum"]
+
+
+def test_damage_in_a_directory_of_smdebug(luff: Command, exported: Path) -> None:
+    before = _readable(exported)
+    events = sorted((exported / "events").rglob("*.tfevents"))
+    index = sorted((exported / "index").rglob("*.json"))
+    _flip(events[3], 0)
+    events[5].write_bytes(events[5].read_bytes()[:-7])
+    events[7].unlink()
+    index[9].write_bytes(index[9].read_bytes()[:50])
+    done = luff("verify", exported)
+    assert done.code == 1
+    lines = [line for line in done.out.splitlines() if line.startswith("damage: ")]
+    places = [(events[3], r"0: .*record's length.*lost: value of"), (events[5], r"[1-9]\d*: .*the file is cut off"),
+              (events[7], r"0: found no such file"), (index[9], r"50: found the end of the file")]  # fmt: skip
+    assert len(lines) == len(places), done.out
+    for line, (file, what) in zip(lines, places, strict=True):
+        assert re.match(rf"damage: {file.relative_to(exported)} at byte {what}", line), line
+        assert "copy the f" in line  # what to do
+    report = json.loads(luff("verify", exported, "--json").out)
+    assert report["damage_count"] == 4
+    assert [d["file"] for d in report["damage"]] == [str(f.relative_to(exported)) for f, _ in places]
+    # The weight of what is damaged is lost, if it is; all else is there, and right.
+    assert before - 4 <= _readable(exported) < before
+    assert luff("show", exported).code == 0

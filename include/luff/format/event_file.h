@@ -37,6 +37,12 @@ struct Record {
   RecordFooter footer = RecordFooter::kPayloadCrc;
 };
 
+/// Bytes of the whole record that begins with `head`, its first kRecordHead bytes; `left` bytes are in the
+/// file from there on. So one record can be read at a time. Errors: kCorruption, which end in `at`.
+inline constexpr std::size_t kRecordHead = 12;
+[[nodiscard]] Result<std::uint64_t> RecordBytesUntrusted(std::span<const std::byte> head, std::uint64_t left,
+                                                         const std::string& at);
+
 /// The record at `offset`. Either footer will do. Errors: kCorruption with the offset and what was expected
 /// there.
 [[nodiscard]] Result<Record> ParseRecordUntrusted(std::span<const std::byte> file, std::uint64_t offset);

@@ -32,6 +32,7 @@ struct SmdebugIndex {
   std::vector<Shape> shapes;
   std::vector<std::int64_t> dims;
   std::deque<std::string> unescaped;
+  std::uint64_t error_at = 0;  // byte of the mistake in a text that was not understood
 };
 
 /// Any order of keys and any unknown keys will do. Errors: kCorruption with the byte offset.
