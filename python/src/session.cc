@@ -30,6 +30,8 @@ namespace nb = nanobind;
 namespace {
 
 using Table = nb::ndarray<const std::uint64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Heads = nb::ndarray<const std::uint64_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+using Summaries = nb::ndarray<const double, nb::shape<-1, 8>, nb::c_contig, nb::device::cpu>;
 using Numbers = std::vector<std::int64_t>;
 
 std::chrono::milliseconds Milliseconds(double seconds) {
@@ -76,6 +78,19 @@ class PySession {
     const std::span<const capture::TensorRef> refs(reinterpret_cast<const capture::TensorRef*>(table.data()),
                                                    rows);
     CaptureRefs(refs, factor);
+  }
+
+  void CaptureSummaries(const Heads& heads, const Summaries& values) const {
+    const auto number = [](double x) {
+      return x >= 0 && x < 9e15 ? static_cast<std::uint64_t>(x) : ~std::uint64_t{0};
+    };
+    for (std::size_t i = 0; i < std::min(heads.shape(0), values.shape(0)); ++i) {
+      const double* row = values.data() + i * 8;
+      const std::uint64_t head = heads.data()[i];
+      session_->CaptureSummary(
+          static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(head >> 32U),
+          {row[0], row[1], row[2], row[3], row[4], number(row[5]), number(row[6]), number(row[7])});
+    }
   }
 
   void CaptureRefs(std::span<const capture::TensorRef> refs, double factor) const {
@@ -195,6 +210,15 @@ void InitSession(nb::module_& m) {
           nb::arg("table"), nb::arg("factor"), nb::arg("count") = nb::none(),
           "The same for values to be multiplied.")
       .def(
+          "capture_summaries",
+          [](const PySession& s, const Heads& heads, const Summaries& values) {
+            s.CaptureSummaries(heads, values);
+          },
+          nb::arg("heads"), nb::arg("values"),
+          "Record summaries computed elsewhere. Heads: id | layout << 32. Rows of float64: sum, sum of "
+          "squares, sum of "
+          "absolute values, minimum, maximum, zeros, NaN, Inf.")
+      .def(
           "scalar", [](const PySession& s, std::uint32_t id, double value) { s.get().Scalar(id, value); },
           nb::arg("tensor"), nb::arg("value"), "Record a number.")
       .def(
@@ -226,11 +250,13 @@ void InitSession(nb::module_& m) {
       .def(
           "end_step",
           [](const PySession& s, std::uint8_t mode, std::int64_t global_step, std::int64_t mode_step,
-             std::int64_t update) {
-            s.get().EndStep({static_cast<format::Mode>(mode), global_step, mode_step, update});
+             std::int64_t update, std::int64_t wall_unix_ns, std::int64_t duration_ns) {
+            s.get().EndStep(
+                {static_cast<format::Mode>(mode), global_step, mode_step, update, wall_unix_ns, duration_ns});
           },
           nb::arg("mode"), nb::arg("global_step"), nb::arg("mode_step"), nb::arg("update"),
-          "Hand the step to the writer thread.")
+          nb::arg("wall_unix_ns") = 0, nb::arg("duration_ns") = 0,
+          "Hand the step to the writer thread; with a time: one that ended then.")
       .def(
           "nonfinite", [](const PySession& s) { return s.get().nonfinite_summaries(); },
           "Summaries so far of tensors that were not finite throughout.")

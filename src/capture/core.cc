@@ -14,7 +14,7 @@ namespace luff::capture {
 namespace {
 
 constexpr std::size_t kMaxQueued = 1024;
-constexpr std::int64_t kPollNs = 25'000'000;
+constexpr std::int64_t kPollNs = 50'000'000;
 constexpr std::int64_t kUrgentPollNs = 2'000'000;  // while a proposal is open
 constexpr std::int64_t kHeartbeatNs = 1'000'000'000;
 constexpr int kNice = 5;

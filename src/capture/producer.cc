@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -27,6 +28,20 @@ constexpr std::uint64_t kMaxScratch = 64ULL << 20;  // larger tensors are not sc
 constexpr std::int64_t kMaxWaitNs = 200'000'000;    // policy `block`, in one step
 constexpr std::size_t kUsefulRest = 64U << 10;
 
+// A limit of a summary in the width of its type; what is out of range or no number becomes the nearest one,
+// or 0.
+std::uint64_t BitsOf(DType dtype, double value) {
+  if (IsFloating(dtype) || IsComplex(dtype)) return std::bit_cast<std::uint64_t>(value);
+  constexpr double kSigned = 9223372036854775808.0;  // 2^63
+  if (!(value >= -kSigned)) value = value < 0 ? -kSigned : 0;
+  if (IsSignedInteger(dtype)) {
+    return value < kSigned ? static_cast<std::uint64_t>(static_cast<std::int64_t>(value))
+                           : std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+  }
+  if (!(value > 0)) return 0;
+  return value < 2 * kSigned ? static_cast<std::uint64_t>(value) : std::numeric_limits<std::uint64_t>::max();
+}
+
 }  // namespace
 
 Producer::~Producer() {
@@ -37,6 +52,41 @@ Producer::~Producer() {
 void Producer::Capture(std::span<const TensorRef> refs, double factor) {
   MutexLock lock(mutex_);
   for (const TensorRef& ref : refs) CaptureOne(ref, factor);
+}
+
+void Producer::CaptureSummary(TensorId id, LayoutId layout_id, const GivenSummary& given) {
+  MutexLock lock(mutex_);
+  TensorState* tensor = context_.registry->tensor(id);
+  if (tensor == nullptr) return;
+  const format::Mode mode = context_.step->mode.load(std::memory_order_relaxed);
+  const std::uint64_t due = context_.step->due.load(std::memory_order_relaxed) &
+                            tensor->collections.load(std::memory_order_relaxed);
+  if (due == 0 || !Plan::RoleSavedIn(tensor->role, mode)) return;
+  std::uint32_t forms = context_.plan->FormsOf(due);
+  const LayoutState* layout = context_.registry->layout(layout_id);
+  const std::uint64_t count = layout == nullptr ? 0 : layout->layout.element_count();
+  if (layout == nullptr || given.zero_count > count || given.nan_count > count - given.zero_count ||
+      given.inf_count > count - given.zero_count - given.nan_count) {
+    AddGap(id, format::kNoId, GapReason::kUnsupported, forms, layout == nullptr ? 0 : layout->bytes);
+    return;
+  }
+  context_.counters->captured.fetch_add(1, std::memory_order_relaxed);
+  if ((forms & Bit(Form::kSummary)) != 0) {
+    forms &= ~Bit(Form::kSummary);
+    const DType dtype = layout->layout.dtype;
+    Summary summary;
+    summary.count = count;
+    summary.sum = given.sum;
+    summary.sum_sq = given.sum_sq;
+    summary.abs_sum = given.abs_sum;
+    summary.min_bits = BitsOf(dtype, given.min);
+    summary.max_bits = BitsOf(dtype, given.max);
+    summary.zero_count = given.zero_count;
+    summary.nan_count = given.nan_count;
+    summary.inf_count = given.inf_count;
+    AddSummary(id, dtype, summary);
+  }
+  if (forms != 0) AddGap(id, format::kNoId, GapReason::kUnsupported, forms, layout->bytes);
 }
 
 void Producer::CaptureOne(const TensorRef& ref, double factor) {

@@ -51,6 +51,7 @@ class Producer {
 
   /// `factor` != 1: values are multiplied first.
   void Capture(std::span<const TensorRef> refs, double factor) LUFF_EXCLUDES(mutex_);
+  void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) LUFF_EXCLUDES(mutex_);
   /// Moves rows to `batch` and hands the open part of the block to the writer thread.
   void EndStep(store::StepBatch* batch) LUFF_EXCLUDES(mutex_);
   void Abandon() LUFF_EXCLUDES(mutex_);

@@ -248,7 +248,12 @@ void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept 
     core_->wanted_spare.store(kSpareBlocks, std::memory_order_relaxed);
     denied = core_->publisher.over_budget.load(std::memory_order_relaxed) & raw_due;
     GapReason reason = GapReason::kByteBudget;
-    if (denied != raw_due && !core_->governor.AllowRaw()) {
+    const bool again = mode == allowed_mode_ && mode_step == allowed_step_;  // a step may begin anew
+    const bool allowed = again ? allowed_ : denied == raw_due || core_->governor.AllowRaw();
+    allowed_mode_ = mode;
+    allowed_step_ = mode_step;
+    allowed_ = allowed;
+    if (denied != raw_due && !allowed) {
       denied = raw_due;
       reason = GapReason::kOverheadBudget;
     }
@@ -310,6 +315,15 @@ void SessionImpl::CaptureRefs(std::span<const TensorRef> refs, double factor) no
 void SessionImpl::Capture(std::span<const TensorRef> refs) noexcept { CaptureRefs(refs, 1.0); }
 void SessionImpl::CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept {
   CaptureRefs(refs, factor);
+}
+
+void SessionImpl::CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) noexcept {
+  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !accepting()) return;
+  try {
+    ThisThread()->CaptureSummary(id, layout, summary);
+  } catch (...) {
+    Fail("CaptureSummary");
+  }
 }
 
 void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
@@ -397,12 +411,18 @@ void SessionImpl::EndStep(const StepEnd& end) noexcept {
     mark.global_step = end.global_step;
     mark.mode_step = end.mode_step;
     mark.update = end.update;
-    mark.wall_unix_ns = UnixNs();
-    mark.duration_ns = in_step_ ? now - begin : 0;
     mark.mode = static_cast<std::uint8_t>(end.mode);
-    // The training's share of the time lies between two ends of steps, not only inside of the step.
-    const std::int64_t since = last_end_ns_ != 0 ? now - last_end_ns_ : now - begin;
-    core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), std::max<std::int64_t>(since, 1));
+    std::int64_t since = 0;
+    if (end.wall_unix_ns != 0) {
+      mark.wall_unix_ns = end.wall_unix_ns;
+      since = mark.duration_ns = std::max<std::int64_t>(end.duration_ns, 0);
+    } else {
+      mark.wall_unix_ns = UnixNs();
+      mark.duration_ns = in_step_ ? now - begin : 0;
+      // The training's share of the time lies between two ends of steps, not only inside of the step.
+      since = std::max<std::int64_t>(last_end_ns_ != 0 ? now - last_end_ns_ : now - begin, 1);
+    }
+    if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
     last_end_ns_ = now;
     core_->step.due.store(0, std::memory_order_relaxed);
     core_->step.expected_step.store(end.global_step + 1, std::memory_order_relaxed);
@@ -453,6 +473,7 @@ bool SessionImpl::Flush(std::chrono::milliseconds deadline) noexcept {
       return true;
     }
     const std::uint64_t goal = core_->queue.pushed();
+    core_->queue.Wake();
     const auto until = std::chrono::steady_clock::now() + deadline;
     core_->waiters.fetch_add(1, std::memory_order_acq_rel);
     bool reached = false;

@@ -35,6 +35,7 @@ class SessionImpl final : public Session {
   [[nodiscard]] bool WorthReleasing(std::span<const TensorRef> refs) const noexcept override;
   void Capture(std::span<const TensorRef> refs) noexcept override;
   void CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept override;
+  void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) noexcept override;
   void Scalar(TensorId id, double value) noexcept override;
   void Text(TensorId id, std::string_view utf8) noexcept override;
   void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept override;
@@ -87,6 +88,9 @@ class SessionImpl final : public Session {
   std::int64_t last_end_ns_ = 0;
   std::uint64_t planned_due_ = 0;
   format::Mode planned_mode_ = format::Mode::kGlobal;
+  std::int64_t allowed_step_ = -1;  // the last step with raw values, and what the governor said of it
+  format::Mode allowed_mode_ = format::Mode::kGlobal;
+  bool allowed_ = true;
   bool in_step_ = false;
 };
 

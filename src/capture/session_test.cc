@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <condition_variable>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -69,6 +70,40 @@ TEST_F(SessionTest, SummariesOfWeightsAndGradientsByDefault) {
   EXPECT_EQ(batch.tensors.size(), 2U);
   EXPECT_EQ(batch.documents.size(), 1U);
   EXPECT_EQ(batch.mark.mode, static_cast<std::uint8_t>(Mode::kTrain));
+}
+
+TEST_F(SessionTest, SummariesComputedElsewhereAreTakenAsTheyAre) {
+  Start(R"({"save_all":true,"save_interval":2})");
+  const TensorId weight = session_->DefineTensor("Net_fc.weight", Role::kWeight, "fc", "");
+  const TensorId count = session_->DefineTensor("count", Role::kOther, "", "");
+  const LayoutId layout = session_->DefineLayout(MakeLayout(DType::kFloat32, {2, 3}));
+  const LayoutId integers = session_->DefineLayout(MakeLayout(DType::kInt32, {4}));
+  const GivenSummary given{13, 75, 17, -2, 6, 1, 1, 0};
+  for (std::int64_t step = 0; step < 2; ++step) {
+    session_->BeginStep(Mode::kTrain, step);
+    session_->CaptureSummary(weight, layout, given);
+    session_->CaptureSummary(count, integers, {-1, 1, 1, -1, 1e30, 3, 0, 0});
+    session_->CaptureSummary(weight, layout, {0, 0, 0, 0, 0, 4, 2, 1});  // seven of six
+    session_->CaptureSummary(weight, layout + 100, given);
+    session_->CaptureSummary(weight + 100, layout, given);
+    End(step);
+  }
+  ASSERT_TRUE(session_->Flush(seconds(10)));
+  const auto steps = disk_->Steps();
+  ASSERT_EQ(steps.size(), 2U);
+  const store::StepBatch& first = steps[0].batch;
+  ASSERT_EQ(first.summaries.size(), 2U);
+  EXPECT_EQ(first.summaries[0].tensor, weight);
+  EXPECT_EQ(first.summaries[0].count, 6U);
+  EXPECT_EQ(first.summaries[0].sum_sq, 75);
+  EXPECT_EQ(std::bit_cast<double>(first.summaries[0].min_bits), -2);
+  EXPECT_EQ(first.summaries[0].nan_count, 1U);
+  EXPECT_EQ(static_cast<std::int64_t>(first.summaries[1].min_bits), -1);
+  EXPECT_EQ(first.summaries[1].max_bits, std::uint64_t{std::numeric_limits<std::int64_t>::max()});
+  ASSERT_EQ(first.gaps.size(), 3U);  // two raw values; two of one tensor that cannot be
+  EXPECT_EQ(first.gaps[0].forms, static_cast<std::uint16_t>(Form::kRaw));
+  EXPECT_TRUE(steps[1].batch.summaries.empty());  // nothing is due
+  EXPECT_EQ(session_->nonfinite_summaries(), 1U);
 }
 
 TEST_F(SessionTest, RawValuesComeBack) {
@@ -207,6 +242,41 @@ TEST_F(SessionTest, AbandonedStepsLeaveNothing) {
   EXPECT_EQ(steps[0].batch.index.size(), 1U);
   EXPECT_EQ(steps[0].batch.summaries.size(), 1U);
   EXPECT_TRUE(steps[0].batch.scalars.empty());
+}
+
+TEST_F(SessionTest, AStepRecordedLaterKeepsItsTime) {
+  Start("");
+  session_->BeginStep(Mode::kTrain, 0);
+  session_->EndStep({Mode::kTrain, 0, 0, 0, 1'700'000'000'000'000'000, 25'000'000});
+  session_->BeginStep(Mode::kTrain, 1);
+  End(1);
+  ASSERT_TRUE(session_->Flush(seconds(10)));
+  const auto steps = disk_->Steps();
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_EQ(steps[0].batch.mark.wall_unix_ns, 1'700'000'000'000'000'000);
+  EXPECT_EQ(steps[0].batch.mark.duration_ns, 25'000'000);
+  EXPECT_GT(steps[1].batch.mark.wall_unix_ns, 1'700'000'000'000'000'000);
+}
+
+TEST_F(SessionTest, StepsThatComeWhileTheWriterSleepsAreAllWritten) {
+  Start("");
+  constexpr int kSteps = 5000;  // more than the queue holds
+  int dropped = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    session_->BeginStep(Mode::kTrain, step);
+    End(step);
+    if (step % 500 == 499 && !session_->Flush(seconds(10))) ++dropped;
+  }
+  EXPECT_EQ(dropped, 0);
+  EXPECT_EQ(disk_->Steps().size(), static_cast<std::size_t>(kSteps));
+}
+
+TEST_F(SessionTest, AStepIsWrittenSoonThoughItWakesNobody) {
+  Start("");
+  session_->BeginStep(Mode::kTrain, 0);
+  End(0);
+  for (int i = 0; i < 10'000 && disk_->Steps().empty(); ++i) usleep(1000);
+  EXPECT_EQ(disk_->Steps().size(), 1U);
 }
 
 TEST_F(SessionTest, GradientsAreNotTakenInEvaluation) {

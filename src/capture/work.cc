@@ -5,7 +5,9 @@
 namespace luff::capture {
 namespace {
 constexpr std::size_t kMaxBlanks = 64;
-}
+constexpr std::size_t kMaxSleptOver =
+    64;  // steps: what a short loop makes while Pop waits must not fill the queue
+}  // namespace
 
 void Work::clear() {
   kind = Kind::kSlice;
@@ -38,9 +40,11 @@ bool WorkQueue::Push(std::unique_ptr<Work>& work) {
   {
     MutexLock lock(mutex_);
     if (items_.size() >= max_items_) return false;
+    const bool patient = work->kind == Work::Kind::kStep || work->kind == Work::Kind::kAbandon;
     items_.push_back(std::move(work));
     pushed_.fetch_add(1, std::memory_order_release);
-    wake = waiting_;
+    wake = waiting_ && (!patient || items_.size() >= kMaxSleptOver);
+    if (wake) waiting_ = false;
   }
   if (wake) filled_.notify_one();
   return true;

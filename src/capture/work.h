@@ -48,7 +48,9 @@ class WorkQueue {
   /// An empty item, used before if possible.
   [[nodiscard]] std::unique_ptr<Work> Blank();
   void Recycle(std::unique_ptr<Work> work);
-  /// False when the queue is full; `work` then stays with the caller.
+  /// False when the queue is full; `work` then stays with the caller. A step does not end a wait of Pop:
+  /// waking a thread costs the training more than the rest of a small step, and nobody misses it for the
+  /// length of a wait.
   [[nodiscard]] bool Push(std::unique_ptr<Work>& work);
   /// Waits at most `limit` for an item.
   [[nodiscard]] std::unique_ptr<Work> Pop(std::chrono::nanoseconds limit);

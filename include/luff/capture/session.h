@@ -55,6 +55,9 @@ inline constexpr std::uint64_t kReplicaFlag = 2;
 struct StepEnd {
   format::Mode mode = format::Mode::kTrain;
   std::int64_t global_step = 0, mode_step = 0, update = 0;
+  /// Of a step that ended earlier and is recorded only now: Unix time of its end, and how long it took. 0:
+  /// ends now.
+  std::int64_t wall_unix_ns = 0, duration_ns = 0;
 };
 
 struct Counter {
@@ -77,6 +80,13 @@ struct PendingAction {
   std::string kind;           // "lower_lr", "skip_batch", "rollback"
   std::string body;           // JSON object
   std::string reason;
+};
+
+/// A summary as somebody else has computed it, over the finite values (include/luff/tensor/summary.h). Limits
+/// of integer types are exact up to 2^53.
+struct GivenSummary {
+  double sum = 0, sum_sq = 0, abs_sum = 0, min = 0, max = 0;
+  std::uint64_t zero_count = 0, nan_count = 0, inf_count = 0;
 };
 
 /// **Thread-safe** unless said otherwise; the step calls (BeginStep … EndStep) are expected from one thread
@@ -118,6 +128,10 @@ class Session {
   /// The same for values to be multiplied by `factor` (gradients that a fused optimizer will unscale: 1 /
   /// scale).
   virtual void CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept = 0;
+  /// Records, where one is due, a summary that was computed where the values are: on an accelerator, inside
+  /// of a compiled function. Counts that no tensor of the layout has are a gap, and so is every other form
+  /// that is due.
+  virtual void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) noexcept = 0;
   virtual void Scalar(TensorId id, double value) noexcept = 0;
   virtual void Text(TensorId id, std::string_view utf8) noexcept = 0;  // strings as events
   virtual void Event(format::EventKind kind, std::uint32_t subject, std::uint64_t argument) noexcept = 0;
