@@ -189,6 +189,11 @@ Kind KindOf(const std::string& objective, const std::vector<double>& labels, boo
   if (objective.starts_with("binary:")) return Kind::kBinary;
   if (objective.starts_with("reg:") || objective.starts_with("count:")) return Kind::kRegression;
   if (objective.starts_with("rank:") || objective.starts_with("survival:")) return Kind::kOther;
+  // LightGBM's names
+  if (objective == "binary") return Kind::kBinary;
+  if (objective == "lambdarank" || objective == "rank_xendcg") return Kind::kOther;
+  for (const char* name : {"regression", "huber", "fair", "poisson", "quantile", "mape", "gamma", "tweedie"})
+    if (objective.starts_with(name)) return Kind::kRegression;
   if (!AreWhole(labels)) return Kind::kRegression;
   const std::set<double> distinct(labels.begin(), labels.end());
   return distinct.size() == 2 && *distinct.rbegin() == 1 ? Kind::kBinary : Kind::kRegression;

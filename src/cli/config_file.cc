@@ -1,7 +1,9 @@
 #include "cli/config_file.h"
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -217,12 +219,17 @@ class Reader : private ConfigPlace {
 
   Status ReadOutput(const toml::table& table, FileConfig* config) const {
     for (const auto& [key, node] : table) {
-      if (key.str() != "tensorboard" && key.str() != "smdebug")
-        return Unknown(key, "in [output]", {"tensorboard", "smdebug"});
-      const auto directory = node.value<std::string>();
-      if (!directory || !node.is_string() || directory->empty())
-        return Wrong(node, fmt::format("'{}' in [output] is no directory", key.str()));
-      (key.str() == "smdebug" ? config->smdebug : config->tensorboard) = *directory;
+      const std::pair<std::string_view, std::string*> known[] = {
+          {"tensorboard", &config->tensorboard}, {"smdebug", &config->smdebug}, {"report", &config->report}};
+      const auto at = std::find_if(std::begin(known), std::end(known),
+                                   [&](const auto& one) { return one.first == key.str(); });
+      if (at == std::end(known)) return Unknown(key, "in [output]", {"tensorboard", "smdebug", "report"});
+      const auto path = node.value<std::string>();
+      if (!path || !node.is_string() || path->empty()) {
+        const char* kind = at->second == &config->report ? "file" : "directory";
+        return Wrong(node, fmt::format("'{}' in [output] is no {}", key.str(), kind));
+      }
+      *at->second = *path;
     }
     return Status::Ok();
   }

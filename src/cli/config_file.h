@@ -18,6 +18,7 @@ struct FileConfig {
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
   std::string tensorboard, smdebug;  // directories of live outputs
+  std::string report;                // file of the report at the end
 };
 
 /// Errors: kNotFound, kInvalidArgument with line and column, or the key that is unknown or has the wrong

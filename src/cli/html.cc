@@ -1,8 +1,11 @@
-#include <ctime>
+#include "cli/html.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <ctime>
 
 #include <fmt/format.h>
 
@@ -146,21 +149,21 @@ std::string Page(const query::Trial& trial, const KeptFindings& kept) {
   return html + "</body></html>\n";
 }
 
-void Write(const ReadOptions& options, const std::string& out) {
-  const auto trial = OpenOrExit(options);
-  const std::string page = Page(*trial, FindingsOfRun(trial->path()));
+}  // namespace
+
+Status WriteReport(const query::Trial& trial, const std::string& out) {
+  const std::string page = Page(trial, FindingsOfRun(trial.path()));
   if (out == "-") {
     fmt::print("{}", page);
-    return;
+    return Status::Ok();
   }
-  std::FILE* file = std::fopen(out.c_str(), "w");
+  std::FILE* file = std::fopen(out.c_str(), "we");
   const bool written = file != nullptr && std::fwrite(page.data(), 1, page.size(), file) == page.size();
+  const int error = errno;
   if ((file != nullptr && std::fclose(file) != 0) || !written)
-    ExitWithError(IoError(fmt::format("the report cannot be written: {}", out)));
-  fmt::print("{}\n", Escaped(out));
+    return IoError(fmt::format("the report cannot be written ({}): {}", std::strerror(error), out));
+  return Status::Ok();
 }
-
-}  // namespace
 
 void AddReport(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("report", "One HTML file: findings, evidence, losses");
@@ -169,7 +172,9 @@ void AddReport(CLI::App& app) {
   verb->add_option("RUN", options.run, "The run directory")->required();
   verb->add_option("-o,--out", out, "File; - for standard output");
   verb->callback([] {
-    Write(options, out);
+    const auto trial = OpenOrExit(options);
+    if (const Status written = WriteReport(*trial, out); !written.ok()) ExitWithError(written);
+    if (out != "-") fmt::print("{}\n", Escaped(out));
     ExitWith(kExitOk);
   });
 }

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "cli/config_file.h"
+#include "cli/html.h"
 #include "cli/job_file.h"
 #include "cli/supervise.h"
 #include "cli/terminal.h"
@@ -30,7 +31,7 @@ namespace fs = std::filesystem;
 
 struct RunOptions {
   std::string run, rules_text, set_text, on_finding, findings, config, compat;
-  std::string tensorboard, smdebug;
+  std::string tensorboard, smdebug, report;
   bool resume = false;
   std::vector<std::string> command;
 };
@@ -165,7 +166,17 @@ Result<std::vector<std::string>> FindNotifier(const std::string& bootstrap) {
   return std::vector<std::string>{python, "-I", "-S", script};
 }
 
-Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
+// Tells where the report is, or why there is none; the job's exit code is its own.
+void TellReport(const std::string& run, const std::string& path) {
+  const auto trial = query::Trial::Open(run);
+  if (!trial.ok()) return;  // nothing was recorded: told already
+  const Status written = WriteReport(**trial, path);
+  fmt::print(stderr, "luff: {}{}\n", written.ok() ? "report: " : "",
+             Escaped(written.ok() ? path : std::string(written.message())));
+}
+
+/// `report`: file of the report at the end, "" if none is wanted.
+Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) {
   if (!wanted.compat.empty()) {
     if (wanted.compat != "smdebug")
       return InvalidArgument(fmt::format("--compat is '{}'; there is smdebug", wanted.compat));
@@ -216,6 +227,10 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted) {
     options.outputs.push_back({format, fs::absolute(directory).lexically_normal().string()});
     LUFF_RETURN_IF_ERROR(CheckLiveOutput(options.outputs.back(), wanted.resume));
   }
+  if (const std::string& wish = !wanted.report.empty() ? wanted.report : file.report; !wish.empty()) {
+    *report = fs::absolute(wish).lexically_normal().string();
+    fs::create_directories(fs::path(*report).parent_path());
+  }
   LUFF_ASSIGN_OR_RETURN(options.run, ReserveRun(wanted));  // last: an error before leaves nothing behind
   return options;
 }
@@ -235,6 +250,8 @@ void AddRun(CLI::App& app) {
   verb->add_option("--findings", wanted.findings, "Also write findings to this file, as JSON lines");
   verb->add_option("--tensorboard", wanted.tensorboard, "Also write for TensorBoard into this directory");
   verb->add_option("--smdebug", wanted.smdebug, "Also write in smdebug's format into this directory");
+  verb->add_option("--report", wanted.report,
+                   "At the end, also write the report (`luff report`) into this file");
   verb->add_option("--config", wanted.config, "Configuration file (TOML, or the JSON of a SageMaker job)");
   verb->add_option("--compat", wanted.compat, "smdebug: `import smdebug` finds Luff's package of its API");
   verb->add_option("COMMAND", wanted.command, "After --: the command and its arguments")->required();
@@ -244,12 +261,15 @@ void AddRun(CLI::App& app) {
       "2 wrong usage, 126 the command cannot be run, 127 there is no such command.");
   verb->callback([] {
     try {
-      const Result<SuperviseOptions> options = Prepare(wanted);
+      std::string report;
+      const Result<SuperviseOptions> options = Prepare(wanted, &report);
       if (!options.ok()) {
         PrintError(options.status());
         ExitWith(kExitUsage);
       }
-      ExitWith(Supervise(options.value()));
+      const int code = Supervise(options.value());
+      if (!report.empty()) TellReport(options->run, report);
+      ExitWith(code);
     } catch (const fs::filesystem_error& error) {
       PrintError(IoError(error.what()));
       ExitWith(kExitUsage);

@@ -453,8 +453,9 @@ class Supervisor {
       const bool nothing = !env_.Exists(options_.run + "/run.json");
       if (nothing) RemoveUnusedRun();
       const std::string why = nothing ? "nothing was recorded: Luff saw no training step. It attaches to "
-                                        "Python with PyTorch at the first backward "
-                                        "pass; `python -I`, `-E` or `-S`, an emptied environment, or a "
+                                        "Python as PyTorch, Keras, TensorFlow, JAX, MXNet, XGBoost, "
+                                        "LightGBM or scikit-learn begin to train; `python -I`, `-E` or `-S`, "
+                                        "an emptied environment, or a "
                                         "Python that cannot import luff hide it"
                                       : fmt::format("the run cannot be read: {}", opened.status().message());
       if (exit_->code != 0) fmt::print(stderr, "luff: {} {}\n", command, how);

@@ -13,11 +13,16 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Losses of XGBoost that a training lowers smoothly; `error` counts and may stand still, areas rise.
-constexpr std::array<std::string_view, 14> kLosses = {
-    "rmse",          "rmsle",          "mae",         "mape",       "mphe",
-    "logloss",       "mlogloss",       "quantile",    "expectile",  "poisson-nloglik",
-    "gamma-nloglik", "gamma-deviance", "cox-nloglik", "aft-nloglik"};
+// Losses that boosting lowers smoothly, by the names that libraries give them; `error` counts and may stand
+// still, areas rise. First XGBoost's.
+constexpr std::array<std::string_view, 30> kLosses = {
+    "rmse", "rmsle", "mae", "mape", "mphe", "logloss", "mlogloss", "quantile", "expectile", "poisson-nloglik",
+    "gamma-nloglik", "gamma-deviance", "cox-nloglik", "aft-nloglik",
+    // LightGBM's own names
+    "l1", "l2", "huber", "fair", "poisson", "gamma", "gamma_deviance", "tweedie", "binary_logloss",
+    "multi_logloss", "cross_entropy", "kullback_leibler",
+    // scikit-learn's
+    "log_loss", "squared_error", "absolute_error", "exponential"};
 constexpr std::array<std::string_view, 3> kTrainingNames = {"train", "training", "dtrain"};
 constexpr std::size_t kMaxTrainings = 256;
 

@@ -33,13 +33,14 @@ class Pair final : public Rule {
     other_->OnEnd(trial, sink);
   }
   [[nodiscard]] std::string SaveState() const override {
-    return Json::array({one_->SaveState(), other_->SaveState()})
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    // As JSON and not as texts: whoever checks a state looks into it.
+    const auto json = [](const Rule& rule) { return Json::parse(rule.SaveState(), nullptr, false); };
+    return Json::array({json(*one_), json(*other_)}).dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {
-      LUFF_RETURN_IF_ERROR(one_->LoadState(json.at(0).get<std::string>()));
-      return other_->LoadState(json.at(1).get<std::string>());
+      LUFF_RETURN_IF_ERROR(one_->LoadState(json.at(0).dump()));
+      return other_->LoadState(json.at(1).dump());
     });
   }
 

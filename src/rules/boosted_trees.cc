@@ -103,7 +103,8 @@ class TreeDepth final : public Rule {
                             : std::string(
                                   "such leaves learn single samples by heart, noise included; no evaluation "
                                   "set tells whether that does harm");
-    finding.remedy = "lower max_depth, raise min_child_weight, gamma or lambda";
+    finding.remedy =
+        "lower max_depth (or num_leaves), raise min_child_weight (or min_data_in_leaf), gamma or lambda";
     finding.causes = {"max_depth too large for so many samples", "min_child_weight 0", "no regularisation"};
     finding.evidence = {{"depth", shape.depth},
                         {"leaves", static_cast<double>(shape.leaves)},

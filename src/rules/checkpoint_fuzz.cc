@@ -95,7 +95,8 @@ struct World {
         Tell(**rule, trial, 0, kSteps / 2);
         subjects.push_back({choice, (*rule)->SaveState()});
         const bool none = subjects.back().state.empty() || subjects.back().state == "null";
-        if (!none && !CheckStateUntrusted(subjects.back().state).ok())
+        const auto make = [&choice] { return choice.spec->make(choice.parameters); };
+        if (!none && !CheckRuleStateUntrusted(subjects.back().state, make).ok())
           std::abort();  // a real one is accepted
       }
     }
@@ -177,7 +178,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto rule = subject.choice.spec->make(subject.choice.parameters);
     if (!rule.ok()) std::abort();
     const std::string state = Changed(subject.state, changes);
-    if (!CheckStateUntrusted(state).ok() || !(*rule)->LoadState(state).ok()) return 0;
+    const auto make = [&] { return subject.choice.spec->make(subject.choice.parameters); };
+    if (!CheckRuleStateUntrusted(state, make).ok() || !(*rule)->LoadState(state).ok()) return 0;
     Tell(**rule, world.trial, kSteps / 2, kSteps);
     NoSink sink;
     (*rule)->OnEnd(world.trial, sink);

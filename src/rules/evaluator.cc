@@ -344,7 +344,8 @@ class EvaluatorImpl final : public Evaluator {
             continue;
           }
           const auto state = saved.at("state").get<std::string>();
-          if (!CheckStateUntrusted(state).ok()) continue;
+          const auto make = [&] { return spec.make(running.choice->parameters); };
+          if (!CheckRuleStateUntrusted(state, make).ok()) continue;
           if (!running.rule->LoadState(state).ok()) {
             LUFF_ASSIGN_OR_RETURN(running.rule, spec.make(running.choice->parameters));
             continue;

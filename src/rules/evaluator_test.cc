@@ -136,6 +136,58 @@ TEST_F(EvaluatorTest, LiveAndAfterwards_GiveTheSameFindings) {
   EXPECT_EQ(Lines(), expected);
 }
 
+// Sums of squares of a loss that explodes lie far beyond 2^53: they are doubles, and finite.
+TEST_F(EvaluatorTest, StatesOfLargeValues_AreGoneOnWith) {
+  for (const double scale : {1e3, 1e9, 1e30, 1e150, 1e200}) {
+    testing::FakeTrial trial;
+    trial.SetDocument("model", R"({"parameters":[{"name":"fc.weight","trainable":true}]})");
+    for (int step = 0; step < 60; ++step) {
+      const double x = scale * (1 + 0.1 * (step % 7));
+      trial.Step()
+          .Loss(x)
+          .Scalar("optimizer_0/lr", Role::kOptimizerSetting, 0.1)
+          .Tensor("fc.weight", Role::kWeight, {x, -2 * x, 3 * x})
+          .Tensor("fc.bias", Role::kBias, {x})
+          .Tensor("gradient/fc.weight", Role::kGradient, {x, -x, x / 3})
+          .Difference("fc.weight", x, 10 * x, 1, 1)
+          .Units("relu_output_0", {0, 1, 5, 0}, 8)
+          .Event(format::EventKind::kBackward)
+          .Event(format::EventKind::kOptimizerStep)
+          .Event(format::EventKind::kZeroGrad);
+      if (step % 5 == 4) trial.Step(query::Mode::kEval).Loss(2 * x);
+    }
+    for (const auto set : {ParameterSet::kLuff, ParameterSet::kOriginal}) {
+      for (const RuleSpec& spec : BuiltinRules()) {
+        const auto open = [&] {
+          EvaluatorOptions options;
+          options.folder = folder_;
+          options.choices = ParseChoices(spec.name, set).value();
+          return std::move(Evaluator::Open(options, nullptr)).value();
+        };
+        const auto finish = [&](Evaluator& evaluator) {
+          EXPECT_TRUE(evaluator.Advance(trial, 1000).ok());
+          EXPECT_TRUE(evaluator.Finish(trial).ok());
+          return Lines();
+        };
+        std::filesystem::remove_all(folder_);
+        const std::string expected = finish(*open());
+        std::filesystem::remove_all(folder_);
+        {
+          auto first = open();
+          ASSERT_TRUE(first->Advance(trial, 50).ok());
+          ASSERT_TRUE(first->Checkpoint().ok());
+        }
+        auto second = open();
+        // Squares of the last scale are infinite, which JSON cannot hold: such a rule begins anew.
+        if (scale < 1e154) {
+          EXPECT_EQ(second->steps_done(), 50U) << spec.name << " at " << scale;
+        }
+        EXPECT_EQ(finish(*second), expected) << spec.name << " at " << scale;
+      }
+    }
+  }
+}
+
 TEST_F(EvaluatorTest, HostileStates_BeginAnew) {
   using Json = nlohmann::json;
   testing::FakeTrial trial;

@@ -141,13 +141,8 @@ class AccumulationScale final : public Rule {
 
   void Tell(const StepView& view, double passes, bool twice, Sink& sink) {
     told_ = true;
-    Finding finding;
-    finding.rule = kName;
-    finding.page = kPage;
-    finding.cause = twice ? "scaled_twice" : "not_scaled";
-    finding.step = finding.last_step = view.rows.info.mode_step;
-    finding.global_step = view.rows.info.global_step;
-    finding.update = view.rows.info.update;
+    Finding finding = FindingAt(kName, kPage, twice ? "scaled_twice" : "not_scaled", view.trial,
+                                format::kNoId, 0, view.rows.info);
     finding.since_step = 0;
     finding.what = twice ? fmt::format("gradients of {:g} batches are divided by {:g} twice", passes, passes)
                          : fmt::format("gradients of {:g} batches are added up, not averaged", passes);

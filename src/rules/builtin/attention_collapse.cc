@@ -132,13 +132,7 @@ class AttentionCollapse final : public Rule {
     told_ = true;
     const query::StepInfo& info = view.rows.info;
     const bool start = cause == std::string_view("sharp_start");
-    Finding finding;
-    finding.rule = kName;
-    finding.page = kPage;
-    finding.cause = cause;
-    finding.step = finding.last_step = info.mode_step;
-    finding.global_step = info.global_step;
-    finding.update = info.update;
+    Finding finding = FindingAt(kName, kPage, cause, view.trial, format::kNoId, 0, info);
     finding.since_step = 0;
     if (!start) {
       finding.since_step = info.mode_step;

@@ -54,6 +54,12 @@ TEST(BoostedLosses, WhichTensorsAreThem) {
   EXPECT_EQ(of("fit2/valid-poisson-nloglik", "evaluation")->data, "valid");
   EXPECT_FALSE(of("valid-logloss", "evaluation")->training);
   EXPECT_TRUE(of("train-rmse", "")->training);  // another hook's: by its name
+  EXPECT_EQ(of("valid_0-binary_logloss", "evaluation")->metric, "binary_logloss");  // LightGBM's names
+  EXPECT_TRUE(of("training-l2", "training")->training);
+  EXPECT_TRUE(of("validation-log_loss", "evaluation"));  // scikit-learn's
+  EXPECT_FALSE(of("out_of_bag-log_loss-score", "evaluation"));
+  EXPECT_FALSE(of("valid_0-binary_error", "evaluation"));
+  EXPECT_FALSE(of("valid_0-ndcg@5", "evaluation"));
   EXPECT_FALSE(of("train-auc", "training"));
   EXPECT_FALSE(of("train-error", "training"));
   EXPECT_FALSE(of("train-logloss-std", "training"));

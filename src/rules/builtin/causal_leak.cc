@@ -44,14 +44,8 @@ class CausalLeak final : public Rule {
  private:
   void Tell(const StepView& view, const Json& answer, double change, Sink& sink) {
     told_ = true;
-    Finding finding;
-    finding.rule = kName;
-    finding.page = kPage;
-    finding.cause = "next_token";
+    Finding finding = FindingAt(kName, kPage, "next_token", view.trial, format::kNoId, 0, view.rows.info);
     finding.severity = Severity::kStop;
-    finding.step = finding.last_step = view.rows.info.mode_step;
-    finding.global_step = view.rows.info.global_step;
-    finding.update = view.rows.info.update;
     finding.since_step = 0;
     const double place = NumberIn(answer, "place");
     const double places = NumberIn(answer, "places");

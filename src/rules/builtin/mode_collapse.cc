@@ -183,14 +183,8 @@ class ModeCollapse final : public Rule {
       return;
     }
     model.told = true;
-    Finding finding;
-    finding.rule = kName;
-    finding.page = kPage;
-    finding.cause = "few_modes";
+    Finding finding = FindingAt(kName, kPage, "few_modes", view.trial, format::kNoId, 0, info);
     finding.tensor = name;
-    finding.step = finding.last_step = info.mode_step;
-    finding.global_step = info.global_step;
-    finding.update = info.update;
     finding.since_step = model.since;
     finding.what = narrow ? "the generator makes nearly the same for every noise"
                           : fmt::format("the generator makes {:.2g} % of what the data hold", 100 * coverage);

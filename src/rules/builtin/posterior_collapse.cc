@@ -85,13 +85,7 @@ class PosteriorCollapse final : public Rule {
     if (in_a_row_++ == 0) since_ = info.mode_step;
     if (in_a_row_ < limits_.looks || told_) return;
     told_ = true;
-    Finding finding;
-    finding.rule = kName;
-    finding.page = kPage;
-    finding.cause = "unused_code";
-    finding.step = finding.last_step = info.mode_step;
-    finding.global_step = info.global_step;
-    finding.update = info.update;
+    Finding finding = FindingAt(kName, kPage, "unused_code", view.trial, format::kNoId, 0, info);
     finding.since_step = since_;
     finding.what = fmt::format(
         "the code that the model draws tells nothing of the input: {:.2g} nats in {:g} dimensions", nats,

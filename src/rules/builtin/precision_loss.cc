@@ -134,14 +134,8 @@ class PrecisionLoss final : public Rule {
   }
 
   void Tell(const StepView& view, const Count& count, double rate, Sink& sink) const {
-    Finding finding;
-    finding.rule = kName;
-    finding.page = kPage;
-    finding.cause = "update_lost";
+    Finding finding = FindingAt(kName, kPage, "update_lost", view.trial, format::kNoId, 0, view.rows.info);
     finding.tensor = count.worst;
-    finding.step = finding.last_step = view.rows.info.mode_step;
-    finding.global_step = view.rows.info.global_step;
-    finding.update = view.rows.info.update;
     finding.since_step = 0;
     const double lost = 1 - count.changed / count.moving;
     finding.what = fmt::format("rounding to {} swallows {:.3g} % of the weights' updates",
