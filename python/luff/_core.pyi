@@ -14,6 +14,11 @@ def raise_status(code: int, message: str) -> None:
     Raise the exception of a status code, so that tests can see each of them.
     """
 
+def search(pattern: str, texts: Sequence[str]) -> list[int]:
+    """
+    Places of the texts in which an expression of Python's dialect matches. Its matching is bounded: beyond the bound it counts as no match.
+    """
+
 def check_config(config_json: str) -> str:
     """
     The collections that a capture configuration means, as JSON; raises what is wrong with it.
@@ -91,6 +96,17 @@ class Session:
     ) -> None:
         """The same for values to be multiplied."""
 
+    def capture_summaries(
+        self,
+        heads: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        values: Annotated[
+            NDArray[numpy.float64], dict(shape=(None, 8), order="C", device="cpu", writable=False)
+        ],
+    ) -> None:
+        """
+        Record summaries computed elsewhere. Heads: id | layout << 32. Rows of float64: sum, sum of squares, sum of absolute values, minimum, maximum, zeros, NaN, Inf.
+        """
+
     def scalar(self, tensor: int, value: float) -> None:
         """Record a number."""
 
@@ -109,8 +125,16 @@ class Session:
     def hash(self, address: int, nbytes: int) -> int:
         """XXH3-64 of memory; 0 for none."""
 
-    def end_step(self, mode: int, global_step: int, mode_step: int, update: int) -> None:
-        """Hand the step to the writer thread."""
+    def end_step(
+        self,
+        mode: int,
+        global_step: int,
+        mode_step: int,
+        update: int,
+        wall_unix_ns: int = 0,
+        duration_ns: int = 0,
+    ) -> None:
+        """Hand the step to the writer thread; with a time: one that ended then."""
 
     def nonfinite(self) -> int:
         """Summaries so far of tensors that were not finite throughout."""

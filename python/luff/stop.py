@@ -25,6 +25,9 @@ EXIT_CODE = 76
 """Exit code of a training process (and of ``luff run``) that a finding stopped."""
 
 _CLOSE_DEADLINE_S = 2.0
+_AFTER_OTHERS = (
+    -100
+)  # priority among what `multiprocessing` calls at an end; its own join children, flush queues
 
 
 class Closable(Protocol):
@@ -38,6 +41,7 @@ _MAX_CALLBACKS = 64
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()
 _reason = EndReason.COMPLETED
 _installed = False
+_last = None  # what a process of multiprocessing calls when it ends
 
 
 def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
@@ -81,6 +85,7 @@ def watch(hook: Closable) -> None:
     """Closes `hook` when this process ends."""
     global _installed
     _watched.add(hook)
+    _end_with_multiprocessing()
     if _installed:
         return
     _installed = True
@@ -95,9 +100,9 @@ def watch(hook: Closable) -> None:
 
 def forget() -> None:
     """In a forked child: what the parent watched is not ours."""
-    global _reason
+    global _last, _reason
     _watched.clear()
-    _reason = EndReason.COMPLETED
+    _reason, _last = EndReason.COMPLETED, None
 
 
 def _close_all(reason: EndReason) -> None:
@@ -113,14 +118,35 @@ def _at_exit() -> None:
     _close_all(_reason)
 
 
+def _end_with_multiprocessing() -> None:
+    """Closes in a process of `multiprocessing` too: forked ones leave by `os._exit`, none asks `sys.excepthook`."""
+    global _last
+    process = sys.modules.get("multiprocessing.process")
+    if _last is not None or process is None or process.parent_process() is None:
+        return
+    from multiprocessing.util import Finalize
+
+    _last = Finalize(None, _at_exit_of_child, exitpriority=_AFTER_OTHERS)
+
+
+def _at_exit_of_child() -> None:
+    kind = sys.exc_info()[0]  # of the process's target: finalizers are called while it passes
+    if kind is not None and not issubclass(kind, SystemExit):
+        _ended_by(kind)
+    _at_exit()
+
+
+def _ended_by(kind: type[BaseException]) -> None:
+    global _reason
+    if _reason != EndReason.STOPPED:
+        _reason = EndReason.SIGNAL if issubclass(kind, KeyboardInterrupt) else EndReason.EXCEPTION
+
+
 def _chain_excepthook() -> None:
     previous = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        global _reason
-        if _reason != EndReason.STOPPED:
-            interrupted = issubclass(kind, KeyboardInterrupt)
-            _reason = EndReason.SIGNAL if interrupted else EndReason.EXCEPTION
+        _ended_by(kind)
         previous(kind, error, trace)
 
     sys.excepthook = excepthook

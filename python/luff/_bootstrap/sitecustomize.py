@@ -11,14 +11,38 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_FRAMEWORKS = ("torch", "xgboost")
+#: Packages that are waited for, and the modules of luff that watch them.
+_FRAMEWORKS = {
+    "torch": "luff.torch",
+    "xgboost": "luff.xgboost",
+    "jax": "luff.jax",
+    "optax": "luff.jax",
+    "flax.nnx": "luff.jax",
+    "mxnet": "luff.mxnet",
+    "keras": "luff.keras",
+    "lightgbm": "luff.lightgbm",
+    "lightning": "luff.lightning",
+    "pytorch_lightning": "luff.lightning",
+    "transformers.trainer": "luff.transformers",
+    "accelerate": "luff.accelerate",
+    "sklearn.neural_network._multilayer_perceptron": "luff.sklearn",
+    "sklearn.linear_model._stochastic_gradient": "luff.sklearn",
+    "sklearn.cluster._kmeans": "luff.sklearn",
+    "sklearn.ensemble._gb": "luff.sklearn",
+    "sklearn.ensemble._forest": "luff.sklearn",
+    "sklearn.ensemble._hist_gradient_boosting.gradient_boosting": "luff.sklearn",
+}
 _waiting = set(_FRAMEWORKS)
 
 
 def _attach(name: str) -> None:
+    if name not in _waiting:
+        return
     _waiting.discard(name)
+    if not _waiting:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     try:
-        importlib.import_module(f"luff.{name}").attach_to_all()
+        importlib.import_module(_FRAMEWORKS[name]).attach_to_all()
     except Exception as error:  # training goes on without Luff
         text = " ".join(f"{type(error).__name__}: {error}".split())
         sys.stderr.write(
@@ -53,11 +77,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Waits for each framework, once."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name not in _waiting:
+        if name not in _waiting:  # until it is imported: some only ask whether it is there
             return None
-        _waiting.discard(name)
-        if not _waiting:
-            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None:
             for finder in sys.meta_path:

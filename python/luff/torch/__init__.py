@@ -18,11 +18,12 @@ from typing import Any
 
 import torch as _torch
 
-from luff._hook import RunOptions, run_from_environment
+from luff._base_hook import choose_run, make_config
+from luff._hook import run_from_environment
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.torch import _functional, _wraps
-from luff.torch._hooks import Hook, hooks, make_config
+from luff.torch._hooks import Hook, hooks
 
 __all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
 
@@ -75,17 +76,8 @@ def attach(
     """
     if not isinstance(model, _torch.nn.Module):
         raise InvalidArgumentError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
-    supervised = run_from_environment()
-    if supervised is not None:
-        chosen = RunOptions(supervised.path, supervised.resume, True, supervised.config)
-        if collections is not None or options:
-            chosen.config = _merge(chosen.config, make_config(collections, options))
-    elif run is None:
-        raise InvalidArgumentError(
-            "no run was given; pass run=DIRECTORY, or start the script by `luff run -- ...`"
-        )
-    else:
-        chosen = RunOptions(os.path.abspath(os.fspath(run)), resume, False, make_config(collections, options))
+    given = collections is not None or bool(options)
+    chosen = choose_run(run, resume, make_config(collections, options) if given else {})
     _wraps.install()
     hook = Hook(chosen, model, on_stop, correct)
     optimizers = [optimizer] if isinstance(optimizer, _torch.optim.Optimizer) else list(optimizer or ())
@@ -139,9 +131,3 @@ def save_tensor(name: str, value: Any) -> None:
     hook = hooks.current()
     if hook is not None:
         hook.save_tensor(name, value)
-
-
-def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    merged = {**base, **more}
-    merged["collections"] = [*base.get("collections", []), *more.get("collections", [])]
-    return merged

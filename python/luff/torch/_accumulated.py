@@ -117,7 +117,9 @@ class Accumulated:
         node = _loss.analyse(root, saved_ok, False)
         made = {id(output.grad_fn) for output in outputs if output is not None}
         if node.base is not None and (node.kind or id(node.base) in made):
-            return node.factor
+            if node.factor == 1.0:
+                return 1.0
+            return node.factor * (node.count or 1.0)  # a sum over targets counts as their mean
         return None
 
 

@@ -15,7 +15,15 @@ from typing import Any, cast
 
 __all__ = ["leave_out"]
 
-_PACKAGES = ("luff.torch", "luff._hook", "luff.stop")
+_PACKAGES = (
+    "luff.torch",
+    "luff._hook",
+    "luff._base_hook",
+    "luff._arrays",
+    "luff._rows",
+    "luff.stop",
+    "luff.corrections",
+)
 
 
 def _codes_in(code: CodeType, found: set[CodeType]) -> None:

@@ -70,8 +70,9 @@ class Evidence:
         if self._reach or not since & (since - 1):
             self._reach.begins(roots, self._machine.called.models())
         machine = self._machine
+        readable = machine.losses.readable(machine.step)
         self.accumulated.backward_begins(
-            machine.step, roots, machine.losses.last_scaled, not machine.saved_hooks, machine.called.models
+            machine.step, roots, machine.losses.last_scaled, readable, machine.called.models
         )
         if machine.step is not None and machine.step.samples:
             if self._inside.due(step) and not machine.saved_hooks:

@@ -6,12 +6,16 @@ are in use: their unpacking would compute.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-from luff.torch._memory import read_scalar
+import numpy as np
+import torch
 
-__all__ = ["LossNode", "analyse"]
+from luff.torch._memory import is_readable, read_scalar
+
+__all__ = ["LossNode", "analyse", "counted_targets"]
 
 _KINDS = {
     "NllLossBackward0": "NLLLoss",
@@ -26,6 +30,7 @@ _KINDS = {
     "MultilabelMarginLossBackward0": "MultiLabelMarginLoss",
     "CtcLossBackward0": "CTCLoss",
 }
+_SUM = 2  # among torch's reductions
 _WALK_LIMIT = 64
 _TRANSPARENT = (
     "ToCopyBackward0",
@@ -46,6 +51,21 @@ class LossNode:
     node: Any = None  # the first loss node within reach, for its saved inputs
     node_kind: str = ""  # its own kind (log-probabilities are NLLLoss's input)
     compiled: bool = False
+    count: float = 0.0  # targets of a cross entropy that is a sum over them; 0: it is none
+
+
+def counted_targets(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many targets a cross entropy that was called adds up; 1 where that cannot be told."""
+    target = args[1] if len(args) > 1 else kwargs.get("target")
+    if kind not in ("CrossEntropyLoss", "NLLLoss") or len(args) > 2 or kwargs.get("weight") is not None:
+        return 1
+    if not (isinstance(target, torch.Tensor) and target.dtype is torch.int64 and is_readable(target)):
+        return 1
+    if not target.is_contiguous() or not target.numel():
+        return 1
+    values = (ctypes.c_int64 * target.numel()).from_address(target.data_ptr())
+    counted = np.ctypeslib.as_array(values) != kwargs.get("ignore_index", -100)
+    return max(int(np.count_nonzero(counted)), 1)
 
 
 def _constant_factor(node: Any, divide: bool) -> float | None:
@@ -97,12 +117,22 @@ def analyse(root: Any, saved_ok: bool, search: bool = True) -> LossNode:
     if name in _KINDS:
         result.node, result.node_kind = node, _KINDS[name]
         result.kind = _public_kind(node, result.node_kind)
+        if saved_ok and result.node_kind == "NLLLoss":
+            result.count = _summed(node)
         return result
     if "CompiledFunction" in name:
         result.compiled = True
     elif search:
         result.node, result.node_kind = _search(node)
     return result
+
+
+def _summed(node: Any) -> float:
+    try:
+        count = read_scalar(node._saved_total_weight) if node._saved_reduction == _SUM else None
+    except (RuntimeError, AttributeError):
+        return 0.0
+    return count if count is not None and count > 0.0 else 0.0
 
 
 def _public_kind(node: Any, kind: str) -> str:

@@ -35,7 +35,8 @@ class Losses:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.last_scaled: tuple[Any, float | None] | None = None
+        self.last_scaled: tuple[Any, float | None, float | None] | None = None  # product, loss, scale
+        self._sums: set[str] = set()  # kinds of losses that are trained as sums over the targets
         self._loss_kinds: set[str] = set()
         self._scratch = np.zeros(1, dtype=np.float64)
         self._scratch_float32 = self._scratch.view(np.float32)
@@ -82,6 +83,7 @@ class Losses:
             if not self._machine.recorder.stale:
                 self._machine.recorder.describe()
         if training:
+            step.plain_loss = not self._machine.saving
             step.loss_outputs.append(weakref.ref(output))
             step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
         self._record_loss(step, kind, read_scalar(output), output)
@@ -106,10 +108,14 @@ class Losses:
         if step is None:
             return
         if step.mode != _TRAIN:
-            self._record_loss(step, kind, read_scalar(output), output)
+            value = read_scalar(output)
+            if value is not None and kwargs.get("reduction") == "sum" and kind not in self._sums:
+                value /= _loss.counted_targets(kind, args, kwargs)
+            self._record_loss(step, kind, value, output)
             self._loss_inputs(step, kind, args, kwargs)
             self._machine.samples.loss(step, kind, args, kwargs, names)
         elif output.requires_grad:
+            step.plain_loss = not self._machine.saving
             if len(step.function_outputs) < _MAX_LOSSES:
                 step.function_outputs.append((weakref.ref(output), kind))
             self._machine.samples.loss(step, kind, args, kwargs, names)
@@ -178,8 +184,16 @@ class Losses:
 
     def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
         """A gradient scaler has multiplied a loss."""
-        self.last_scaled = (weakref.ref(result), value)
+        self.last_scaled = (weakref.ref(result), value, scale)
         self._machine.event(int(EventKind.SCALE_LOSS), codes.NO_ID, 0 if scale is None else float_bits(scale))
+
+    def readable(self, step: Step | None) -> bool:
+        """True if what the graph has saved between a step's loss and the root of its backward pass can be read.
+
+        Where a model recomputes its parts (checkpoints), hooks are in use within it, and no more behind it.
+        """
+        machine = self._machine
+        return not machine.saved_hooks or (step is not None and step.plain_loss and not machine.saving)
 
     def root(self, step: Step, root: Any) -> None:
         """The root of a backward pass: the loss, unless a loss module's call has told already."""
@@ -187,10 +201,10 @@ class Losses:
             return
         if any(reference() is root for reference in step.loss_outputs):
             return
-        saved_ok = not self._machine.saved_hooks
-        inputs_due = saved_ok and not step.module_losses and self._inputs_due()
-        sampled = saved_ok and step.samples and not step.sampled_losses
-        node = _loss.analyse(root, saved_ok, inputs_due or sampled or bool(step.loss_outputs))
+        plain = not self._machine.saved_hooks
+        inputs_due = plain and not step.module_losses and self._inputs_due()
+        sampled = plain and step.samples and not step.sampled_losses
+        node = _loss.analyse(root, self.readable(step), inputs_due or sampled or bool(step.loss_outputs))
         if node.node is not None and any(
             output is not None and output.grad_fn is node.node
             for output in (reference() for reference in step.loss_outputs)
@@ -201,13 +215,16 @@ class Losses:
             step.graph_losses[kind] = step.graph_losses.get(kind, 0) + 1
             if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
                 return  # the module's call was recorded already
-        value = None
-        if self.last_scaled is not None and self.last_scaled[0]() is root:
+        value, factor = None, node.factor
+        if self.last_scaled is not None and self.last_scaled[0]() is root and self.last_scaled[2]:
             value = self.last_scaled[1]
+            factor /= self.last_scaled[2] if value is not None and factor != 1.0 else 1.0
         if value is None:
             value = read_scalar(root)
-            if value is not None and kind and node.factor != 1.0:
-                value /= node.factor
+        if value is not None and kind and factor != 1.0:
+            value /= factor * (node.count or 1.0)
+        elif node.count and kind:
+            self._sums.add(kind)
         self._record_loss(step, kind or "loss", value, root)
         if node.compiled:
             self._machine.hidden(GapReason.COMPILED_GRAPH)

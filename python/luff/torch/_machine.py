@@ -60,12 +60,15 @@ class Machine:
         self.suspended: Step | None = None
         self.forced: int | None = None  # mode set by hand
         self.by_hand = False  # steps counted by hand
+        self.held = False  # a framework's loop says when steps end
         self.closure_depth = 0
+        self._first_closure = False  # of an update that makes its gradients itself
         self.stop = 0  # 2: leave now
         self.losses = Losses(self)
         self.samples = Samples(self)
         self.evidence = Evidence(self)
         self.saved_hooks = False  # saved-tensor hooks were in use since the last step
+        self.saving = 0  # of them in use now
         self._opener = opener
         self._eager = eager
         self._early: list[tuple[int, Any, Any]] = []
@@ -96,10 +99,7 @@ class Machine:
         """A learning rate scheduler has set a rate."""
         number = codes.NO_ID
         if self.recorder is not None:
-            if all(known() is not scheduler for known in self.recorder.schedulers):
-                if len(self.recorder.schedulers) < 64:
-                    self.recorder.schedulers.append(weakref.ref(scheduler))
-                    self.recorder.describe()
+            self.recorder.scheduler(scheduler)
             optimizer = getattr(scheduler, "optimizer", None)
             record = self.recorder.optimizers.get(id(optimizer))
             number = codes.NO_ID if record is None else record.number
@@ -255,9 +255,8 @@ class Machine:
 
     def _enter(self, root: Any, module: Any) -> None:
         """Opens the step that this forward pass belongs to."""
-        mode = self.forced
+        mode, may_train = self.forced, False
         grad = torch.is_grad_enabled()
-        may_train = False
         if mode is None:
             if not grad:
                 mode = _EVAL
@@ -289,6 +288,8 @@ class Machine:
 
     def _enter_eval(self, mode: int, may_train: bool, root: Any) -> None:
         step = self.step
+        if step is not None and step.mode == mode and self.held and not step.ended:
+            return
         if step is not None and step.mode != _TRAIN:
             self.publish_step(step)
             step = self.step
@@ -398,6 +399,7 @@ class Machine:
         if self.ensure_session() is None or self.recorder is None:
             return
         record = self.recorder.optimizer(optimizer)
+        self._first_closure = has_closure
         if has_closure:
             return
         step = self._train_step()
@@ -412,27 +414,18 @@ class Machine:
         self.evidence.update_begins(record, optimizer)
         if not step.weights_done:
             self._weights(step)
-        nonfinite = self.evidence.nonfinite
-        before = nonfinite.count()
         self.gradients(record, optimizer)
-        if nonfinite.count() != before:
-            nonfinite.gradients_taken()
 
     def gradients(self, record: OptimizerRecord, optimizer: Any) -> None:
         """Captures the gradients that an optimizer will use."""
         if self.recorder is None or self.step is None:
             return
-        factor = 1.0
-        scale = getattr(optimizer, "grad_scale", None)
-        if scale is not None:
-            value = read_scalar(scale)
-            if value is None or value == 0.0:
-                if self.session is not None and self.session.due_role(_GRADIENT):
-                    self.session.gap(codes.NO_ID, int(GapReason.UNSUPPORTED), 0, 1)
-                return
-            factor = 1.0 / value
-        self.recorder.gradients(record, factor)
-        self.step.captured = True
+        nonfinite = self.evidence.nonfinite
+        before = nonfinite.count()
+        if self.recorder.gradients_of_update(record, optimizer):
+            self.step.captured = True
+        if nonfinite.count() != before:
+            nonfinite.gradients_taken()
 
     def closure_returned(self, optimizer: Any) -> None:
         """A closure given to an optimizer has been evaluated: its gradients are what the optimizer uses."""
@@ -443,6 +436,9 @@ class Machine:
         if self.recorder.stale or record.gradients is None:
             self.name_now()
         step.update = self.clock.update_of(record.number)
+        if self._first_closure:
+            self._first_closure = False
+            self.evidence.update_begins(record, optimizer)
         self._weights(step)
         self.gradients(record, optimizer)
 
@@ -464,8 +460,8 @@ class Machine:
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         self.recorder.states()
         step.updated, step.direct = True, False
-        if not in_backward and not self.by_hand and self.recorder.count() == 1:
-            self.publish()
+        if not in_backward:
+            self._update_ends(self.recorder)
 
     def update_skipped(self, optimizer: Any) -> None:
         """A gradient scaler found infinities and left the update out."""
@@ -479,7 +475,11 @@ class Machine:
         self.event(int(EventKind.STEP_SKIPPED), record.number)
         self.recorder.settings_of(record, optimizer, step)
         step.updated, step.direct = True, False
-        if not self.by_hand and self.recorder.count() == 1:
+        self._update_ends(self.recorder)
+
+    def _update_ends(self, recorder: Recorder) -> None:
+        """The update of the only optimizer ends a step, unless somebody else says where steps end."""
+        if not self.by_hand and not self.held and recorder.count() == 1:
             self.publish()
 
     def _weights(self, step: Step) -> None:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch._describe import describe
@@ -22,6 +23,7 @@ __all__ = ["OptimizerRecord", "Recorder"]
 _WEIGHT, _BIAS, _GRADIENT = int(Role.WEIGHT), int(Role.BIAS), int(Role.GRADIENT)
 _BUFFER, _STATE, _SETTING = int(Role.BUFFER), int(Role.OPTIMIZER_STATE), int(Role.OPTIMIZER_SETTING)
 _MAX_DESCRIPTIONS = 64
+_MAX_SCHEDULERS = 64
 _NUMBERS = (float, int)
 
 
@@ -90,6 +92,15 @@ class Recorder:
         """Records of the optimizers that still exist."""
         pairs = [(record, record.reference()) for record in self.optimizers.values()]
         return [(record, optimizer) for record, optimizer in pairs if optimizer is not None]
+
+    def scheduler(self, scheduler: Any) -> None:
+        """A scheduler sets the rate of an optimizer; told in the document once."""
+        if len(self.schedulers) < _MAX_SCHEDULERS and all(
+            known() is not scheduler for known in self.schedulers
+        ):
+            self.schedulers.append(weakref.ref(scheduler))
+            if not self.stale:
+                self.describe()
 
     def count(self) -> int:
         """How many optimizers still exist."""
@@ -219,6 +230,20 @@ class Recorder:
         if table is None or not self.session.due_role(_GRADIENT):
             return 0
         return table.capture(factor)
+
+    def gradients_of_update(self, record: OptimizerRecord, optimizer: Any) -> bool:
+        """Gradients that an optimizer will use, without the scale that it takes out; False if that is not known."""
+        factor = 1.0
+        scale = getattr(optimizer, "grad_scale", None)
+        if scale is not None:
+            value = read_scalar(scale)
+            if value is None or value == 0.0:
+                if self.session.due_role(_GRADIENT):
+                    self.session.gap(codes.NO_ID, int(GapReason.UNSUPPORTED), 0, 1)
+                return False
+            factor = 1.0 / value
+        self.gradients(record, factor)
+        return True
 
     def settings(self, step: object) -> None:
         """Settings of the optimizers of which none were recorded in this step yet."""

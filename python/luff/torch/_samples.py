@@ -15,6 +15,7 @@ import numpy as np
 
 from luff import _codes as codes
 from luff._codes import GapReason, Mode, Role
+from luff._rows import MAX_CALLS, MAX_TENSORS, WHOLE_BYTES, rows_that_fit
 from luff.torch._memory import is_readable
 from luff.torch._modules import tensors_in
 from luff.torch._names import class_name
@@ -27,10 +28,6 @@ __all__ = ["Samples", "of_loss", "rows_to_keep"]
 
 _SAMPLE, _TRAIN = int(Role.SAMPLE), int(Mode.TRAIN)
 _UNSUPPORTED, _TOO_MANY = int(GapReason.UNSUPPORTED), int(GapReason.TOO_MANY)
-_WHOLE_BYTES = 64 << 10  # up to here a value is whole
-_ROW_BYTES = 1 << 20  # and of a larger one at least one row, unless it is larger than this
-_MAX_TENSORS = 8  # of one model in one step
-_MAX_CALLS = 8  # of one kind of loss in one step
 _EARLY_BYTES = 4 << 20  # copied before the session is open
 _EARLY_VALUES = 64
 
@@ -39,13 +36,9 @@ def rows_to_keep(tensor: Any) -> int:
     """How many rows of a tensor fit; all of a small one (1 of a number), 0 if not even one does."""
     if not is_readable(tensor):
         return 1
-    size, shape = tensor.nbytes, tensor.shape
-    if not shape:
-        return 1
-    if size <= _WHOLE_BYTES:
-        return int(shape[0])
-    row = size // shape[0]
-    return 0 if row > _ROW_BYTES else max(_WHOLE_BYTES // row, 1)
+    if tensor.shape and not tensor.nbytes:
+        return int(tensor.shape[0])
+    return rows_that_fit(tensor.shape, tensor.nbytes)
 
 
 def _as_many_rows(one: Any, other: Any) -> bool:
@@ -103,7 +96,7 @@ class Samples:
         used = step.sampled.get(id(module), 0)
         reference = weakref.ref(module)
         for tensor in tensors_in((args, kwargs) if kwargs else args):
-            if used >= _MAX_TENSORS:
+            if used >= MAX_TENSORS:
                 break
             self._take(step, reference, "", used, tensor, rows_to_keep(tensor))
             used += 1
@@ -120,7 +113,7 @@ class Samples:
         """A loss has been called."""
         call = step.sampled_losses.get(kind, 0)
         step.sampled_losses[kind] = call + 1
-        if call >= _MAX_CALLS or (not step.samples and not self._before(step)):
+        if call >= MAX_CALLS or (not step.samples and not self._before(step)):
             return
         tensors = of_loss(args, kwargs, names)
         if len(tensors) == 2 and self._machine.evidence.causal.due:
@@ -200,7 +193,7 @@ class Samples:
                     layout = recorder.layouts.find_rows(tensor.dtype, tensor.shape, tensor.stride(), rows)
             else:
                 layout, tensor = recorder.layouts.find_local(tensor)
-                if layout >= 0 and tensor.nbytes > _WHOLE_BYTES:
+                if layout >= 0 and tensor.nbytes > WHOLE_BYTES:
                     layout = -1
             address = tensor.data_ptr() if layout >= 0 else 0
         except (RuntimeError, NotImplementedError):  # a transform's tensor (vmap, grad): it has no memory

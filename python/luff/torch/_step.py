@@ -23,9 +23,11 @@ class Step:
     captured = False  # the session holds values that cannot be taken again
     direct = False  # its events go to the session at once
     forwards = 0
+    plain_loss = False  # a loss was computed while no saved-tensor hooks were in use
     weights_done = False
     update = -1
     updated = False
+    ended = False  # a framework's loop says so of an evaluation: the next forward pass begins another step
     may_train = False  # eval mode, but with gradients: a backward pass would make it a TRAIN step
     clips = 0  # calls that clipped gradients
     samples = False  # takes samples

@@ -17,7 +17,6 @@ from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from luff import _codes as codes
-from luff import stop
 from luff._codes import EventKind, GapReason
 from luff.torch import _dynamo, _names
 from luff.torch._hooks import Hook, hooks
@@ -36,6 +35,7 @@ class _Local(threading.local):
     scheduling = False
     loading = False
     updates = 0  # optimizer steps seen by this thread
+    through: tuple[Any, ...] = ()  # modules whose next calls only lead to a framework's own function
     in_loss = False  # a loss is being computed; what it calls is a part of it
 
 
@@ -68,10 +68,7 @@ def busy() -> bool:
 
 
 def _after_fork() -> None:
-    stop.forget()
     local.__dict__.clear()
-    for hook in hooks.living:
-        hook.guarded("fork", hook.forked)
 
 
 def _awake(hook: Hook) -> bool:
@@ -107,6 +104,9 @@ def _outer_call(
     original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     if not hooks.living or _current_graph_task() != -1 or _tracing_state() is not None:
+        return original(module, *args, **kwargs)
+    if local.through and local.through[0] is module:
+        local.through = local.through[1:]
         return original(module, *args, **kwargs)
     if "compile_subgraph_reason" in module.__dict__:  # a compiler's own graph
         return original(module, *args, **kwargs)
@@ -199,16 +199,25 @@ def _wrap_saved_hooks() -> None:
     cls = getattr(torch.autograd.graph, "saved_tensors_hooks", None)
     if cls is None:
         return
-    original = cls.__enter__
+    original_enter, original_exit = cls.__enter__, cls.__exit__
 
-    @functools.wraps(original)
+    @functools.wraps(original_enter)
     def __enter__(self: Any) -> Any:
+        result = original_enter(self)
         if not is_compiling():
             for hook in hooks.living:
                 hook.machine.saved_hooks = True
-        return original(self)
+                hook.machine.saving += 1
+        return result
 
-    cls.__enter__ = __enter__
+    @functools.wraps(original_exit)
+    def __exit__(self: Any, *args: object) -> Any:
+        if not is_compiling():
+            for hook in hooks.living:
+                hook.machine.saving = max(hook.machine.saving - 1, 0)
+        return original_exit(self, *args)
+
+    cls.__enter__, cls.__exit__ = __enter__, __exit__
 
 
 # Optimizers --------------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ does without a change to the script. Either way models and metrics are bit by bi
 
 from __future__ import annotations
 
+from luff._boosting._frame import trees
 from luff._hook import run_from_environment
 from luff.errors import StopTraining
 from luff.xgboost import _container
-from luff.xgboost._frame import trees
 from luff.xgboost._hook import Hook, living
 
 __all__ = ["Hook", "StopTraining", "attach_to_all", "get_hook", "save_scalar", "trees"]

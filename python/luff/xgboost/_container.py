@@ -66,7 +66,7 @@ def _wrap_container(kind: Any) -> None:
     def luff_before_training(self: Any, model: Any) -> Any:
         model = before_training(self, model)
         for hook in hooks_of(self):
-            hook.begin(self, model, planned_rounds())
+            hook.begin_training(self, model, planned_rounds())
         return model
 
     @functools.wraps(after_iteration)
@@ -79,7 +79,7 @@ def _wrap_container(kind: Any) -> None:
     @functools.wraps(after_training)
     def luff_after_training(self: Any, model: Any) -> Any:
         for hook in hooks_of(self):
-            hook.end(self)
+            hook.training_ended(self)
         return after_training(self, model)
 
     kind.before_training = luff_before_training

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from luff._boosting._config import number_in
 from luff.errors import InvalidArgumentError
 
 __all__ = ["feature_names", "parameters_of", "read_data", "rows_of"]
@@ -75,13 +76,4 @@ def _collect(node: dict[str, Any], found: dict[str, Any], depth: int) -> None:
             if depth < 8:
                 _collect(value, found, depth + 1)
         elif isinstance(value, str) and key != "name" and len(found) < _MAX_PARAMETERS:
-            found.setdefault(key, _number(value))
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+            found.setdefault(key, number_in(value))

@@ -6,41 +6,15 @@ all trees of the rounds are numbered, walked and cut in one go.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from luff._boosting._trees import Rounds, depths
 from luff.xgboost._ubjson import parse
 
-__all__ = ["COLUMNS", "Rounds", "read_rounds"]
-
-#: Columns of a round, as they are recorded: ``trees/NAME``.
-COLUMNS = ("Tree", "Node", "Feature", "Split", "Yes", "No", "Missing", "Gain", "Cover", "Depth")
-
-
-@dataclass
-class Rounds:
-    """Trees of some boosting rounds: one row for each node, sorted by tree and node.
-
-    Attributes
-    ----------
-    columns
-        Tree (number among these trees), Node, Feature (index; -1: a leaf), Split (NaN for leaves and categories),
-        Yes, No, Missing (nodes of the same tree; -1: none), Gain (of a leaf its value), Cover, Depth.
-    ends
-        For each round the row after its last one.
-    trees
-        For each round the number of its trees.
-    categories
-        Row of a split by categories: what goes to its "Yes".
-    """
-
-    columns: dict[str, NDArray[Any]]
-    ends: list[int]
-    trees: list[int]
-    categories: dict[int, NDArray[Any]] = field(default_factory=dict)
+__all__ = ["read_rounds"]
 
 
 def read_rounds(booster: Any, begin: int, end: int) -> Rounds:
@@ -84,7 +58,7 @@ def _as_columns(trees: list[Any], per_round: list[int]) -> Rounds:
     first = np.repeat(starts[:-1], sizes)
     node = np.arange(count) - first
     inner = left >= 0
-    depth = _depths(left + first, right + first, inner, starts[:-1])
+    depth = depths(left + first, right + first, inner, starts[:-1])
 
     leaf = ~inner
     feature = _joined(trees, "split_indices", np.int64)
@@ -115,22 +89,6 @@ def _as_columns(trees: list[Any], per_round: list[int]) -> Rounds:
     if by_category.any():
         rounds.categories = _categories(trees, starts, kept)
     return rounds
-
-
-def _depths(
-    left: NDArray[Any], right: NDArray[Any], inner: NDArray[Any], roots: NDArray[Any]
-) -> NDArray[Any]:
-    """Levels below the root; -1 for what no root leads to."""
-    depth = np.full(len(left), -1, dtype=np.int64)
-    level, at = 0, roots
-    while len(at):
-        depth[at] = level
-        at = at[inner[at]]
-        at = np.concatenate((left[at], right[at]))
-        if len(at) and (at.max() >= len(depth) or level > len(depth)):
-            raise ValueError("a tree whose nodes lead nowhere")
-        level += 1
-    return depth
 
 
 def _categories(trees: list[Any], starts: NDArray[Any], kept: NDArray[Any]) -> dict[int, NDArray[Any]]:

@@ -15,6 +15,7 @@ if HAS_TORCH:
     import luff.torch
     import torch
     from fake_session import DEFAULT_ROLES, FakeSession
+    from luff import _base_hook
     from luff._codes import Role
     from luff._hook import RunOptions
     from luff.torch import _hooks, _wraps
@@ -41,7 +42,7 @@ def watched(monkeypatch):
 
     def start(roles=None, model=None, **arguments):
         session = FakeSession(frozenset(roles or DEFAULT_ROLES))
-        monkeypatch.setattr(_hooks, "open_session", lambda options, rank: session)
+        monkeypatch.setattr(_base_hook, "open_session", lambda options, rank: session)
         if model is not None:
             hook = luff.torch.attach(model, run="/nowhere", **arguments)
         else:

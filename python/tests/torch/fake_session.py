@@ -179,7 +179,15 @@ class FakeSession:
     def hash(self, address: int, nbytes: int) -> int:
         return hash(ctypes.string_at(address, nbytes)) & 0xFFFFFFFFFFFFFFFF
 
-    def end_step(self, mode: int, global_step: int, mode_step: int, update: int) -> None:
+    def end_step(
+        self,
+        mode: int,
+        global_step: int,
+        mode_step: int,
+        update: int,
+        wall_unix_ns: int = 0,
+        duration_ns: int = 0,
+    ) -> None:
         if self.open is None:
             self.misuse.append("end_step without begin_step")
             return

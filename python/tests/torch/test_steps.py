@@ -7,8 +7,8 @@ import luff
 import pytest
 import torch
 import torch.nn.functional as F
+from luff import _base_hook
 from luff._codes import EventKind, Mode
-from luff.torch import _hooks
 from torch import nn
 
 FORWARD, BACKWARD, ZERO, STEP = 1, 2, 3, 4
@@ -187,7 +187,7 @@ def test_forward_passes_of_a_recurrent_cell_belong_to_one_step(watched):
 
 def test_nothing_is_opened_by_evaluation_alone(watched, monkeypatch):
     watched()
-    monkeypatch.setattr(_hooks, "open_session", lambda *_: pytest.fail("a session was opened"))
+    monkeypatch.setattr(_base_hook, "open_session", lambda *_: pytest.fail("a session was opened"))
     model = nn.Linear(3, 2)
     with torch.no_grad():
         model(torch.zeros(1, 3))

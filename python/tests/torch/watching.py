@@ -16,11 +16,11 @@ def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
     config: dict[str, Any] = {"save_all": True, "save": {"save_interval": 1}} if roles == "all" else {}
     os.environ["LUFF_SESSION"] = json.dumps({"run": run or "/nowhere", "config": config})
     import luff.torch
-    from luff.torch import _hooks
+    from luff import _base_hook
 
     fake = FakeSession(frozenset(Role) if roles == "all" else DEFAULT_ROLES)
     if run is None:
-        _hooks.open_session = lambda options, rank: fake  # type: ignore[assignment]
+        _base_hook.open_session = lambda options, rank: fake  # type: ignore[assignment]
     hook = luff.torch.attach_to_all()
     assert hook is not None
 

@@ -81,7 +81,8 @@ def test_model_metrics_and_predictions(case, interval, data, tmp_path):
 
 def test_a_hook_that_fails_everywhere_harms_nothing(data, tmp_path, monkeypatch):
     bare, bare_result, _ = train("plain", data, None)
-    from luff.xgboost import _hook, _recorder
+    from luff._boosting import _recorder
+    from luff.xgboost import _hook
 
     def fail(*_args, **_kwargs):
         raise RuntimeError("on purpose")

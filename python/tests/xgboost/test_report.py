@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import luff.xgboost
 import numpy as np
@@ -40,6 +41,20 @@ def report(tmp_path):
         return model, dval, page.read_text()
 
     return make
+
+
+def shown(path, profile):
+    """The page as a browser has it after loading."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no browser; install chromium")
+    done = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--dump-dom",
+         path.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-500:]
+    return done.stdout
 
 
 def sections(page):
@@ -93,9 +108,57 @@ def test_regression(report):
     assert float(re.search(r"root mean square ([\d.e+-]+)", page).group(1)) == pytest.approx(error, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "labels", "expected"),
+    [
+        ({"objective": "binary:logistic"}, lambda x: (x[:, 0] > 0.5).astype(int), [*CLASSES, "ROC curve"]),
+        ({"objective": "multi:softprob", "num_class": 3}, lambda x: (3 * x[:, 1]).astype(int), CLASSES),
+        ({"objective": "reg:squarederror"}, lambda x: 10 * x[:, 0] + x[:, 1], REGRESSION),
+    ],
+    ids=["binary", "several", "regression"],
+)
+def test_a_browser_shows_every_section(report, tmp_path, parameters, labels, expected):
+    _, _, page = report(parameters, labels)
+    seen = shown(tmp_path / "report.html", tmp_path / "profile")
+    assert sections(seen) == [*BOTH, *expected]
+    for element in ("<svg", "<path", "<polyline", "<rect", "<table", "<td"):
+        assert seen.count(element) == page.count(element), element  # nothing that the browser had to mend
+    assert seen.count("<svg") >= 4
+
+
 def test_what_was_not_recorded_is_said(report):
     _, _, page = report(
         {"objective": "binary:logistic"}, lambda x: (x[:, 0] > 0.5).astype(int), collections=[]
     )
     assert sections(page) == ["Loss and metrics over the rounds"]
     assert "need the collections predictions and labels" in page
+
+
+def test_a_job_of_sagemaker_asks_for_it(tmp_path):
+    """An unchanged script under `luff run --config job.json`: its rules judge, and the report is written."""
+    from luff.compat.sagemaker import DebuggerHookConfig, Job, Rule, rule_configs
+
+    executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
+    if executable is None:
+        pytest.skip("no luff on PATH")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import numpy as np, xgboost as xgb\n"
+        "x = np.random.RandomState(0).rand(400, 4)\n"
+        "y = (x[:, 0] > 0.5).astype(int)\n"
+        "train, val = xgb.DMatrix(x[:300], label=y[:300]), xgb.DMatrix(x[300:], label=y[300:])\n"
+        "xgb.train({'objective': 'binary:logistic', 'nthread': 1}, train, 20,\n"
+        "          evals=[(train, 'train'), (val, 'validation')], verbose_eval=False)\n"
+    )
+    rules = [Rule.sagemaker(rule_configs.create_xgboost_report()), Rule.sagemaker(rule_configs.overfit())]
+    Job(DebuggerHookConfig(), rules).write(tmp_path / "job.json")
+    done = subprocess.run(
+        [executable, "run", "--config", "job.json", "--run", "run", "--", sys.executable, str(script)],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        env={**os.environ, "LUFF_PYTHON": sys.executable},
+    )  # fmt: skip
+    page = tmp_path / "CreateXgboostReport" / "xgboost_report.html"
+    assert done.returncode == 0, done.stderr
+    assert f"luff: report: {page}" in done.stderr
+    assert "1 rule" in done.stderr
+    assert sections(page.read_text()) == [*BOTH, *CLASSES, "ROC curve"]

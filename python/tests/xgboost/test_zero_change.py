@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import xgboost as xgb
 
 DATA = """
 import numpy as np, xgboost as xgb
@@ -85,6 +88,65 @@ def test_two_workers_of_the_collective_are_two_workers_of_one_run(luff_run):
     assert trial.steps("TRAIN") == list(range(8))
     one, two = (trial.scalars("train-logloss", "TRAIN", worker=w)["value"].tolist() for w in (0, 1))
     assert one == two and len(one) == 8
+
+
+@pytest.mark.skipif(xgb.__version__ < "2.1", reason="its collective has one worker in a process")
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_workers_of_the_collective_that_are_threads_wait_for_nobody(luff_run, goes_on):
+    """As Dask starts them with processes=False: one of them is watched, none waits while the others do."""
+    done, trial = luff_run(
+        DATA + "import threading\n"
+        "from xgboost import collective\n"
+        "from xgboost.tracker import RabitTracker\n"
+        f"first = xgb.train(parameters, dtrain, 2) if {goes_on} else None\n"
+        "def worker(rank, arguments):\n"
+        "    with collective.CommunicatorContext(**arguments):\n"
+        "        r, n = collective.get_rank(), collective.get_world_size()\n"
+        "        d = xgb.DMatrix(x[r::n], label=y[r::n])\n"
+        "        p = {**parameters, 'tree_method': 'hist'}\n"
+        "        b = xgb.train(p, d, 8, evals=[(d, 'train')], verbose_eval=False, xgb_model=first)\n"
+        "        models.append(b.save_raw())\n"
+        "models, tracker = [], RabitTracker(host_ip='127.0.0.1', n_workers=3)\n"
+        "tracker.start()\n"
+        "arguments = tracker.worker_args()\n"
+        "jobs = [threading.Thread(target=worker, args=(r, arguments), daemon=True) for r in range(3)]\n"
+        "[job.start() for job in jobs]; [job.join(60) for job in jobs]\n"
+        "print(len(models), len(set(map(bytes, models))))\n"
+    )
+    assert done.stdout == "3 1\n"
+    assert trial.world_size == len(trial.workers()) == 1
+    assert len(trial.scalars("train-logloss", "TRAIN")["value"]) == 8
+    assert {"not seen"} == {gap["reason"] for gap in trial.gaps()}
+
+
+DASK = """
+import numpy as np, xgboost as xgb
+import dask.array as da
+from dask.distributed import Client, LocalCluster
+from xgboost import dask as dxgb
+
+if __name__ == "__main__":
+    options = dict(n_workers=2, threads_per_worker=1, processes=PROCESSES, dashboard_address=None)
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        x = np.random.RandomState(0).rand(1000, 5)
+        x, y = (da.from_array(a, chunks=(250, *a.shape[1:])) for a in (x, (x[:, 0] > 0.5).astype(int)))
+        d = dxgb.DaskDMatrix(client, x, y)
+        parameters = {"objective": "binary:logistic", "max_depth": 3, "nthread": 1}
+        out = dxgb.train(client, parameters, d, num_boost_round=12, evals=[(d, "train")], verbose_eval=False)
+        print([float(loss) for loss in out["history"]["train"]["logloss"]])
+"""
+
+
+@pytest.mark.parametrize("processes", [True, False])
+def test_dask(luff_run, processes):
+    """Not in the environments of ./dev: docs/xgboost.md names the versions that were tried."""
+    pytest.importorskip("dask.dataframe")
+    pytest.importorskip("distributed")
+    done, trial = luff_run(DASK.replace("PROCESSES", str(processes)))
+    assert len(trial.workers()) == trial.world_size == (2 if processes else 1)
+    for worker in range(trial.world_size):
+        told = trial.scalars("train-logloss", "TRAIN", worker=worker)["value"].tolist()
+        assert told == json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def test_both_frameworks_in_one_script(luff_run):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from luff._base_hook import SCHEDULE, Collections, listed
 from luff.config import describe
 
-__all__ = ["COLLECTIONS", "DEFAULT_INTERVAL", "Wanted", "make_config"]
+__all__ = ["COLLECTIONS", "DEFAULT_INTERVAL", "Wanted", "make_config", "number_in"]
 
 #: Rounds between two saves of what is listed.
 DEFAULT_INTERVAL = 10
@@ -34,30 +35,26 @@ COLLECTIONS: dict[str, dict[str, Any]] = {
     "full_shap": {"include": [r"(^|/)full_shap/(?!bias$)"], "forms": ["raw"]},
     "trees": {"include": [r"(^|/)trees/"], "forms": ["raw"]},
 }
-_SCHEDULE = ("save_interval", "start_step", "end_step", "save_steps")
 
 
 def make_config(
-    collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None,
+    collections: Collections,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The capture configuration of a hook's arguments."""
-    if isinstance(collections, Mapping):
-        wanted = [{"name": name, **settings} for name, settings in collections.items()]
-    else:
-        wanted = [{"name": item} if isinstance(item, str) else dict(item) for item in collections or ()]
-    listed = [{**COLLECTIONS.get(item["name"], {}), **item} for item in wanted if "name" in item]
-    listed += [item for item in wanted if "name" not in item]  # told so by the check
+    wanted = listed(collections)
+    chosen = [{**COLLECTIONS.get(item["name"], {}), **item} for item in wanted if "name" in item]
+    chosen += [item for item in wanted if "name" not in item]  # told so by the check
     if options.get("save_all"):
         for name, settings in COLLECTIONS.items():
-            if all(item.get("name") != name for item in listed):
-                listed.append({"name": name, **settings})
-    if all(item.get("name") != "metrics" for item in listed):
-        listed.append({"name": "metrics", **COLLECTIONS["metrics"]})
-    save = {key: options[key] for key in _SCHEDULE if key in options}
+            if all(item.get("name") != name for item in chosen):
+                chosen.append({"name": name, **settings})
+    if all(item.get("name") != "metrics" for item in chosen):
+        chosen.append({"name": "metrics", **COLLECTIONS["metrics"]})
+    save = {key: options[key] for key in SCHEDULE if key in options}
     config: dict[str, Any] = {
         "defaults": False,
-        "collections": listed,
+        "collections": chosen,
         "save": {"save_interval": DEFAULT_INTERVAL, **save},
     }
     config.update({key: value for key, value in options.items() if key not in save})
@@ -98,3 +95,13 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern)
     except re.error:
         return None
+
+
+def number_in(text: str) -> int | float | str:
+    """A parameter as the library writes it: as a number, if it is one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -5,19 +5,17 @@ Knows nothing of steps; the hook says when.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from luff import _codes as codes
-from luff._codes import DType, GapReason, Role
-from luff._hook import Session
-from luff.xgboost._config import Wanted
-from luff.xgboost._importance import TYPES, Importance
-from luff.xgboost._metrics import is_loss
-from luff.xgboost._trees import COLUMNS, Rounds
+from luff._arrays import Arrays
+from luff._boosting._config import Wanted
+from luff._boosting._importance import TYPES, Importance
+from luff._boosting._trees import COLUMNS, Rounds
+from luff._codes import GapReason, Role
 
 __all__ = ["Metric", "Recorder"]
 
@@ -26,15 +24,6 @@ Metric = tuple[str, str, float, "float | None"]
 
 _OTHER, _LOSS, _SCALAR, _LABEL = int(Role.OTHER), int(Role.LOSS), int(Role.SCALAR), int(Role.LABEL)
 _MAX_PROBES = 1000
-_DTYPES = {
-    np.dtype(name): int(code)
-    for name, code in (
-        ("bool", DType.BOOL), ("int8", DType.INT8), ("int16", DType.INT16), ("int32", DType.INT32),
-        ("int64", DType.INT64), ("uint8", DType.UINT8), ("uint16", DType.UINT16), ("uint32", DType.UINT32),
-        ("uint64", DType.UINT64), ("float16", DType.FLOAT16), ("float32", DType.FLOAT32),
-        ("float64", DType.FLOAT64),
-    )
-}  # fmt: skip
 
 
 class Recorder:
@@ -42,27 +31,40 @@ class Recorder:
 
     Parameters
     ----------
-    session
+    arrays
         Where it goes.
     prefix
         Put before every name; empty for the first training of a process.
     wanted
         What the configuration can ask for at all.
+    is_loss
+        Whether a metric of this name is a loss that a training lowers smoothly.
+    columns
+        Columns of the trees, besides `COLUMNS` what the library has.
     """
 
-    def __init__(self, session: Session, prefix: str, wanted: Wanted) -> None:
-        self._session = session
+    def __init__(
+        self,
+        arrays: Arrays,
+        prefix: str,
+        wanted: Wanted,
+        is_loss: Callable[[str], bool],
+        columns: Sequence[str] = COLUMNS,
+    ) -> None:
+        self._session = arrays.session
+        self._arrays = arrays
         self._prefix = prefix
         self._wanted = wanted
+        self._is_loss = is_loss
+        self._column_names = columns
         self.features: Sequence[str] = ()  # names by index
         self._numbers: dict[str, int] = {}
         self._metrics: dict[tuple[str, str], tuple[int, int]] = {}
         self._importances: dict[str, list[int]] = {kind: [] for kind in TYPES}  # tensor of each feature
-        self._columns: list[tuple[str, int]] = []
+        self._columns: list[tuple[str, int]] | None = None
         self._probes: list[tuple[str, int]] | None = None
         self._shap_probes: dict[str, int | None] = {}
         self._settings: list[tuple[int, Any]] | None = None
-        self._layouts: dict[tuple[int, tuple[int, ...]], int] = {}
         self.importance = Importance()
         self.read_to = 0  # rounds whose trees are in `importance`
 
@@ -70,8 +72,7 @@ class Recorder:
         """Number of a tensor of this training."""
         found = self._numbers.get(name)
         if found is None:
-            found = self._session.define_tensor(self._prefix + name, role, path, kind)
-            self._numbers[name] = found
+            found = self._numbers[name] = self._arrays.number(self._prefix + name, role, path, kind)
         return found
 
     def feature(self, index: int) -> str:
@@ -104,10 +105,14 @@ class Recorder:
             self._shap_probes[kind] = self.number(found[0]) if found else None
         return self._shap_probes[kind]
 
+    def trees_wanted(self) -> bool:
+        """Whether columns of the trees may be asked for at all."""
+        return any(self._wanted(f"{self._prefix}trees/{name}") for name in self._column_names)
+
     def trees_due(self) -> bool:
         """Whether some column of the trees is due."""
-        if not self._columns:
-            names = [(name, f"trees/{name}") for name in COLUMNS]
+        if self._columns is None:
+            names = [(name, f"trees/{name}") for name in self._column_names]
             chosen = [(name, full) for name, full in names if self._wanted(self._prefix + full)]
             self._columns = [(name, self.number(full)) for name, full in chosen]
         due = self._session.due_tensor
@@ -142,7 +147,7 @@ class Recorder:
             numbers = self._metrics.get((data, metric))
             if numbers is None:
                 trains = data in training
-                role = _LOSS if trains and is_loss(metric) else _SCALAR
+                role = _LOSS if trains and self._is_loss(metric) else _SCALAR
                 kind = "training" if trains else "evaluation"
                 number = self.number(f"{data}-{metric}", role, data, kind)
                 spread = -1 if deviation is None else self.number(f"{data}-{metric}-std", _SCALAR, data, kind)
@@ -160,12 +165,7 @@ class Recorder:
         for number, value in self._settings:
             if not self._session.due_tensor(number):
                 continue
-            if isinstance(value, (bool, int, float, np.number)):
-                self._session.scalar(number, float(value))
-            else:
-                text = value if isinstance(value, str) else repr(value)
-                raw = np.frombuffer(text.encode("utf-8", "replace")[:65536], dtype=np.uint8)
-                self._capture(number, raw, int(DType.STRING))
+            self._arrays.setting(number, value)
 
     def importances(self) -> None:
         """Share of each feature that some tree splits by, for each type that is due."""
@@ -191,24 +191,24 @@ class Recorder:
         begin = rounds.ends[index - 1] if index else 0
         end = rounds.ends[index]
         before = sum(rounds.trees[:index])
-        for name, number in self._columns:
+        for name, number in self._columns or ():
             if self._session.due_tensor(number):
                 column = rounds.columns[name][begin:end]
                 if name == "Tree":
                     column = column + (first - before)
                 elif column.dtype == np.int64:
                     column = column.astype(np.int32)
-                self._capture(number, column)
+                self._arrays.array(number, column)
         rows = [row for row in rounds.categories if begin <= row < end]
         if rows and self.due("trees/Category"):
             sets = [(row - begin, value) for row in rows for value in rounds.categories[row].tolist()]
-            self._capture(self.number("trees/Category"), np.array(sets, dtype=np.int32))
+            self._arrays.array(self.number("trees/Category"), np.array(sets, dtype=np.int32))
 
     def array(self, name: str, value: Any, role: int = _OTHER) -> None:
         """An array, where it is due."""
         number = self.number(name, role)
         if self._session.due_tensor(number):
-            self._capture(number, np.asarray(value))
+            self._arrays.array(number, np.asarray(value))
 
     def shap(self, values: NDArray[Any], want_average: bool, want_full: bool) -> None:
         """Contributions of each feature to each prediction; the last axis is the features and the bias."""
@@ -222,23 +222,8 @@ class Recorder:
         if want_full:
             for index, name in enumerate(names):
                 if self.due(f"full_shap/{name}"):
-                    self._capture(self.number(f"full_shap/{name}"), values[..., index])
+                    self._arrays.array(self.number(f"full_shap/{name}"), values[..., index])
 
     def missing(self, name: str, role: int, reason: GapReason, forms: int) -> None:
         """Says that something due was not recorded."""
         self._session.gap(self.number(name, role), int(reason), forms, 1)
-
-    def _capture(self, number: int, value: NDArray[Any], dtype: int | None = None) -> None:
-        array = np.ascontiguousarray(value)
-        code = _DTYPES.get(array.dtype) if dtype is None else dtype
-        if code is None:
-            self._session.gap(number, int(GapReason.UNSUPPORTED), int(codes.Form.RAW), 1)
-            return
-        key = (code, array.shape)
-        layout = self._layouts.get(key)
-        if layout is None:
-            layout = self._session.define_layout(code, list(array.shape))
-            if len(self._layouts) < 4096:
-                self._layouts[key] = layout
-        if layout >= 0:
-            self._session.capture_one(number, layout, int(array.__array_interface__["data"][0]))

@@ -1,0 +1,359 @@
+"""What attaches Luff to a framework, without the framework: opening and closing the run, stops, corrections, forks.
+
+Each framework's hook derives from `BaseHook` and says what it watches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any
+
+from luff import corrections, stop
+from luff._codes import EndReason, Mode
+from luff._hook import (
+    Guard,
+    ResumePoint,
+    RunOptions,
+    Session,
+    open_session,
+    resume_point,
+    run_from_environment,
+)
+from luff.errors import InvalidArgumentError
+
+__all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
+
+STOP, ACT = 2, 3  # what Session.at_step_boundary gives
+MAX_ERRORS = 1000  # then a hook switches itself off
+SCHEDULE = ("save_interval", "start_step", "end_step", "save_steps")
+#: Of statistics, attached by hand where the framework says what a step is: at 50 their cost no longer shows in a
+#: dense network of 16 ms a step. smdebug saves every 500th step by default.
+_INTERVAL = 50
+_THINNED = {
+    "weights": ["summary"],
+    "biases": ["summary"],
+    "gradients": ["summary"],
+    "losses": ["summary", "raw"],  # as tensors; as numbers they are there at every step
+}
+#: What the arguments `collections` of the hooks take.
+Collections = Iterable["str | Mapping[str, Any]"] | Mapping[str, Mapping[str, Any]] | None
+
+_living: weakref.WeakSet[BaseHook] = weakref.WeakSet()
+
+
+class BaseHook:
+    """One run, one session. Nothing here raises into a training, but `luff.StopTraining`.
+
+    Parameters
+    ----------
+    options
+        Where the run is, and its capture configuration.
+    on_stop
+        Called before `luff.StopTraining` is raised, besides those of `luff.on_stop`.
+    correct
+        What may be corrected; by default what `luff.corrections.accept` was given.
+
+    Attributes
+    ----------
+    guard
+        Errors inside Luff, counted; none is ever raised into the training.
+    lock
+        Held while Luff works; the session is touched only under it.
+    live
+        False once the hook is closed, or has switched itself off.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        on_stop: Callable[[], object] | None = None,
+        correct: corrections.Corrections | None = None,
+    ) -> None:
+        self._options = options
+        self._on_stop = on_stop
+        self._correct_by = correct
+        self.guard = Guard()
+        self.lock = threading.RLock()
+        self.live = True
+        _living.add(self)
+
+    # What a framework says -------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> Session | None:
+        """The session, once it is open."""
+        raise NotImplementedError
+
+    def _finish(self) -> None:
+        """Publishes what waits, before the session is closed."""
+
+    def _forget(self) -> None:
+        """The hook is asked nothing any more."""
+
+    def _lower_lr(self, factor: float) -> None:
+        """Multiplies the learning rate."""
+        raise LookupError(f"no learning rate is known to the hook ({factor})")
+
+    def forked(self) -> None:
+        """In a forked child: nothing of the parent's session is ours. Overridden ones call this first."""
+        session = self.session
+        self.lock = threading.RLock()
+        self._options.join = True
+        if session is not None:
+            session.after_fork_in_child()
+            session.close(int(EndReason.FAILED), 0.0)
+
+    # For users -------------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> str:
+        """Path of the run directory."""
+        return self._options.path
+
+    def health(self) -> dict[str, Any]:
+        """Counters of the session, and errors of the hook."""
+        session = self.session
+        report = dict(session.health()) if session is not None else {}
+        report["hook_errors"] = self.guard.count
+        report["hook_error_places"] = dict(self.guard.first)
+        return report
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Waits until every published step can be read; False if time ran out."""
+        session = self.session
+        return bool(session.flush(timeout_s)) if session is not None else True
+
+    def close(self, reason: int = int(EndReason.COMPLETED), timeout_s: float = 5.0) -> None:
+        """Publishes the last step and ends the run. The training goes on as if it had never been watched."""
+        if not self.live:
+            return
+        self.guarded("close", self._finish)
+        self.live = False
+        self._forget()
+        _living.discard(self)
+        corrections.forget(self._accept_corrections)
+        session = self.session
+        if session is not None:
+            try:
+                if self.guard.unreported:
+                    self.guard.report(session)
+                session.close(int(reason), timeout_s)
+            except Exception as error:
+                self.guard.note("close", error)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self.close(int(EndReason.COMPLETED if kind is None else EndReason.EXCEPTION))
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self  # models, estimators and callbacks are copied with what they hold
+
+    def __reduce__(self) -> Any:
+        return (_nothing, ())  # another process has a hook of its own, or none
+
+    # Inside ----------------------------------------------------------------------------------------------------
+
+    def guarded(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Runs Luff's own work: errors are counted, never raised."""
+        try:
+            with self.lock:
+                return function(*arguments)
+        except Exception as error:
+            self.guard.note(place, error)
+            if self.guard.count > MAX_ERRORS:
+                self.live = False
+            return None
+
+    def obey(self, answer: int) -> None:
+        """Does what `Session.at_step_boundary` answered, what all ranks have agreed on.
+
+        Raises
+        ------
+        StopTraining
+            If a finding stops the run.
+        """
+        session = self.session
+        if session is None or not self.live:
+            return
+        if answer == ACT:
+            self.guarded("correction", self._correct, session)
+        if answer == STOP:
+            stop.raise_stop(self.wind_up(session))
+
+    def wind_up(self, session: Session) -> str:
+        """Calls what was asked to be called before a stop, and closes the run as stopped; the reason."""
+        reason = self.guarded("stop", session.stop_reason) or ""
+        for callback in (self._on_stop, *stop.callbacks()):
+            try:
+                if callback is not None:
+                    callback()
+            except Exception as error:
+                self.guard.note("on_stop", error)
+        self.close(int(EndReason.STOPPED))
+        return str(reason)
+
+    def _correct(self, session: Session) -> None:
+        """Calls the training's call-back; its errors are counted, and told to the other ranks' supervisor."""
+        action = session.take_action()
+        if action is None:
+            return
+        control, kind, body, _ = action
+        done = False
+        try:
+            self._corrections().carry_out(kind, body, self._lower_lr)
+            done = True
+        except Exception as error:
+            self.guard.note(f"correction {kind}", error)
+        session.action_done(control, done)
+
+    def _corrections(self) -> corrections.Corrections:
+        return corrections.accepted() if self._correct_by is None else self._correct_by
+
+    def _accept_corrections(self) -> None:
+        session = self.session
+        if session is not None:
+            session.accept_actions(self._corrections().kinds())
+
+    def _open_session(self, rank: tuple[int, int] | None) -> tuple[Session, ResumePoint | None]:
+        """Opens the session; errors are the caller's. Gives it, and where a resumed run goes on."""
+        point = resume_point(self._options.path) if self._options.resume else None
+        session = open_session(self._options, rank)
+        stop.watch(self)
+        session.accept_actions(self._corrections().kinds())
+        corrections.listen(self._accept_corrections)
+        return session, point
+
+
+def _nothing() -> None:
+    return None
+
+
+def mode_of(mode: Mode | str | int | None) -> int | None:
+    """Number of a mode given by the user; None for GLOBAL, "found out".
+
+    Raises
+    ------
+    InvalidArgumentError
+        For what is no mode.
+    """
+    if mode is None:
+        return None
+    try:
+        chosen = Mode[mode.upper()] if isinstance(mode, str) else Mode(mode)
+    except (KeyError, ValueError):
+        raise InvalidArgumentError(
+            f"no mode is called {mode!r}; modes are TRAIN, EVAL, PREDICT, GLOBAL"
+        ) from None
+    return None if chosen is Mode.GLOBAL else int(chosen)
+
+
+def listed(collections: Collections, **named: Any) -> list[dict[str, Any]]:
+    """Collections as a list of settings; `named`: those of one that is only named."""
+    if isinstance(collections, Mapping):
+        return [{"name": name, **settings} for name, settings in collections.items()]
+    return [{"name": item, **named} if isinstance(item, str) else dict(item) for item in collections or ()]
+
+
+def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The capture configuration of a hook's arguments.
+
+    Parameters
+    ----------
+    collections
+        Names (raw values and summaries of what the collection means), or settings by name.
+    options
+        ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all else of docs/capture.md.
+    """
+    config: dict[str, Any] = {}
+    if collections is not None:
+        config["collections"] = listed(collections, forms=["raw", "summary"])
+    save = {key: options[key] for key in SCHEDULE if key in options}
+    if save:
+        config["save"] = save
+    config.update({key: value for key, value in options.items() if key not in save})
+    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
+
+
+def thinned(collections: Collections, options: Mapping[str, Any]) -> Collections:
+    """Collections with which what is taken of tensors by default is taken at every 50th step.
+
+    Nothing changes where `options` say when, and of the collections that are listed already.
+    """
+    if "save" in options or not options.get("defaults", True) or any(key in options for key in SCHEDULE):
+        return collections
+    found = listed(collections, forms=["raw", "summary"])
+    known = {item.get("name") for item in found}
+    save = {"save_interval": _INTERVAL}
+    found += [{"name": n, "forms": forms, "save": save} for n, forms in _THINNED.items() if n not in known]
+    return found
+
+
+def choose_run(
+    run: str | os.PathLike[str] | None,
+    resume: bool,
+    config: Mapping[str, Any],
+    merge: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] | None = None,
+) -> RunOptions:
+    """The run that a hook records into: the supervisor's under ``luff run``, else the one given.
+
+    Parameters
+    ----------
+    merge
+        Puts the hook's configuration, the second, into the supervisor's; by default keys of the hook win and its
+        collections are added.
+
+    Raises
+    ------
+    InvalidArgumentError
+        When there is neither.
+    """
+    supervised = run_from_environment()
+    if supervised is not None:
+        merged = (merge or _merge)(supervised.config, dict(config)) if config else supervised.config
+        return RunOptions(supervised.path, supervised.resume, True, merged)
+    if run is None:
+        raise InvalidArgumentError(
+            "no run was given; pass run=DIRECTORY, or start the script by `luff run -- ...`"
+        )
+    return RunOptions(os.path.abspath(os.fspath(run)), resume, False, dict(config))
+
+
+def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    listed = list(base.get("collections", []))
+    for item in more.get("collections", []):
+        taken = {one.get("name") for one in listed}
+        listed.append(_renamed(item, taken, more) if item.get("name") in taken else item)
+    merged = {**base, **more}
+    merged["collections"] = listed
+    return merged
+
+
+def _renamed(item: Mapping[str, Any], taken: Container[Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A collection whose name a rule's has already: the same under a name of its own."""
+    from luff.config import describe
+
+    asked = {key: config[key] for key in ("save", "save_interval") if key in config}
+    found = describe(json.dumps({**asked, "collections": [dict(item)]}))
+    meant = next((one for one in found if one.get("name") == item["name"]), dict(item))
+    number = 2
+    while f"{item['name']}_{number}" in taken:
+        number += 1
+    return {**meant, "name": f"{item['name']}_{number}"}
+
+
+def _after_fork() -> None:
+    stop.forget()
+    for hook in list(_living):
+        try:
+            hook.forked()
+        except Exception as error:
+            hook.guard.note("fork", error)
+
+
+os.register_at_fork(after_in_child=_after_fork)

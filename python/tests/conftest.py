@@ -1,0 +1,65 @@
+"""What tests of several frameworks need: a script under `luff run`, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+@pytest.fixture
+def start_luff(tmp_path):
+    """`luff run` on a script given as text, into the run "run": what it printed."""
+    executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
+    if executable is None:
+        pytest.skip("no luff on PATH")
+
+    def run(script, *options, expect=0):
+        (tmp_path / "train.py").write_text(textwrap.dedent(script))
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith("LUFF_") or k == "LUFF_BOOTSTRAP"
+        }
+        environment |= {"HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [executable, "run", "--run", str(tmp_path / "run"), *options, "--", sys.executable, "train.py"],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+        assert done.returncode == expect, done.stderr + done.stdout
+        assert "nothing was recorded" not in done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def luff_run(start_luff, tmp_path):
+    """`luff run` on a script given as text: what it printed, trial."""
+
+    def run(script, *options, expect=0):
+        import luff
+
+        done = start_luff(script, *options, expect=expect)
+        return done, luff.open_trial(tmp_path / "run")
+
+    return run
+
+
+@pytest.fixture
+def luff_findings(start_luff, tmp_path):
+    """`luff run` on a script given as text: what it printed, rules that lead its findings, trial."""
+
+    def run(script, *options, expect=0):
+        import luff
+
+        out = tmp_path / "findings.jsonl"
+        done = start_luff(script, "--findings", str(out), *options, expect=expect)
+        found = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+        rules = [finding["rule"] for finding in found if not finding["leader"]]
+        return done, rules, luff.open_trial(tmp_path / "run")
+
+    return run
