@@ -1,0 +1,304 @@
+"""The hook: one run, one session; each batch of `fit`, `evaluate` and `predict` is a step."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from luff import corrections
+from luff._base_hook import Collections, choose_run, make_config, thinned
+from luff._codes import GapReason, Role
+from luff._hook import RunOptions, Session, run_from_environment
+from luff._step_hook import Held, StepHook
+from luff.keras._describe import Document
+from luff.keras._names import Names
+from luff.keras._values import ARRAYS, Values, make_values
+
+if TYPE_CHECKING:
+    from luff.keras._loops import Loops
+
+__all__ = ["Hook", "Hooks", "hooks"]
+
+_METRIC = int(Role.SCALAR)
+_NOT_SEEN = int(GapReason.NOT_SEEN)
+
+
+class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
+    """Attaches Luff to Keras::
+
+        hook = luff.keras.Hook(run="runs/first")
+        model.fit(x, y, callbacks=[hook])
+
+    Parameters
+    ----------
+    run
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+    collections
+        What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
+    resume
+        Goes on in an existing run.
+    on_stop
+        Called before `StopTraining` is raised, besides those of `luff.on_stop`.
+    correct
+        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
+    **options
+        Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
+        ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
+
+    Raises
+    ------
+    LuffError
+        When the run exists already or cannot be created, or a setting is wrong.
+    """
+
+    framework = "keras"
+    async_safe = True  # Keras need not wait for it: it does nothing as a call-back but to name its model
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str] | None = None,
+        *,
+        collections: Collections = None,
+        resume: bool = False,
+        on_stop: Callable[[], object] | None = None,
+        correct: corrections.Corrections | None = None,
+        _options: RunOptions | None = None,
+        **options: Any,
+    ) -> None:
+        if _options is None:
+            if run_from_environment() is None:
+                collections = thinned(collections, options)
+            given = collections is not None or bool(options)
+            chosen = choose_run(run, resume, make_config(collections, options) if given else {})
+        else:
+            chosen = _options
+        StepHook.__init__(self, chosen, on_stop, correct)
+        self.names = Names()
+        self.values: Values | None = None
+        self.loops: Loops | None = None
+        self._document = Document()
+        self._described = -1  # optimizers in the document
+        self._training: Any = None  # weak reference to the model of the step that has begun
+        self.thread: int | None = None
+        keras.callbacks.Callback.__init__(self)
+        if _options is None:
+            self.open_now()
+            hooks.add(self)
+
+    # What a framework says -------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The capture configuration."""
+        return self._options.config
+
+    def versions(self) -> dict[str, Any]:
+        """Versions of Keras and its backend."""
+        backend = keras.backend.backend()
+        version = str(getattr(__import__(backend), "__version__", ""))
+        return {"keras": keras.__version__, "backend": backend, backend: version}
+
+    def opened(self, session: Session) -> None:  # noqa: ARG002
+        """The session is open."""
+        self.values = make_values(self)
+        if keras.backend.backend() == "tensorflow":
+            from luff.keras._loops import Loops
+
+            self.loops = Loops(self, self.values)  # type: ignore[arg-type]
+
+    def forked(self) -> None:
+        """In a forked child: what it trains is a worker of its own."""
+        super().forked()
+        self.values, self.loops, self._training = None, None, None
+        self._document = Document()
+
+    def set_model(self, model: Any) -> None:
+        """As a call-back: the model that is trained with it."""
+        keras.callbacks.Callback.set_model(self, model)
+        hooks.bind(model, self)
+
+    def _forget(self) -> None:
+        hooks.discard(self)
+
+    def _lower_lr(self, factor: float) -> None:
+        optimizers = [] if self.values is None else self.values.optimizers.living()
+        if not optimizers:
+            raise LookupError("no optimizer has updated yet")
+        model = self.training_model()
+        if model is not None and hasattr(model, "jax_state_sync"):
+            model.jax_state_sync()
+        for _, optimizer in optimizers:
+            optimizer.learning_rate = float(optimizer.learning_rate) * factor
+
+    # Steps -----------------------------------------------------------------------------------------------------
+
+    def training_model(self) -> Any:
+        """The model of the step that has begun, if it is known."""
+        return None if self._training is None else self._training()
+
+    def forget_training(self) -> None:
+        """The step that begins is of no model that is known."""
+        self._training = None
+
+    def learn(self, model: Any) -> None:
+        """Names what a model holds, and describes it in the run."""
+        if self.names.learn(model):
+            self._document.model(self.names, model)
+            self._describe()
+
+    def begin_batch(self, model: Any, mode: int) -> None:
+        """A batch begins."""
+        self.while_live("begin", self._begin_batch, model, mode)
+
+    def end_batch(self, model: Any, logs: Any, batches: int = 1) -> None:
+        """A batch has ended; `logs` are what Keras says of it, `batches` how many were run since `begin_batch`."""
+        self.while_live("end", self._end_batch, model, logs, batches)
+
+    def end_epoch(self, logs: Any) -> None:
+        """An epoch has ended: its losses and metrics go into the next step, or the last of all."""
+        for key, value in (logs or {}).items():
+            if isinstance(value, int | float):
+                self.save_scalar(f"epoch/{key}", value)
+
+    def drop_batch(self) -> None:
+        """A batch that has begun was none."""
+        self.while_live("drop", self.abandon)
+
+    def _begin_batch(self, model: Any, mode: int) -> None:
+        if self.training_model() is model and self.begin_again(mode, model, ARRAYS):
+            return
+        if self.loops is not None:
+            self.loops.end()
+        if self.mode:
+            self.abandon()
+        holder = None if self.values is None else self.values.holder(model, mode)
+        if self.begin(mode, holder, model) is None or self.values is None:
+            return
+        self.thread = threading.get_ident()
+        self._training = weakref.ref(model)
+        if self.may_wait and self.values.due():
+            self.record_now()
+        self.values.before(model, self.mode)
+
+    def _end_batch(self, model: Any, logs: Any, batches: int) -> None:
+        session, values = self._session, self.values
+        if session is None or values is None or not self.mode:
+            return
+        metrics = _numbers(logs)  # all else, images say, is not kept while a step waits
+        if batches > 1:
+            self.record_now()
+        elif self.hold(metrics):
+            return
+        try:
+            values.after(model, self.mode)
+            self._metrics(values, metrics)
+            hidden = (values.gradient_count or batches) - 1 if batches > 1 else 0
+            if hidden > 0:
+                session.gap(0xFFFFFFFF, _NOT_SEEN, 0, hidden)
+            if len(values.optimizers) != self._described:
+                self._describe()
+        finally:
+            self.end()
+
+    def _metrics(self, values: Values, metrics: dict[str, Any]) -> None:
+        for key, value in metrics.items():
+            self.scalar(key, values.array(value) if hasattr(value, "shape") else value, _METRIC)
+
+    def before_held(self, holder: Any, until_ns: int) -> None:
+        """Reads what the graph has noted of the steps."""
+        if self.values is not None:
+            self.values.before_held(holder, until_ns)
+
+    def record_held(self, held: Held, holder: Any) -> None:
+        """Records loss, learning rate, update and metrics of a step."""
+        if self.values is not None:
+            self.values.record_held(held, holder)
+            self._metrics(self.values, held.what)
+
+    def _describe(self) -> None:
+        if self._session is None or self.values is None:
+            return
+        self._described = len(self.values.optimizers)
+        optimizers = self.values.optimizers.living()
+        self._session.set_document("model", self._document.text(optimizers, self.training_model()))
+
+    def _finish(self) -> None:
+        self.release()
+        if self.loops is not None:
+            self.loops.end()
+        if self.mode:
+            self.abandon()  # a batch that was never finished
+        super()._finish()
+
+
+def _numbers(logs: Any) -> dict[str, Any]:
+    """What Keras says of a batch, without the running mean of the loss and without what is no number."""
+    if not isinstance(logs, dict):
+        return {}
+    return {key: v for key, v in logs.items() if key != "loss" and len(getattr(v, "shape", ())) == 0}
+
+
+class Hooks:
+    """The hooks of this process, and which one watches what."""
+
+    def __init__(self) -> None:
+        self._bound: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._living: list[Hook] = []
+        self.default: Hook | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._living)
+
+    def add(self, hook: Hook, default: bool = False) -> None:
+        """A hook was made."""
+        self._living.append(hook)
+        if default:
+            self.default = hook
+
+    def watch_all(self, hook: Hook) -> None:
+        """The hook watches what no other does."""
+        self.default = hook
+
+    def bind(self, model: Any, hook: Hook) -> None:
+        """The hook watches this model."""
+        self._bound[model] = weakref.ref(hook)
+
+    def discard(self, hook: Hook) -> None:
+        """A hook is closed."""
+        self._living = [other for other in self._living if other is not hook]
+        if self.default is hook:
+            self.default = None
+
+    def of_model(self, model: Any) -> Hook | None:
+        """The hook that watches a model."""
+        if not self._living:
+            return None
+        bound = self._bound.get(model)
+        hook = bound() if bound is not None else None
+        return hook if hook is not None and hook.live else self.default
+
+    def training(self) -> Hook | None:
+        """The hook in whose step this is; else the one that watches what no other does."""
+        if len(self._living) == 1:
+            hook = self._living[0]
+            return hook if hook.mode else self.default
+        stepping = [hook for hook in self._living if hook.mode]
+        if len(stepping) == 1:
+            return stepping[0]
+        thread = threading.get_ident()
+        for hook in stepping:
+            if hook.thread == thread:
+                return hook
+        return self.default
+
+    def current(self) -> Hook | None:
+        """The hook in whose step this is; else that of the process, or the only one."""
+        return self.training() or (self._living[0] if len(self._living) == 1 else None)
+
+
+hooks = Hooks()

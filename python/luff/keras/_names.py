@@ -1,0 +1,138 @@
+"""Names of Keras' variables: ``LAYER/weights/VARIABLE``, where LAYER is the path of names below the model."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from luff._codes import Role
+from luff.keras._kinds import layer_kind
+
+__all__ = ["Names", "Variable", "layers_of"]
+
+_MAX_LAYERS = 50_000
+_WEIGHT, _BIAS, _BUFFER = int(Role.WEIGHT), int(Role.BIAS), int(Role.BUFFER)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What a variable is called, and what it belongs to."""
+
+    name: str
+    role: int
+    path: str
+    kind: str  # of the layer
+    is_parameter: bool = True  # trainable, or only frozen
+
+
+def layers_of(model: Any) -> Iterator[tuple[str, Any]]:
+    """(path, layer) of a model and everything in it, the model itself first with the path ""."""
+    seen: set[int] = set()
+    waiting = [("", model)]
+    while waiting and len(seen) < _MAX_LAYERS:
+        path, layer = waiting.pop()
+        if id(layer) in seen:
+            continue
+        seen.add(id(layer))
+        yield path, layer
+        inner = [child for child in _children(layer) if id(child) not in seen]
+        used: dict[str, int] = {}
+        named = []
+        for child in inner:
+            name = str(getattr(child, "name", type(child).__name__))
+            count = used[name] = used.get(name, 0) + 1
+            name = name if count == 1 else f"{name}_{count - 1}"
+            named.append((f"{path}/{name}" if path else name, child))
+        waiting.extend(reversed(named))
+
+
+def _children(layer: Any) -> list[Any]:
+    flatten = getattr(layer, "_flatten_layers", None)
+    return list(flatten(include_self=False, recursive=False)) if flatten is not None else []
+
+
+class Names:
+    """What each variable of the models that were seen is called.
+
+    Variables are known by the object that Keras holds and by the backend's own. Only weak references are kept.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, Variable]] = {}
+        self._models: dict[int, tuple[Any, int, str]] = {}
+        self._taken: set[str] = set()
+        self._paths: dict[int, tuple[Any, str]] = {}
+
+    def models(self) -> list[tuple[Any, str]]:
+        """(model, prefix of its names) of the models that are alive."""
+        found = [(reference(), prefix) for reference, _, prefix in self._models.values()]
+        return [(model, prefix) for model, prefix in found if model is not None]
+
+    def learn(self, model: Any) -> bool:
+        """Names the variables of a model; False if there is nothing new."""
+        count = len(model.variables)
+        known = self._models.get(id(model))
+        if known is not None and known[0]() is model:
+            if known[1] == count:
+                return False
+            prefix = known[2]
+        else:
+            prefix = "" if not self._models else f"{model.name}/"
+        self._models[id(model)] = (weakref.ref(model), count, prefix)
+        for path, layer in layers_of(model):
+            self._paths[id(layer)] = (weakref.ref(layer), prefix + path)
+            trainable = {id(v) for v in layer._trainable_variables}
+            for variable in [*layer._trainable_variables, *layer._non_trainable_variables]:
+                self._name(variable, prefix + path, layer_kind(layer), id(variable) in trainable)
+        return True
+
+    def of(self, variable: Any) -> Variable:
+        """Name of a variable; one of no model is called by its own path."""
+        known = self._known.get(id(variable))
+        if known is not None and known[0]() is variable:
+            return known[1]
+        path = str(getattr(variable, "path", None) or getattr(variable, "name", "variable"))
+        head, _, tail = path.removesuffix(":0").rpartition("/")
+        return self._add(variable, head, tail, "", bool(getattr(variable, "trainable", True)))
+
+    def path_of(self, layer: Any, model: Any = None) -> str:
+        """Path of a layer of `model`, or of one that was learned; "" for others, and for the model itself."""
+        known = self._paths.get(id(layer))
+        if known is not None and known[0]() is layer:
+            return known[1]
+        if model is not None and id(model) not in self._models:  # it is called for the first time
+            for path, inner in layers_of(model):
+                if inner is layer:
+                    return path if not self._models else f"{model.name}/{path}"
+        return ""
+
+    def _name(self, variable: Any, path: str, kind: str, trainable: bool) -> None:
+        known = self._known.get(id(variable))
+        if known is None or known[0]() is not variable:
+            self._add(variable, path, str(variable.name), kind, trainable)
+
+    def _add(self, variable: Any, path: str, tail: str, kind: str, trainable: bool) -> Variable:
+        stem = f"{path}/weights/{tail}" if path else f"weights/{tail}"
+        name, count = stem, 0
+        while name in self._taken:
+            count += 1
+            name = f"{stem}_{count}"
+        self._taken.add(name)
+        parameter = trainable or _is_parameter(tail)
+        role = _BUFFER if not parameter else _BIAS if "bias" in tail or tail == "beta" else _WEIGHT
+        found = Variable(name, role, path, kind, parameter)
+        self._known[id(variable)] = (weakref.ref(variable), found)
+        value = getattr(variable, "_value", None)
+        if value is not None and value is not variable:
+            try:
+                self._known[id(value)] = (weakref.ref(value), found)
+            except TypeError:  # arrays of some backends
+                pass
+        return found
+
+
+def _is_parameter(name: str) -> bool:
+    """A frozen kernel is still a weight; a moving average is none."""
+    return name in ("kernel", "bias", "embeddings", "gamma", "beta") or name.endswith(("_kernel", "_bias"))

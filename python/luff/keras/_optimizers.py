@@ -1,0 +1,60 @@
+"""Numbers and names of the optimizers that a run has seen."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from luff._codes import Role
+from luff.keras._table import Spec
+
+__all__ = ["Known", "Optimizers", "state_of"]
+
+_SETTING, _STATE = int(Role.OPTIMIZER_SETTING), int(Role.OPTIMIZER_STATE)
+
+
+class Known:
+    """One optimizer."""
+
+    def __init__(self, optimizer: Any, number: int, name: str) -> None:
+        self.reference = weakref.ref(optimizer)
+        self.number = number
+        self.name = name
+        self.updates = 0  # in the step that has begun
+        self.rate = Spec(f"optimizer/{name}.group0.lr", _SETTING)
+
+
+class Optimizers:
+    """Those of one run, in the order in which they were seen."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Known] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, optimizer: Any) -> Known:
+        """What an optimizer is called; inside of one that scales losses the one that updates is meant."""
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        found = self._known.get(id(optimizer))
+        if found is None or found.reference() is not optimizer:
+            taken = {other.name for other in self._known.values()}
+            stem = str(getattr(optimizer, "name", type(optimizer).__name__))
+            name = stem if stem not in taken else f"{stem}_{len(self._known)}"
+            found = self._known[id(optimizer)] = Known(optimizer, len(self._known), name)
+        return found
+
+    def living(self) -> list[tuple[Known, Any]]:
+        """Those that are alive."""
+        pairs = [(known, known.reference()) for known in self._known.values()]
+        return [(known, optimizer) for known, optimizer in pairs if optimizer is not None]
+
+
+def state_of(known: Known, optimizer: Any) -> list[tuple[Any, Spec]]:
+    """The variables that an optimizer keeps for those it updates: momenta and the like."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    return [
+        (variable, Spec(f"{known.name}/{variable.name}", _STATE))
+        for variable in optimizer.variables
+        if variable is not rate and variable is not optimizer._iterations
+    ]

@@ -1,0 +1,393 @@
+"""TensorFlow: variables read in bulk between steps, and values that compiled graphs keep for us.
+
+In a compiled graph a value is kept by assigning it to a variable of Luff's own: no copy (the variable takes the
+tensor's memory), no Python at run time, no result changed. After the step all of them are read by one operation.
+Gradients are kept in steps that are due only: memory that is kept is memory that the next step has to find anew.
+Graphs that XLA compiles are left alone: a value that must be kept is computed by other instructions there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context, execute
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from luff._arrays import Arrays
+from luff._codes import Role
+from luff._hook import Session
+from luff.keras._table import Spec, Table
+from luff.keras._tensorflow_ring import Ring, Row
+
+__all__ = [
+    "Kept",
+    "Rows",
+    "array_of",
+    "graph_key",
+    "in_graph",
+    "in_xla",
+    "kept_of",
+    "local",
+    "record_row",
+    "resource_of",
+]
+
+_LOSS = int(Role.LOSS)
+_ALIKE = 8  # steps that must have been alike before numbers are read later
+_WARY = 1000  # and so many more once one was not
+
+
+def in_graph() -> bool:
+    """A graph is being traced."""
+    return not tf.executing_eagerly()
+
+
+def in_xla() -> bool:
+    """A graph is being traced that XLA will compile."""
+    return in_graph() and bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def graph_key() -> int:
+    """Tells the graph that is traced from others; 0 where none is."""
+    return id(tf.compat.v1.get_default_graph()) if in_graph() else 0
+
+
+def local(value: Any) -> Any:
+    """The first replica's part of what a distribution strategy holds; else the value itself."""
+    if isinstance(value, tf.distribute.DistributedValues):
+        return value.values[0]
+    return value
+
+
+def resource_of(variable: Any) -> Any:
+    """TensorFlow's variable behind one of Keras, of the first replica."""
+    value = getattr(variable, "_value", None)
+    return local(variable if value is None else value)
+
+
+def array_of(tensor: Any) -> Any:
+    """An eager tensor's memory as an array, without a copy on the CPU."""
+    tensor = local(tensor)
+    if isinstance(tensor, tf.IndexedSlices):
+        tensor = tensor.values
+    found = tensor._numpy() if hasattr(tensor, "_numpy") else np.asarray(tensor)
+    return found if isinstance(found, np.ndarray) else np.asarray(found)
+
+
+class _Reader:
+    """Reads variables: those of a device all in one operation, that no tape sees."""
+
+    def __init__(self, variables: list[Any]) -> None:
+        self._count = len(variables)
+        groups: dict[str, list[int]] = {}
+        for index, variable in enumerate(variables):
+            groups.setdefault(variable.handle.device, []).append(index)
+        self._groups = [
+            (
+                places,
+                [variables[index].handle for index in places],
+                ("N", len(places), "dtypes", [variables[index].dtype.as_datatype_enum for index in places]),
+            )
+            for places in groups.values()
+        ]
+
+    def read(self) -> list[Any]:
+        """The values, as arrays that are valid as long as they are held."""
+        found: list[Any] = [None] * self._count
+        now = context.context()
+        for places, handles, attributes in self._groups:
+            tensors = execute.execute(b"_ReadVariablesOp", len(handles), handles, attributes, now)
+            for place, tensor in zip(places, tensors, strict=True):
+                found[place] = array_of(tensor)
+        return found
+
+
+class Rows:
+    """Variables whose values are captured in one call.
+
+    Parameters
+    ----------
+    arrays
+        Where their tensors are defined.
+    owners
+        (variable, what it is) pairs.
+    """
+
+    def __init__(self, arrays: Arrays, owners: list[tuple[Any, Spec]]) -> None:
+        self._table = Table(arrays, [spec for _, spec in owners])
+        variables = [resource_of(variable) for variable, _ in owners]
+        self._reader = _Reader(variables)
+        self._shapes: list[tuple[int, ...]] | None = [tuple(variable.shape) for variable in variables]
+
+    def capture(self) -> bool:
+        """Reads and captures them; False if one has no value yet, and then nothing is captured."""
+        values = self._reader.read()
+        if self._shapes is not None:  # a variable that a graph has made is empty before the graph runs
+            if any(value.shape != shape for value, shape in zip(values, self._shapes, strict=True)):
+                return False
+            self._shapes = None
+        self._table.capture(values)
+        return True
+
+
+class _Keeper:
+    """A variable of Luff's own, to which a graph assigns a value."""
+
+    def __init__(self, spec: Spec, tensor: Any, owner: int | None) -> None:
+        shape = tf.TensorShape(tensor.shape)
+        if shape.rank is None:
+            raise ValueError(f"the rank of {spec.name} is not known while its graph is traced")
+        with tf.init_scope():
+            start = tf.zeros([0 if size is None else size for size in shape.as_list()], tensor.dtype)
+            self.variable = ResourceVariable(
+                start, trainable=False, shape=shape, dtype=tensor.dtype, name="luff"
+            )
+        self.spec = spec
+        self.owner = owner
+
+    def fits(self, tensor: Any) -> bool:
+        """The value can be kept here too."""
+        variable = self.variable
+        return bool(variable.dtype == tensor.dtype and variable.shape.is_compatible_with(tensor.shape))
+
+
+class _Flag:
+    """Whether a graph keeps values of a role in the step that runs."""
+
+    def __init__(self, due: bool) -> None:
+        self._due = due
+        with tf.init_scope():
+            self.variable = ResourceVariable(due, trainable=False, dtype=tf.bool, name="luff_due")
+            self._values = (tf.constant(False), tf.constant(True))
+
+    def set(self, due: bool) -> None:
+        """Of the step that begins."""
+        if due != self._due:
+            self._due = due
+            # What `assign` does besides takes longer than this.
+            tf.raw_ops.AssignVariableOp(resource=self.variable.handle, value=self._values[due])
+
+
+@dataclass
+class _Counter:
+    """Updates of an optimizer, as its own variable counts them."""
+
+    optimizer: Any  # weak reference
+    variable: Any
+    every: int  # so many gradients are accumulated for an update
+    seen: int
+
+
+class Kept:
+    """What the graphs of one kind of step keep, and how it is captured after the step."""
+
+    def __init__(self) -> None:
+        self._keepers: dict[str, _Keeper] = {}
+        self._scalars: set[str] = set()
+        self._flags: dict[int, _Flag] = {}  # by role
+        self._rings: list[tuple[Ring, _Reader]] = []
+        self._traced: list[tuple[int, Spec, Any]] = []  # numbers that the graph that is traced keeps
+        self._loose = False  # some numbers are in no ring
+        self._alike = 0  # steps in turn with one update, noted in the same ring
+        self.counters: dict[int, _Counter] = {}
+        self.compiled = False  # by XLA: nothing is kept
+        self._plan: _Reader | None = None  # of numbers
+        self._values = _Reader([])
+        self._roles: set[int] = set()
+        self._arrays: Arrays | None = None
+        self._table: Table | None = None
+        self._order: tuple[list[_Keeper], list[_Keeper]] = ([], [])
+
+    def keep(self, spec: Spec, tensor: Any, owner: int | None = None, scalar: bool = False) -> None:
+        """Adds to the graph that is being traced that the value is kept.
+
+        Parameters
+        ----------
+        owner
+            Key of the counter of the optimizer that must have updated for the value to be of this step.
+        """
+        variable, tensor = self._keeper(spec, tensor, owner, scalar)
+        variable.assign(tensor, read_value=False)
+        if scalar:
+            self._traced.append((graph_key(), spec, tensor))
+
+    def keep_where_due(
+        self, session: Session, role: int, values: Iterable[tuple[Spec, Any, int | None]]
+    ) -> None:
+        """As `keep`, of several values (and their owners) of one role, in steps only that this role is due in."""
+        pairs = [self._keeper(spec, tensor, owner, False) for spec, tensor, owner in values]
+        flag = self._flags.get(role)
+        if flag is None:
+            flag = self._flags[role] = _Flag(bool(session.due_role(role)))
+
+        def keep() -> None:
+            for variable, tensor in pairs:
+                variable.assign(tensor, read_value=False)
+
+        tf.cond(flag.variable, keep, lambda: None)
+
+    def note_update(self, optimizer: Any) -> None:
+        """Adds to the graph that is being traced that this update is noted, with the numbers that the graph keeps."""
+        traced, self._traced = self._traced, []
+        here = [(spec, tensor) for graph, spec, tensor in traced if graph == graph_key()]
+        if not any(spec.role == _LOSS for spec, _ in here):
+            return  # the loss is of another graph than the update, which may be left out
+        specs = tuple(spec for spec, _ in here)
+        ring = next((r for r, _ in self._rings if r.optimizer() is optimizer and r.specs == specs), None)
+        if ring is None:
+            ring = Ring(optimizer, specs)
+            self._rings.append((ring, _Reader([ring.variable])))
+            self._plan, self._alike = None, 0
+        ring.write([tensor for _, tensor in here])
+
+    def waits(self, loss: str | None = None) -> bool:
+        """All numbers of a step are in one ring, the loss of this name too: they may be read later."""
+        if (
+            self._alike < _ALIKE
+            or len(self._rings) != 1
+            or self._plan is None
+            or self._loose
+            or self.compiled
+        ):
+            return False
+        return loss is None or any(spec.name == loss for spec in self._rings[0][0].specs)
+
+    def optimizer(self) -> Any:
+        """The optimizer of steps that wait; None if it is gone."""
+        return self._rings[0][0].optimizer()
+
+    def news(self, until_ns: int) -> tuple[Ring, list[Row]]:
+        """The ring of steps that waited, and what it has noted since it was last read."""
+        ring, reader = self._rings[0]
+        return ring, self._news(ring, reader, until_ns)[1]
+
+    def surprised(self) -> None:
+        """A step was not as those before: numbers are read after every step again, for long."""
+        self._alike = -_WARY
+
+    def _news(self, ring: Ring, reader: _Reader, until_ns: int | None = None) -> tuple[int, list[Row]]:
+        count, rows = ring.news(reader.read()[0], until_ns)
+        counter = self.counters.get(id(ring.optimizer()))
+        if counter is not None:
+            counter.seen += count
+        return count, rows
+
+    def begin(self, session: Session) -> None:
+        """A step begins whose graphs keep their values here."""
+        for role, flag in self._flags.items():
+            flag.set(bool(session.due_role(role)))
+
+    def _keeper(self, spec: Spec, tensor: Any, owner: int | None, scalar: bool) -> tuple[Any, Any]:
+        tensor = local(tensor)
+        if isinstance(tensor, tf.IndexedSlices):
+            tensor = tensor.values
+        found = self._keepers.get(spec.name)
+        if found is None or not found.fits(tensor):
+            found = self._keepers[spec.name] = _Keeper(spec, tensor, owner)
+            self._plan = None
+            (self._scalars.add if scalar else self._scalars.discard)(spec.name)
+        return found.variable, tensor
+
+    def count(self, optimizer: Any) -> int:
+        """Counts the updates of an optimizer of the graph that is being traced; its key."""
+        key = id(optimizer)
+        found = self.counters.get(key)
+        if found is None or found.optimizer() is not optimizer:
+            variable = resource_of(optimizer._iterations)
+            every = int(optimizer.gradient_accumulation_steps or 1)
+            with tf.init_scope():
+                seen = int(array_of(variable.read_value()))
+            self.counters[key] = _Counter(weakref.ref(optimizer), variable, every, seen)
+            self._plan = None
+        return key
+
+    def has(self, name: str) -> bool:
+        """A value of this name is kept."""
+        return name in self._keepers
+
+    def value(self, name: str) -> Any:
+        """What is kept under a name now, as an array; None for what is not."""
+        found = self._keepers.get(name)
+        return None if found is None else array_of(found.variable.read_value())
+
+    def capture(self, arrays: Arrays) -> list[tuple[Any, int, int]]:
+        """Captures what the step has left; gives (optimizer, updates, accumulated gradients) of each in it."""
+        if self._plan is None or self._arrays is not arrays:
+            self._arrays = arrays
+            keepers = [k for name, k in self._keepers.items() if name not in self._scalars]
+            scalars = [self._keepers[name] for name in sorted(self._scalars)]
+            self._order = (keepers, scalars)
+            self._table = Table(arrays, [keeper.spec for keeper in keepers])
+            self._values = _Reader([keeper.variable for keeper in keepers])
+            self._roles = {keeper.spec.role for keeper in keepers}
+            numbers = [keeper.variable for keeper in scalars]
+            self._plan = _Reader([*numbers, *(counter.variable for counter in self.counters.values())])
+            noted = {spec.name for ring, _ in self._rings for spec in ring.specs}
+            counted = {id(ring.optimizer()) for ring, _ in self._rings}
+            self._loose = not (self._scalars <= noted and self.counters.keys() <= counted)
+        self._traced.clear()
+        keepers, scalars = self._order
+        session = arrays.session
+        done: list[tuple[Any, int, int]] = []
+        updated: set[int | None] = {None}
+        known: set[str] = set()
+        for ring, reader in self._rings:
+            count, rows = self._news(ring, reader)
+            if count:
+                done.append((ring.optimizer(), count, count))
+                updated.add(id(ring.optimizer()))
+                record_row(arrays, ring, rows[-1])
+                known.update(spec.name for spec in ring.specs)
+        alike = len(done) == 1 and done[0][1] == 1 and not self._loose
+        self._alike = self._alike + 1 if alike else min(self._alike, 0)
+        if self._loose or len(done) < len(self._rings) or not self._rings:
+            values = self._plan.read()
+            for (key, counter), value in zip(self.counters.items(), values[len(scalars) :], strict=True):
+                if key not in updated:
+                    count = int(value)
+                    updates = count // counter.every - counter.seen // counter.every
+                    done.append((counter.optimizer(), updates, count - counter.seen))
+                    counter.seen = count
+                    if updates:
+                        updated.add(key)
+            for keeper, value in zip(scalars, values, strict=False):
+                if keeper.owner in updated and keeper.spec.name not in known:
+                    session.scalar(_number(arrays, keeper.spec), float(value))
+        if self._table is not None and any(session.due_role(role) for role in self._roles):
+            self._table.capture(
+                [
+                    value if keeper.owner in updated else None
+                    for keeper, value in zip(keepers, self._values.read(), strict=True)
+                ]
+            )
+        return done
+
+
+def record_row(arrays: Arrays, ring: Ring, row: Row) -> None:
+    """Records the numbers that were noted of an update."""
+    for spec, value in zip(ring.specs, row.values, strict=True):
+        arrays.session.scalar(_number(arrays, spec), value)
+
+
+def _number(arrays: Arrays, spec: Spec) -> int:
+    return arrays.number(spec.name, spec.role, spec.path, spec.kind)
+
+
+_kept: weakref.WeakKeyDictionary[Any, dict[int, Kept]] = weakref.WeakKeyDictionary()
+
+
+def kept_of(owner: Any, mode: int) -> Kept:
+    """What the graphs of a model in a mode, or of a compiled function, keep."""
+    modes = _kept.get(owner)
+    if modes is None:
+        modes = _kept[owner] = {}
+    found = modes.get(mode)
+    if found is None:
+        found = modes[mode] = Kept()
+    return found

@@ -1,0 +1,138 @@
+"""Where Luff listens on TensorFlow: updates, tapes and compiled functions."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+
+from luff.keras._hook import Hook, hooks
+
+__all__ = ["install"]
+
+_installed = False
+
+
+class _Local(threading.local):
+    """Of each thread."""
+
+    function: Any = None  # the outermost compiled function that is being called
+    tapes = 0
+
+
+_local = _Local()
+_outermost: list[Any] = []  # functions that are being called, for the threads of replicas
+
+
+def install() -> None:
+    """Wraps; once."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    from luff.keras._wraps import wrap
+
+    wrap(TFOptimizer, "_distributed_tf_update_step", _update)
+    wrap(Function, "__call__", _function)
+    wrap(tf.GradientTape, "__enter__", _enter)
+    wrap(tf.GradientTape, "gradient", _gradient)
+
+
+def _current() -> Any:
+    """The outermost compiled function that is being called; None where nothing is traced."""
+    if tf.executing_eagerly():
+        return None
+    return _local.function or (_outermost[-1] if _outermost else None)
+
+
+def _update(original: Any) -> Any:
+    def update(self: Any, distribution: Any, grads_and_vars: Any, learning_rate: Any) -> Any:
+        if hooks:
+            grads_and_vars = list(grads_and_vars)
+            hook = hooks.training()
+            if hook is not None:
+                hook.while_live("gradients", _updates, hook, self, grads_and_vars, learning_rate)
+        return original(self, distribution, grads_and_vars, learning_rate)
+
+    return update
+
+
+def _updates(hook: Hook, optimizer: Any, pairs: list[tuple[Any, Any]], rate: Any) -> None:
+    if not hook.mode or (hook.loops is not None and hook.loops.open):
+        if hook.ensure_session() is None or hook.loops is None:
+            return
+        hook.loops.worked([variable for _, variable in pairs], _current())
+    if hook.values is not None and hook.mode:
+        hook.values.gradients(optimizer, pairs, rate)
+
+
+def _function(original: Any) -> Any:
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not hooks or _local.function is not None or not tf.executing_eagerly():
+            return original(self, *arguments, **named)
+        hook = hooks.training()
+        if hook is None or (hook.mode and (hook.loops is None or not hook.loops.open)):
+            return original(self, *arguments, **named)
+        _local.function = self
+        _outermost.append(self)
+        try:
+            if hook.loops is not None and hook.loops.trains(self):
+                hook.while_live("begin", hook.loops.begin, self)
+            result = original(self, *arguments, **named)
+        except BaseException:
+            if hook.loops is not None:
+                hook.while_live("drop", hook.loops.drop)
+            raise
+        finally:
+            _local.function = None
+            _outermost.remove(self)
+        if hook.loops is not None and hook.loops.open:
+            hook.while_live("end", hook.loops.returned, self)
+            hook.boundary()
+        return result
+
+    return call
+
+
+def _enter(original: Any) -> Any:
+    def enter(self: Any) -> Any:
+        if hooks:
+            hook = hooks.training()
+            if hook is not None and (not hook.mode or (hook.loops is not None and hook.loops.open)):
+                hook.while_live("tape", _tape, hook)
+                if tf.executing_eagerly():
+                    hook.boundary()
+        return original(self)
+
+    return enter
+
+
+def _tape(hook: Hook) -> None:
+    if hook.ensure_session() is None or hook.loops is None:
+        return
+    function = _current()
+    if function is None or not hook.loops.open:
+        hook.loops.begin(function)
+
+
+def _gradient(original: Any) -> Any:
+    def gradient(self: Any, target: Any, *arguments: Any, **named: Any) -> Any:
+        if hooks:
+            hook = hooks.training()
+            if hook is not None and hook.loops is not None and hook.loops.open:
+                hook.while_live("target", _target, hook, target)
+        return original(self, target, *arguments, **named)
+
+    return gradient
+
+
+def _target(hook: Hook, target: Any) -> None:
+    values, loops = hook.values, hook.loops
+    if values is None or loops is None or not isinstance(target, tf.Tensor):
+        return
+    loops.worked([], _current())
+    if not values.has_losses():
+        values.total(target)

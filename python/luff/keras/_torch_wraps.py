@@ -1,0 +1,82 @@
+"""Where Luff listens on PyTorch: updates; and `luff.torch` does not, while Keras runs a step of its own."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import keras
+from keras.src.backend.torch.trainer import TorchTrainer
+
+from luff.keras._hook import hooks
+from luff.keras._wraps import unwrapped
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Wraps; once."""
+    from luff.keras._wraps import wrap
+
+    for kind in ("train", "test", "predict"):
+        wrap(TorchTrainer, f"make_{kind}_function", functools.partial(_make, kind))
+    owners = {next(c for c in kind.__mro__ if "_backend_update_step" in vars(c)) for kind in _subclasses()}
+    for owner in owners:
+        wrap(owner, "_backend_update_step", _update, inner=True)
+
+
+def _subclasses() -> list[type]:
+    from keras.src.backend.torch.optimizers import torch_sgd
+
+    return [keras.optimizers.Optimizer, torch_sgd.SGD]
+
+
+def _make(kind: str, original: Any) -> Any:
+    def make(self: Any, force: bool = False) -> Any:
+        before = getattr(self, f"{kind}_function")
+        result = original(self, force)
+        function = getattr(self, f"{kind}_function")
+        if hooks and function is not before and function is not None and hooks.of_model(self) is not None:
+            setattr(self, f"{kind}_function", _alone(function, bool(self.jit_compile)))
+        return result
+
+    return make
+
+
+def _alone(function: Any, compiled: bool) -> Any:
+    """A step that is recorded once: the hook of `luff.torch` sleeps meanwhile. What is compiled stays as it is."""
+
+    @functools.wraps(function)
+    def called(data: Any) -> Any:
+        if not hooks:
+            return function(data)
+        found = sys.modules.get("luff.torch._hooks")
+        others: list[Any] = []
+        if found is not None:
+            others, found.hooks.living = found.hooks.living, []
+        try:
+            if not compiled:
+                return function(data)
+            hook = hooks.training()
+            if hook is not None and hook.values is not None:
+                hook.values.compiled = True
+            with unwrapped():
+                return function(data)
+        finally:
+            if found is not None:
+                found.hooks.living = others
+
+    return called
+
+
+def _update(original: Any) -> Any:
+    def update(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
+        if hooks:
+            hook = hooks.training()
+            if hook is not None and hook.mode and hook.values is not None:
+                pairs = list(zip(grads, trainable_variables, strict=True))
+                hook.while_live("gradients", hook.values.gradients, self, pairs, learning_rate)
+        return original(self, grads, trainable_variables, learning_rate)
+
+    return update

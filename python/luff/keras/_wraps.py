@@ -1,0 +1,224 @@
+"""Where Luff listens: methods of Keras' own classes, wrapped once. Wrappers do nothing where no hook is alive."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from luff._codes import Mode
+from luff.keras._hook import Hook, hooks
+
+__all__ = ["install", "unwrapped", "wrap"]
+
+_TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
+_installed = False
+_Method = Callable[..., Any]
+_inner: list[tuple[type, str, _Method, _Method]] = []
+
+
+class _Local(threading.local):
+    """Of each thread."""
+
+    calls = 0  # layers that are being called
+    root: Any = None  # the outermost of them
+    losses = 0  # losses that are being computed
+
+
+_local = _Local()
+
+
+def install() -> None:
+    """Wraps; once."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    kinds = (("train", _TRAIN), ("test", _EVAL), ("predict", _PREDICT))
+    lists = keras.callbacks.CallbackList
+    for name, mode in kinds:
+        wrap(lists, f"on_{name}_batch_begin", functools.partial(_batch_begin, mode))
+        wrap(lists, f"on_{name}_batch_end", functools.partial(_batch_end, mode))
+        wrap(keras.Model, f"{name}_on_batch", functools.partial(_on_batch, mode))
+    wrap(lists, "on_epoch_end", _epoch_end)
+    wrap(keras.metrics.Mean, "update_state", _mean, inner=True)
+    wrap(keras.losses.Loss, "__call__", _loss, inner=True)
+    wrap(keras.layers.Layer, "__call__", _layer, inner=True)
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        from luff.keras import _tensorflow_wraps
+
+        _tensorflow_wraps.install()
+    elif backend == "jax":
+        from luff.keras import _jax_wraps
+
+        _jax_wraps.install()
+    elif backend == "torch":
+        from luff.keras import _torch_wraps
+
+        _torch_wraps.install()
+
+
+def wrap(owner: type, name: str, make: Callable[[_Method], _Method], inner: bool = False) -> None:
+    """Puts a wrapper around a method.
+
+    Parameters
+    ----------
+    inner
+        It is called while a step is computed: taken away where that is compiled by what would look into it.
+    """
+    original = getattr(owner, name)
+    wrapper = functools.wraps(original)(make(original))
+    setattr(owner, name, wrapper)
+    if inner:
+        _inner.append((owner, name, original, wrapper))
+
+
+@contextlib.contextmanager
+def unwrapped() -> Iterator[None]:
+    """Without the wrappers of what is called while a step is computed."""
+    for owner, name, original, _ in _inner:
+        setattr(owner, name, original)
+    try:
+        yield
+    finally:
+        for owner, name, _, wrapper in _inner:
+            setattr(owner, name, wrapper)
+
+
+def _in_step() -> Hook | None:
+    """The hook in whose step this is."""
+    hook = hooks.training()
+    return hook if hook is not None and hook.mode and hook.values is not None else None
+
+
+def _batch_begin(mode: int, original: _Method) -> _Method:
+    def begin(self: Any, batch: Any, logs: Any = None) -> Any:
+        result = original(self, batch, logs)
+        hook = hooks.of_model(self._model) if hooks else None
+        if hook is not None:
+            self._luff_batch = batch
+            hook.begin_batch(self._model, mode)
+        return result
+
+    return begin
+
+
+def _batch_end(mode: int, original: _Method) -> _Method:
+    def end(self: Any, batch: Any, logs: Any = None) -> Any:
+        hook = hooks.of_model(self._model) if hooks else None
+        if hook is None:
+            return original(self, batch, logs)
+        if mode == _PREDICT:
+            hook.end_batch(self._model, None)
+        else:
+            hook.end_batch(self._model, logs, batch - getattr(self, "_luff_batch", batch) + 1)
+        result = original(self, batch, logs)
+        if mode == _TRAIN:
+            hook.boundary()
+        return result
+
+    return end
+
+
+def _epoch_end(original: _Method) -> _Method:
+    def end(self: Any, epoch: Any, logs: Any = None) -> Any:
+        result = original(self, epoch, logs)
+        hook = hooks.of_model(self._model) if hooks else None
+        if hook is not None:
+            hook.while_live("epoch", hook.end_epoch, logs)
+        return result
+
+    return end
+
+
+def _on_batch(mode: int, original: _Method) -> _Method:
+    def on_batch(self: Any, *arguments: Any, **named: Any) -> Any:
+        hook = hooks.of_model(self) if hooks else None
+        if hook is None or hook.mode:
+            return original(self, *arguments, **named)
+        hook.begin_batch(self, mode)
+        try:
+            result = original(self, *arguments, **named)
+        except BaseException:
+            hook.drop_batch()
+            raise
+        hook.end_batch(self, None if mode == _PREDICT else result)
+        if mode == _TRAIN:
+            hook.boundary()
+        return result
+
+    return on_batch
+
+
+def _mean(original: _Method) -> _Method:
+    def update_state(self: Any, values: Any, *arguments: Any, **named: Any) -> Any:
+        if hooks and self.name == "loss":
+            hook = _in_step()
+            if hook is not None and hook.values is not None:
+                hook.while_live("loss", hook.values.total, values)
+        return original(self, values, *arguments, **named)
+
+    return update_state
+
+
+def _loss(original: _Method) -> _Method:
+    def call(self: Any, y_true: Any, y_pred: Any, *arguments: Any, **named: Any) -> Any:
+        if not hooks or _local.losses:
+            return original(self, y_true, y_pred, *arguments, **named)
+        _local.losses += 1
+        try:
+            result = original(self, y_true, y_pred, *arguments, **named)
+        finally:
+            _local.losses -= 1
+        hook = _in_step()
+        if hook is not None and hook.values is not None:
+            hook.while_live("loss", hook.values.loss_called, self, y_true, y_pred, result)
+        return result
+
+    return call
+
+
+def _layer(original: _Method) -> _Method:
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not hooks:
+            return original(self, *arguments, **named)
+        outer = not _local.calls
+        if outer:
+            _local.root = self
+        _local.calls += 1
+        try:
+            result = original(self, *arguments, **named)
+        finally:
+            _local.calls -= 1
+        if outer:
+            _local.root = None
+        hook = _in_step()
+        if hook is not None:
+            hook.while_live("layer", _called, hook, self, arguments, result, outer)
+        return result
+
+    return call
+
+
+def _called(hook: Hook, layer: Any, arguments: tuple[Any, ...], result: Any, outer: bool) -> None:
+    values = hook.values
+    if values is None or (not outer and not values.layers):
+        return
+    if outer and isinstance(layer, keras.Model):
+        if layer.built:
+            hook.learn(layer)
+        values.model_called(layer, _arrays(arguments))
+    elif values.layers:
+        path = hook.names.path_of(layer, _local.root)
+        if path:
+            values.layer_called(layer, path, _arrays(arguments), _arrays(result))
+
+
+def _arrays(values: Any) -> list[Any]:
+    found = [value for value in keras.tree.flatten(values) if hasattr(value, "shape")]
+    return [value for value in found if not isinstance(value, keras.KerasTensor)]

@@ -1,0 +1,67 @@
+"""Luff for TensorFlow: training loops of your own, with `tf.GradientTape` and Keras' optimizers.
+
+Two lines attach it to a training::
+
+    import luff.tensorflow
+
+    hook = luff.tensorflow.attach(run="runs/first")
+
+Each pass through the tape is a step: eager, or each call of a `tf.function` in which an optimizer updates. `fit` and
+its like are steps too, as with `luff.keras`. ``luff run -- python train.py`` does the same for a script that never
+mentions Luff. Either way the training computes bit by bit what it computes without.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import keras
+
+from luff._base_hook import Collections
+from luff.errors import InvalidArgumentError, StopTraining
+from luff.keras import Hook, attach_to_all, get_hook, save_scalar, save_tensor
+from luff.keras._hook import hooks
+
+__all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
+
+
+def attach(
+    model: Any = None,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    collections: Collections = None,
+    **options: Any,
+) -> Hook:
+    """Attaches Luff to the training loops of this process.
+
+    Parameters
+    ----------
+    model
+        A Keras model, if it exists already: names its variables. One that is called in a loop is found.
+    run
+        Directory of the run, created; it must not exist unless ``resume``. Under ``luff run`` the supervisor's.
+    collections, **options
+        As those of `luff.keras.Hook`.
+
+    Returns
+    -------
+    Hook
+        For custom scalars and tensors, and to close the run.
+
+    Raises
+    ------
+    LuffError
+        When the run exists already or cannot be created, or a setting is wrong; when Keras uses another backend.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise InvalidArgumentError(
+            f"Keras uses {keras.backend.backend()}; expected tensorflow (KERAS_BACKEND=tensorflow)"
+        )
+    hook = Hook(run, collections=collections, **options)
+    hooks.watch_all(hook)
+    if isinstance(model, keras.Model):
+        hooks.bind(model, hook)
+        if model.built:
+            hook.guarded("model", hook.learn, model)
+    return hook
