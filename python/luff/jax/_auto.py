@@ -1,0 +1,306 @@
+"""Watches a training that knows nothing of Luff: what it compiles, differentiates and updates, from outside.
+
+A function that is compiled is called as it was written; while JAX traces it, what of Optax it uses says whether it
+trains. Nothing is added to what is compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from luff.jax._find import has_tracer
+from luff.jax._flax import nnx_of
+
+__all__ = ["install", "traced"]
+
+#: Packages that compile functions of their own, which train nothing that the user wrote.
+_NOT_USERS = frozenset(
+    {"jax", "jaxlib", "flax", "optax", "orbax", "keras", "chex", "distrax", "numpyro", "blackjax", "luff"}
+)
+_MARK = "__luff__"
+_BOUND = "_luff_bound"
+
+
+class Traced(threading.local):
+    """What was seen while a function of this thread was traced."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # inside of a function that is watched
+        self.trains = False
+        self.differentiates = False
+        self.structure: Any = None  # of the parameters that are updated
+        self.loops = 0
+        self.looped = False
+        self.pending: tuple[Any, list[Any], Any] | None = None  # a loss, and gradients that live on elsewhere
+
+    def reset(self) -> None:
+        """A call begins."""
+        self.trains = self.differentiates = self.looped = False
+        self.loops, self.structure = 0, None
+
+
+traced = Traced()
+_watch: Callable[..., Any] | None = None
+_installed: set[str] = set()
+
+
+class Jitted:
+    """A compiled function whose calls are looked at; all else of it is its own."""
+
+    def __init__(self, compiled: Any, call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, compiled)
+        self._luff_compiled = compiled
+        self._luff_call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._luff_call(self._luff_compiled, args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_luff_compiled"], name)
+
+    def __repr__(self) -> str:
+        return repr(self._luff_compiled)
+
+
+def install(hook_for: Callable[[], Any]) -> None:
+    """Begins to look, at what is imported by now; called again when more is. Nothing is ever undone.
+
+    Parameters
+    ----------
+    hook_for
+        Gives the hook that is live, or None.
+    """
+    global _watch
+    if _watch is None:
+        from luff.jax._watch import Watcher
+
+        _watch = functools.partial(Watcher, hook_for)
+    if "jax" not in _installed:
+        _installed.add("jax")
+        _wrap_jax()
+    optax = sys.modules.get("optax")
+    if "optax" not in _installed and hasattr(optax, "apply_updates"):
+        _installed.add("optax")
+        _wrap_optax(optax, hook_for)
+    nnx = nnx_of()
+    if "flax" not in _installed and hasattr(nnx, "Optimizer"):
+        _installed.add("flax")
+        _wrap_flax(nnx, hook_for)
+
+
+def _is_users(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _NOT_USERS
+
+
+# JAX -----------------------------------------------------------------------------------------------------------
+
+
+def _wrap_jax() -> None:
+    compile_it = jax.jit
+
+    @functools.wraps(compile_it)
+    def jit(*args: Any, **kwargs: Any) -> Any:
+        compiled = compile_it(*args, **kwargs)
+        if not args or not _is_users(sys._getframe(1)):
+            if args or not callable(compiled) or not _is_users(sys._getframe(1)):
+                return compiled
+            return lambda function: _jitted(compiled(function), function)  # a decorator with options
+        return _jitted(compiled, args[0])
+
+    jax.jit = jit
+    for name in ("value_and_grad", "grad"):
+        setattr(jax, name, _noting(getattr(jax, name), name == "value_and_grad", only_users=True))
+    for name in ("scan", "fori_loop", "while_loop"):
+        setattr(jax.lax, name, _looping(getattr(jax.lax, name)))
+
+
+def _jitted(compiled: Any, function: Any) -> Any:
+    try:
+        return Jitted(compiled, _watch(function)) if _watch is not None else compiled
+    except Exception:
+        return compiled
+
+
+def _looping(loop: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(loop)
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        if not traced.depth:
+            return loop(*args, **kwargs)
+        traced.loops += 1
+        try:
+            return loop(*args, **kwargs)
+        finally:
+            traced.loops -= 1
+
+    return counting
+
+
+def _noting(make: Callable[..., Any], has_value: bool, only_users: bool) -> Callable[..., Any]:
+    """`jax.value_and_grad` and the like: what they give outside of compiled functions belongs to the next update."""
+
+    @functools.wraps(make)
+    def differentiate(*args: Any, **kwargs: Any) -> Any:
+        function = make(*args, **kwargs)
+        if not args or not callable(function) or (only_users and not _is_users(sys._getframe(1))):
+            return function
+        has_aux = bool(kwargs.get("has_aux", False))
+
+        @functools.wraps(function)
+        def noting(*inner: Any, **keywords: Any) -> Any:
+            result = function(*inner, **keywords)
+            try:
+                note_gradients(result, has_value, has_aux)
+            except Exception:  # the training goes on; the update says what it misses
+                traced.pending = None
+            return result
+
+        return noting
+
+    return differentiate
+
+
+def note_gradients(result: Any, has_value: bool, has_aux: bool) -> None:
+    """Keeps a loss and weak references to gradients until the update; inside of a trace notes that there are some."""
+    value, grads = result if isinstance(result, tuple) and len(result) == 2 else (None, result)
+    if not has_value:
+        value, grads = None, (result[0] if has_aux and isinstance(result, tuple) else result)
+    elif has_aux and isinstance(value, tuple) and value:
+        value = value[0]
+    leaves, structure = jax.tree_util.tree_flatten(grads)
+    if has_tracer(leaves):
+        traced.differentiates = True
+        return
+    traced.pending = (value, [weakref.ref(leaf) for leaf in leaves], structure)
+
+
+def take_gradients() -> tuple[Any, Any]:
+    """The loss and the gradients noted last; None for what is gone."""
+    pending, traced.pending = traced.pending, None
+    if pending is None:
+        return None, None
+    value, references, structure = pending
+    leaves = [reference() for reference in references]
+    if any(leaf is None for leaf in leaves):
+        return value, None
+    return value, jax.tree_util.tree_unflatten(structure, leaves)
+
+
+# Optax ---------------------------------------------------------------------------------------------------------
+
+
+def _wrap_optax(optax: Any, hook_for: Callable[[], Any]) -> None:
+    apply_updates = optax.apply_updates
+
+    @functools.wraps(apply_updates)
+    def applying(params: Any, updates: Any, *args: Any, **kwargs: Any) -> Any:
+        seen = None
+        if _seen(params, updates) and not traced.depth:
+            hook = hook_for()
+            seen = hook.before_update(params) if hook is not None else None
+        result = apply_updates(params, updates, *args, **kwargs)
+        if seen is not None:
+            hook.after_update(seen, None, None)
+        return result
+
+    for module in (optax, sys.modules.get("optax._src.update")):
+        if module is not None and getattr(module, "apply_updates", None) is apply_updates:
+            setattr(module, "apply_updates", applying)  # noqa: B010
+
+
+def _seen(params: Any, updates: Any) -> bool:
+    """True where the values are there; inside of a trace it is noted that it trains."""
+    try:
+        if not has_tracer(jax.tree_util.tree_leaves((params, updates))):
+            return True
+        traced.trains, traced.structure = True, jax.tree_util.tree_structure(params)
+        traced.looped = traced.looped or traced.loops > 0
+    except Exception:
+        return False
+    return False
+
+
+# Flax ----------------------------------------------------------------------------------------------------------
+
+
+def _wrap_flax(nnx: Any, hook_for: Callable[[], Any]) -> None:
+    for name in ("value_and_grad", "grad"):
+        setattr(nnx, name, _noting(getattr(nnx, name), name == "value_and_grad", only_users=False))
+    for name in ("scan", "fori_loop", "while_loop"):
+        if hasattr(nnx, name):
+            setattr(nnx, name, _looping(getattr(nnx, name)))
+    _wrap_update(nnx.Optimizer, hook_for)
+    if hasattr(nnx, "jit_partial"):
+        nnx.jit_partial = _remembering(nnx.jit_partial)
+    compilation = sys.modules.get("flax.nnx.transforms.compilation")
+    for name in ("JitWrapped", "SimpleJitWrapped", "SimpleJitPartialWrapped"):
+        kind = getattr(compilation, name, None)
+        if kind is not None and not hasattr(kind.__call__, _MARK):
+            _wrap_call(kind)
+
+
+def _remembering(jit_partial: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(jit_partial)
+    def remembering(fun: Any, *bound: Any, **kwargs: Any) -> Any:
+        compiled = jit_partial(fun, *bound, **kwargs)
+        try:
+            compiled.__dict__[_BOUND] = bound
+        except Exception:  # then its parameters are not seen
+            return compiled
+        return compiled
+
+    return remembering
+
+
+def _wrap_update(kind: Any, hook_for: Callable[[], Any]) -> None:
+    update = kind.update
+
+    @functools.wraps(update)
+    def updating(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if traced.depth:
+            return update(self, *args, **kwargs)
+        hook = hook_for()
+        seen = grads = None
+        if hook is not None:
+            model, grads = args[:2] if len(args) > 1 else (vars(self).get("model"), args[0] if args else None)
+            seen = hook.before_update(model)
+        traced.depth += 1
+        try:
+            result = update(self, *args, **kwargs)
+        finally:
+            traced.depth -= 1
+        if seen is not None:
+            hook.after_update(seen, grads, self)
+        return result
+
+    kind.update = updating
+
+
+def _wrap_call(kind: Any) -> None:
+    call = kind.__call__
+    watchers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(call)
+    def calling(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if traced.depth or _watch is None:
+            return call(self, *args, **kwargs)
+        try:
+            watcher = watchers.get(self)
+            if watcher is None:
+                watcher = watchers[self] = _watch(getattr(self, "fun", None) or self)
+        except Exception:
+            return call(self, *args, **kwargs)
+        return watcher(functools.partial(call, self), args, kwargs, self.__dict__.get(_BOUND, ()))
+
+    setattr(calling, _MARK, True)
+    kind.__call__ = calling

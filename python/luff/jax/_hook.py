@@ -1,0 +1,362 @@
+"""The hook of JAX: steps said by the loop, or taken from the calls of a function that trains one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from luff import corrections
+from luff._base_hook import mode_of
+from luff._codes import GapReason, Mode, Role
+from luff._hook import RunOptions, Session
+from luff._step_hook import Holder, StepHook
+from luff.jax import _describe
+from luff.jax._auto import take_gradients
+from luff.jax._find import has_tracer, in_trace
+from luff.jax._flax import nnx_of
+from luff.jax._optimizer import settings_of, state_parts
+from luff.jax._summaries import Summaries
+from luff.jax._trees import Leaf, Part, Trees
+from luff.jax._values import Reader, Tensors, is_gone
+from luff.jax._watch import Watcher
+
+__all__ = ["Hook"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TRAIN = int(Mode.TRAIN)
+_GRADIENT, _LOSS = int(Role.GRADIENT), int(Role.LOSS)
+_STATE, _SETTING = int(Role.OPTIMIZER_STATE), int(Role.OPTIMIZER_SETTING)
+_WEIGHT, _BIAS, _BUFFER = int(Role.WEIGHT), int(Role.BIAS), int(Role.BUFFER)
+
+
+class Hook(StepHook):
+    """Watches one training. Made by `luff.jax.attach`."""
+
+    framework = "jax"
+
+    def __init__(
+        self,
+        options: RunOptions,
+        on_stop: Callable[[], object] | None = None,
+        correct: corrections.Corrections | None = None,
+    ) -> None:
+        super().__init__(options, on_stop, correct)
+        self.trees = Trees()
+        self.reader: Reader | None = None
+        self._numbers: dict[tuple[int, str], tuple[Any, Tensors]] = {}  # by id of the leaves, which are kept
+        self._held: list[Part] = []  # what the next TRAIN step uses, given after the one before
+        self._early = False  # the TRAIN step that has begun waits for its loss
+        self._donates = True  # until seen: the call that trains takes the parameters away
+        self._described: set[int] = set()
+        self._trained: dict[int, list[Leaf]] = {}
+        self._settings: dict[Any, bool] = {}  # whether states of this kind hold settings
+        self._document = _describe.Document()
+
+    def versions(self) -> dict[str, Any]:
+        return _describe.versions()
+
+    def rank(self) -> tuple[int, int] | None:
+        count = _describe.process_count()
+        return (jax.process_index(), count) if count > 1 else super().rank()
+
+    def opened(self, session: Session) -> None:
+        if self.arrays is not None:
+            self.reader = Reader(session, self.arrays)
+
+    def forked(self) -> None:
+        super().forked()
+        self.reader, self._held, self._early = None, [], False
+        self._numbers.clear()
+
+    # Steps by hand ---------------------------------------------------------------------------------------------
+
+    def step(
+        self,
+        *,
+        loss: Any = None,
+        params: Any = None,
+        grads: Any = None,
+        opt_state: Any = None,
+        mode: Mode | str = Mode.TRAIN,
+        updated: bool = True,
+    ) -> None:
+        """Records a step that the loop has done.
+
+        Parameters
+        ----------
+        loss
+            A number, or numbers by name.
+        params
+            Parameters as they are now: those that the next step uses. A pytree, or a module of NNX.
+        grads
+            What the optimizer has used, a tree like the parameters.
+        opt_state
+            State of Optax after the update, or the optimizer of NNX.
+        mode
+            ``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"``.
+        updated
+            False where the step has only accumulated.
+
+        Raises
+        ------
+        StopTraining
+            If a finding stops the run.
+        """
+        chosen = mode_of(mode) or _TRAIN
+        self.while_live("step", self._step, chosen, loss, params, grads, opt_state, updated)
+        if chosen == _TRAIN:
+            self.boundary()
+
+    def start(self, params: Any) -> None:
+        """Says what parameters the first step uses, where a loop says its steps by `step`."""
+        self.while_live("start", self._hold, params)
+
+    def _step(self, mode: int, loss: Any, params: Any, grads: Any, state: Any, updated: bool) -> None:
+        losses = list(loss.items()) if isinstance(loss, Mapping) else [("loss", loss)]
+        if in_trace() or has_tracer(value for _, value in losses):
+            self.hidden()
+            return
+        if mode == _TRAIN:
+            held, self._held = self._held, []
+            if self._early:
+                self._early = False
+                self._hand_over()
+            else:
+                self.begin(mode)
+                self.parameters(held)
+            if held:
+                self._donates = any(is_gone(value) for part in held for value in part.values)
+            self._numbers_of_step(losses)
+            if grads is not None:
+                self.gradients(grads)
+            if updated:
+                self.updated()
+            if state is not None:
+                self.optimizer_state(state)
+            self.end()
+            if params is not None:
+                self._hold(params)
+        else:
+            self.begin(mode)
+            self._numbers_of_step(losses)
+            self.end()
+
+    def _numbers_of_step(self, losses: list[tuple[str, Any]]) -> None:
+        for name, value in losses:
+            if value is not None:
+                self.scalar(str(name), np.asarray(value), _LOSS)
+
+    def _hold(self, params: Any) -> None:
+        self._held = self.trees.parts(params)
+        if not self._donates:
+            return
+        waiting = self._given_scalars, self._given_arrays, self._given_bytes
+        self._given_scalars, self._given_arrays, self._given_bytes = [], [], 0
+        if self.begin(_TRAIN) is not None:
+            self._early = True
+            self.parameters(self._held)
+        self._given_scalars, self._given_arrays, self._given_bytes = waiting
+
+    def _give_scalar(self, name: str, value: float) -> None:
+        self._give(super()._give_scalar, name, value)
+
+    def _give_array(self, name: str, value: Any) -> None:
+        self._give(super()._give_array, name, value)
+
+    def _give(self, give: Callable[[str, Any], None], name: str, value: Any) -> None:
+        """Keeps what is given while a step that may be dropped waits for its loss."""
+        mode = self._mode
+        self._mode = 0 if self._early else mode
+        try:
+            give(name, value)
+        finally:
+            self._mode = mode
+
+    def begin(self, mode: int, holder: Holder | None = None, of: Any = None) -> Session | None:
+        """Begins a step; one that waits for its loss begins anew after it, if its parameters are there still."""
+        if self._early:
+            self.abandon()
+        return super().begin(mode, holder, of)
+
+    def abandon(self) -> None:
+        """Drops the step that has begun."""
+        self._early = False
+        super().abandon()
+
+    def _finish(self) -> None:
+        if self._early:
+            self.abandon()
+        super()._finish()
+
+    def hidden(self, count: int = 1) -> None:
+        """Steps happen inside of a function that is compiled, where their values cannot be read."""
+        if self._session is not None:
+            self._session.gap(0xFFFFFFFF, int(GapReason.COMPILED_GRAPH), 0, count)
+
+    # Functions that train a step -------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        function: F,
+        *,
+        mode: Mode | str = Mode.TRAIN,
+        read: Callable[[tuple[Any, ...], dict[str, Any], Any], Mapping[str, Any]] | None = None,
+    ) -> F:
+        """A function that does what `function` does, and records each call as a step.
+
+        Parameters
+        ----------
+        function
+            Trains a step (or evaluates one), compiled or not. It is called as ever, and compiled as often.
+        mode
+            Mode of its steps.
+        read
+            Says what is what, where names and types do not: takes positional arguments, keyword arguments and the
+            result; gives any of ``loss``, ``params`` (before the update), ``grads``, ``opt_state``.
+
+        Raises
+        ------
+        StopTraining
+            By the function returned, before it computes: if a finding stops the run.
+        """
+        chosen = mode_of(mode) or _TRAIN
+        watcher = Watcher(lambda: self, function, chosen, read)
+
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            return watcher(function, args, kwargs)
+
+        return watched  # type: ignore[return-value]
+
+    # Updates outside of compiled functions ---------------------------------------------------------------------
+
+    def before_update(self, model: Any) -> tuple[list[Part], Any, Any] | None:
+        """An update of parameters begins; gives what the step used: parameters, loss and gradients.
+
+        Raises
+        ------
+        StopTraining
+            If a finding stops the run.
+        """
+        self.boundary()
+        return self.while_live("update", self._before_update, model)  # type: ignore[no-any-return]
+
+    def _before_update(self, model: Any) -> tuple[list[Part], Any, Any]:
+        return (self.trees.parts(model), *take_gradients())
+
+    def after_update(self, seen: tuple[list[Part], Any, Any], grads: Any, state: Any) -> None:
+        """The update is done."""
+        self.while_live("update", self._after_update, seen, grads, state)
+
+    def _after_update(self, seen: tuple[list[Part], Any, Any], grads: Any, state: Any) -> None:
+        parts, loss, noted = seen
+        if self.begin(_TRAIN) is None:
+            return
+        self.parameters(parts)
+        self.trained(parts)
+        self._numbers_of_step([("loss", loss)])
+        self.gradients(noted if grads is None else grads, GapReason.NOT_SEEN)
+        self.updated()
+        self.optimizer_state(state)
+        self.end()
+
+    # Values of the step that has begun (under the lock) --------------------------------------------------------
+
+    def parameters(self, parts: list[Part]) -> None:
+        """Records parameters, as the step uses them."""
+        session = self._session
+        if session is None or self.reader is None:
+            return
+        for part in parts:
+            if id(part.leaves) not in self._described:
+                self._describe(session, part)
+            if session.due_role(_WEIGHT) or session.due_role(_BIAS) or session.due_role(_BUFFER):
+                self._capture(part.leaves, part.values)
+
+    def trained(self, parts: list[Part]) -> None:
+        """These parameters are what is trained."""
+        for part in parts:
+            if len(self._trained) < 4096:
+                self._trained[id(part.leaves)] = part.leaves
+
+    def is_trained(self, leaves: list[Leaf] | None) -> bool:
+        """These are the leaves of what is trained."""
+        return leaves is not None and id(leaves) in self._trained
+
+    def gradients(self, tree: Any, missing: GapReason = GapReason.COMPILED_GRAPH) -> None:
+        """Records gradients, as the optimizer uses them; None: a gap, for the reason given."""
+        session = self._session
+        if session is None or self.reader is None or not session.due_role(_GRADIENT):
+            return
+        if tree is None:
+            session.gap(0xFFFFFFFF, int(missing), session.due_role(_GRADIENT), 1)
+            return
+        self._capture_like(tree, "gradient/", _GRADIENT)
+
+    def optimizer_state(self, state: Any) -> None:
+        """Records the state of an optimizer, after the update."""
+        session = self._session
+        if session is None or self.reader is None:
+            return
+        nnx = nnx_of()
+        if nnx is not None and isinstance(state, nnx.Optimizer):
+            state = state.opt_state
+        if not self._document.has_optimizer:
+            self._document.optimizer(state, self._held_by(state))
+            session.set_document("model", self._document.text())
+        kind = type(state), len(state) if isinstance(state, tuple) else 0
+        if kind not in self._settings:
+            self._settings[kind] = any(True for _ in settings_of(state))
+        for name, value in settings_of(state) if self._settings[kind] else ():
+            self.scalar(f"optimizer/{self._document.optimizer_name}.group0.{name}", value, _SETTING)
+        if not session.due_role(_STATE):
+            return
+        for label, tree in state_parts(state):
+            if hasattr(tree, "ndim") or isinstance(tree, (int, float)):
+                self.array(f"optimizer/{label}", tree, _STATE)
+            else:
+                self._capture_like(tree, f"optimizer/{label}/", _STATE)
+
+    def _held_by(self, state: Any) -> set[str] | None:
+        """Names of the parameters that a state keeps moments of; None where it keeps none."""
+        for _, tree in state_parts(state):
+            if not hasattr(tree, "ndim") and not isinstance(tree, (int, float)):
+                leaves = self.trees.like_parameters(tree).leaves
+                if leaves:
+                    return {leaf.name for leaf in leaves}
+        return None
+
+    def _describe(self, session: Session, part: Part) -> None:
+        if len(self._described) < 4096:
+            self._described.add(id(part.leaves))
+        if self._document.model(part):
+            session.set_document("model", self._document.text())
+
+    def _capture_like(self, tree: Any, prefix: str, role: int) -> None:
+        """Captures a tree like the parameters, or its summaries."""
+        part = self.trees.like_parameters(tree.tree() if isinstance(tree, Summaries) else tree)
+        self._capture(part.leaves, tree if isinstance(tree, Summaries) else part.values, prefix, role)
+
+    def _capture(self, leaves: list[Leaf], values: Any, prefix: str = "", role: int | None = None) -> None:
+        if self.reader is None or self.arrays is None:
+            return
+        key = (id(leaves), prefix)
+        known = self._numbers.get(key)
+        if known is None or known[0] is not leaves:
+            defined = [
+                (prefix + leaf.name, leaf.role if role is None else role, leaf.module_path, leaf.kind)
+                for leaf in leaves
+            ]
+            if len(self._numbers) > 4096:
+                self._numbers.clear()
+            tensors = Tensors([-1] * len(defined), defined)
+            known = self._numbers[key] = (leaves, tensors)
+        if isinstance(values, Summaries):
+            self.reader.capture_summaries(known[1], values)
+        else:
+            self.reader.capture(known[1], values)
