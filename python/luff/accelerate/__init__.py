@@ -1,0 +1,103 @@
+"""Luff for Hugging Face Accelerate.
+
+Two lines attach it to a training, after ``prepare``::
+
+    import luff.accelerate
+
+    hook = luff.accelerate.attach(accelerator, run="runs/first", checkpoint="stopped")
+
+or, where the script keeps trackers, ``Accelerator(log_with=luff.accelerate.Tracker("runs/first"))``.
+``luff run -- python train.py`` does without a change to the script. The loop is the script's own, so steps, modes and
+stops are those of `luff.torch`; what `accelerator.log` is given is recorded as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import luff.torch
+from luff.accelerate import _log
+from luff.accelerate._tracker import Tracker
+from luff.corrections import Corrections
+from luff.errors import InvalidArgumentError, StopTraining
+from luff.torch import Hook, _functional, get_hook, save_scalar, save_tensor
+
+__all__ = [
+    "Hook",
+    "StopTraining",
+    "Tracker",
+    "attach",
+    "attach_to_all",
+    "get_hook",
+    "save_scalar",
+    "save_tensor",
+]
+
+_log.install()
+
+
+def attach(
+    accelerator: Any,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+    resume: bool = False,
+    on_stop: Callable[[], object] | None = None,
+    correct: Corrections | None = None,
+    **options: Any,
+) -> Hook:
+    """Attaches Luff to what an accelerator has prepared.
+
+    Parameters
+    ----------
+    accelerator
+        After its `prepare`.
+    run
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+    checkpoint
+        Where `accelerator.save_state` writes to, in all processes, before a finding stops the training.
+    collections, resume, on_stop, correct, **options
+        As in `luff.torch.attach`.
+
+    Raises
+    ------
+    LuffError
+        When nothing was prepared, when the run exists already or cannot be created, or a setting is wrong.
+    """
+    models = list(getattr(accelerator, "_models", ()))
+    if not models:
+        raise InvalidArgumentError(
+            "the accelerator has prepared no model; call accelerator.prepare(model, ...) first"
+        )
+    optimizers = [getattr(o, "optimizer", o) for o in getattr(accelerator, "_optimizers", ())]
+
+    def stopped() -> None:
+        try:
+            if checkpoint is not None:
+                accelerator.save_state(os.fspath(checkpoint))
+        finally:
+            if on_stop is not None:
+                on_stop()
+
+    _functional.install()
+    hook = luff.torch.attach(
+        models[0],
+        optimizers,
+        run=run,
+        collections=collections,
+        resume=resume,
+        on_stop=stopped,
+        correct=correct,
+        **options,
+    )
+    for model in models[1:]:
+        hook.watch(model)
+    return hook
+
+
+def attach_to_all() -> None:
+    """Watches whatever this process trains; used by ``luff run``."""
+    luff.torch.attach_to_all()

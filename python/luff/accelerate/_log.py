@@ -1,0 +1,54 @@
+"""What `Accelerator.log` is given, recorded in the step that is open, or the next."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from luff.torch._hooks import Hook, hooks
+from luff.torch._memory import read_scalar
+
+__all__ = ["install", "record"]
+
+_MAX_METRICS = 4096  # of one call
+_installed = False
+
+
+def record(values: Any) -> None:
+    """Records numbers as ``scalar/NAME``; never raises."""
+    hook = hooks.current()
+    if hook is not None and hook.live and not hook.asleep:
+        hook.guarded("log", _record, hook, values)
+
+
+def install() -> None:
+    """Replaces the method; once per process."""
+    global _installed
+    if not _installed:
+        _installed = True
+        Accelerator.log = _telling(Accelerator.log)
+
+
+def _telling(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def log(self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, values, *args, **kwargs)
+        record(values)
+        return result
+
+    return log
+
+
+def _record(hook: Hook, values: Any) -> None:
+    if hook.machine.session is None:  # nothing was trained yet: no run is opened for its metrics
+        return
+    if not isinstance(values, Mapping) or len(values) > _MAX_METRICS:
+        return
+    for name, value in values.items():
+        number = read_scalar(value) if isinstance(value, torch.Tensor) else value
+        if isinstance(number, float | int):
+            hook.machine.given.scalar(str(name), float(number))

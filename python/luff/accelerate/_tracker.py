@@ -1,0 +1,83 @@
+"""A tracker of Accelerate's: it opens the run when the script's trackers begin, and watches what is trained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from accelerate.tracking import GeneralTracker
+
+from luff._base_hook import choose_run, make_config
+from luff.torch import Hook, _functional, _wraps
+from luff.torch._hooks import hooks
+
+__all__ = ["Tracker"]
+
+
+class Tracker(GeneralTracker):  # type: ignore[misc, unused-ignore]
+    """Goes into ``log_with`` of an `Accelerator`; all that the process trains from then on is watched.
+
+    What the accelerator's `log` is given becomes scalars of the run.
+
+    Parameters
+    ----------
+    run
+        Directory of the run, created by `init_trackers`; it must not exist unless `resume`. Under ``luff run`` the
+        supervisor's is taken.
+    collections, resume, **options
+        As in `luff.torch.attach`.
+
+    Raises
+    ------
+    LuffError
+        When no run is named or a setting is wrong; out of `init_trackers` when the run exists already or cannot be
+        created.
+    """
+
+    name = "luff"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str] | None = None,
+        *,
+        collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+        resume: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        config = make_config(collections, options) if collections is not None or options else {}
+        self._options = choose_run(run, resume, config)
+        self._hook: Hook | None = None
+
+    @property
+    def tracker(self) -> Hook | None:
+        """The `luff.torch.Hook` that records, once `init_trackers` was called."""
+        return self._hook
+
+    def start(self) -> None:
+        """Opens the run: all processes of the training know their ranks now."""
+        if self._hook is not None and self._hook.live:
+            return
+        if hooks.default is not None:  # of ``luff run``
+            self._hook = hooks.default
+            return
+        hook = Hook(self._options)
+        hook.open_now()
+        hooks.add(hook)
+        _wraps.install()
+        _functional.install()
+        self._hook = hook
+
+    def store_init_configuration(self, values: Any) -> None:
+        """Nothing: the script's arguments are in the run's environment."""
+
+    def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
+        """Nothing: `Accelerator.log` itself is watched."""
+
+    def finish(self) -> None:
+        """Ends the run."""
+        if self._hook is not None:
+            self._hook.close()

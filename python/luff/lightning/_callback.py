@@ -1,0 +1,185 @@
+"""The call-back: what only Lightning knows of a training."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from luff._codes import EndReason
+from luff.corrections import Corrections
+from luff.lightning import _trainers
+from luff.torch._loop import CallbackParts, Loop, Run, guarded_events
+
+if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
+    from pytorch_lightning.callbacks import Callback as _Base
+else:
+    from lightning.pytorch.callbacks import Callback as _Base
+
+__all__ = ["Callback"]
+
+#: What Lightning calls in every step and Luff has no use for.
+_UNUSED = (
+    "on_train_batch_start",
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_validation_batch_start",
+    "on_test_batch_start",
+    "on_predict_batch_start",
+)
+
+
+@guarded_events("ended")
+class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
+    """Watches what a trainer trains. Belongs into ``callbacks`` of a ``Trainer``, also of several, one after the other.
+
+    Parameters
+    ----------
+    run
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+    checkpoint
+        Where `trainer.save_checkpoint` writes to when a finding stops the training.
+    collections, resume, on_stop, correct, **options
+        As in `luff.torch.attach`, but for what is taken by default: of tensors at every 50th step.
+
+    Raises
+    ------
+    LuffError
+        When no run is named or a setting is wrong; as the training begins when the run exists already or cannot be
+        created. What goes wrong inside Luff later is counted, never raised.
+    """
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str] | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+        resume: bool = False,
+        on_stop: Callable[[], object] | None = None,
+        correct: Corrections | None = None,
+        **options: Any,
+    ) -> None:
+        _trainers.install()
+        self._run = Run(
+            run, collections=collections, resume=resume, on_stop=on_stop, correct=correct, **options
+        )
+        self._loop = Loop(self._run, self._leave)
+        self._checkpoint = None if checkpoint is None else os.fspath(checkpoint)
+        self._trainer: Any = None
+        # Lightning leaves out what cannot be called, and all that it does around it.
+        for name in _UNUSED:
+            if getattr(type(self), name, None) is getattr(_Base, name, self):
+                setattr(self, name, None)
+
+    # The loop --------------------------------------------------------------------------------------------------
+
+    def _begin(self, trainer: Any, module: Any, training: bool) -> None:
+        self._trainer = trainer
+        if training:
+            schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+            self._loop.begin(module, trainer.optimizers, schedulers)
+        else:
+            self._loop.begin(module, (), training=False)
+
+    def ended(self) -> None:
+        """The trainer has returned, or raised an error."""
+        self._loop.end()
+        self._trainer = None
+
+    def raise_if_stopped(self) -> None:
+        """Raises `luff.StopTraining` if a finding has stopped the trainer."""
+        self._loop.raise_if_stopped()
+
+    def _leave(self) -> None:
+        trainer = self._trainer
+        trainer.should_stop = True
+        trainer.fit_loop.min_epochs = 0  # a finding does not wait for them
+        trainer.fit_loop.epoch_loop.min_steps = None
+        if self._checkpoint is not None:
+            trainer.save_checkpoint(self._checkpoint)
+
+    # What Lightning calls --------------------------------------------------------------------------------------
+
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        """Evaluates a few batches before the training."""
+        self._begin(trainer, pl_module, True)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Signal handlers are set, so that Luff's come after them; nothing was trained yet."""
+        self._begin(trainer, pl_module, True)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """The metrics of the epoch before are there now: to ask for them earlier would compute them."""
+        self._loop.log(trainer.logged_metrics)
+        self._loop.step_ended()
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,
+        pl_module: Any,  # noqa: ARG002
+        outputs: Any,  # noqa: ARG002
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,
+    ) -> None:
+        """Ends a TRAIN step; the last one of an epoch stays open for the epoch's metrics."""
+        self._loop.log(trainer.logged_metrics)
+        last = (
+            trainer.is_last_batch
+            or batch_idx + 1 >= trainer.num_training_batches
+            or 0 <= trainer.max_steps <= trainer.global_step
+        )
+        if not last:
+            self._loop.step_ended()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Ends the last step."""
+        self._loop.log(trainer.logged_metrics)
+        self._loop.step_ended()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Evaluates."""
+        if not self._loop.hook:
+            self._begin(trainer, pl_module, False)
+        self._loop.publish()
+        self._loop.mode("EVAL")
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """The metrics of the evaluation are there."""
+        if not trainer.sanity_checking:
+            self._loop.log(trainer.logged_metrics)
+        self._loop.mode(None)
+        self._loop.answer()
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """Evaluates."""
+        self._begin(trainer, pl_module, False)
+        self._loop.mode("EVAL")
+
+    def on_test_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """The metrics of the test are there."""
+        self._loop.log(trainer.logged_metrics)
+        self._loop.mode(None)
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        """Predicts."""
+        self._begin(trainer, pl_module, False)
+        self._loop.mode("PREDICT")
+
+    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Predicts no more."""
+        self._loop.mode(None)
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        """One batch is one step, however often the model is called for it."""
+        self._loop.evaluated()
+
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """Lightning makes an exit of Ctrl-C: the run ends by a signal, not in peace."""
+        if isinstance(exception, KeyboardInterrupt) and self._run.hook is not None:
+            self._run.hook.close(int(EndReason.SIGNAL))

@@ -1,0 +1,70 @@
+"""Lightning's functions that are replaced once: those that a user calls, and the detour through a model's wrapper."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from luff.torch._loop import callbacks_in, running
+from luff.torch._wraps import local
+
+__all__ = ["install", "watch_all"]
+
+#: Packages, where their trainer is, and where their detour is.
+_PACKAGES = {
+    "lightning": ("lightning.pytorch", "lightning.pytorch.strategies.strategy"),
+    "pytorch_lightning": ("pytorch_lightning", "pytorch_lightning.strategies.strategy"),
+}
+_installed: set[str] = set()
+_watching_all = False
+
+
+def install() -> None:
+    """Replaces what has to be, in the packages that are imported already; once each."""
+    for package, (trainers, strategies) in _PACKAGES.items():
+        trainer = getattr(sys.modules.get(trainers), "Trainer", None)
+        if trainer is None or package in _installed:
+            continue
+        _installed.add(package)
+        for name in ("fit", "validate", "test", "predict"):
+            setattr(trainer, name, running(getattr(trainer, name), _callbacks))
+        detour = getattr(sys.modules.get(strategies), "_ForwardRedirection", None)
+        if detour is not None:
+            detour.__call__ = _detouring(detour.__call__)
+
+
+def watch_all() -> None:
+    """From now on trainers without a `Callback` get one."""
+    global _watching_all
+    _watching_all = True
+
+
+def _callbacks(trainer: Any) -> list[Any]:
+    """Luff's call-backs of a trainer; under ``luff run`` one is added where there is none."""
+    from luff.lightning._callback import Callback
+
+    callbacks: Any = getattr(trainer, "callbacks", None)
+
+    def add(ours: Any) -> None:  # before what writes checkpoints
+        writers = [n for n, callback in enumerate(callbacks) if callback in trainer.checkpoint_callbacks]
+        callbacks.insert(writers[0] if writers else len(callbacks), ours)
+
+    return callbacks_in(callbacks, Callback, add if _watching_all else None)
+
+
+def _detouring(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper (DDP) is called to call the model, and that to call `training_step`: neither is a model's call."""
+
+    @functools.wraps(original)
+    def __call__(self: Any, wrapper_module: Any, original_module: Any, *args: Any, **kwargs: Any) -> Any:
+        if local.inside:
+            return original(self, wrapper_module, original_module, *args, **kwargs)
+        local.through = (wrapper_module, original_module)
+        try:
+            return original(self, wrapper_module, original_module, *args, **kwargs)
+        finally:
+            local.through = ()
+
+    return __call__

@@ -1,0 +1,133 @@
+"""The call-back: what only the Trainer knows of a training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from transformers.trainer_callback import TrainerCallback
+
+from luff.corrections import Corrections
+from luff.torch._loop import CallbackParts, Loop, Run, guarded_events
+
+__all__ = ["Callback"]
+
+
+@guarded_events("begins", "ended")
+class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Watches what a Trainer trains. Belongs into ``callbacks`` of a ``Trainer``, also of several, one after the other.
+
+    Parameters
+    ----------
+    run
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+    checkpoint
+        Whether the Trainer saves a checkpoint when a finding stops it; by default if it saves any.
+    collections, resume, on_stop, correct, **options
+        As in `luff.torch.attach`, but for what is taken by default: of tensors at every 50th step.
+
+    Raises
+    ------
+    LuffError
+        When no run is named or a setting is wrong; as the training begins when the run exists already or cannot be
+        created. What goes wrong inside Luff later is counted, never raised.
+    """
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str] | None = None,
+        *,
+        checkpoint: bool | None = None,
+        collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+        resume: bool = False,
+        on_stop: Callable[[], object] | None = None,
+        correct: Corrections | None = None,
+        **options: Any,
+    ) -> None:
+        self._run = Run(
+            run, collections=collections, resume=resume, on_stop=on_stop, correct=correct, **options
+        )
+        self._loop = Loop(self._run, self._leave)
+        self._checkpoint = checkpoint
+        self._arguments: Any = None
+        self._control: Any = None
+        self._depth = 0  # of the functions of the Trainer that run: it evaluates while it trains
+
+    # The functions of the Trainer that users call --------------------------------------------------------------
+
+    def begins(self, trainer: Any, mode: str | None) -> None:
+        """`train` (mode None), `evaluate` or `predict` has been called."""
+        self._depth += 1
+        if mode is not None:
+            if self._depth == 1:
+                self._loop.begin(trainer.model, (), training=False)
+            self._loop.publish()
+            self._loop.mode(mode)
+
+    def ended(self) -> None:
+        """It has returned, or raised an error."""
+        self._depth -= 1
+        self._loop.mode(None)
+        if not self._depth:
+            self._loop.end()
+
+    def raise_if_stopped(self) -> None:
+        """Raises `luff.StopTraining` if a finding has stopped the Trainer."""
+        if not self._depth:
+            self._loop.raise_if_stopped()
+
+    def _leave(self) -> None:
+        self._control.should_training_stop = True
+        saves = str(getattr(self._arguments.save_strategy, "value", self._arguments.save_strategy)) != "no"
+        if saves if self._checkpoint is None else self._checkpoint:
+            self._control.should_save = True
+
+    # What the Trainer calls ------------------------------------------------------------------------------------
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Everything is built, nothing was trained yet."""
+        self._arguments, self._control = args, control
+        optimizer, scheduler = kwargs.get("optimizer"), kwargs.get("lr_scheduler")
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # inside of Accelerate's
+        scheduler = getattr(scheduler, "scheduler", scheduler)
+        self._loop.begin(kwargs.get("model"), () if optimizer is None else (optimizer,), (scheduler,))
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """A backward pass without an update is a TRAIN step too."""
+        self._control = control
+        self._loop.step_ended()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """A TRAIN step ends here, or after what is logged of it."""
+        self._control = control
+        epoch_ends = state.epoch is not None and float(state.epoch).is_integer()
+        if not (control.should_log or control.should_training_stop or epoch_ends):
+            self._loop.step_ended()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """So does the last one of an epoch."""
+        self._control = control
+        if not (control.should_log or control.should_training_stop):
+            self._loop.step_ended()
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Metrics, of the training or of an evaluation."""
+        self._control = control
+        self._loop.log(kwargs.get("logs") or {})
+        if self._depth == 1 and not control.should_training_stop:
+            self._loop.step_ended()
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """One batch is one step, however often the model is called for it."""
+        self._loop.evaluated()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """What was agreed on before the evaluation is carried out after it."""
+        self._control = control
+        self._loop.answer()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Ends the last step."""
+        self._control = control
+        self._loop.step_ended()

@@ -1,0 +1,47 @@
+"""Functions of the Trainer that are replaced once: those that a user calls."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from transformers.trainer import Trainer
+
+from luff.torch._loop import callbacks_in, running
+
+__all__ = ["install", "watch_all"]
+
+_MODES = {"train": None, "evaluate": "EVAL", "predict": "PREDICT"}
+_installed = False
+_watching_all = False
+
+
+def install() -> None:
+    """Replaces what has to be; once per process."""
+    global _installed
+    if not _installed:
+        _installed = True
+        for name, mode in _MODES.items():
+            setattr(Trainer, name, running(getattr(Trainer, name), _callbacks, partial(_begins, mode)))
+
+
+def watch_all() -> None:
+    """From now on Trainers without a `Callback` get one."""
+    global _watching_all
+    _watching_all = True
+
+
+def _begins(mode: str | None, callback: Any, trainer: Any) -> None:
+    callback.begins(trainer, mode)
+
+
+def _callbacks(trainer: Any) -> list[Any]:
+    """Luff's call-backs of a Trainer; under ``luff run`` one is added where there is none."""
+    from luff.transformers._callback import Callback
+
+    callbacks: Any = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
+
+    def add(ours: Any) -> None:
+        callbacks.append(ours)
+
+    return callbacks_in(callbacks, Callback, add if _watching_all else None)
