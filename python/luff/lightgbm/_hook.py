@@ -1,0 +1,235 @@
+"""The hook of LightGBM: a callback. What it is told of a round, and what boosters hold."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import lightgbm
+import numpy as np
+
+from luff._base_hook import Collections
+from luff._boosting._hook import BoostingHook, Facts, Training
+from luff._boosting._trees import Rounds
+from luff._hook import RunOptions
+from luff.errors import InvalidArgumentError
+from luff.lightgbm import _train
+from luff.lightgbm._describe import is_loss, metrics_of, parameters_of, sampled_share
+from luff.lightgbm._trees import TREE_COLUMNS, read_rounds
+
+__all__ = ["Hook", "living"]
+
+living: weakref.WeakSet[Hook] = weakref.WeakSet()
+_MAX_NAMES = 1000
+
+
+class Hook(BoostingHook):
+    """Attaches Luff to LightGBM::
+
+        hook = luff.lightgbm.Hook(run="runs/first")
+        lgb.train(parameters, data, 100, valid_sets=[data, other], callbacks=[hook])
+
+    Parameters
+    ----------
+    run
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+    collections
+        What is saved beyond the metrics: names of collections (``feature_importance``, ``trees``, ``predictions``,
+        ``labels``, ``average_shap``, ``full_shap``, ``hyperparameters``), or settings by name.
+    hyperparameters
+        Recorded as given; by default what the booster says of itself.
+    train_data
+        Rows for SHAP values, as `Booster.predict` takes them. By default those that are trained on, where
+        ``lgb.train`` still has them as they were given.
+    validation_data
+        Rows and labels ``(X, y)`` for predictions and labels; by default the last evaluation set that is not what is
+        trained on.
+    resume
+        Goes on in an existing run.
+    on_stop
+        Called before `StopTraining` is raised; besides those of `luff.on_stop`. `booster` holds the model.
+    **options
+        Capture settings: ``save_interval`` (10), ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
+        ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
+
+    Raises
+    ------
+    LuffError
+        When the run exists already or cannot be created, or a setting is wrong.
+    """
+
+    framework = "lightgbm"
+    columns = TREE_COLUMNS
+    #: After what prints and records metrics, before what ends a training early.
+    order = 29
+    before_iteration = False
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str] | None = None,
+        *,
+        collections: Collections = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+        train_data: Any = None,
+        validation_data: Any = None,
+        resume: bool = False,
+        on_stop: Callable[[], object] | None = None,
+        _options: RunOptions | None = None,
+        **options: Any,
+    ) -> None:
+        if validation_data is not None and not (
+            isinstance(validation_data, (tuple, list)) and len(validation_data) == 2
+        ):
+            raise InvalidArgumentError(
+                f"validation_data is a {type(validation_data).__name__}; expected rows and labels, (X, y)"
+            )
+        self._train_data = train_data
+        self._validation_data = validation_data
+        self._threads = 0
+        super().__init__(run, collections, hyperparameters, resume, on_stop, _options, options)
+        living.add(self)
+
+    def _forget(self) -> None:
+        living.discard(self)
+
+    # What LightGBM tells ---------------------------------------------------------------------------------------
+
+    def __call__(self, env: Any) -> None:
+        """A round has ended. Raises `luff.StopTraining` if a finding stops the run."""
+        model = env.model
+        if env.iteration == env.begin_iteration and not self.watches(model):
+            self.while_live("begin", self._begins, env)
+        self.round_ended(
+            model,
+            model,
+            lambda: _rounds_of(model),
+            lambda: metrics_of(env.evaluation_result_list),
+            lambda: self._facts(env),
+        )
+
+    def _begins(self, env: Any) -> None:
+        call = _train.current()
+        if call is not None:
+            call.model = env.model
+        planned = int(env.end_iteration) - int(env.begin_iteration)
+        self.training_begins(env.model, env.model, int(env.begin_iteration), planned)
+
+    def raw_data(self, data: Any) -> Any:
+        """Rows of a `Dataset` as they were given, where contributions may be asked for; None otherwise."""
+        return self.while_live("data", self._raw_data, data)
+
+    def _raw_data(self, data: Any) -> Any:
+        if self._train_data is not None or not isinstance(data, lightgbm.Dataset):
+            return None
+        rows = data.data
+        named = data.feature_name if isinstance(data.feature_name, list) else getattr(rows, "columns", ())
+        names = ["Column_0", *(str(name) for name in list(named)[:_MAX_NAMES])]
+        wanted = self.wanted()
+        due = any(wanted(f"{kind}_shap/{name}") for kind in ("average", "full") for name in names)
+        return rows if due and not isinstance(rows, (str, os.PathLike, list)) else None
+
+    def call_ended(self, call: _train.Call, result: Any) -> None:
+        """`train` or `cv` has returned, or raised: then there is no result."""
+        model, call.model, call.raw = call.model, None, None
+        if model is None:
+            return
+        booster = isinstance(result, lightgbm.Booster)
+        self.training_ended(model, (lambda: int(result.current_iteration())) if booster else None)
+
+    # What boosters hold ----------------------------------------------------------------------------------------
+
+    def is_loss(self, metric: str) -> bool:
+        """Whether a metric is a loss of LightGBM's own that a training lowers smoothly."""
+        return is_loss(metric)
+
+    def read_rounds(self, model: Any, begin: int, end: int) -> Rounds:
+        """Trees of some rounds."""
+        return read_rounds(model, begin, end)
+
+    def predictions(self, training: Training, model: Any) -> Any:
+        """What the model gives for the validation data: of an evaluation set, what it has computed already."""
+        place, rows, _ = training.validation
+        if place:
+            return np.array(model._Booster__inner_predict(data_idx=place))
+        return _copy_of(model).predict(rows, num_threads=self._threads)
+
+    def labels(self, training: Training) -> Any:
+        """Labels of the validation data."""
+        place, _, labels = training.validation
+        return labels.get_label() if place else np.asarray(labels)
+
+    def contributions(self, training: Training, model: Any) -> Any:
+        """SHAP values of the training data."""
+        values = _copy_of(model).predict(training.train_data, pred_contrib=True, num_threads=self._threads)
+        parts = [part.toarray() if hasattr(part, "toarray") else np.asarray(part) for part in _listed(values)]
+        if len(parts) > 1:  # sparse rows: a matrix for each class
+            return np.stack(parts, axis=1)
+        trees = int(model.num_model_per_iteration())
+        return parts[0] if trees == 1 else parts[0].reshape(len(parts[0]), trees, -1)
+
+    def _facts(self, env: Any) -> Facts:
+        folds = getattr(env.model, "boosters", None) if not isinstance(env.model, lightgbm.Booster) else None
+        booster = folds[0] if folds else env.model
+        parameters = parameters_of(booster)
+        # As many threads as the training has: a prediction sets their number for what comes after it.
+        self._threads = int(parameters.get("num_threads", 0))
+        evaluated = {data for data, *_ in metrics_of(env.evaluation_result_list)}
+        own = "train" if folds else str(booster._train_data_name)
+        sets = [] if folds else list(zip(booster.name_valid_sets, booster.valid_sets, strict=True))
+        rows = int(booster.train_set.num_data())
+        evaluations = (
+            [{"name": own, "training": True, "rows": rows}] if own in evaluated and not folds else []
+        )
+        evaluations += [{"name": str(n), "training": False, "rows": int(s.num_data())} for n, s in sets]
+        validation: Any = None
+        if self._validation_data is not None:
+            validation = (0, *self._validation_data)
+        elif sets:
+            validation = (len(sets), None, sets[-1][1])
+        call = _train.current()
+        rows_for_shap = self._train_data if self._train_data is not None else call.raw if call else None
+        if parameters.get("linear_tree"):  # LightGBM has no contributions of them
+            rows_for_shap = None
+        return Facts(
+            booster=str(parameters.get("boosting", "")),
+            features=[str(name) for name in booster.feature_name()],
+            parameters={**parameters, "subsample": sampled_share(parameters)},
+            hyperparameters=parameters,
+            rows=rows,
+            evaluations=evaluations,
+            training_sets=frozenset((own,)),
+            folds=len(folds) if folds else 0,
+            changing=parameters.get("boosting") == "dart",  # weighs older trees anew
+            validation=validation,
+            train_data=rows_for_shap,
+        )
+
+    # Session ---------------------------------------------------------------------------------------------------
+
+    def versions(self) -> dict[str, Any]:
+        """LightGBM's version."""
+        return {"lightgbm": lightgbm.__version__}
+
+    def _lower_lr(self, factor: float) -> None:
+        model = self.booster
+        if model is None:
+            raise LookupError("no training is under way")
+        for booster in [model] if isinstance(model, lightgbm.Booster) else model.boosters:
+            rate = float(parameters_of(booster)["learning_rate"])
+            booster.reset_parameter({"learning_rate": rate * factor})
+
+
+def _rounds_of(model: Any) -> int:
+    booster = model if isinstance(model, lightgbm.Booster) else model.boosters[0]
+    return int(booster.current_iteration())
+
+
+def _copy_of(model: Any) -> Any:
+    """The model as it is now. One that is being trained cannot be asked: LightGBM ends the process."""
+    return lightgbm.Booster(model_str=model.model_to_string(num_iteration=-1))
+
+
+def _listed(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else [values]

@@ -1,0 +1,103 @@
+"""Where LightGBM trains: `lgb.train`, `lgb.cv`, and the scikit-learn estimators, which call the first.
+
+Wrapped, so that a training without a hook of its own gets that of ``luff run``, and so that its end is seen. All else
+a callback is told.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Call", "current", "install", "set_default"]
+
+_local = threading.local()
+_installed = False
+_default: Callable[[], Any] | None = None
+
+
+@dataclass
+class Call:
+    """One call of `train` or `cv` under way."""
+
+    raw: Any = None  # what is trained on, as the user gave it, where contributions are asked for
+    model: Any = None  # the booster, once a callback was told of it
+
+
+def set_default(maker: Callable[[], Any] | None) -> None:
+    """The hook of trainings that name none, or None."""
+    global _default
+    _default = maker
+
+
+def current() -> Call | None:
+    """The call under way in this thread; None if LightGBM was imported in another way."""
+    return getattr(_local, "call", None)
+
+
+def install() -> None:
+    """Begins to listen. Idempotent; nothing is ever undone, and nothing happens without a hook."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    import lightgbm
+    from lightgbm import engine
+
+    for name in ("train", "cv"):
+        original = getattr(engine, name)
+        wrapped = _watched(original)
+        for module in (engine, lightgbm, sys.modules.get("lightgbm.sklearn")):
+            if module is not None and getattr(module, name, None) is original:
+                setattr(module, name, wrapped)
+
+
+def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    places = list(inspect.signature(original).parameters)
+    data_at, callbacks_at = places.index("train_set"), places.index("callbacks")
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        given = args[callbacks_at] if len(args) > callbacks_at else kwargs.get("callbacks")
+        hooks, callbacks = _hooks_of(given)
+        if not hooks:
+            return original(*args, **kwargs)
+        if len(args) > callbacks_at:
+            args = (*args[:callbacks_at], callbacks, *args[callbacks_at + 1 :])
+        else:
+            kwargs["callbacks"] = callbacks
+        data = args[data_at] if len(args) > data_at else kwargs.get("train_set")
+        before = current()
+        call = _local.call = Call(hooks[0].raw_data(data))
+        result = None
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            _local.call = before
+            for hook in hooks:
+                hook.call_ended(call, result)
+        return result
+
+    return watched
+
+
+def _hooks_of(given: Any) -> tuple[list[Any], Any]:
+    """The hooks of a training, and its callbacks, that of ``luff run`` among them where it has no other."""
+    from luff.lightgbm._hook import Hook
+
+    if given is not None and not isinstance(given, (list, tuple, set)):
+        return [], given
+    found = [callback for callback in given or () if isinstance(callback, Hook)]
+    hook = _default() if not found and _default is not None else None
+    if hook is None:
+        return found, given
+    callbacks = list(given or ())
+    for place, callback in enumerate(callbacks):  # as LightGBM numbers them, before there is one more
+        if hasattr(callback, "__dict__"):
+            callback.__dict__.setdefault("order", place - len(callbacks))
+    return [hook], [*callbacks, hook]

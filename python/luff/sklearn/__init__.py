@@ -1,0 +1,100 @@
+"""Luff for scikit-learn: what trains step by step there.
+
+Two lines attach it to an estimator::
+
+    import luff.sklearn
+
+    luff.sklearn.watch(estimator, run="runs/first")
+
+``luff run -- python train.py`` does without a change to the script. Either way the fitted estimator is bit by bit what
+it is without.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from luff._base_hook import Collections
+from luff._hook import run_from_environment
+from luff.errors import InvalidArgumentError, StopTraining
+from luff.sklearn import _wraps
+from luff.sklearn._hook import Hook
+
+__all__ = ["Hook", "StopTraining", "attach_to_all", "get_hook", "save_scalar", "watch"]
+
+_default: Hook | None = None
+
+
+def watch(
+    estimator: Any,
+    run: str | os.PathLike[str] | None = None,
+    *,
+    collections: Collections = None,
+    resume: bool = False,
+    on_stop: Callable[[], object] | None = None,
+    **options: Any,
+) -> Hook:
+    """Records what an estimator trains, from its next call of ``fit`` or ``partial_fit`` on.
+
+    Parameters
+    ----------
+    estimator
+        One that trains step by step, or a pipeline that ends with one.
+    run
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+    collections
+        What is saved beyond the defaults: names (``weights``, ``gradients``, ``outputs``, ``feature_importance``,
+        ``trees``, …), or settings by name.
+    resume
+        Goes on in an existing run.
+    on_stop
+        Called before `StopTraining` is raised; besides those of `luff.on_stop`.
+    **options
+        Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_all``, … (docs/capture.md).
+
+    Raises
+    ------
+    InvalidArgumentError
+        For an estimator that has nothing to be watched.
+    LuffError
+        When the run exists already or cannot be created, or a setting is wrong.
+    """
+    last = estimator.steps[-1][1] if isinstance(getattr(estimator, "steps", None), list) else estimator
+    if not _wraps.listen_to(last):
+        raise InvalidArgumentError(
+            f"a {type(last).__name__} does not train step by step as far as Luff knows; expected an estimator with "
+            "partial_fit or warm_start"
+        )
+    hook = Hook(run, collections=collections, resume=resume, on_stop=on_stop, **options)
+    _wraps.watched[last] = hook
+    return hook
+
+
+def attach_to_all() -> Hook | None:
+    """Watches whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
+    global _default
+    if _default is None:
+        options = run_from_environment()
+        if options is None:
+            return None
+        _default = Hook(_options=options)
+        _wraps.set_default(lambda: _default if _default is not None and _default.live else None)
+    _wraps.install()
+    return _default
+
+
+def get_hook() -> Hook | None:
+    """The hook of ``luff run``, or the only one that is open."""
+    if _default is not None and _default.live:
+        return _default
+    hooks = {id(hook): hook for hook in _wraps.watched.values() if hook.live}
+    return next(iter(hooks.values())) if len(hooks) == 1 else None
+
+
+def save_scalar(name: str, value: float) -> None:
+    """Records a number with the step; nothing happens where Luff is not attached."""
+    hook = get_hook()
+    if hook is not None:
+        hook.save_scalar(name, value)

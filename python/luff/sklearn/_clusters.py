@@ -1,0 +1,67 @@
+"""MiniBatchKMeans: a minibatch is a step; its inertia and the centers that it leaves are recorded.
+
+Inertia is no loss to be judged: a good start leaves it little to fall.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from luff._codes import Role
+from luff.sklearn._hook import Hook, Model
+from luff.sklearn._wraps import Patch, entering, hook_of
+
+__all__ = ["PATCH"]
+
+_local = threading.local()  # the estimator under way
+
+
+def _install(module: Any) -> None:
+    kind, step = module.MiniBatchKMeans, module._mini_batch_step
+
+    for name in ("fit", "partial_fit"):
+        original = getattr(kind, name)
+
+        def training(self: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            before = getattr(_local, "estimator", None)
+            _local.estimator = self
+            try:
+                return _original(self, *args, **kwargs)
+            finally:
+                _local.estimator = before
+
+        known = functools.wraps(original)(training)
+        setattr(kind, name, entering(known, _anew if name == "fit" else _goes_on))
+
+    @functools.wraps(step)
+    def watched_step(*args: Any, **kwargs: Any) -> Any:
+        estimator = getattr(_local, "estimator", None)
+        hook = None if estimator is None else hook_of(estimator)
+        model = None if hook is None else hook.model_of(estimator)
+        inertia = step(*args, **kwargs)
+        if hook is not None and model is not None:
+            rows = kwargs["X"] if "X" in kwargs else args[0]
+            centers = kwargs["centers_new"] if "centers_new" in kwargs else args[3]
+            hook.record("clusters", _step, model, inertia, rows, centers)
+            hook.close_step()
+        return inertia
+
+    module._mini_batch_step = watched_step
+
+
+PATCH = Patch("sklearn.cluster._kmeans", ("MiniBatchKMeans",), _install)
+
+
+def _anew(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _goes_on(*_: Any, **__: Any) -> bool:
+    return False
+
+
+def _step(hook: Hook, model: Model, inertia: Any, rows: Any, centers: Any) -> None:
+    hook.scalar(f"scalar/{model.name}_inertia", float(inertia) / max(int(rows.shape[0]), 1))
+    hook.array(f"{model.name}_cluster_centers", centers, int(Role.OTHER), "", "MiniBatchKMeans")

@@ -1,0 +1,242 @@
+"""The hook of scikit-learn: names of estimators, their steps, and rounds of those that boost."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sklearn
+
+from luff._base_hook import Collections, choose_run, listed, make_config
+from luff._boosting._config import COLLECTIONS, DEFAULT_INTERVAL
+from luff._boosting._hook import BoostingHook
+from luff._boosting._trees import Rounds
+from luff._codes import GapReason, Mode
+from luff._hook import RunOptions
+from luff.sklearn._trees import read_rounds
+
+__all__ = ["LOSSES", "Hook", "Model"]
+
+_TRAIN = int(Mode.TRAIN)
+_MAX_MODELS = 64
+_FLUSH_S = 2.0
+_BOOSTING = ("feature_importance", "trees")  # collections that have a meaning of their own here
+#: Losses of scikit-learn's boosting.
+LOSSES = (
+    "log_loss",
+    "squared_error",
+    "absolute_error",
+    "exponential",
+    "huber",
+    "quantile",
+    "poisson",
+    "gamma",
+)
+
+
+@dataclass
+class Model:
+    """One training of an estimator, or several that go on with each other."""
+
+    name: str
+    number: int
+    written: bool = False  # its description is in the run
+    tensors: Any = None  # what its family keeps: numbers of tensors
+
+    def loss(self, kind: str) -> str:
+        """Name of its loss; each training has its own, so that no curve goes through several."""
+        return kind if self.number == 0 else f"{self.name}.{kind}"
+
+
+class Hook(BoostingHook):
+    """Attaches Luff to estimators. Made by `watch`, or by ``luff run``."""
+
+    framework = "sklearn"
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str] | None = None,
+        *,
+        collections: Collections = None,
+        resume: bool = False,
+        on_stop: Callable[[], object] | None = None,
+        _options: RunOptions | None = None,
+        **options: Any,
+    ) -> None:
+        self.watches_all = _options is not None
+        self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
+        self._counts: dict[str, int] = {}
+        self._descriptions: list[dict[str, Any]] = []
+        self._optimizers: list[dict[str, Any]] = []
+        self._schedules: list[dict[str, Any]] = []
+        self._thread = 0  # that trains; 0: none
+        self._depth = 0
+        self._missed = 0
+        self._updates = False  # the step that has begun ends with an update
+        super().__init__(run, collections, None, resume, on_stop, _options, options)
+
+    @staticmethod
+    def choose(
+        run: str | os.PathLike[str] | None, collections: Collections, resume: bool, options: Mapping[str, Any]
+    ) -> RunOptions:
+        """The run, and its capture configuration: the defaults, and what is asked for."""
+        wanted = listed(collections, forms=["raw", "summary"])
+        interval = {} if "save_interval" in options else {"save": {"save_interval": DEFAULT_INTERVAL}}
+        chosen = [
+            {**item, **interval, **COLLECTIONS[item["name"]]} if item.get("name") in _BOOSTING else item
+            for item in wanted
+        ]
+        config = make_config(chosen or None, options)
+        return choose_run(run, resume, config)
+
+    # Trainings -------------------------------------------------------------------------------------------------
+
+    def enters(self, estimator: Any, fresh: bool) -> Model | None:
+        """A training begins. None if it is not watched: another thread trains already, or there are too many.
+
+        Parameters
+        ----------
+        fresh
+            It begins anew, and does not go on with what the estimator has learnt.
+        """
+        found: Model | None = self.while_live("begin", self._enters, estimator, fresh)
+        return found
+
+    def leaves(self, model: Model | None, whole: bool = False) -> None:
+        """A training has ended, or raised. `whole`: not only a part of one; its last step is waited for."""
+        if model is not None:
+            self.while_live("end", self._leaves, whole)
+
+    def _enters(self, estimator: Any, fresh: bool) -> Model | None:
+        thread = threading.get_ident()
+        self._record_waiting()
+        rounds = self._training  # of boosting, in another thread
+        if (self._depth and self._thread != thread) or (rounds is not None and rounds.thread != thread):
+            self._miss(GapReason.NOT_SEEN)
+            return None
+        model = self._models.get(estimator)
+        if model is None or fresh:
+            kind = type(estimator).__name__
+            count = self._counts.get(kind, 0) + 1
+            if sum(self._counts.values()) >= _MAX_MODELS:
+                self._miss(GapReason.TOO_MANY)
+                return None
+            self._counts[kind] = count
+            model = Model(kind if count == 1 else f"{kind}_{count}", sum(self._counts.values()) - 1)
+            self._models[estimator] = model
+        self._thread, self._depth = thread, self._depth + 1
+        return model
+
+    def _leaves(self, whole: bool) -> None:
+        self._close_step()
+        self._depth = max(self._depth - 1, 0)
+        if whole and self._depth == 0 and self._session is not None:
+            self._session.flush(_FLUSH_S)  # a process may end without a word right after its training
+
+    def _miss(self, reason: GapReason) -> None:
+        self._missed += 1
+        if self._session is not None and self._missed & (self._missed - 1) == 0:
+            self._session.gap(0xFFFFFFFF, int(reason), 0, max(self._missed // 2, 1))
+
+    def model_of(self, estimator: Any) -> Model | None:
+        """The training of an estimator in this thread; None if it is not watched."""
+        if not self._depth or self._thread != threading.get_ident() or not self.live:
+            return None
+        return self._models.get(estimator)
+
+    # Steps -----------------------------------------------------------------------------------------------------
+
+    def record(
+        self, place: str, function: Callable[..., None], *arguments: Any, updates: bool = True
+    ) -> None:
+        """A TRAIN step: `function` puts its values in. It stays open until `close_step`.
+
+        Parameters
+        ----------
+        updates
+            It ends with an update of what is trained.
+        """
+        self.while_live(place, self._record, function, arguments, updates)
+
+    def _record(self, function: Callable[..., None], arguments: tuple[Any, ...], updates: bool) -> None:
+        self._close_step()
+        if self.begin(_TRAIN) is not None:
+            self._updates = updates
+            function(self, *arguments)
+
+    def close_step(self) -> None:
+        """Publishes the step, after its update.
+
+        Raises
+        ------
+        StopTraining
+            If a finding stops the run.
+        """
+        if self.mode:
+            self.while_live("step", self._close_step)
+            self.boundary()
+
+    def _close_step(self) -> None:
+        if self.mode == _TRAIN and self._updates:
+            self.updated()
+        self._updates = False
+        self.end()
+
+    def evaluation(self, name: str, value: float) -> None:
+        """An EVAL step with one number."""
+        self.while_live("evaluation", self._evaluation, name, value)
+
+    def _evaluation(self, name: str, value: float) -> None:
+        if self.begin(int(Mode.EVAL)) is not None:
+            self.scalar(name, value)
+            self.end()
+
+    # Describing ------------------------------------------------------------------------------------------------
+
+    def describe(
+        self, model: Model, description: dict[str, Any], optimizer: dict[str, Any] | None, schedule: str = ""
+    ) -> None:
+        """Adds a model to the document "model", once."""
+        if model.written or self._session is None:
+            return
+        model.written = True
+        self._descriptions.append(description)
+        if optimizer is not None:
+            self._optimizers.append(optimizer)
+        if schedule:
+            self._schedules.append({"type": schedule, "settings": {}})
+        document = {"framework": "sklearn", "models": self._descriptions, "optimizers": self._optimizers,
+                    "schedulers": self._schedules, "losses": []}  # fmt: skip
+        self._session.set_document("model", json.dumps(document, default=str))
+
+    # Boosting --------------------------------------------------------------------------------------------------
+
+    def _begin(self, key: Any, model: Any, rounds: int, planned: int | None) -> None:
+        if self._depth and self._thread != threading.get_ident():
+            self._miss(GapReason.NOT_SEEN)
+            return
+        super()._begin(key, model, rounds, planned)
+
+    def is_loss(self, metric: str) -> bool:
+        """Whether a metric is a loss that boosting lowers smoothly."""
+        return metric in LOSSES
+
+    def read_rounds(self, model: Any, begin: int, end: int) -> Rounds:
+        """Trees of some rounds."""
+        return read_rounds(model, begin, end)
+
+    def versions(self) -> dict[str, Any]:
+        """scikit-learn's version."""
+        return {"sklearn": sklearn.__version__}
+
+    def forked(self) -> None:
+        """In a forked child: nothing of the parent's session is ours."""
+        super().forked()
+        self._models = weakref.WeakKeyDictionary()
+        self._counts, self._depth, self._thread, self._updates = {}, 0, 0, False
+        self._descriptions, self._optimizers, self._schedules = [], [], []

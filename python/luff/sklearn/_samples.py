@@ -1,0 +1,43 @@
+"""Samples: the first rows of what goes into a model and its loss (docs/spec/evidence.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from luff._arrays import dtype_code
+from luff._codes import Role
+from luff._rows import rows_that_fit
+from luff.sklearn._hook import Hook
+
+__all__ = ["loss_samples", "sample"]
+
+_SAMPLE = int(Role.SAMPLE)
+
+
+def sample(hook: Hook, name: str, value: Any, kind: str) -> None:
+    """Keeps the first rows of a dense array, where they are due."""
+    if not isinstance(value, np.ndarray) or not hook.due(f"sample/{name}", _SAMPLE, "", kind):
+        return
+    arrays, code = hook.arrays, dtype_code(value.dtype)
+    rows = rows_that_fit(value.shape, value.nbytes)
+    if arrays is None or code is None or not rows:
+        return
+    number = arrays.number(f"sample/{name}")
+    if value.ndim == 0 or rows >= value.shape[0]:
+        arrays.array(number, value)
+        return
+    kept = np.ascontiguousarray(value[:rows])
+    whole, begin = list(value.shape), [0] * value.ndim
+    layout = arrays.session.define_shard_layout(code, list(kept.shape), None, whole, begin)
+    arrays.session.capture_one(number, layout, int(kept.ctypes.data))
+
+
+def loss_samples(hook: Hook, name: str, kind: str, outputs: Any, targets: Any) -> None:
+    """What a loss gets: outputs of the model and targets, rows of both in equal number."""
+    rows = min(rows_that_fit(outputs.shape, outputs.nbytes), rows_that_fit(targets.shape, targets.nbytes))
+    if rows < outputs.shape[0]:
+        outputs, targets = outputs[:rows], targets[:rows]
+    sample(hook, f"{name}_input_0", outputs, kind)
+    sample(hook, f"{name}_input_1", targets, kind)

@@ -1,0 +1,120 @@
+"""Which methods of scikit-learn Luff listens to, and the hook that an estimator has.
+
+Methods of classes are wrapped, once their modules are there; nothing happens in them for an estimator that nobody
+watches. Nothing is put into an estimator, so copies, clones and pickles are what they were.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from luff.sklearn._hook import Hook
+
+__all__ = ["Patch", "entering", "hook_of", "install", "listen_to", "set_default", "watched"]
+
+#: Hooks by estimator.
+watched: weakref.WeakKeyDictionary[Any, Hook] = weakref.WeakKeyDictionary()
+_default: Callable[[], Hook | None] | None = None
+_installed: set[str] = set()
+_lock = threading.Lock()
+_FAMILIES = ("_mlp", "_linear", "_clusters", "_boosted", "_histograms", "_forests")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What a family of estimators needs to be watched.
+
+    Attributes
+    ----------
+    module
+        Of scikit-learn; patched once it is imported.
+    classes
+        Those in it that are known then, with their subclasses.
+    install
+        Wraps its methods.
+    """
+
+    module: str
+    classes: tuple[str, ...]
+    install: Callable[[Any], None]
+
+
+def set_default(maker: Callable[[], Hook | None]) -> None:
+    """The hook of estimators that have none of their own."""
+    global _default
+    _default = maker
+
+
+def hook_of(estimator: Any) -> Hook | None:
+    """The hook that watches an estimator, or None."""
+    try:
+        hook = watched.get(estimator)
+    except TypeError:  # one that cannot be hashed
+        hook = None
+    if hook is not None and hook.live:
+        return hook
+    return None if _default is None else _default()
+
+
+def _patches() -> list[Patch]:
+    return [importlib.import_module(f"luff.sklearn.{name}").PATCH for name in _FAMILIES]
+
+
+def install() -> None:
+    """Wraps the methods of whatever is imported by now. Idempotent; nothing is ever undone."""
+    for patch in _patches():
+        module = sys.modules.get(patch.module)
+        if module is None or not all(hasattr(module, name) for name in patch.classes):
+            continue
+        with _lock:
+            if patch.module in _installed:
+                continue
+            _installed.add(patch.module)
+        patch.install(module)
+
+
+def listen_to(estimator: Any) -> bool:
+    """Prepares an estimator's class. False if there is nothing to listen to."""
+    install()
+    for patch in _patches():
+        module = sys.modules.get(patch.module)
+        if module is not None and any(isinstance(estimator, getattr(module, name)) for name in patch.classes):
+            return True
+    from luff.sklearn import _others
+
+    return _others.listen_to(type(estimator))
+
+
+def entering(
+    original: Callable[..., Any], fresh: Callable[..., bool], skip: Callable[[Hook, Any], bool] | None = None
+) -> Callable[..., Any]:
+    """Wraps a method that trains: the hook is told when it begins and ends.
+
+    Parameters
+    ----------
+    fresh
+        Whether it begins anew; called with the method's arguments.
+    skip
+        Whether it is left alone.
+    """
+
+    @functools.wraps(original)
+    def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
+        hook = hook_of(self)
+        if hook is None or (skip is not None and hook.guarded("skip", skip, hook, self)):
+            return original(self, *args, **kwargs)
+        anew = bool(hook.guarded("begin", functools.partial(fresh, self, *args, **kwargs)))
+        model = hook.enters(self, anew)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            hook.leaves(model, anew)
+
+    return entered
