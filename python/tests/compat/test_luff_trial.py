@@ -42,6 +42,37 @@ def test_what_is_not_there_is_told_in_smdebugs_words(run):
         trial.wait_for_steps([9])
 
 
+def test_steps_out_of_range_are_not_there(tmp_path):
+    from luff import _core
+    from luff._codes import DType, EndReason, Mode, Role
+
+    session = _core.Session.open(str(tmp_path / "run"))
+    layout = session.define_layout(int(DType.FLOAT32), [1])
+    for step in range(10):
+        session.begin_step(int(Mode.TRAIN), step)
+        name = "early" if step < 3 else "late"
+        session.capture_one(
+            session.define_tensor(name, int(Role.WEIGHT)), layout, np.full(1, step, np.float32).ctypes.data
+        )
+        session.end_step(int(Mode.TRAIN), step, step, 0)
+    session.close(int(EndReason.COMPLETED), 10.0)
+    trial = create_trial(str(tmp_path / "run"), range_steps=(5, 8))
+    assert trial.steps() == trial.steps(modes.TRAIN) == [5, 6, 7]
+    assert trial.tensor_names() == ["late"]
+    assert not trial.has_tensor("early")
+    with pytest.raises(TensorUnavailable):
+        trial.tensor("early")
+    late = trial.tensor("late")
+    assert late.steps() == [5, 6, 7]
+    assert late.workers(6) == ["worker_0"]
+    for step in (4, 8):
+        with pytest.raises(TensorUnavailableForStep):
+            late.workers(step)
+    assert trial.has_passed_step(8) is StepState.UNAVAILABLE
+    assert create_trial(str(tmp_path / "run"), range_steps=(None, 2)).tensor_names() == ["early"]
+    assert create_trial(str(tmp_path / "run"), range_steps=(3, None)).steps() == list(range(3, 10))
+
+
 def test_only_summaries_are_reductions(tmp_path):
     from luff import _core
     from luff._codes import DType, EndReason, Mode, Role

@@ -96,6 +96,27 @@ def test_the_jobs_directories_get_their_files(tmp_path: Path, monkeypatch: pytes
     assert "output" not in tomllib.loads(to_luff(read_job(path))[0])
 
 
+def test_the_report_of_a_boosted_model_is_no_rule(tmp_path: Path):
+    path = tmp_path / "job.json"
+    report = rule_configs.create_xgboost_report()
+    Job(rules=[Rule.sagemaker(report, actions=rule_configs.StopTraining())]).write(path)
+    text, told = to_luff(read_job(path))
+    found = tomllib.loads(text)
+    assert found["rules"] == "none"
+    assert found["output"] == {"report": "CreateXgboostReport/xgboost_report.html"}
+    assert told == ["rule CreateXgboostReport: it finds nothing, so no action follows"]
+    assert "action" not in found
+    described = {one["name"]: one for one in luff_config.describe(json.dumps(found["capture"]))}
+    assert described["predictions"]["save"]["TRAIN"]["save_interval"] == 5
+    assert described["hyperparameters"]["save"]["TRAIN"]["save_steps"] == [0]
+    assert "raw" in described["labels"]["forms"]
+    here = Rule.sagemaker(report, name="mine", container_local_output_path=str(tmp_path / "out"))
+    Job(rules=[here, Rule.sagemaker(rule_configs.tree_depth())]).write(path)
+    found = tomllib.loads(to_luff(read_job(path))[0])
+    assert found["rules"] == ["TreeDepth"]
+    assert found["output"] == {"report": str(tmp_path / "out" / "xgboost_report.html")}
+
+
 def test_the_hooks_file_alone_will_do(tmp_path: Path):
     path = tmp_path / "debughookconfig.json"
     path.write_text(json.dumps({"S3OutputPath": "s3://b", "HookParameters": {"save_all": "true"}}))
@@ -120,7 +141,7 @@ def test_every_rule_of_the_sdk_has_its_collections():
         if name.islower() and name not in others
     ]
     names = {one["DebugRuleConfiguration"]["RuleConfigurationName"] for one in made}
-    assert len(names) == len(made) == 20
+    assert len(names) == len(made) == 21
     assert rule_configs.dead_relu()["CollectionConfigurations"][0]["CollectionParameters"] == {
         "include_regex": ".*relu_output", "save_interval": "500",
     }  # fmt: skip

@@ -158,6 +158,26 @@ def test_steps_out_of_range_are_never_read(job: Job):
         create_trial(str(job.path), range_steps=(5, 2))
 
 
+def test_expressions_of_a_trial_cannot_run_for_ever(job: Job, caplog: pytest.LogCaptureFixture):
+    name = "w" * 60 + "!"
+    job.step(0, **{name: np.zeros(1), "weight": np.zeros(1)})
+    job.end()
+    manager = CollectionManager()
+    manager.add("slow")
+    manager.get("slow").include("^(w+)+$")
+    manager.add("broken")
+    manager.get("broken").include(["(", "^weight$"])
+    manager.add("default")
+    manager.get("default").include("^w")
+    manager.set_num_workers(1)
+    manager.export(str(job.path), "worker_0_collections.json")
+    trial = create_trial(str(job.path))
+    assert trial.tensor_names(collection="slow") == []
+    with caplog.at_level("WARNING"):
+        assert trial.tensor_names(collection="broken") == ["weight"]
+    assert trial.tensor_names(collection="default") == ["weight", name]
+
+
 def test_refreshing_can_be_held_and_is_restored(job: Job):
     job.step(0)
     trial = create_trial(str(job.path))

@@ -34,6 +34,7 @@ _BY_ROLE = {
     CollectionKeys.OUTPUTS,
     CollectionKeys.LABELS,
 }
+_REPORT = "CreateXgboostReport"  # no check: the report at the end
 _NOT_PARAMETERS = {"rule_to_invoke", "action_json", "source_s3_uri", "base_trial"}
 _RULE_KEYS = {
     "RuleConfigurationName", "RuleParameters", "RuleEvaluatorImage", "InstanceType", "VolumeSizeInGB", "LocalPath",
@@ -194,9 +195,17 @@ def to_luff(found: Mapping[str, Any]) -> tuple[str, list[str]]:
     names: list[str] = []
     tables: list[str] = []
     actions: list[str] = []
+    report = None
     for rule in rules:
         parameters = rule["RuleParameters"]
         name = parameters["rule_to_invoke"]
+        if name == _REPORT:
+            report = os.path.join(
+                rule.get("LocalPath") or rule["RuleConfigurationName"], "xgboost_report.html"
+            )
+            if parameters.get("action_json"):
+                told.append(f"rule {rule['RuleConfigurationName']}: it finds nothing, so no action follows")
+            continue
         source = parameters.get("source_s3_uri")
         if source:
             name = f"{source}:{name}"
@@ -209,18 +218,18 @@ def to_luff(found: Mapping[str, Any]) -> tuple[str, list[str]]:
             tables += [f"{_text(key)} = {_text(str(value))}" for key, value in own.items()]
         actions += _actions(name, rule["RuleConfigurationName"], parameters.get("action_json"), told)
     if rules:
-        lines += ['parameters = "original"', f"rules = {_toml(names)}"]
+        lines += ['parameters = "original"', f"rules = {_toml(names or 'none')}"]
     lines += [
         "[capture]",
         *(f"{key} = {_toml(value)}" for key, value in capture(found["DebugHookConfig"]).items()),
     ]
-    lines += _output(found)
+    lines += _output(found, report)
     return "\n".join([*lines, *tables, *actions]) + "\n", told
 
 
-def _output(found: Mapping[str, Any]) -> list[str]:
+def _output(found: Mapping[str, Any], report: str | None) -> list[str]:
     """Where the job's files go, beside the run."""
-    out = {}
+    out = {"report": report} if report else {}
     hook = found["DebugHookConfig"]
     # A hook in the script writes to its directory itself.
     if hook.get("LocalPath") and os.environ.get("LUFF_COMPAT") != "smdebug":

@@ -18,6 +18,7 @@ __all__ = [
     "check_input_images",
     "class_imbalance",
     "confusion",
+    "create_xgboost_report",
     "dead_relu",
     "exploding_tensor",
     "feature_importance_overweight",
@@ -81,6 +82,11 @@ all_zero = _rule("AllZero")
 check_input_images = _rule("CheckInputImages", "input_image")
 class_imbalance = _rule("ClassImbalance")
 confusion = _rule("Confusion")
+create_xgboost_report = _rule(
+    "CreateXgboostReport",
+    **{name: _every(name, 5) for name in ("metrics", "feature_importance", "predictions", "labels")},
+    hyperparameters={"CollectionName": "hyperparameters", "CollectionParameters": {"save_steps": "0"}},
+)
 dead_relu = _rule("DeadRelu", "relu_output")
 exploding_tensor = _rule("ExplodingTensor")
 feature_importance_overweight = _rule(

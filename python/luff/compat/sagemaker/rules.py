@@ -22,8 +22,10 @@ class Rule:
         rule_parameters: Mapping[str, Any],
         collection_configs: Iterable[CollectionConfig] = (),
         actions: Any = None,
+        container_local_output_path: str | None = None,
     ) -> None:
         self.name = name
+        self.container_local_output_path = container_local_output_path
         self.rule_parameters = texts(rule_parameters)
         self.collection_configs = list(collection_configs)
         self.actions = actions
@@ -36,7 +38,7 @@ class Rule:
         cls,
         base_config: Mapping[str, Any],
         name: str | None = None,
-        container_local_output_path: str | None = None,  # noqa: ARG003
+        container_local_output_path: str | None = None,
         s3_output_path: str | None = None,  # noqa: ARG003
         other_trials_s3_input_paths: Iterable[str] | None = None,
         rule_parameters: Mapping[str, Any] | None = None,
@@ -51,6 +53,8 @@ class Rule:
             One of `rule_configs`.
         name
             What it is called.
+        container_local_output_path
+            Where it writes, if it does: CreateXgboostReport.
         other_trials_s3_input_paths
             Runs that are compared with: here they are directories.
         rule_parameters
@@ -75,7 +79,13 @@ class Rule:
         others = list(other_trials_s3_input_paths or ())
         if others:
             parameters.setdefault("other_trials", ",".join(others))
-        return cls(name or base["RuleConfigurationName"], parameters, collections, actions)
+        return cls(
+            name or base["RuleConfigurationName"],
+            parameters,
+            collections,
+            actions,
+            container_local_output_path,
+        )
 
     @classmethod
     def custom(
@@ -120,4 +130,7 @@ class Rule:
 
     def to_debugger_rule_config_dict(self) -> dict[str, Any]:
         """The form in the job's configuration."""
-        return {"RuleConfigurationName": self.name, "RuleParameters": dict(self.rule_parameters)}
+        out = {"RuleConfigurationName": self.name, "RuleParameters": dict(self.rule_parameters)}
+        if self.container_local_output_path:
+            out["LocalPath"] = self.container_local_output_path
+        return out

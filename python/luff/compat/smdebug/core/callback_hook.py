@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from luff.compat.smdebug.core.collection import CollectionKeys, flatten
-from luff.compat.smdebug.core.hook import BaseHook
+from luff.compat.smdebug.core.framework_hook import FrameworkHook
 
 __all__ = ["CallbackHook"]
 
 
-class CallbackHook(BaseHook):
+class CallbackHook(FrameworkHook):
     """A hook whose framework calls it with inputs and outputs."""
 
     _input_suffix = "_input_"

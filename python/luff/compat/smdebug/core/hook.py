@@ -488,7 +488,10 @@ class BaseHook:
                 if key in done or array.size == 0 or array.dtype.kind not in "biufc":
                     continue
                 done.add(key)
-                self._write_raw(reduction_name(name, *key), np.asarray(reduce_value(array, *key)))
+                self._write_raw(self._reduction_name(name, *key), np.asarray(reduce_value(array, *key)))
+
+    def _reduction_name(self, tensor: str, reduction: str, magnitudes: bool) -> str:
+        return reduction_name(tensor, reduction, magnitudes)
 
     def _to_board(self, name: str, array: np.ndarray[Any, Any], due: list[Collection]) -> None:
         board = self._board

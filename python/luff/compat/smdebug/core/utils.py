@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 import tempfile
 from types import TracebackType
 from typing import Any
@@ -66,7 +67,11 @@ def is_framework_version_supported(framework: FRAMEWORK | None = None) -> bool:
         import torch
 
         return int(torch.__version__.partition(".")[0]) >= 1
-    return framework is not FRAMEWORK.TENSORFLOW
+    if framework is FRAMEWORK.TENSORFLOW:
+        import tensorflow as tf
+
+        return tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 16)
+    return True
 
 
 def make_numpy_array(x: Any) -> np.ndarray[Any, Any]:
@@ -94,6 +99,17 @@ def make_numpy_array(x: Any) -> np.ndarray[Any, Any]:
     raise SMDebugTypeError(
         f"found {type(x).__name__}, expected an array, a number, a text or a list of numbers"
     )
+
+
+def horovod_rank_and_size(framework: str) -> tuple[int, int]:
+    """Rank and number of processes as Horovod's module for a framework says, where a script uses it; else (0, 1)."""
+    horovod = sys.modules.get(f"horovod.{framework}")
+    if horovod is not None:
+        try:
+            return int(horovod.rank()), int(horovod.size())
+        except ValueError:  # it was imported and not initialised
+            pass
+    return 0, 1
 
 
 def is_s3(path: str) -> tuple[bool, str | None, str | None]:

@@ -1,8 +1,24 @@
-"""Hooks of MXNet are not there yet."""
+"""Hooks of MXNet: what ``import smdebug.mxnet as smd`` gives."""
 
 from __future__ import annotations
 
-raise ImportError(
-    "Luff has no hooks of smdebug's for MXNet yet: smdebug.pytorch and smdebug.xgboost are "
-    "there (docs/migrate/smdebug.md)"
-)
+from luff.compat.smdebug import ReductionConfig, SaveConfig, SaveConfigMode, modes
+from luff.compat.smdebug.core.collection import CollectionKeys
+from luff.compat.smdebug.mxnet.collection import Collection
+from luff.compat.smdebug.mxnet.hook import Hook
+from luff.compat.smdebug.mxnet.singleton_utils import del_hook, get_hook, set_hook
+from luff.compat.smdebug.trials import create_trial
+
+__all__ = [
+    "Collection",
+    "CollectionKeys",
+    "Hook",
+    "ReductionConfig",
+    "SaveConfig",
+    "SaveConfigMode",
+    "create_trial",
+    "del_hook",
+    "get_hook",
+    "modes",
+    "set_hook",
+]

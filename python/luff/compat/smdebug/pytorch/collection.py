@@ -7,21 +7,14 @@ from typing import Any
 
 from luff.compat.smdebug.core.collection import Collection as BaseCollection
 from luff.compat.smdebug.core.collection import CollectionKeys
-from luff.compat.smdebug.core.collection_manager import CollectionManager as BaseCollectionManager
+from luff.compat.smdebug.core.framework_hook import MODULE_EXPRESSIONS, FrameworkCollections
 
 __all__ = ["DEFAULT_PYTORCH_COLLECTIONS", "Collection", "CollectionKeys", "CollectionManager"]
 
 # What is saved without configuration.
 DEFAULT_PYTORCH_COLLECTIONS = [CollectionKeys.LOSSES]
 
-EXPRESSIONS = {
-    CollectionKeys.ALL: None,
-    CollectionKeys.DEFAULT: None,
-    CollectionKeys.WEIGHTS: "^(?!gradient).*weight",
-    CollectionKeys.BIASES: "^(?!gradient).*bias",
-    CollectionKeys.GRADIENTS: "^gradient",
-    CollectionKeys.LOSSES: "[Ll]oss_(?!input).*output",
-}
+EXPRESSIONS = {**MODULE_EXPRESSIONS, CollectionKeys.LOSSES: "[Ll]oss_(?!input).*output"}
 
 
 class Collection(BaseCollection):
@@ -47,14 +40,8 @@ class Collection(BaseCollection):
         self._modules = []
 
 
-class CollectionManager(BaseCollectionManager):
+class CollectionManager(FrameworkCollections):
     """The collections that there are without configuration."""
 
-    def __init__(self, create_default: bool = True) -> None:
-        super().__init__()
-        if create_default:
-            for name, expression in EXPRESSIONS.items():
-                self.add(Collection(name, include_regex=expression))
-
-    def _make(self, name: str) -> Collection:
-        return Collection(name)
+    expressions = EXPRESSIONS
+    kind = Collection

@@ -15,7 +15,6 @@ from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
 from luff.compat.smdebug.exceptions import SMDebugError, SMDebugTypeError
 from luff.compat.smdebug.pytorch.collection import (
     DEFAULT_PYTORCH_COLLECTIONS,
-    EXPRESSIONS,
     Collection,
     CollectionManager,
 )
@@ -31,40 +30,14 @@ def _class_name(module: nn.Module) -> str:
 class Hook(CallbackHook):
     """Saves what a model computes while it is trained.
 
-    Parameters are those of `luff.compat.smdebug.core.hook.BaseHook` from ``out_dir`` on.
+    Parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
     """
 
-    collection_manager_defaults = frozenset(EXPRESSIONS)
+    collections_class = CollectionManager
+    saved_by_default = DEFAULT_PYTORCH_COLLECTIONS
 
-    def __init__(
-        self,
-        out_dir: Any = None,
-        export_tensorboard: bool = False,
-        tensorboard_dir: str | None = None,
-        dry_run: bool = False,
-        reduction_config: Any = None,
-        save_config: Any = None,
-        include_regex: Any = None,
-        include_collections: Any = None,
-        save_all: bool = False,
-        include_workers: str = "one",
-        **_: Any,
-    ) -> None:
-        super().__init__(
-            CollectionManager(),
-            DEFAULT_PYTORCH_COLLECTIONS,
-            -1,
-            out_dir=out_dir,
-            export_tensorboard=export_tensorboard,
-            tensorboard_dir=tensorboard_dir,
-            dry_run=dry_run,
-            reduction_config=reduction_config,
-            save_config=save_config,
-            include_regex=include_regex,
-            include_collections=include_collections,
-            save_all=save_all,
-            include_workers=include_workers,
-        )
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.has_registered_module = False
         self.has_registered_loss_module = False
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()

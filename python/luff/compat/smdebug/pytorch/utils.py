@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from luff.compat.smdebug.core.utils import horovod_rank_and_size
 from luff.compat.smdebug.exceptions import SMDebugTypeError
 
 __all__ = ["rank_and_size", "to_numpy"]
@@ -36,16 +37,8 @@ def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
 
 def rank_and_size() -> tuple[int, int]:
     """Rank of this process and number of processes."""
-    import sys
-
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    horovod = sys.modules.get("horovod.torch")
-    if horovod is not None:
-        try:
-            return int(horovod.rank()), int(horovod.size())
-        except ValueError:  # it was imported and not initialised
-            pass
-    return 0, 1
+    return horovod_rank_and_size("torch")

@@ -68,10 +68,14 @@ class LuffTrial(Trial):
                 self.collection_manager.add(Collection(coll, tensor_names=names))
 
     def _names(self) -> list[str]:
-        return self._luff.tensors()
+        names = self._luff.tensors()
+        return names if self.range_steps is None else [name for name in names if self._in_range(name)]
+
+    def _in_range(self, name: str) -> bool:
+        return not self._steps_of(name, ModeKeys.GLOBAL).isdisjoint(self.workers_for_global_step)
 
     def _known(self, name: str) -> bool:
-        return self._luff.has_tensor(name)
+        return self._luff.has_tensor(name) and (self.range_steps is None or self._in_range(name))
 
     def _steps_of(self, name: str, mode: ModeKeys) -> set[int]:
         seen, found = self._by_tensor.get((name, mode), (-1, set()))
@@ -88,6 +92,8 @@ class LuffTrial(Trial):
         return sorted(self._steps_of(name, mode) & shown)
 
     def _tensor_workers(self, name: str, step: int) -> list[str]:
+        if not self._has(name, step):
+            return []
         return sorted(f"worker_{n}" for n in self._luff.tensor(name).workers(step))
 
     def _saved_shape(self, name: str, step: int, worker: str) -> tuple[int, ...] | None:

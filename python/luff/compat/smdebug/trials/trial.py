@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import KeysView
 from typing import Any
 
+from luff import _core
 from luff.compat.smdebug.core.collection import Collection, flatten
 from luff.compat.smdebug.core.collection_manager import CollectionManager
 from luff.compat.smdebug.core.logger import get_logger
@@ -22,6 +23,7 @@ from luff.compat.smdebug.exceptions import (
     TensorUnavailable,
     TensorUnavailableForStep,
 )
+from luff.errors import InvalidArgumentError
 
 __all__ = ["Trial"]
 
@@ -252,13 +254,23 @@ class Trial:
                 collection = self.collection(collection)
             if not isinstance(collection, Collection):
                 raise TypeError(f"found {type(collection).__name__}, expected a Collection or its name")
-            matched = set(_matching(names, collection.include_regex)) if collection.include_regex else set()
+            matched = self._matching_bounded(names, collection.include_regex)
             names = [name for name in names if name in matched or collection.has_tensor_name(name)]
         if not names and (regex is not None or collection is not None):
             self.logger.warning(
                 "no tensor of the trial matches %s", regex if regex is not None else collection
             )
         return names
+
+    def _matching_bounded(self, names: list[str], expressions: list[str]) -> set[str]:
+        """Match expressions that stand in a file of the trial: by Luff's own, in which none can run for ever."""
+        matched: set[str] = set()
+        for text in flatten([expressions]):
+            try:
+                matched.update(names[place] for place in _core.search(text, names))
+            except InvalidArgumentError as error:
+                self.logger.warning("an expression of a collection is left out: %s", error)
+        return matched
 
     def has_tensor(self, tname: str) -> bool:
         """Tell whether anything of a tensor was saved."""

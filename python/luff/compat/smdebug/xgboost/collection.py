@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from luff.compat.smdebug.core.collection import Collection, CollectionKeys
-from luff.compat.smdebug.core.collection_manager import CollectionManager as BaseCollectionManager
+from luff.compat.smdebug.core.framework_hook import FrameworkCollections
 from luff.compat.smdebug.core.xgboost_names import EXPRESSIONS
 
 __all__ = ["DEFAULT_XGBOOST_COLLECTIONS", "EXPRESSIONS", "Collection", "CollectionKeys", "CollectionManager"]
@@ -12,11 +12,7 @@ __all__ = ["DEFAULT_XGBOOST_COLLECTIONS", "EXPRESSIONS", "Collection", "Collecti
 DEFAULT_XGBOOST_COLLECTIONS = [CollectionKeys.METRICS]
 
 
-class CollectionManager(BaseCollectionManager):
+class CollectionManager(FrameworkCollections):
     """The collections that there are without configuration."""
 
-    def __init__(self, create_default: bool = True) -> None:
-        super().__init__()
-        if create_default:
-            for name, expression in EXPRESSIONS.items():
-                self.add(Collection(name, include_regex=expression))
+    expressions = EXPRESSIONS

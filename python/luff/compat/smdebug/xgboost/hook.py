@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 import xgboost
 from xgboost.callback import TrainingCallback
 
+from luff._boosting._importance import TYPES, Importance
 from luff.compat.smdebug.core.collection import CollectionKeys
 from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
-from luff.compat.smdebug.core.hook import BaseHook
+from luff.compat.smdebug.core.framework_hook import FrameworkHook
 from luff.compat.smdebug.core.save_config import SaveConfig
 from luff.compat.smdebug.exceptions import SMDebugError
-from luff.compat.smdebug.xgboost.collection import DEFAULT_XGBOOST_COLLECTIONS, EXPRESSIONS, CollectionManager
+from luff.compat.smdebug.xgboost.collection import DEFAULT_XGBOOST_COLLECTIONS, CollectionManager
 from luff.compat.smdebug.xgboost.utils import parse_tree_model, rank_and_size
 from luff.errors import InvalidArgumentError
 from luff.xgboost._describe import feature_names, read_data
-from luff.xgboost._importance import TYPES, Importance
 from luff.xgboost._metrics import latest
 from luff.xgboost._trees import read_rounds
 
 __all__ = ["Hook"]
 
 _INTERVAL = 10
+# Names of what may be given by place.
+_PLACES = (
+    *list(inspect.signature(FrameworkHook.__init__).parameters)[1:-1],
+    *("hyperparameters", "train_data", "validation_data"),
+)
 _NO_LOSSES = ("auc", "map")
 
 
@@ -36,10 +42,10 @@ def _data(data: Any) -> Any:
         raise SMDebugError(f"{error}; expected a DMatrix, or a file and its kind") from None
 
 
-class Hook(BaseHook, TrainingCallback):  # type: ignore[misc]
+class Hook(FrameworkHook, TrainingCallback):  # type: ignore[misc]
     """Saves what XGBoost tells of each round: ``xgboost.train(..., callbacks=[hook])``.
 
-    Parameters are those of `luff.compat.smdebug.core.hook.BaseHook` from ``out_dir`` on, and these.
+    Parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`, and after them these.
 
     Parameters
     ----------
@@ -51,41 +57,17 @@ class Hook(BaseHook, TrainingCallback):  # type: ignore[misc]
         For predictions and labels.
     """
 
-    collection_manager_defaults = frozenset(EXPRESSIONS)
+    collections_class = CollectionManager
+    saved_by_default = DEFAULT_XGBOOST_COLLECTIONS
     _json_defaults = {"save_interval": _INTERVAL}  # noqa: RUF012
 
-    def __init__(
-        self,
-        out_dir: Any = None,
-        export_tensorboard: bool = False,
-        tensorboard_dir: str | None = None,
-        dry_run: bool = False,
-        reduction_config: Any = None,
-        save_config: Any = None,
-        include_regex: Any = None,
-        include_collections: Any = None,
-        save_all: bool = False,
-        include_workers: str = "one",
-        hyperparameters: Any = None,
-        train_data: Any = None,
-        validation_data: Any = None,
-        **_: Any,
-    ) -> None:
-        super().__init__(
-            CollectionManager(),
-            DEFAULT_XGBOOST_COLLECTIONS,
-            -1,
-            out_dir=out_dir,
-            export_tensorboard=export_tensorboard,
-            tensorboard_dir=tensorboard_dir,
-            dry_run=dry_run,
-            reduction_config=None,
-            save_config=SaveConfig(save_interval=_INTERVAL) if save_config is None else save_config,
-            include_regex=include_regex,
-            include_collections=include_collections,
-            save_all=save_all,
-            include_workers=include_workers,
-        )
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = dict(zip(_PLACES, args, strict=False)) | kwargs
+        hyperparameters, train_data, validation_data = (given.pop(name, None) for name in _PLACES[-3:])
+        reduction_config = given.pop("reduction_config", None)
+        if given.get("save_config") is None:
+            given["save_config"] = SaveConfig(save_interval=_INTERVAL)
+        super().__init__(**given)
         if reduction_config is not None:
             self.logger.warning("reductions are not made of what XGBoost tells; values are saved")
         self.hyperparameters = hyperparameters

@@ -1,0 +1,17 @@
+"""The hook of this process, for MXNet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from luff.compat.smdebug.core import singleton
+from luff.compat.smdebug.core.singleton import del_hook, set_hook
+
+__all__ = ["del_hook", "get_hook", "set_hook"]
+
+
+def get_hook(json_config_path: str | None = None, create_if_not_exists: bool = True) -> Any:
+    """Return the hook; where there is none, one made of the JSON configuration, or None without one."""
+    from luff.compat.smdebug.mxnet.hook import Hook
+
+    return singleton.get_hook(json_config_path, Hook, create_if_not_exists)

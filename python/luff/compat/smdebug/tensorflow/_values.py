@@ -1,0 +1,140 @@
+"""Values inside of Keras' models: what layers and optimizers compute, eagerly or in a compiled graph.
+
+In a graph a value is kept in a variable, as `luff.keras` does it, and read when the batch is done.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from luff._codes import Role
+from luff.keras._table import Spec
+from luff.keras._tensorflow import Kept, in_graph, in_xla
+
+__all__ = ["Inside", "layers_of", "to_numpy"]
+
+_OTHER = int(Role.OTHER)
+
+
+def to_numpy(value: Any) -> Any:
+    """Values of a tensor or a variable; bfloat16 becomes float32, sparse ones dense."""
+    if isinstance(value, tf.IndexedSlices):
+        value = tf.convert_to_tensor(value)
+    elif isinstance(value, tf.SparseTensor):
+        value = tf.sparse.to_dense(value)
+    elif isinstance(value, tf.RaggedTensor):
+        value = value.to_tensor()
+    found = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    return found.astype(np.float32) if found.dtype.name == "bfloat16" else found
+
+
+def layers_of(model: Any) -> Iterator[Any]:
+    """The layers of a model and of the models inside of it, each once."""
+    seen: set[int] = set()
+    waiting = [model]
+    while waiting:
+        for layer in getattr(waiting.pop(), "layers", []):
+            if id(layer) in seen:
+                continue
+            seen.add(id(layer))
+            if isinstance(layer, keras.Model):
+                waiting.append(layer)
+            else:
+                yield layer
+
+
+class Inside:
+    """What is wrapped of models and optimizers, for one hook.
+
+    Parameters
+    ----------
+    wants
+        Tells whether a tensor of a name is to be saved at any step.
+    also
+        Takes two names: the second is to be saved wherever the first is.
+    give
+        Takes (name, value) of what is computed eagerly.
+    """
+
+    def __init__(
+        self,
+        wants: Callable[[str], bool],
+        also: Callable[[str, str], None],
+        give: Callable[[str, Any], None],
+    ) -> None:
+        self._wants = wants
+        self._also = also
+        self._give = give
+        self._wrapped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._kept: dict[Any, tuple[Kept, list[str]]] = {}  # by mode
+        self.mode: Any = None
+
+    def layers(self, model: Any, name_of: Callable[[Any], None]) -> bool:
+        """Wraps the layers whose inputs or outputs are wanted; True if any was wrapped now."""
+        fresh = False
+        for layer in layers_of(model):
+            name_of(layer)
+            wanted = self._wants(f"{layer.name}/inputs") or self._wants(f"{layer.name}/outputs")
+            if wanted and layer not in self._wrapped:
+                self._wrapped.add(layer)
+                layer.call = self._call(layer, layer.call)
+                fresh = True
+        return fresh
+
+    def optimizer(self, optimizer: Any, name_of: Callable[[Any], str]) -> bool:
+        """Wraps an optimizer, whose gradients are wanted; True if it was not yet."""
+        if optimizer is None or optimizer in self._wrapped:
+            return False
+        self._wrapped.add(optimizer)
+        apply = optimizer.apply
+
+        @functools.wraps(apply)
+        def watched(grads: Any, trainable_variables: Any = None) -> Any:
+            variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+            for gradient, variable in zip(grads, variables, strict=False):
+                if gradient is not None:
+                    self._see(name_of(variable), gradient)
+            return apply(grads, trainable_variables)
+
+        optimizer.apply = watched
+        return True
+
+    def kept(self, mode: Any) -> list[tuple[str, Any]]:
+        """(name, value) of what the graphs of a mode have kept."""
+        found = self._kept.get(mode)
+        return [] if found is None else [(name, found[0].value(name)) for name in found[1]]
+
+    def _call(self, layer: Any, call: Any) -> Any:
+        @functools.wraps(call)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            outputs = call(*args, **kwargs)
+            self._several(f"{layer.name}/inputs", args)
+            self._several(f"{layer.name}/outputs", outputs)
+            return outputs
+
+        return watched
+
+    def _several(self, name: str, values: Any) -> None:
+        if not self._wants(name):
+            return
+        flat = [value for value in tf.nest.flatten(values) if tf.is_tensor(value)]
+        for index, value in enumerate(flat):
+            full = name if len(flat) == 1 else f"{name}_{index}"
+            self._also(name, full)
+            self._see(full, value)
+
+    def _see(self, name: str, value: Any) -> None:
+        if not in_graph():
+            self._give(name, value)
+        elif not in_xla() and self.mode is not None and not isinstance(value, keras.KerasTensor):
+            kept, names = self._kept.setdefault(self.mode, (Kept(), []))
+            kept.keep(Spec(name, _OTHER), value)
+            if name not in names:
+                names.append(name)
