@@ -2,7 +2,7 @@
 
 Whole trainings alternate in one process with one XGBoost thread: bare, Luff, bare, smdebug, bare, and so on. Each lies
 between two bare ones, whose mean it is compared with, by CPU time of the whole process (background threads and the
-wait for the last round included). The median ratio of at least 8 pairs decides. `late` compares what a round costs in
+wait for the last round included). The median ratio of 16 pairs decides. `late` compares what a round costs in
 the last quarter of a long training with the first: it must not grow with the trees before it.
 """
 
@@ -141,7 +141,7 @@ def _late(job: tuple[Any, Any]) -> tuple[float, float]:
     return 1e6 * sum(spent[:quarter]) / quarter, 1e6 * sum(spent[-quarter:]) / quarter
 
 
-def measure(pairs: int = 8) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def measure(pairs: int = 16) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Results and gates; prints the table."""
     try:
         import xgboost
@@ -201,4 +201,4 @@ def measure(pairs: int = 8) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    measure(int(sys.argv[1]) if len(sys.argv) > 1 else 8)
+    measure(int(sys.argv[1]) if len(sys.argv) > 1 else 16)

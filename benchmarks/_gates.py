@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +55,26 @@ def gate_of_best(name: str, values: Sequence[float], limit: float) -> dict[str, 
 def say(ok: bool | str) -> str:
     """The verdict for people."""
     return ok if isinstance(ok, str) else "ok" if ok else "FAILED"
+
+
+def run_parts(description: str | None, parts: Sequence[str], prefix: str) -> int:
+    """The command line of a benchmark made of modules ``PREFIX_PART`` with `measure`; the exit code."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; default: all")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(parts):
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; there are: {', '.join(parts)}")
+    results: list[Mapping[str, Any]] = []
+    gates: list[Mapping[str, Any]] = []
+    for part in args.parts or parts:
+        print(f"{part}; load {os.getloadavg()[0]:.1f}")
+        found, held = importlib.import_module(f"{prefix}_{part}").measure()
+        results += found
+        gates += held
+    return finish(results, gates, args.json)
 
 
 def finish(

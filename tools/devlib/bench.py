@@ -8,6 +8,14 @@ from devlib.term import ROOT, VENV, Failed, passthrough, say
 
 #: Benchmarks that use XGBoost where it can be installed.
 WITH_XGBOOST = ("compat", "detect")
+#: Parts of benchmarks/frameworks.py, and their environments.
+FRAMEWORKS = {
+    "keras": "tensorflow",
+    "jax": "tensorflow",
+    "lightning": "lightning",
+    "lightgbm": "lightgbm",
+    "mxnet": "mxnet",
+}
 #: Programs of benchmarks/cpp that a benchmark runs.
 PROGRAMS = {"read": "luff_bench_store", "store": "luff_bench_store", "kernels": "luff_kernel_count"}
 
@@ -34,6 +42,8 @@ def bench_main(args):
     setup.ensure_packages(optional=False)
     setup.ensure_venv()
     build.ensure_product()
+    if args.name == "frameworks":
+        return _frameworks(args.rest)
     python, reason = VENV / "bin" / "python", "--no-peers given"
     if not args.no_peers:
         try:
@@ -57,3 +67,25 @@ def bench_main(args):
         folder = build.build("dev", PROGRAMS[args.name])
         env["LUFF_BENCH_PROGRAMS"] = str(folder / "benchmarks" / "cpp")
     return passthrough([python, ROOT / "benchmarks" / f"{args.name}.py", *args.rest], env=env)
+
+
+def _frameworks(rest):
+    """Each part in the environment of its framework, with a JSON file of its own; the exit code is the worst."""
+    parts = [word for word in rest if word in FRAMEWORKS] or list(FRAMEWORKS)
+    rest = [word for word in rest if word not in FRAMEWORKS]
+    worst = 0
+    for part in parts:
+        try:
+            python = setup.environment(FRAMEWORKS[part])
+        except Failed as failure:
+            say(f"  {part} skipped: {str(failure).splitlines()[0]}")
+            continue
+        program = ROOT / "benchmarks" / "frameworks.py"
+        own = list(rest)
+        if "--json" in own[:-1] and len(parts) > 1:
+            at = own.index("--json") + 1
+            own[at] = f"{own[at].removesuffix('.json')}-{part}.json"
+        worst = max(
+            worst, passthrough([python, program, part, *own], env={"PYTHONPATH": str(ROOT / "benchmarks")})
+        )
+    return worst
