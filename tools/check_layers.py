@@ -42,14 +42,34 @@ CORE_ROOMS = [room for room in ROOMS if room != "cli"]
 # Python: which of our modules may import what besides the standard library, numpy, ml_dtypes and luff itself.
 # A name that ends in "/" is a folder.
 FRAMEWORKS = {
-    "torch": ["torch/", "compat/smdebug/pytorch/", "compat/smdebug/core/utils.py"],
+    "torch": [
+        "torch/",
+        "keras/",
+        "lightning/",
+        "transformers/",
+        "accelerate/",
+        "compat/smdebug/pytorch/",
+        "compat/smdebug/core/utils.py",
+    ],
     "xgboost": ["xgboost/", "compat/smdebug/xgboost/"],
+    "keras": ["keras/", "tensorflow/", "compat/smdebug/tensorflow/"],
+    "tensorflow": ["keras/", "tensorflow/", "compat/smdebug/tensorflow/", "compat/smdebug/core/utils.py"],
+    "jax": ["jax/", "keras/"],
+    "flax": ["jax/"],
+    "optax": ["jax/"],
+    "mxnet": ["mxnet/", "compat/smdebug/mxnet/"],
+    "lightning": ["lightning/"],
+    "pytorch_lightning": ["lightning/"],
+    "transformers": ["transformers/"],
+    "accelerate": ["accelerate/"],
+    "lightgbm": ["lightgbm/"],
+    "sklearn": ["sklearn/"],
     "matplotlib": ["_verbs/"],
     "pyarrow": ["_verbs/export.py"],
 }
 PYTHON_FREE = {"numpy", "ml_dtypes", "luff", "typing_extensions"}
 # What the import of `luff` must not reach, directly or through other modules of ours.
-LAZY = ("torch", "matplotlib", "tensorflow", "jax", "xgboost")
+LAZY = tuple(FRAMEWORKS)
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 # POSIX headers have a slash or are in this list; C++ standard headers have neither slash nor suffix.

@@ -53,6 +53,30 @@ def test_outputs_stand_in_the_configuration_file(luff: Luff) -> None:
     assert "tensorboard" in err
 
 
+def test_the_report_is_written_at_the_end(luff: Luff) -> None:
+    page = luff.tmp / "deep" / "report.html"
+    job = luff.run("train.py", "--report", str(page), arguments=("--nan-at", "60"))
+    assert job.code == 0, job.stderr
+    assert job.stderr.splitlines()[-1] == f"luff: report: {page}"
+    text = page.read_text()
+    assert "NonFinite" in text
+    assert "completed" in text
+    code, _, err = luff("report", str(job.run), "-o", str(luff.tmp / "again.html"))
+    assert code == 0, err
+    assert (luff.tmp / "again.html").read_text() == text
+    config = luff.tmp / "luff.toml"
+    config.write_text(f'[output]\nreport = "{luff.tmp}"\n')  # a directory
+    code, out, err = luff("run", "--run", str(luff.tmp / "other"), "--config", str(config), "--", sys.executable,
+                          str(Path(__file__).parent / "scripts" / "train.py"))  # fmt: skip
+    assert code == 0
+    assert "done" in out
+    assert "the report cannot be written (Is a directory)" in err
+    config.write_text("[output]\nreport = 5\n")
+    code, _, err = luff("run", "--config", str(config), "--", "true")
+    assert code == 2
+    assert "'report' in [output] is no file" in err
+
+
 def test_a_directory_with_other_things_is_refused_before_the_job_begins(luff: Luff) -> None:
     taken = luff.tmp / "taken"
     taken.mkdir()

@@ -75,6 +75,9 @@ def test_the_commands_take_it(luff: Command, written: Path) -> None:
     assert luff("summary", written, "Sequential_0.weight").out.count("\n") == 7
     assert "CrossEntropyLoss_output_0" in luff("plot", written).out
     assert luff("check", written).code == 0
+    verified = json.loads(luff("verify", written, "--json").out)
+    assert verified["clean"], verified["damage"]
+    assert verified["records"] == verified["values"] > 100
 
 
 def test_smdebug_reads_what_luff_exports(luff: Command, written: Path, smdebug: Side, tmp_path: Path) -> None:

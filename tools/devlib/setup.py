@@ -11,7 +11,10 @@ from devlib import stamp
 from devlib.term import ROOT, VENV, Failed, output_of, passthrough, run, say
 
 ENVIRONMENTS = {
-    "tensorflow": "TensorFlow, imported before luff._core by a test",
+    "tensorflow": "TensorFlow, Keras, JAX, Flax and Optax",
+    "lightning": "Lightning, Hugging Face Transformers and Accelerate",
+    "lightgbm": "LightGBM",
+    "mxnet": "MXNet, with the NumPy that it needs",
     "peers": "peers of the benchmarks",
     "xgboost2": "XGBoost 2",
     "xgboost3": "XGBoost 3",
@@ -205,6 +208,6 @@ def environment(name):
         make_venv(
             folder,
             requirements,
-            path_from=VENV if name.startswith(("xgboost", "compat", "formats")) else None,
+            path_from=VENV,
         )
     return folder / "bin" / "python"

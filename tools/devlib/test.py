@@ -18,12 +18,18 @@ def test_arguments(parser):
     parser.add_argument(
         "-k", dest="filter", default="", metavar="TEXT", help="only cases whose name contains TEXT"
     )
+    parser.add_argument(
+        "--frameworks",
+        action="store_true",
+        help="also the thorough tests of the frameworks; by itself only them",
+    )
     parser.add_argument("--fuzz-seconds", type=int, default=5, help="time for each fuzz target (default: 5)")
     parser.add_argument("--kills", type=int, default=200, help="kills of a writing process (default: 200)")
 
 
 def test_main(args):
-    chosen = [s for part in args.only for s in part.split(",") if s] or list(STAGES)
+    chosen = [s for part in args.only for s in part.split(",") if s]
+    chosen = chosen or (["xgboost", "frameworks"] if args.frameworks else list(STAGES))
     unknown = [s for s in chosen if s not in STAGES]
     if unknown:
         raise Failed(f"no stage {unknown[0]!r}; there are: {', '.join(STAGES)}")
@@ -108,6 +114,7 @@ def _pytest(name, *paths, ignore=(), environment=None):
         xml.unlink(missing_ok=True)
         command = [python, "-m", "pytest", "-q", "--junitxml", xml, *existing]
         command += [f"--ignore={p}" for p in ignore]
+        command += [] if args.frameworks else ["-m", "not thorough"]
         command += ["-k", args.filter] if args.filter else []
         env = {"PATH": f"{VENV}/bin:{os.environ.get('PATH', '/usr/bin:/bin')}"}
         code, _ = run(
@@ -166,6 +173,16 @@ def _compat(_args):
     return compat.suite(os.environ.get("LUFF_COMPAT_SUITE"))
 
 
+#: Folders of python/tests, and the environments in which they run; PyTorch and XGBoost have stages of their own.
+FRAMEWORKS = {
+    "keras": "tensorflow",
+    "jax": "tensorflow",
+    "mxnet": "mxnet",
+    "lightning": "lightning",
+    "lightgbm": "lightgbm",
+    "sklearn": "lightgbm",
+}
+
 STAGES = {
     "cpp": (_ctest("dev"), "C++ tests, optimised"),
     "headers": (_headers, "public headers compile alone"),
@@ -174,7 +191,12 @@ STAGES = {
             "python",
             "python/tests",
             "tests",
-            ignore=["tests/package", "tests/formats", "python/tests/xgboost"],
+            ignore=[
+                "tests/package",
+                "tests/formats",
+                "python/tests/xgboost",
+                *(f"python/tests/{name}" for name in FRAMEWORKS),
+            ],
         ),
         "Python, frameworks, end to end",
     ),
@@ -184,6 +206,12 @@ STAGES = {
             _pytest("xgboost3", "python/tests/xgboost", environment="xgboost3"),
         ),
         "XGBoost 2 and 3",
+    ),
+    "frameworks": (
+        _stages(
+            *(_pytest(name, f"python/tests/{name}", environment=where) for name, where in FRAMEWORKS.items())
+        ),
+        "Keras, JAX, MXNet, Lightning, LightGBM and others",
     ),
     "compat": (_compat, "smdebug's own tests, of the clone that LUFF_COMPAT_SUITE names"),
     "formats": (

@@ -1,0 +1,113 @@
+"""Chromium without a window, driven by its DevTools protocol over two pipes: nothing but the browser is needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIMIT_S = 90
+
+
+def executable() -> str:
+    """The browser; the test is skipped where there is none."""
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no browser; install chromium")
+    return found
+
+
+class Browser:
+    """One page."""
+
+    def __init__(self, profile: Path) -> None:
+        to_browser, self._in = os.pipe()
+        self._out, from_browser = os.pipe()
+
+        def move() -> None:  # the browser reads at 3 and writes at 4
+            ends = os.dup(to_browser), os.dup(from_browser)
+            os.dup2(ends[0], 3)
+            os.dup2(ends[1], 4)
+
+        self._process = subprocess.Popen(
+            [executable(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync",
+             "--no-proxy-server", "--window-size=1400,1000", f"--user-data-dir={profile}",
+             "--remote-debugging-pipe"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=move, close_fds=False, env=os.environ | {"HOME": str(profile)},
+        )  # fmt: skip
+        os.close(to_browser)
+        os.close(from_browser)
+        os.set_blocking(self._out, False)
+        self._buffer, self._last = b"", 0
+        self._session: str | None = None
+        target = self._call("Target.createTarget", {"url": "about:blank"})["targetId"]
+        attached = self._call("Target.attachToTarget", {"targetId": target, "flatten": True})
+        self._session = attached["sessionId"]
+        self._call("Page.enable")
+
+    def close(self) -> None:
+        """Ends the browser."""
+        self._process.terminate()
+        self._process.wait(timeout=LIMIT_S)
+        os.close(self._in)
+        os.close(self._out)
+
+    def _call(self, method: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        self._last += 1
+        message = {"id": self._last, "method": method, "params": parameters or {}}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._in, json.dumps(message).encode() + b"\0")
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            while b"\0" in self._buffer:
+                text, self._buffer = self._buffer.split(b"\0", 1)
+                answer = json.loads(text)
+                if answer.get("id") == self._last:
+                    assert "error" not in answer, answer["error"]
+                    return dict(answer["result"])
+            try:
+                got = os.read(self._out, 1 << 20)
+                assert got, "the browser has ended"
+                self._buffer += got
+            except BlockingIOError:
+                time.sleep(0.01)
+        raise AssertionError(f"no answer to {method} within {LIMIT_S} s")
+
+    def open(self, url: str) -> None:
+        """Goes there; `until` says when the page is drawn."""
+        self._call("Page.navigate", {"url": url})
+
+    def evaluate(self, script: str) -> Any:
+        """The value of an expression of JavaScript in the page."""
+        told = self._call(
+            "Runtime.evaluate", {"expression": script, "returnByValue": True, "awaitPromise": True}
+        )
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
+    def until(self, script: str) -> Any:
+        """Evaluates until it is true."""
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            found = self.evaluate(script)
+            if found:
+                return found
+            time.sleep(0.1)
+        raise AssertionError(
+            f"never true: {script}; the page shows: {self.evaluate('document.body.innerText')}"
+        )
+
+    def screenshot(self, path: Path) -> None:
+        """What is seen, as PNG."""
+        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
