@@ -15,9 +15,10 @@ from luff._base_hook import Collections, choose_run, make_config, thinned
 from luff._codes import GapReason, Role
 from luff._hook import RunOptions, Session, run_from_environment
 from luff._step_hook import Held, StepHook
+from luff.keras._backends import make_values
 from luff.keras._describe import Document
 from luff.keras._names import Names
-from luff.keras._values import ARRAYS, Values, make_values
+from luff.keras._values import ARRAYS, Values
 
 if TYPE_CHECKING:
     from luff.keras._loops import Loops

@@ -10,14 +10,13 @@ from keras.src.backend.jax.trainer import JAXTrainer
 
 from luff.keras._hook import Hook, hooks
 from luff.keras._jax_values import KEY, JaxValues, Step
+from luff.keras._wrap import wrap
 
 __all__ = ["install"]
 
 
 def install() -> None:
     """Wraps; once."""
-    from luff.keras._wraps import wrap
-
     wrap(JAXTrainer, "make_train_function", functools.partial(_make, "train"))
     wrap(JAXTrainer, "make_test_function", functools.partial(_make, "test"))
     wrap(keras.optimizers.Optimizer, "_backend_update_step", _update)

@@ -10,6 +10,7 @@ from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 from luff.keras._hook import Hook, hooks
+from luff.keras._wrap import wrap
 
 __all__ = ["install"]
 
@@ -33,8 +34,6 @@ def install() -> None:
     if _installed:
         return
     _installed = True
-    from luff.keras._wraps import wrap
-
     wrap(TFOptimizer, "_distributed_tf_update_step", _update)
     wrap(Function, "__call__", _function)
     wrap(tf.GradientTape, "__enter__", _enter)

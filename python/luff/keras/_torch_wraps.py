@@ -10,15 +10,13 @@ import keras
 from keras.src.backend.torch.trainer import TorchTrainer
 
 from luff.keras._hook import hooks
-from luff.keras._wraps import unwrapped
+from luff.keras._wrap import unwrapped, wrap
 
 __all__ = ["install"]
 
 
 def install() -> None:
     """Wraps; once."""
-    from luff.keras._wraps import wrap
-
     for kind in ("train", "test", "predict"):
         wrap(TorchTrainer, f"make_{kind}_function", functools.partial(_make, kind))
     owners = {next(c for c in kind.__mro__ if "_backend_update_step" in vars(c)) for kind in _subclasses()}

@@ -23,7 +23,7 @@ from luff.keras._wanted import Wanted
 if TYPE_CHECKING:
     from luff.keras._hook import Hook
 
-__all__ = ["ARRAYS", "Values", "make_values"]
+__all__ = ["ARRAYS", "Values"]
 
 _TRAIN = int(Mode.TRAIN)
 _GRADIENT, _LOSS, _SAMPLE = int(Role.GRADIENT), int(Role.LOSS), int(Role.SAMPLE)
@@ -290,27 +290,3 @@ def _name_of_loss(model: Any) -> str:
     """What the loss of a step is called whose graph was not seen."""
     losses = [] if model.losses else losses_of(model)
     return f"{loss_kind(losses[0])}_output_0" if len(losses) == 1 else "loss_output_0"
-
-
-def make_values(hook: Hook) -> Values:
-    """Those of the backend that Keras uses.
-
-    Raises
-    ------
-    ImportError
-        For a backend that is not watched.
-    """
-    name = keras.backend.backend()
-    if name == "tensorflow":
-        from luff.keras._tensorflow_values import TensorFlowValues
-
-        return TensorFlowValues(hook)
-    if name == "jax":
-        from luff.keras._jax_values import JaxValues
-
-        return JaxValues(hook)
-    if name == "torch":
-        from luff.keras._torch_values import TorchValues
-
-        return TorchValues(hook)
-    raise ImportError(f"Keras' backend is {name}; those that are watched: tensorflow, jax, torch")

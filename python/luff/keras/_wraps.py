@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
 from luff._codes import Mode
 from luff.keras._hook import Hook, hooks
+from luff.keras._wrap import Method, wrap
 
-__all__ = ["install", "unwrapped", "wrap"]
+__all__ = ["install"]
 
 _TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
 _installed = False
-_Method = Callable[..., Any]
-_inner: list[tuple[type, str, _Method, _Method]] = []
 
 
 class _Local(threading.local):
@@ -63,40 +60,13 @@ def install() -> None:
         _torch_wraps.install()
 
 
-def wrap(owner: type, name: str, make: Callable[[_Method], _Method], inner: bool = False) -> None:
-    """Puts a wrapper around a method.
-
-    Parameters
-    ----------
-    inner
-        It is called while a step is computed: taken away where that is compiled by what would look into it.
-    """
-    original = getattr(owner, name)
-    wrapper = functools.wraps(original)(make(original))
-    setattr(owner, name, wrapper)
-    if inner:
-        _inner.append((owner, name, original, wrapper))
-
-
-@contextlib.contextmanager
-def unwrapped() -> Iterator[None]:
-    """Without the wrappers of what is called while a step is computed."""
-    for owner, name, original, _ in _inner:
-        setattr(owner, name, original)
-    try:
-        yield
-    finally:
-        for owner, name, _, wrapper in _inner:
-            setattr(owner, name, wrapper)
-
-
 def _in_step() -> Hook | None:
     """The hook in whose step this is."""
     hook = hooks.training()
     return hook if hook is not None and hook.mode and hook.values is not None else None
 
 
-def _batch_begin(mode: int, original: _Method) -> _Method:
+def _batch_begin(mode: int, original: Method) -> Method:
     def begin(self: Any, batch: Any, logs: Any = None) -> Any:
         result = original(self, batch, logs)
         hook = hooks.of_model(self._model) if hooks else None
@@ -108,7 +78,7 @@ def _batch_begin(mode: int, original: _Method) -> _Method:
     return begin
 
 
-def _batch_end(mode: int, original: _Method) -> _Method:
+def _batch_end(mode: int, original: Method) -> Method:
     def end(self: Any, batch: Any, logs: Any = None) -> Any:
         hook = hooks.of_model(self._model) if hooks else None
         if hook is None:
@@ -125,7 +95,7 @@ def _batch_end(mode: int, original: _Method) -> _Method:
     return end
 
 
-def _epoch_end(original: _Method) -> _Method:
+def _epoch_end(original: Method) -> Method:
     def end(self: Any, epoch: Any, logs: Any = None) -> Any:
         result = original(self, epoch, logs)
         hook = hooks.of_model(self._model) if hooks else None
@@ -136,7 +106,7 @@ def _epoch_end(original: _Method) -> _Method:
     return end
 
 
-def _on_batch(mode: int, original: _Method) -> _Method:
+def _on_batch(mode: int, original: Method) -> Method:
     def on_batch(self: Any, *arguments: Any, **named: Any) -> Any:
         hook = hooks.of_model(self) if hooks else None
         if hook is None or hook.mode:
@@ -155,7 +125,7 @@ def _on_batch(mode: int, original: _Method) -> _Method:
     return on_batch
 
 
-def _mean(original: _Method) -> _Method:
+def _mean(original: Method) -> Method:
     def update_state(self: Any, values: Any, *arguments: Any, **named: Any) -> Any:
         if hooks and self.name == "loss":
             hook = _in_step()
@@ -166,7 +136,7 @@ def _mean(original: _Method) -> _Method:
     return update_state
 
 
-def _loss(original: _Method) -> _Method:
+def _loss(original: Method) -> Method:
     def call(self: Any, y_true: Any, y_pred: Any, *arguments: Any, **named: Any) -> Any:
         if not hooks or _local.losses:
             return original(self, y_true, y_pred, *arguments, **named)
@@ -183,7 +153,7 @@ def _loss(original: _Method) -> _Method:
     return call
 
 
-def _layer(original: _Method) -> _Method:
+def _layer(original: Method) -> Method:
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
         if not hooks:
             return original(self, *arguments, **named)
