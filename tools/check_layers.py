@@ -29,6 +29,7 @@ BORROWED = {
     "pcre2.h": ["base"],
     "nlohmann": ["base", "format", "store", "capture", "query", "rules", "actions", "cli"],
     "fmt": list(ROOMS),
+    "fmt/format.h": ["base"],  # base/format.h compiles it once
     "protozero": ["format"],
     "toml++": ["cli"],
     "CLI": ["cli"],

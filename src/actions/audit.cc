@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "luff/base/env.h"
 
 namespace luff::actions {

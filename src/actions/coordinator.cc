@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
+#include "base/format.h"
 
 namespace luff::actions {
 namespace {

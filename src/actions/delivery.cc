@@ -12,8 +12,9 @@
 #include <exception>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "base/format.h"
 
 namespace luff::actions {
 namespace {

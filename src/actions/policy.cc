@@ -5,8 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "luff/query/trial.h"
 
 namespace luff::actions {

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <sstream>
 
-#include <fmt/format.h>
+#include "base/format.h"
 
 extern char** environ;
 

@@ -4,9 +4,9 @@
 #include <exception>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "luff/base/env.h"
 
 namespace luff::actions {

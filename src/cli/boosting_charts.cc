@@ -4,8 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/svg.h"
 
 namespace luff::cli {

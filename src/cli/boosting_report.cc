@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "cli/boosting_charts.h"
 #include "cli/boosting_scores.h"
 #include "cli/svg.h"

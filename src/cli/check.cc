@@ -4,8 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/config_file.h"
 #include "cli/report.h"
 #include "cli/terminal.h"

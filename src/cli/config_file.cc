@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/config_actions.h"
 #include "cli/config_place.h"
 #include "cli/job_file.h"

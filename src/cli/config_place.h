@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #define TOML_ENABLE_FORMATTERS 1
 #include <toml++/toml.h>
 
+#include "base/format.h"
 #include "luff/base/result.h"
 #include "luff/query/trial.h"
 

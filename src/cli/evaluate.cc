@@ -8,9 +8,9 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/query/trial.h"

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/kept_findings.h"
 #include "cli/reading.h"
 #include "cli/report.h"

@@ -10,8 +10,7 @@
 #include <filesystem>
 #include <thread>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"

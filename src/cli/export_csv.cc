@@ -1,7 +1,6 @@
 #include <cmath>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/export.h"
 #include "cli/kept_findings.h"
 #include "luff/base/env.h"

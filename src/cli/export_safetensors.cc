@@ -1,6 +1,6 @@
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "cli/export.h"
 #include "luff/base/env.h"
 

@@ -5,9 +5,9 @@
 #include <exception>
 #include <set>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "cli/export.h"
 #include "luff/base/env.h"
 #include "luff/format/event_file.h"

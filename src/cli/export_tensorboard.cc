@@ -2,8 +2,7 @@
 #include <cmath>
 #include <set>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/export.h"
 #include "luff/base/env.h"
 #include "luff/format/event_file.h"

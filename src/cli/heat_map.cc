@@ -4,8 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/reading.h"
 
 namespace luff::cli {

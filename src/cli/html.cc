@@ -7,8 +7,7 @@
 #include <cstring>
 #include <ctime>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/boosting_report.h"
 #include "cli/kept_findings.h"
 #include "cli/reading.h"

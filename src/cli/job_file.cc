@@ -12,8 +12,7 @@
 #include <filesystem>
 #include <thread>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/terminal.h"
 #include "luff/actions/process.h"
 

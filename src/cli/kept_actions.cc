@@ -4,8 +4,7 @@
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/terminal.h"
 #include "luff/actions/audit.h"
 

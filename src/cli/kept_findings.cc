@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
+#include "base/format.h"
 
 namespace luff::cli {
 namespace fs = std::filesystem;

@@ -6,8 +6,7 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/terminal.h"
 #include "luff/base/env.h"
 

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "base/format.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/version.h"

@@ -5,8 +5,7 @@
 #include <filesystem>
 #include <map>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/heat_map.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"

@@ -2,8 +2,7 @@
 
 #include <cmath>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 

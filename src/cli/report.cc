@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/terminal.h"
 
 namespace luff::cli {

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "luff/base/regex.h"
 #include "luff/tensor/dtype.h"
 #include "rules/need_names.h"

@@ -1,9 +1,9 @@
 #include <cstdio>
 #include <string>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "cli/reading.h"
 #include "cli/rule_cost.h"
 #include "cli/terminal.h"

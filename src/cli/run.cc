@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <fmt/chrono.h>
-#include <fmt/format.h>
 
+#include "base/format.h"
 #include "cli/config_file.h"
 #include "cli/html.h"
 #include "cli/job_file.h"

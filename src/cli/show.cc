@@ -5,8 +5,7 @@
 #include <map>
 #include <set>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/kept_actions.h"
 #include "cli/kept_findings.h"
 #include "cli/reading.h"

@@ -19,9 +19,9 @@
 #include <optional>
 #include <set>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"

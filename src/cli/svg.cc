@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/terminal.h"
 
 namespace luff::cli {

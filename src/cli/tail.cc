@@ -1,8 +1,7 @@
 #include <cstdio>
 #include <map>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"

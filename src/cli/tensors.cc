@@ -1,5 +1,4 @@
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <fmt/format.h>
+#include "base/format.h"
 
 namespace luff::cli {
 namespace {

@@ -1,7 +1,6 @@
 #include <algorithm>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"

@@ -1,10 +1,9 @@
-#include <fmt/format.h>
-
+#include "luff/query/verify.h"
+#include "base/format.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/env.h"
-#include "luff/query/verify.h"
 #include "luff/store/verify.h"
 
 namespace luff::cli {

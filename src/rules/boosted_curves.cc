@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rules/json_text.h"
+
 namespace luff::rules {
 namespace {
 
@@ -56,7 +58,7 @@ BoostedTraining BoostedTrainings::Of(const query::Trial& trial, const std::strin
   const auto known = known_.find(prefix);
   if (known != known_.end()) return known->second;
   if (known_.size() >= kMaxTrainings) return {};
-  const Json document = Json::parse(trial.Document("boosting"), nullptr, false);
+  const Json document = TryParseJson(trial.Document("boosting"));
   BoostedTraining found;
   if (document.is_object() && document.contains("trainings") && document["trainings"].is_array()) {
     for (const Json& training : document["trainings"]) {

@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/boosted_curves.h"
 #include "rules/boosted_rules.h"
 #include "rules/json_state.h"
@@ -34,13 +34,13 @@ class Pair final : public Rule {
   }
   [[nodiscard]] std::string SaveState() const override {
     // As JSON and not as texts: whoever checks a state looks into it.
-    const auto json = [](const Rule& rule) { return Json::parse(rule.SaveState(), nullptr, false); };
-    return Json::array({json(*one_), json(*other_)}).dump(-1, ' ', false, Json::error_handler_t::replace);
+    const auto json = [](const Rule& rule) { return TryParseJson(rule.SaveState()); };
+    return JsonText(Json::array({json(*one_), json(*other_)}));
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {
-      LUFF_RETURN_IF_ERROR(one_->LoadState(json.at(0).dump()));
-      return other_->LoadState(json.at(1).dump());
+      LUFF_RETURN_IF_ERROR(one_->LoadState(JsonText(json.at(0))));
+      return other_->LoadState(JsonText(json.at(1)));
     });
   }
 
@@ -60,7 +60,7 @@ class OnCurves : public Rule {
     Json json;
     curves_.Save(&json["curves"]);
     json["open"] = open_;
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/boosted_curves.h"
 #include "rules/boosted_rules.h"
 #include "rules/json_state.h"
@@ -46,7 +46,7 @@ class TreeDepth final : public Rule {
     Json json;
     curves_.Save(&json["curves"]);
     json["deep"] = deep_;
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
@@ -163,7 +163,7 @@ class FeatureImportance final : public Rule {
     Json json;
     curves_.Save(&json["curves"]);
     json["seen"] = seen_;
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "rules/own_spec.h"
 
 namespace luff::rules {

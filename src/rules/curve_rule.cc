@@ -31,7 +31,7 @@ std::string CurveRule::SaveState() const {
   Json json;
   evaluations_.Save(&json["evaluations"]);
   json["open"] = open_;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 Status CurveRule::LoadState(std::string_view text) {

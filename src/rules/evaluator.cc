@@ -5,11 +5,12 @@
 #include <set>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "luff/base/env.h"
 #include "rules/grouping.h"
+#include "rules/json_text.h"
 #include "rules/state_check.h"
 #include "rules/step_memo.h"
 
@@ -135,7 +136,7 @@ class EvaluatorImpl final : public Evaluator {
                             {"next_update", next_update_[finding.id]}});
       }
       json["findings"] = std::move(findings);
-      return WriteWholeFile(env_, CheckpointPath(), json.dump());
+      return WriteWholeFile(env_, CheckpointPath(), JsonText(json));
     } catch (const std::exception& error) {
       return Internal(fmt::format("a checkpoint of rules cannot be written as JSON: {}", error.what()));
     }
@@ -332,7 +333,7 @@ class EvaluatorImpl final : public Evaluator {
     Result<std::string> text = ReadWholeFile(env_, CheckpointPath(), kMaxCheckpointBytes);
     if (!text.ok() || !CheckStateUntrusted(*text).ok()) return Status::Ok();
     try {
-      const Json json = Json::parse(text.value());
+      const Json json = ParseJson(text.value());
       if (json.at("version").get<int>() != kCheckpointVersion) return Status::Ok();
       std::set<std::string> loaded;
       for (const Json& saved : json.at("rules")) {

@@ -6,8 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "luff/base/regex.h"
 #include "luff/query/trial.h"
 

@@ -1,4 +1,5 @@
 #include "rules/expression_rule.h"
+#include "base/format.h"
 #include "rules/json_state.h"
 
 #include <algorithm>
@@ -6,7 +7,6 @@
 #include <memory>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "rules/expression.h"
@@ -69,7 +69,7 @@ class ExpressionRule final : public Rule {
     json["row"] = row_;
     json["since"] = since_;
     json["tensor"] = tensor_;
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
 
   [[nodiscard]] Status LoadState(std::string_view text) override {

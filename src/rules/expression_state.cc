@@ -6,8 +6,9 @@
 #include <cmath>
 #include <limits>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "base/format.h"
 
 namespace luff::rules {
 namespace {

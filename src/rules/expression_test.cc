@@ -1,11 +1,11 @@
 #include "rules/expression.h"
+#include "base/format.h"
 
 #include <cmath>
 #include <random>
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

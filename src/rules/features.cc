@@ -5,9 +5,9 @@
 #include <iterator>
 #include <stdexcept>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "luff/rules/rule.h"
 #include "rules/sample.h"
 

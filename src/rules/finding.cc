@@ -5,7 +5,8 @@
 
 #include <xxhash.h>
 
-#include <fmt/format.h>
+#include "base/format.h"
+#include "rules/json_text.h"
 
 namespace luff::rules {
 namespace {
@@ -72,7 +73,7 @@ std::string ToJson(const Finding& finding, const std::string& event) {
   json["series"] = std::move(series);
   json["threshold"] = finding.threshold;
   json["page"] = finding.page;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view text) {
@@ -81,7 +82,7 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
         fmt::format("a finding of {} bytes, at most {} are allowed", text.size(), kMaxFindingBytes));
   }
   try {
-    const Json json = Json::parse(text);
+    const Json json = ParseJson(text);
     if (!json.is_object()) return Corruption("a finding is not a JSON object");
     Finding finding;
     const auto string = [&](const char* name) { return json.value(name, std::string()); };

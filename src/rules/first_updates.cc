@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
+#include "rules/json_text.h"
 #include "rules/model_facts.h"
 
 namespace luff::rules {
@@ -16,7 +17,7 @@ using format::Form;
 using format::Role;
 
 bool HasScheduler(const query::Trial& trial) {
-  const Json json = Json::parse(trial.Document("model"), nullptr, false);
+  const Json json = TryParseJson(trial.Document("model"));
   if (!json.is_object()) return false;
   const auto it = json.find("schedulers");
   return it != json.end() && it->is_array() && !it->empty();

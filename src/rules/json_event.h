@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rules/json_text.h"
+
 namespace luff::rules {
 
 /// A JSON event (docs/spec/evidence.md) of a kind; nothing if it is of another kind or malformed. Never
@@ -14,7 +16,7 @@ namespace luff::rules {
                                                                         std::string_view kind) {
   constexpr std::size_t kMaxBytes = 1 << 16;
   if (text.size() > kMaxBytes || text.find(kind) == std::string_view::npos) return std::nullopt;
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  nlohmann::json json = TryParseJson(text);
   if (!json.is_object()) return std::nullopt;
   const auto at = json.find("kind");
   if (at == json.end() || !at->is_string() || at->get_ref<const nlohmann::json::string_t&>() != kind)

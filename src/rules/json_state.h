@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "luff/base/status.h"
+#include "rules/json_text.h"
 
 namespace luff::rules {
 
@@ -15,7 +16,7 @@ namespace luff::rules {
 template <typename Load>
 [[nodiscard]] Status LoadJson(std::string_view text, Load load, const char* what = "") {
   try {
-    const nlohmann::json json = nlohmann::json::parse(text);
+    const nlohmann::json json = ParseJson(text);
     if constexpr (std::is_void_v<decltype(load(json))>) {
       load(json);
     } else {

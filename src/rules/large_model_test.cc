@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/format.h"
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 

@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/step_memo.h"
 
 namespace luff::rules {

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rules/json_text.h"
+
 namespace luff::rules {
 
 using Json = nlohmann::json;
@@ -41,7 +43,7 @@ std::vector<std::string> Names(const Json& from, const char* key) {
 // The event when it is of that kind; else null.
 Json EventOfKind(std::string_view text, const char* kind) {
   if (text.find(kind) == std::string_view::npos) return {};
-  Json json = Json::parse(text, nullptr, false);
+  Json json = TryParseJson(text);
   if (!json.is_object()) return {};
   const auto it = json.find("kind");
   return it != json.end() && it->is_string() && it->get<std::string>() == kind ? json : Json();
@@ -52,7 +54,7 @@ Json EventOfKind(std::string_view text, const char* kind) {
 ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
   ModelFacts facts;
   if (text.empty()) return facts;
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = TryParseJson(text);
   if (!json.is_object()) return facts;
   const auto list = [](const Json& from, const char* key) {
     const auto it = from.is_object() ? from.find(key) : from.end();

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "luff/tensor/hash.h"
+#include "rules/json_text.h"
 
 namespace luff::rules {
 namespace {
@@ -55,7 +56,7 @@ bool ModelModules::OnStep(const query::Trial& trial, const query::StepInfo& info
 
 void ModelModules::Parse(const std::string& text) {
   modules_.clear();
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = TryParseJson(text);
   for (const Json& model : List(json, "models")) {
     if (!model.is_object()) continue;
     // Parameters by the path of the module that owns them: true if one of them requires a gradient.

@@ -3,10 +3,11 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "luff/rules/choice.h"
+#include "rules/json_text.h"
 #include "rules/need_names.h"
 
 namespace luff::rules {
@@ -131,7 +132,7 @@ Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::strin
     config["max_overhead"] = 0.05;
     config["max_bytes"] = 0;
     if (!extra.empty()) {
-      const Json more = Json::parse(extra, nullptr, false);
+      const Json more = TryParseJson(extra);
       if (!more.is_object()) return InvalidArgument("the capture configuration is no JSON object");
       for (const auto& [key, value] : more.items()) {
         if (key != "collections") {
@@ -156,7 +157,7 @@ Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::strin
         }
       }
     }
-    return config.dump();
+    return JsonText(config);
   } catch (const std::exception& error) {
     return InvalidArgument(fmt::format("the capture configuration does not parse: {}", error.what()));
   }

@@ -15,7 +15,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include <fmt/format.h>
+#include "base/format.h"
 
 extern char** environ;
 

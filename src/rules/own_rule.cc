@@ -1,9 +1,9 @@
 #include "rules/own_rule.h"
+#include "base/format.h"
 #include "rules/json_state.h"
 
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "luff/base/env.h"
@@ -22,8 +22,6 @@ constexpr std::size_t kSaveSteps = 64;           // a checkpoint after so many s
 constexpr std::int64_t kSaveNs = 1'000'000'000;  // and not more often than this
 constexpr std::int64_t kLookNs = 100'000'000;    // at its memory
 constexpr std::int64_t kPumpNs = 1'000'000;      // while steps come fast
-
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 OwnChild::Options ChildOptions(const OwnRuleOptions& options) {
   OwnChild::Options child;
@@ -77,7 +75,7 @@ class OwnRule final : public Rule {
     json["raised"] = raised_;
     json["lacked"] = lacked_;
     json["last_lack"] = last_lack_;
-    return Dump(json);
+    return JsonText(json);
   }
 
   [[nodiscard]] Status LoadState(std::string_view text) override {
@@ -136,7 +134,7 @@ class OwnRule final : public Rule {
     json["parameters"] = options_.parameters;
     if (!state_.empty()) json["state"] = state_;
     json["position"] = saved_;
-    child_->Send(Dump(json));
+    child_->Send(JsonText(json));
     next_ = done_ = saved_;
     saving_ = false;
     save_wanted_ = 0;
@@ -246,7 +244,7 @@ class OwnRule final : public Rule {
   bool HearUntrusted(const std::string& line, Sink& sink) {
     complaint_ = "it sent a line that is not of the protocol";
     try {
-      const Json json = Json::parse(line);
+      const Json json = ParseJson(line);
       const std::string say = json.at("say").get<std::string>();
       if (say == "ready") {
         phase_ = Phase::kRunning;
@@ -334,7 +332,7 @@ class OwnRule final : public Rule {
       return;
     }
     if (!json.contains("state")) return;  // it has none: a restart goes through all steps again
-    std::string state = Dump(json.at("state"));
+    std::string state = JsonText(json.at("state"));
     if (state.size() > kMaxState) {
       sink.Note(fmt::format("its state has {} bytes, at most {} are saved; a restart begins at an older one",
                             state.size(), kMaxState),
@@ -377,13 +375,13 @@ Result<std::string> DescribeOwnRule(const OwnRuleOptions& options) {
     json["protocol"] = kProtocol;
     json["rule"] = options.rule;
     json["parameters"] = options.parameters;
-    child->Send(Dump(json));
+    child->Send(JsonText(json));
     const std::int64_t begun = Env::Real().NowMonotonicNs();
     std::vector<std::string> lines;
     while (static_cast<double>(Env::Real().NowMonotonicNs() - begun) < options.start_s * 1e9) {
       if (lines.empty()) child->Receive(50, &lines);
       if (!lines.empty()) {
-        const Json answer = Json::parse(lines.front());
+        const Json answer = ParseJson(lines.front());
         const std::string say = answer.at("say").get<std::string>();
         if (say == "description") return lines.front();
         if (say == "error") {

@@ -8,13 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <xxhash.h>
 
+#include "base/format.h"
 #include "luff/base/env.h"
 #include "rules/expression_rule.h"
+#include "rules/json_text.h"
 #include "rules/need_names.h"
 #include "rules/own_rule.h"
 
@@ -194,7 +195,7 @@ Result<RuleSpec> Described(const std::string& text, const Parameters& given) {
   }
   RuleSpec spec;
   try {
-    const Json json = Json::parse(answer.value());
+    const Json json = ParseJson(answer.value());
     spec.name = json.at("name").get<std::string>();
     spec.source = options.rule;
     spec.version = VersionOf(named, json.value("version", std::int64_t{1}));

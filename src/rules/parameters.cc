@@ -2,8 +2,7 @@
 #include <charconv>
 #include <cmath>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "luff/rules/rule.h"
 
 namespace luff::rules {

@@ -13,11 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "luff/query/trial.h"
 #include "luff/rules/plugin.h"
+#include "rules/json_text.h"
 #include "rules/need_names.h"
 #include "rules/own_child.h"
 
@@ -105,7 +106,7 @@ class PluginChild {
   static PluginChild* Self(const luff_host_v1* host) { return reinterpret_cast<const Host*>(host)->self; }
 
   static void Say(const Json& json) {
-    const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    const std::string line = JsonText(json) + "\n";
     std::size_t from = 0;
     while (from < line.size()) {
       const ssize_t put = write(OwnChild::kSocket, line.data() + from, line.size() - from);
@@ -117,7 +118,7 @@ class PluginChild {
 
   Status Handle(const std::string& line) {
     try {
-      const Json told = Json::parse(line);
+      const Json told = ParseJson(line);
       const auto word = told.at("do").get<std::string>();
       if (word == "describe") return Describe(told);
       if (word == "begin") return Begin(told);
@@ -212,7 +213,7 @@ class PluginChild {
     LUFF_ASSIGN_OR_RETURN(trial_, query::Trial::Open(told.at("run").get<std::string>(), options));
     LUFF_RETURN_IF_ERROR(Create(told));
     if (told.contains("state")) {
-      const auto state = Json::parse(told.at("state").get<std::string>()).get<std::string>();
+      const auto state = ParseJson(told.at("state").get<std::string>()).get<std::string>();
       if (!Has(*rule_, rule_->restore) || rule_->restore(instance_, state.data(), state.size()) != 0)
         return InvalidArgument("it does not take up the state that it saved");
     }

@@ -2,8 +2,7 @@
 #include <array>
 #include <string>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "luff/rules/rule.h"
 #include "rules/builtin/builtin.h"
 

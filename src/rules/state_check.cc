@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rules/json_text.h"
+
 namespace luff::rules {
 namespace {
 
@@ -99,11 +101,11 @@ Status CheckRuleStateUntrusted(std::string_view json,
   if (!look.found_large()) return Status::Ok();
   LUFF_ASSIGN_OR_RETURN(const auto rule, make());
   try {
-    const Json state = Json::parse(json);
+    const Json state = ParseJson(json);
     Json tame = state;
     Tame(&tame);
-    LUFF_RETURN_IF_ERROR(rule->LoadState(tame.dump(-1, ' ', false, Json::error_handler_t::replace)));
-    if (SavedTame(state, Json::parse(rule->SaveState()))) return Status::Ok();
+    LUFF_RETURN_IF_ERROR(rule->LoadState(JsonText(tame)));
+    if (SavedTame(state, ParseJson(rule->SaveState()))) return Status::Ok();
   } catch (const std::exception& error) {
     return Corruption(std::string("state of a rule: ") + error.what());
   }

@@ -6,10 +6,11 @@
 #include <tuple>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "luff/tensor/hash.h"
+#include "rules/json_text.h"
 #include "tensor/element.h"
 
 namespace luff::rules {
@@ -175,7 +176,7 @@ const LossSettings& StepMemo::SettingsOf(const query::Trial& trial, const std::s
   Asked& asked = settings_[kind];
   if (asked.settings.known || ++asked.reads < asked.next) return asked.settings;
   asked.next *= 2;
-  const Json document = Json::parse(trial.Document("model"), nullptr, false);
+  const Json document = TryParseJson(trial.Document("model"));
   const auto losses = document.is_object() ? document.find("losses") : document.end();
   if (!document.is_object() || losses == document.end() || !losses->is_array()) return asked.settings;
   for (const Json& loss : *losses) {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
 #include "rules/json_state.h"
@@ -66,7 +66,7 @@ class AccumulationScale final : public Rule {
     Json json = {{"models", models_},   {"batches", batches}, {"steps", steps_}, {"mean", mean_},
                  {"clipped", clipped_}, {"seen", seen_},      {"told", told_},   {"loss", loss_}};
     reader_.Save(&json["reader"]);
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -1,8 +1,7 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/select.h"
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
 #include "rules/json_state.h"
@@ -56,9 +56,12 @@ class AttentionCollapse final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json maps = Json::array();
     for (const Map& map : maps_) maps.push_back({map.alive, map.in_a_row, map.since, map.loss});
-    return Json{{"maps", maps},         {"sharp", sharp_}, {"losses", losses_},
-                {"first", first_loss_}, {"loss", loss_},   {"told", told_}}
-        .dump();
+    return JsonText(Json{{"maps", maps},
+                         {"sharp", sharp_},
+                         {"losses", losses_},
+                         {"first", first_loss_},
+                         {"loss", loss_},
+                         {"told", told_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/format.h"
 #include "rules/testing/recorder.h"
 
 namespace luff::rules {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
@@ -85,7 +85,7 @@ class BatchOrder final : public Rule {
                        k.within,    k.means_sum,       k.means_squares, k.products, k.last_mean,
                        k.crossings, k.above,           k.dead,          k.offset,   k.scale});
     }
-    return kinds.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(kinds);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {

@@ -1,9 +1,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
 #include "rules/json_state.h"
@@ -36,7 +36,7 @@ class CausalLeak final : public Rule {
       return;
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return Json{{"told", told_}}.dump(); }
+  [[nodiscard]] std::string SaveState() const override { return JsonText(Json{{"told", told_}}); }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) { told_ = json.at("told"); });
   }

@@ -1,6 +1,6 @@
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/format.h"
 #include "rules/testing/recorder.h"
 
 namespace luff::rules {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/labelled_rows.h"
@@ -80,7 +80,7 @@ class Original final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json json = Json::array();
     for (const auto& [label, one] : counts_) json.push_back({label, one.seen, one.missed});
-    return Json{{"counts", json}, {"total", total_}}.dump();
+    return JsonText(Json{{"counts", json}, {"total", total_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
@@ -148,7 +148,7 @@ class Luff final : public Rule {
     }
     Json reader;
     reader_.Save(&reader);
-    return Json{{"kinds", kinds}, {"reader", reader}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"kinds", kinds}, {"reader", reader}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {

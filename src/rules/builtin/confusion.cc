@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/labelled_rows.h"
@@ -118,8 +118,7 @@ class Luff final : public Rule {
     Json last;
     reader_.Save(&reader);
     last_.Save(&last);
-    return Json{{"kinds", kinds}, {"reader", reader}, {"last", last}, {"evaluating", evaluating_}}.dump(
-        -1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"kinds", kinds}, {"reader", reader}, {"last", last}, {"evaluating", evaluating_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
@@ -91,7 +91,7 @@ class ConstantOutput final : public Rule {
     Json kinds = Json::array();
     for (const auto& [name, kind] : kinds_)
       kinds.push_back({name, kind.calls, kind.since, kind.update, kind.open});
-    return kinds.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(kinds);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

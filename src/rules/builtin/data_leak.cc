@@ -6,9 +6,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/sample.h"
@@ -153,7 +153,7 @@ class DataLeak final : public Rule {
       input.chance.Save(&saved["chance"]);
       saved["evaluation"] = {input.seen, input.found, input.clean, input.full};
     }
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -2,9 +2,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/select.h"
@@ -39,7 +39,7 @@ class DeadEmbeddingRows final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json json = {{"told", told_}};
     tables_.Save(&json["tables"]);
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

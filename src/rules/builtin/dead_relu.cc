@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/select.h"
@@ -144,8 +144,7 @@ class Luff final : public Rule {
       layers[name] = {layer.captures, layer.values, layer.first_step, layer.since,   layer.open,
                       layer.idle,     layer.ever,   layer.always,     layer.counted, layer.last_counted};
     }
-    return Json{{"layers", std::move(layers)}, {"moved", {moved_known_, moved_far_}}}.dump(
-        -1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"layers", std::move(layers)}, {"moved", {moved_known_, moved_far_}}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

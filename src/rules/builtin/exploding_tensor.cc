@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
@@ -126,14 +126,13 @@ class Luff final : public Rule {
       losses[name] = {s.values, s.level, s.top,  s.best, s.best_norm, s.first_norm,
                       s.above,  s.since, s.open, s.last, s.since_best};
     }
-    return Json{{"losses", losses},
-                {"norm", norm_},
-                {"pairs", pairs_},
-                {"top_gradient", top_gradient_},
-                {"warned", warned_},
-                {"seen", phases_.seen()},
-                {"playing", phases_.playing()}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"losses", losses},
+                         {"norm", norm_},
+                         {"pairs", pairs_},
+                         {"top_gradient", top_gradient_},
+                         {"warned", warned_},
+                         {"seen", phases_.seen()},
+                         {"playing", phases_.playing()}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {

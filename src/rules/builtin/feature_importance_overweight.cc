@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/select.h"

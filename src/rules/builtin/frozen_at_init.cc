@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
@@ -54,7 +54,7 @@ class FrozenAtInit final : public Rule {
     Json loads = Json::array();
     for (const auto& [model, load] : loads_)
       loads.push_back({model, load.matched, load.missing, load.unexpected, load.open});
-    return Json{{"total", total_}, {"loads", loads}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"total", total_}, {"loads", loads}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -3,9 +3,9 @@
 #include <string>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/select.h"
@@ -44,7 +44,7 @@ class GradientNotCleared final : public Rule {
     Json json = Json::array();
     for (const auto& [key, s] : states_)
       json.push_back({key.first, key.second, s.kept, s.stained, s.since, s.open, s.updates, s.last});
-    return json.dump();
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -1,9 +1,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/model_modules.h"
@@ -76,7 +76,7 @@ class HighDropout final : public Rule {
     finding.threshold = fmt::format("p of {:g} or more (Luff)", share_);
     sink.Report(std::move(finding));
   }
-  [[nodiscard]] std::string SaveState() const override { return Json(told_).dump(); }
+  [[nodiscard]] std::string SaveState() const override { return JsonText(Json(told_)); }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) { told_ = json.get<bool>(); });
   }

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
@@ -48,8 +48,8 @@ class InitialLoss final : public Rule {
     for (const auto& [name, kind] : kinds_) kinds.push_back({name, kind.sum, kind.uninformed, kind.count});
     Json reader;
     reader_.Save(&reader);
-    return Json{{"done", done_}, {"loaded", loaded_}, {"kinds", kinds}, {"reader", reader}, {"held", held}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(
+        Json{{"done", done_}, {"loaded", loaded_}, {"kinds", kinds}, {"reader", reader}, {"held", held}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {

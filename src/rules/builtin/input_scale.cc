@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/features.h"
 #include "rules/json_state.h"
@@ -66,7 +66,7 @@ class InputScale final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json json = {{"told", told_}, {"inputs", Json::object()}};
     for (const auto& [name, features] : inputs_) features.Save(&json["inputs"][name]);
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -5,9 +5,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/labelled_rows.h"
@@ -60,7 +60,7 @@ class LabelNoise final : public Rule {
         {"other", other_}};
     last_.Save(&json["last"]);
     reader_.Save(&json["reader"]);
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
@@ -125,7 +125,7 @@ class LossInputContract final : public Rule {
     }
     Json reader;
     reader_.Save(&reader);
-    return Json{{"kinds", kinds}, {"reader", reader}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"kinds", kinds}, {"reader", reader}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
@@ -63,7 +63,7 @@ class Original final : public Rule {
                     {"values", std::vector<std::pair<std::int64_t, double>>(series.values.begin(),
                                                                             series.values.end())}};
     }
-    return json.dump();
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
@@ -158,7 +158,7 @@ class Luff final : public Rule {
     json["optimizers"] = optimizers_;
     json["above"] = above_since_;
     json["open"] = open_;
-    return json.dump();
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

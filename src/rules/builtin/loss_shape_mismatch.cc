@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
@@ -77,7 +77,7 @@ class LossShapeMismatch final : public Rule {
     for (const auto& [name, kind] : kinds_) kinds.push_back({name, kind.hits, kind.since});
     Json reader;
     reader_.Save(&reader);
-    return Json{{"kinds", kinds}, {"reader", reader}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"kinds", kinds}, {"reader", reader}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
@@ -58,8 +58,7 @@ class LossSpike final : public Rule {
     for (const auto& [name, s] : series_) {
       losses[name] = {s.count, s.negative, s.top, s.before, s.size, s.limit, s.step, s.last, s.after};
     }
-    return Json{{"losses", losses}, {"seen", phases_.seen()}, {"playing", phases_.playing()}}.dump(
-        -1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"losses", losses}, {"seen", phases_.seen()}, {"playing", phases_.playing()}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
@@ -130,7 +130,7 @@ class ModeCollapse final : public Rule {
     Json json = {{"seen", phases_.seen()}, {"playing", phases_.playing()}, {"models", Json::object()}};
     for (const auto& [name, one] : models_)
       json["models"][name] = {one.batches, one.coverage, one.density, one.spread, one.since, one.told};
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -2,9 +2,9 @@
 #include <map>
 #include <string>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/sample.h"
@@ -56,7 +56,7 @@ class ModeMismatch final : public Rule {
     }
     Json json{{"models", models}, {"steps", steps_}, {"loaded", loaded_}, {"other", other_phase_}};
     last_.Save(&json["last"]);
-    return json.dump();
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

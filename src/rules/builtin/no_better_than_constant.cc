@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/evaluations.h"
 #include "rules/json_state.h"
@@ -121,9 +121,12 @@ class NoBetterThanConstant final : public Rule {
     passes_.Save(&passes);
     turns_.Save(&turns);
     last_.Save(&last);
-    return Json{{"kinds", kinds}, {"reader", reader}, {"passes", passes},
-                {"turns", turns}, {"last", last},     {"evaluating", evaluating_}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"kinds", kinds},
+                         {"reader", reader},
+                         {"passes", passes},
+                         {"turns", turns},
+                         {"last", last},
+                         {"evaluating", evaluating_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {

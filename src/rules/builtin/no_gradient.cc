@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
@@ -87,10 +87,15 @@ class NoGradient final : public Rule {
     for (const auto& [name, s] : seen_) seen[name] = {s.rows, s.last, s.last_nonzero, s.all_zero};
     Json optimizers = Json::array();
     for (const Optimizer& o : optimizers_) optimizers.push_back({o.updates, o.first_step});
-    return Json{{"seen", seen},        {"optimizers", optimizers}, {"order", order_},
-                {"without", without_}, {"before", before_},        {"complete", complete_},
-                {"reached", reached_}, {"reaches", reaches_},      {"open", open_}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"seen", seen},
+                         {"optimizers", optimizers},
+                         {"order", order_},
+                         {"without", without_},
+                         {"before", before_},
+                         {"complete", complete_},
+                         {"reached", reached_},
+                         {"reaches", reaches_},
+                         {"open", open_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
@@ -127,18 +127,17 @@ class NonFinite final : public Rule {
   }
 
   [[nodiscard]] std::string SaveState() const override {
-    return Json{{"loss", loss_},
-                {"gradients", gradients_},
-                {"weights", weights_},
-                {"skips", skips_},
-                {"producer", producer_},
-                {"open", open_tensor_},
-                {"born", born_infinite_},
-                {"input", bad_input_},
-                {"first", first_train_},
-                {"skipped", skipped_},
-                {"scale", std::isfinite(scale_) && scale_ < 1e15 ? scale_ : 0.0}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"loss", loss_},
+                         {"gradients", gradients_},
+                         {"weights", weights_},
+                         {"skips", skips_},
+                         {"producer", producer_},
+                         {"open", open_tensor_},
+                         {"born", born_infinite_},
+                         {"input", bad_input_},
+                         {"first", first_train_},
+                         {"skipped", skipped_},
+                         {"scale", std::isfinite(scale_) && scale_ < 1e15 ? scale_ : 0.0}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
@@ -169,7 +168,7 @@ class NonFinite final : public Rule {
   // The hook's own words about the producer; of several the fullest, then the first.
   void Learn(const std::string& text) {
     if (text.find("\"nonfinite\"") == std::string::npos) return;
-    const Json json = Json::parse(text, nullptr, false);
+    const Json json = TryParseJson(text);
     if (!json.is_object() || TextAt(json, "kind") != "nonfinite") return;
     Producer told;
     told.detail = TextAt(json, "from") == "replay" ? 2 : 1;

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
@@ -73,7 +73,7 @@ class OptimizerStateReset final : public Rule {
       json.push_back({key, s.optimizer, s.updates, s.resets, s.first_reset, s.turns, s.settings,
                       std::vector<std::int64_t>(s.earlier.begin(), s.earlier.end()), s.fewest, s.most});
     }
-    return json.dump();
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/curve_rule.h"
@@ -84,7 +84,7 @@ class Original final : public Rule {
   }
   [[nodiscard]] std::string SaveState() const override {
     const Json json = {training_.sum, training_.count, validation_.sum, validation_.count, exceeded_};
-    return json.dump();
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

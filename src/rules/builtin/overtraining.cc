@@ -2,9 +2,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/curve_rule.h"
@@ -66,7 +66,7 @@ class Original final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     const Json json = {training_.any,   training_.best,   training_.waited,
                        validation_.any, validation_.best, validation_.waited};
-    return json.dump();
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
@@ -65,10 +65,13 @@ class ParamNotOptimized final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json loads = Json::array();
     for (const Load& load : loads_) loads.push_back({load.model, load.matched, load.missing});
-    return Json{{"total", total_},   {"names", names_},   {"suspects", suspects_},
-                {"leaves", leaves_}, {"inputs", inputs_}, {"loads", std::move(loads)},
-                {"open", open_}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"total", total_},
+                         {"names", names_},
+                         {"suspects", suspects_},
+                         {"leaves", leaves_},
+                         {"inputs", inputs_},
+                         {"loads", std::move(loads)},
+                         {"open", open_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "luff/base/regex.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
@@ -73,7 +73,7 @@ class Original final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json json = Json::object();
     for (const auto& [name, best] : losses_) json[name] = {best.seen, best.value, best.without};
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
@@ -215,8 +215,7 @@ class Luff final : public Rule {
   }
 
   [[nodiscard]] std::string SaveState() const override {
-    return Json{captures_, done_, lead_, others_, gain_, first_step_}.dump(-1, ' ', false,
-                                                                           Json::error_handler_t::replace);
+    return JsonText(Json{captures_, done_, lead_, others_, gain_, first_step_});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
 #include "rules/json_state.h"
@@ -40,9 +40,8 @@ class PosteriorCollapse final : public Rule {
     }
   }
   [[nodiscard]] std::string SaveState() const override {
-    return Json{
-        {"most", most_}, {"in_a_row", in_a_row_}, {"since", since_}, {"told", told_}, {"series", series_}}
-        .dump();
+    return JsonText(Json{
+        {"most", most_}, {"in_a_row", in_a_row_}, {"since", since_}, {"told", told_}, {"series", series_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

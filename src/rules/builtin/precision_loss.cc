@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
 #include "rules/json_state.h"
@@ -49,7 +49,7 @@ class PrecisionLoss final : public Rule {
     Json json = Json::object();
     for (const auto& [number, one] : optimizers_)
       json[std::to_string(number)] = {one.looks, one.rate, one.highest, one.told, one.tensor};
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -2,9 +2,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
@@ -153,11 +153,11 @@ class RegularizationDominates final : public Rule {
   }
 
   [[nodiscard]] std::string SaveState() const override {
-    return Json{{"loss", {loss_, first_loss_, loss_now_}},
-                {"settings", {decay_, decay_at_, rate_}},
-                {"run", {rows_, since_norm_, since_update_, since_step_, last_update_, last_step_, least_}},
-                {"open", {open_, open_norm_}}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(
+        Json{{"loss", {loss_, first_loss_, loss_now_}},
+             {"settings", {decay_, decay_at_, rate_}},
+             {"run", {rows_, since_norm_, since_update_, since_step_, last_update_, last_step_, least_}},
+             {"open", {open_, open_norm_}}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

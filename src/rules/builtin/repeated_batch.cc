@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "luff/tensor/hash.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
@@ -89,7 +89,7 @@ class RepeatedBatch final : public Rule {
                        {"rows", rows_},
                        {"evaluating", evaluating_},
                        {"evaluated", evaluated_}};
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {

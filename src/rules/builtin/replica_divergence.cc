@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
@@ -69,9 +69,8 @@ class ReplicaDivergence final : public Rule {
       pairs.push_back({key.first, key.second, pair.tensors, pair.since, pair.updates_at, pair.open});
     Json total = Json::array();
     for (const auto& [number, count] : total_) total.push_back({number, count});
-    return Json{
-        {"pairs", pairs}, {"total", total}, {"workers", workers_}, {"models", models_}, {"seen", captures_}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{
+        {"pairs", pairs}, {"total", total}, {"workers", workers_}, {"models", models_}, {"seen", captures_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
@@ -56,7 +56,7 @@ class SampleMixing final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json json = {{"seen", seen_}, {"told", told_}, {"innocent", innocent_}};
     reader_.Save(&json["reader"]);
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

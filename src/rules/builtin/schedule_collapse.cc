@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/select.h"
@@ -57,8 +57,7 @@ class ScheduleCollapse final : public Rule {
     Json groups = Json::object();
     for (const auto& [name, g] : groups_)
       groups[name] = {g.values, g.peak, g.last, g.low, g.since, g.ratio, g.equal, g.picture, g.stride};
-    return Json{{"groups", std::move(groups)}, {"open", open_}}.dump(-1, ' ', false,
-                                                                     Json::error_handler_t::replace);
+    return JsonText(Json{{"groups", std::move(groups)}, {"open", open_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

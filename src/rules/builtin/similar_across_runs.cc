@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/builtin/similar_across_runs.h"
 #include "rules/json_state.h"
@@ -76,7 +76,7 @@ class SimilarAcrossRuns final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override { return Json(told_).dump(); }
+  [[nodiscard]] std::string SaveState() const override { return JsonText(Json(told_)); }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) -> Status {
       const auto told = json.get<std::vector<bool>>();

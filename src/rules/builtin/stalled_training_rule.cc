@@ -2,9 +2,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/select.h"
@@ -49,8 +49,8 @@ class StalledTrainingRule final : public Rule {
 
   [[nodiscard]] std::string SaveState() const override {
     // In microseconds: nanoseconds leave the range of a state, and the rule would begin anew.
-    return Json{last_wall_ / 1000, last_step_, last_global_, last_update_, last_mode_, workers_, told_}
-        .dump();
+    return JsonText(
+        Json{last_wall_ / 1000, last_step_, last_global_, last_update_, last_mode_, workers_, told_});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

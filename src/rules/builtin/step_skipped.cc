@@ -1,9 +1,9 @@
 #include <map>
 #include <string>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
@@ -62,7 +62,7 @@ class StepSkipped final : public Rule {
     Json json = Json::array();
     for (const auto& [worker, s] : workers_)
       json.push_back({worker, s.made, s.open, s.by_scaler, s.lost, s.since, s.updates});
-    return json.dump();
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

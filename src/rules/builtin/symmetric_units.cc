@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/select.h"
@@ -120,8 +120,7 @@ class SymmetricUnits final : public Rule {
     Json weights = Json::object();
     for (const auto& [name, w] : weights_)
       weights[name] = {w.seen, w.moved, w.since, w.last_sum_sq, w.last_sum};
-    return Json{{"weights", std::move(weights)}, {"open", open_}}.dump(-1, ' ', false,
-                                                                       Json::error_handler_t::replace);
+    return JsonText(Json{{"weights", std::move(weights)}, {"open", open_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_call.h"
@@ -73,10 +73,9 @@ class TargetRange final : public Rule {
     }
     Json reader;
     reader_.Save(&reader);
-    return Json{{"kinds", kinds},
-                {"reader", reader},
-                {"at", {anchor_.mode_step, anchor_.global_step, anchor_.update}}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"kinds", kinds},
+                         {"reader", reader},
+                         {"at", {anchor_.mode_step, anchor_.global_step, anchor_.update}}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/evaluations.h"
 #include "rules/features.h"
@@ -62,7 +62,7 @@ class TrainValSkew final : public Rule {
       input.training.Save(&saved["training"]);
       input.evaluation.Save(&saved["evaluation"]);
     }
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

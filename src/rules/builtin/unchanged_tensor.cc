@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/model_facts.h"
@@ -68,7 +68,7 @@ class Original final : public Rule {
   [[nodiscard]] std::string SaveState() const override {
     Json json = Json::object();
     for (const auto& [name, series] : series_) json[name] = series.values;
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
@@ -165,9 +165,12 @@ class Luff final : public Rule {
       weights[name] = {w.last_row, w.changed, w.gradient_rows, w.gradient_nonzero, w.counts};
     Json gradients = Json::object();
     for (const auto& [name, g] : gradients_) gradients[name] = {g.rows, g.nonzero, g.last_nonzero};
-    return Json{{"weights", weights},        {"gradients", gradients}, {"lr_zero", lr_zero_},
-                {"steps", optimizer_steps_}, {"first", first_step_},   {"open", open_}}
-        .dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(Json{{"weights", weights},
+                         {"gradients", gradients},
+                         {"lr_zero", lr_zero_},
+                         {"steps", optimizer_steps_},
+                         {"first", first_step_},
+                         {"open", open_}});
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

@@ -3,8 +3,7 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/curve_rule.h"
 #include "rules/select.h"

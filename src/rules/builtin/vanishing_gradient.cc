@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_state.h"
 #include "rules/loss_tracker.h"
@@ -167,7 +167,7 @@ class Luff final : public Rule {
     json["updates"] = updates_;
     json["open"] = open_;
     json["start"] = {falling_, said_, first_layer_moved_};
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {

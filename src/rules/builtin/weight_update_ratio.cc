@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/first_updates.h"
 #include "rules/json_state.h"
@@ -161,7 +161,7 @@ class Luff final : public Rule {
     first_.Save(&json["start"]);
     json["leap"] = {l.update, l.step, l.since, l.level, l.ratio, l.worker, l.tensor, l.largest};
     json["window"] = {window_.update, window_.step, window_.norm, window_.level};
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(json);
   }
   [[nodiscard]] Status LoadState(std::string_view text) override {
     return LoadJson(text, [&](const Json& json) {
