@@ -17,12 +17,12 @@ PRODUCT = [
     "README.md",
     "LICENSE",
 ]
-CLANG_PRESETS = ("asan", "tsan", "fuzz")
+CLANG_PRESETS = ("asan", "tsan")
 
 
 def build_arguments(parser):
     parser.add_argument(
-        "presets", nargs="*", metavar="PRESET", help="dev (default), release, asan, tsan, fuzz"
+        "presets", nargs="*", metavar="PRESET", help="dev (default), release, asan, tsan"
     )
     parser.add_argument("--product-only", action="store_true", help="only install Luff into .venv")
 

@@ -26,7 +26,7 @@ def fuzz_arguments(parser):
 
 def fuzz_main(args):
     setup.ensure_packages()
-    ok, why = build.available("fuzz")
+    ok, why = build.available("asan")
     if not ok:
         raise Failed(f"fuzz targets need clang: {why}")
     known = targets()
@@ -50,9 +50,9 @@ def fuzz_main(args):
 
 def targets():
     """Builds all fuzz targets and lists them."""
-    folder = build.configure("fuzz")
+    folder = build.configure("asan")
     if (folder / "fuzzers.txt").read_text().strip():
-        build.build("fuzz", "luff_fuzzers")
+        build.build("asan", "luff_fuzzers")
     rows = [line.split("|") for line in (folder / "fuzzers.txt").read_text().splitlines() if line]
     return [
         Target(
