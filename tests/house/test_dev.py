@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from devlib import docs, fuzz, results, setup, stamp, term  # noqa: E402
+from devlib import test as run_tests  # noqa: E402
 
 
 def dev(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,6 +61,25 @@ def test_every_verb_explains_itself() -> None:
 def test_sources_of_dev_are_python_3_9() -> None:
     for file in [ROOT / "dev", *(ROOT / "tools" / "devlib").glob("*.py")]:
         ast.parse(file.read_text(), feature_version=(3, 9))
+
+
+# --- tests ---
+
+
+def test_a_full_disk_is_told_and_other_stages_still_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fills(_args: argparse.Namespace) -> results.Tally:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(setup, "ensure_packages", lambda: None)
+    monkeypatch.setattr(setup, "ensure_venv", lambda: None)
+    stages = {"fills": (fills, "a full disk"), "other": (lambda _: results.Tally(passed=2), "another")}
+    monkeypatch.setattr(run_tests, "STAGES", stages)
+    assert run_tests.test_main(argparse.Namespace(only=[], frameworks=False)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "2 passed, 1 failed, 0 skipped"
+    assert any("fills: the disk of" in line and "is full" in line for line in lines)
 
 
 # --- packages ---

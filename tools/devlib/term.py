@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,15 @@ def shown(command):
     return " ".join(
         shlex.quote(os.path.relpath(c, ROOT) if str(c).startswith(f"{ROOT}/") else str(c)) for c in command
     )
+
+
+def free_gb():
+    """Room on the disk of the checkout, in GB."""
+    return shutil.disk_usage(ROOT).free / 1e9
+
+
+def disk_is_full():
+    return f"the disk of {ROOT} is full ({free_gb():.1f} GB free); what ./dev makes itself stands in build/ and .venvs/"
 
 
 def seconds(duration):

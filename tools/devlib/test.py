@@ -1,11 +1,12 @@
 """./dev test: every stage, summed up in one last line."""
 
+import errno
 import os
 import shutil
 import time
 
 from devlib import build, fuzz, results, setup
-from devlib.term import LOGS, ROOT, VENV, Failed, run, say, seconds
+from devlib.term import LOGS, ROOT, VENV, Failed, disk_is_full, free_gb, run, say, seconds
 
 PROGRAM_LIMIT_S = 600
 PYTEST_LIMIT_S = 1800
@@ -43,6 +44,10 @@ def test_main(args):
             tally = STAGES[name][0](args)
         except Failed as failure:
             tally = results.failed(name, str(failure))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            tally = results.failed(name, disk_is_full())  # what was found until here is told all the same
         results.show(tally)
         say(f"  {name}: {tally.line()} in {seconds(time.monotonic() - began)}")
         total.add(tally)
@@ -60,7 +65,8 @@ def _ctest(preset):
         ok, why = build.available(preset)
         if not ok:
             return results.skipped(preset, why)
-        folder = build.build(preset)
+        # Under sanitizers only the tests: the command is built, with warnings as errors, by the preset dev.
+        folder = build.build(preset, *([] if preset == "dev" else ["luff_tests"]))
         name = "cpp" if preset == "dev" else preset
         logs = LOGS / "test"
         xml = logs / f"{name}-xml"
@@ -106,6 +112,8 @@ def _pytest(name, *paths, ignore=(), environment=None):
             try:
                 python = setup.environment(environment)
             except Failed as failure:
+                if free_gb() < 0.5:
+                    return results.failed(name, disk_is_full())
                 return results.skipped(name, f"{environment}: {str(failure).splitlines()[0]}")
         existing = [p for p in paths if any((ROOT / p).rglob("test_*.py"))]
         if not existing:
@@ -150,7 +158,7 @@ def _stages(*stages):
 
 
 def _fuzz(args):
-    ok, why = build.available("fuzz")
+    ok, why = build.available("asan")
     if not ok:
         return results.skipped("fuzz", why)
     tally = results.Tally()
