@@ -1,6 +1,7 @@
 #pragma once
-// What formats text in Luff: <fmt/format.h>, whose machine for one call is compiled once, in format.cc, and not in
-// each of a hundred files. Other versions of {fmt} keep it apart in ways of their own and are used as they are.
+// What formats text in Luff: <fmt/format.h>, whose machine for one call is compiled once, in format.cc, and
+// not in each of a hundred files. Other versions of {fmt} keep it apart in ways of their own and are used as
+// they are.
 #include <fmt/format.h>
 
 #if FMT_VERSION / 10000 == 9

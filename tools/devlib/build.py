@@ -21,9 +21,7 @@ CLANG_PRESETS = ("asan", "tsan")
 
 
 def build_arguments(parser):
-    parser.add_argument(
-        "presets", nargs="*", metavar="PRESET", help="dev (default), release, asan, tsan"
-    )
+    parser.add_argument("presets", nargs="*", metavar="PRESET", help="dev (default), release, asan, tsan")
     parser.add_argument("--product-only", action="store_true", help="only install Luff into .venv")
 
 

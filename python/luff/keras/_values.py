@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import keras
-
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Session
 from luff._rows import MAX_CALLS, MAX_TENSORS
