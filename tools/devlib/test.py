@@ -102,8 +102,11 @@ def _headers(_args):
     return results.Tally(passed=count)
 
 
-def _pytest(name, *paths, ignore=(), environment=None):
-    """pytest over `paths`, in .venv or in another environment; skipped where that cannot be made."""
+def _pytest(name, *paths, ignore=(), environment=None, others=()):
+    """pytest over `paths`, in .venv or in another environment; skipped where that cannot be made.
+
+    `others`: environments that some of the tests use; without one these are skipped and say so.
+    """
 
     def stage(args):
         build.ensure_product()
@@ -115,6 +118,11 @@ def _pytest(name, *paths, ignore=(), environment=None):
                 if free_gb() < 0.5:
                     return results.failed(name, disk_is_full())
                 return results.skipped(name, f"{environment}: {str(failure).splitlines()[0]}")
+        for other in others:
+            try:
+                setup.environment(other)
+            except Failed as failure:
+                say(f"  without {other}: {str(failure).splitlines()[0]}")
         existing = [p for p in paths if any((ROOT / p).rglob("test_*.py"))]
         if not existing:
             return results.Tally()
@@ -223,7 +231,7 @@ STAGES = {
     ),
     "compat": (_compat, "smdebug's own tests, of the clone that LUFF_COMPAT_SUITE names"),
     "formats": (
-        _pytest("formats", "tests/formats", environment="formats"),
+        _pytest("formats", "tests/formats", environment="formats", others=["peers"]),
         "what Luff exports, read by others",
     ),
     "package": (_pytest("package", "tests/package"), "wheel, pip install, find_package, stubs"),

@@ -77,9 +77,16 @@ if backend == "jax":
     with check("several", steps_per_execution=4, epochs=1)[0] as trial:
         assert [trial.step_info(s, "TRAIN")["update"] for s in range(3)] == [0, 4, 5]
         assert [gap["reason"] for gap in trial.gaps()] == ["not seen"]
-    with check("eager", run_eagerly=True, epochs=1)[0] as trial:
-        assert trial.gaps() == []
 """
+
+EAGER = (
+    PROGRAM.partition("LOSS =")[0]
+    + """
+with check("eager", run_eagerly=True, epochs=1)[0] as trial:
+    assert trial.gaps() == []
+    assert trial.steps("TRAIN") == list(range(6))
+"""
+)
 
 COMPILED = (
     "import functools, torch\ntorch.compile = functools.partial(torch.compile, backend='eager')\n"
@@ -97,6 +104,12 @@ with check("compiled", jit_compile=True, epochs=1)[0] as trial:
 def test_a_backend(script, backend):
     pytest.importorskip(backend)
     script(PROGRAM, KERAS_BACKEND=backend)
+
+
+@pytest.mark.thorough
+def test_jax_eagerly(script):
+    pytest.importorskip("jax")
+    script(EAGER, KERAS_BACKEND="jax")
 
 
 @pytest.mark.thorough
