@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json_number.h"
 
 namespace luff::actions {
 namespace {
@@ -130,7 +131,8 @@ void Deliveries::HearLine(Running* one, const std::string& line) {
     const nlohmann::json said = nlohmann::json::parse(line, nullptr, false);
     if (!said.is_object() || !said.contains("detail") || !said["detail"].is_string()) return;
     one->last = said["detail"].get<std::string>().substr(0, 500);
-    news_.push_back({one->delivery.id, DeliveryNews::What::kAttempt, said.value("attempt", 0), one->last});
+    news_.push_back(
+        {one->delivery.id, DeliveryNews::What::kAttempt, WholeNumber<int>(said, "attempt", 0), one->last});
   } catch (const std::exception&) {  // not what notify.py says
     return;
   }

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "base/format.h"
+#include "base/json_number.h"
 #include "rules/json_text.h"
 
 namespace luff::rules {
@@ -86,7 +87,7 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
     if (!json.is_object()) return Corruption("a finding is not a JSON object");
     Finding finding;
     const auto string = [&](const char* name) { return json.value(name, std::string()); };
-    const auto integer = [&](const char* name) { return json.value(name, std::int64_t{0}); };
+    const auto integer = [&](const char* name) { return WholeNumber<std::int64_t>(json, name, 0); };
     finding.id = string("id");
     finding.rule = string("rule");
     finding.cause = string("cause");
@@ -96,9 +97,9 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
     finding.severity = severity == "stop" ? Severity::kStop : Severity::kWarn;
     finding.tensor = string("tensor");
     finding.other_tensors = json.value("other_tensors", std::vector<std::string>());
-    finding.other_count = json.value("other_count", std::uint64_t{0});
+    finding.other_count = WholeNumber<std::uint64_t>(json, "other_count", 0);
     finding.mode = string("mode");
-    finding.worker = json.value("worker", std::uint32_t{0});
+    finding.worker = WholeNumber<std::uint32_t>(json, "worker", 0);
     finding.step = integer("step");
     finding.global_step = integer("global_step");
     finding.update = integer("update");
@@ -120,7 +121,7 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
         if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer()) {
           return Corruption("a finding's series holds something that is no (step, value) pair");
         }
-        finding.series.emplace_back(pair[0].get<std::int64_t>(), NumberFrom(pair[1]));
+        finding.series.emplace_back(WholeNumber<std::int64_t>(pair[0]), NumberFrom(pair[1]));
       }
     }
     finding.threshold = string("threshold");

@@ -1,5 +1,6 @@
 #include "rules/own_rule.h"
 #include "base/format.h"
+#include "base/json_number.h"
 #include "rules/json_state.h"
 
 #include <algorithm>
@@ -254,10 +255,10 @@ class OwnRule final : public Rule {
         Finding finding;
         finding.cause = json.at("cause").get<std::string>();
         finding.tensor = json.at("tensor").get<std::string>();
-        finding.last_step = json.at("step").get<std::int64_t>();
+        finding.last_step = WholeNumber<std::int64_t>(json.at("step"));
         if (staged_.size() < kMaxStaged) staged_.push_back({std::move(finding), true});
       } else if (say == "done") {
-        if (json.at("number").get<std::size_t>() != done_ || next_ <= done_) return false;
+        if (WholeNumber<std::size_t>(json.at("number")) != done_ || next_ <= done_) return false;
         Done(json, sink);
       } else if (say == "state") {
         Saved(json, sink);

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "base/format.h"
+#include "base/json_number.h"
 #include "luff/base/env.h"
 #include "rules/expression_rule.h"
 #include "rules/json_text.h"
@@ -150,8 +151,8 @@ Result<Need> ParseNeed(const Json& json, const std::string& rule) {
   need.module_types = json.value("module_types", std::vector<std::string>());
   need.mode = json.value("mode", "TRAIN");
   LUFF_RETURN_IF_ERROR(query::ParseMode(need.mode).status());
-  need.save_interval = json.value("save_interval", std::int64_t{1});
-  need.first_steps = json.value("first_steps", std::int64_t{0});
+  need.save_interval = WholeNumber<std::int64_t>(json, "save_interval", 1);
+  need.first_steps = WholeNumber<std::int64_t>(json, "first_steps", 0);
   if (need.save_interval < 1 || need.first_steps < 0)
     return InvalidArgument("'save_interval' of a need is at least 1, 'first_steps' at least 0");
   LUFF_RETURN_IF_ERROR(TakeWords(json, "roles", kRoleNames,
@@ -198,7 +199,7 @@ Result<RuleSpec> Described(const std::string& text, const Parameters& given) {
     const Json json = ParseJson(answer.value());
     spec.name = json.at("name").get<std::string>();
     spec.source = options.rule;
-    spec.version = VersionOf(named, json.value("version", std::int64_t{1}));
+    spec.version = VersionOf(named, WholeNumber<std::int64_t>(json, "version", 1));
     spec.summary = json.value("summary", "");
     spec.text = json.value("text", "").substr(0, kMaxText);
     spec.page = kPage;

@@ -3,6 +3,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 
+#include "base/json_number.h"
 #include "luff/format/layout.h"
 
 namespace luff::store {
@@ -56,7 +57,7 @@ Result<RunInfo> ParseRunFileUntrusted(std::string_view text) {
     if (too_deep || json.is_discarded() || !json.is_object() || json.value("format", "") != "luff-run") {
       return Corruption("run.json is no description of a run");
     }
-    const auto major = json.at("format_major").get<std::uint32_t>();
+    const auto major = WholeNumber<std::uint32_t>(json.at("format_major"));
     if (major > format::kFormatMajor) {
       return UnsupportedVersion("found a run of format version " + std::to_string(major) +
                                 ", this build reads up to " + std::to_string(format::kFormatMajor) +
@@ -71,8 +72,8 @@ Result<RunInfo> ParseRunFileUntrusted(std::string_view text) {
       if (high < 0 || low < 0) return Corruption("run.json holds no run id of 32 hexadecimal digits");
       info.run_id[i] = static_cast<std::uint8_t>(high << 4 | low);
     }
-    info.created_unix_ns = json.at("created_unix_ns").get<std::int64_t>();
-    info.world_size = json.value("world_size", std::uint32_t{1});
+    info.created_unix_ns = WholeNumber<std::int64_t>(json.at("created_unix_ns"));
+    info.world_size = WholeNumber<std::uint32_t>(json, "world_size", 1);
     if (json.contains("command") && !json["command"].is_null()) info.command = json["command"].dump();
     return info;
   } catch (const std::exception& error) {
