@@ -330,6 +330,7 @@ def test_counters_go_on_after_a_restart_from_a_checkpoint(tmp_path: Path, monkey
     )  # of the last step before the checkpoint was seen
     train(again, 1, modes=[MODES.TRAIN])
     again.close()
+    hook.close()  # the first job, whose last step was open
     assert smd.create_trial(str(tmp_path / "b")).steps() == [2]
 
 
