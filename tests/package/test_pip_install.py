@@ -18,6 +18,7 @@ SOURCES = [
     "pyproject.toml",
     "README.md",
     "LICENSE",
+    "THIRD_PARTY_NOTICES.md",
     "cmake",
     "include",
     "src",

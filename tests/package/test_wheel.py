@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import zipfile
@@ -77,6 +78,16 @@ def test_wheel_carries_types_and_licence(unpacked: Path) -> None:
     assert (unpacked / "luff" / "py.typed").exists()
     assert (unpacked / "luff" / "_core.pyi").exists()
     assert any("Apache License" in f.read_text() for f in unpacked.rglob("LICENSE"))
+
+
+def test_wheel_carries_notices_and_the_list_of_what_it_borrows(wheel: Path, unpacked: Path) -> None:
+    notices = next(unpacked.rglob("THIRD_PARTY_NOTICES.md")).read_text()
+    document = json.loads(next(unpacked.glob("luff-*.dist-info/sboms/luff.cdx.json")).read_text())
+    assert document == json.loads(wheel.with_suffix(".cdx.json").read_text())
+    assert document["bomFormat"] == "CycloneDX"
+    for part in document["components"]:
+        assert f"## {part['name']}\n" in notices
+        assert part.get("version") or part["name"] == "robin-map", part
 
 
 def test_wheel_holds_no_headers_or_static_libraries(unpacked: Path) -> None:

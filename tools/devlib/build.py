@@ -16,6 +16,7 @@ PRODUCT = [
     "python/luff",
     "README.md",
     "LICENSE",
+    "THIRD_PARTY_NOTICES.md",
 ]
 CLANG_PRESETS = ("asan", "tsan")
 

@@ -1,8 +1,8 @@
-"""./dev wheel: a wheel for this Python, repaired so that it runs on any Linux of that age or newer."""
+"""./dev wheel: a wheel for this Python, repaired so that it runs on any Linux of that age or newer, and its SBOM."""
 
 import shutil
 
-from devlib import setup, stamp
+from devlib import sbom, setup, stamp
 from devlib.build import PRODUCT, product_environment
 from devlib.term import ROOT, VENV, Failed, run, say
 
@@ -25,7 +25,7 @@ def build_wheel(python=None):
     """Builds and repairs; returns the file in dist/. Nothing is done when no input changed."""
     if python is not None:
         return _build(python, isolated=True)
-    value = stamp.digest(PRODUCT)
+    value = stamp.digest([*PRODUCT, "tools/devlib/sbom.py"])
     mark = ROOT / "build" / "stamps" / "wheel"
     ready = sorted(DIST.glob("luff-*-cp311-*manylinux*.whl"))
     if ready and stamp.fresh(mark, value):
@@ -58,6 +58,8 @@ def _build(python, *, isolated):
     )
     DIST.mkdir(exist_ok=True)
     result = next(repaired.glob("luff-*.whl"))
-    for old in DIST.glob(f"luff-*-{result.name.split('-')[2]}-*.whl"):
+    for old in DIST.glob(f"luff-*-{result.name.split('-')[2]}-*"):
         old.unlink()
-    return shutil.copy2(result, DIST / result.name)
+    placed = shutil.copy2(result, DIST / result.name)
+    sbom.write_for(placed)
+    return placed
