@@ -36,6 +36,17 @@ BORROWED = {
     "spdlog": ["cli"],
     "httplib.h": ["cli"],
 }
+# What only the room `base` may call, and what stands for it elsewhere. Tests may.
+ONE_DOOR = [
+    (
+        r"\b(?:json|Json|JSON|ordered_json|OrderedJson)::(?:parse|sax_parse|accept|from_\w+|to_\w+)\s*\(",
+        "the library's own parser: use ParseJson (base/json.h), which bounds bytes and depth",
+    ),
+    (r"(?:\.|->)dump\s*\(", "the library's own writer: use JsonText (base/json.h)"),
+    (r"\b(?:std::)?(?:ifstream|fstream)\b", "opens whatever a path leads to: use base/bounded_read.h"),
+    (r"#\s*include\s*<fstream>", "opens whatever a path leads to: use base/bounded_read.h"),
+    (r"\bfopen\s*\(", "opens whatever a path leads to: use base/bounded_read.h"),
+]
 TEST_HEADERS = {"gtest", "gmock", "rapidcheck", "rapidcheck.h", "benchmark"}
 # The Python module may bind all but the executable's own room.
 CORE_ROOMS = [room for room in ROOMS if room != "cli"]
@@ -93,10 +104,20 @@ def cpp_violations():
         yield from _includes(file, file.relative_to(ROOT), CORE_ROOMS, room=None, public=False)
 
 
+def _doors(text, relative):
+    """Calls that go past the one door."""
+    for pattern, why in ONE_DOOR:
+        for match in re.finditer(pattern, text):
+            where = f"{relative}:{text.count(chr(10), 0, match.start()) + 1}"
+            yield f"{where}: {match.group().strip()}: {why}"
+
+
 def _includes(file, relative, allowed, *, room, public):
     text = file.read_text(errors="replace")
     test = file.stem.endswith(("_test", "_fuzz", "_benchmark", "testing")) or "test_" in file.name
     test = test or file.parent.name == "testing"
+    if not test and room != "base":
+        yield from _doors(text, relative)
     for match in INCLUDE.finditer(text):
         bracket, name = match.groups()
         where = f"{relative}:{text.count(chr(10), 0, match.start(2)) + 1}"

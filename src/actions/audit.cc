@@ -11,7 +11,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_read.h"
 #include "base/format.h"
+#include "base/json.h"
 #include "luff/base/env.h"
 
 namespace luff::actions {
@@ -19,8 +21,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kMaxFileBytes = 256ULL << 20;
+constexpr std::size_t kNamesInRun = 3;  // RUN/rules/luff/actions.jsonl
 constexpr std::size_t kMaxLineBytes = 2ULL << 20;
-constexpr int kMaxDepth = 32;
+constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kMaxSilences = 10'000;
 
 bool IsSilence(const AuditLine& line) {
@@ -43,16 +46,8 @@ T Whole(const Json& json, const char* key, T otherwise) {
 Result<AuditLine> ParseAuditLineUntrusted(std::string_view text) {
   if (text.size() > kMaxLineBytes) return Corruption("a line of the audit is larger than 2 MiB");
   try {
-    bool too_deep = false;
-    const Json json = Json::parse(
-        text,
-        [&](int depth, Json::parse_event_t, Json&) {
-          too_deep = too_deep || depth > kMaxDepth;
-          return !too_deep;
-        },
-        false);
-    if (too_deep || !json.is_object())
-      return Corruption("a line of the audit is no JSON object, or too deep");
+    const Json json = TryParseOrderedJson(text, {kMaxLineBytes, kMaxDepth});
+    if (!json.is_object()) return Corruption("a line of the audit is no JSON object, or too deep");
     AuditLine line;
     line.unix_ns = Whole<std::int64_t>(json, "unix_ns", 0);
     line.id = Text(json, "id");
@@ -65,7 +60,7 @@ Result<AuditLine> ParseAuditLineUntrusted(std::string_view text) {
     line.train_step = Whole<std::int64_t>(json, "train_step", -1);
     line.detail = Text(json, "detail");
     if (const auto at = json.find("document"); at != json.end() && at->is_object())
-      line.document = at->dump(-1, ' ', false, Json::error_handler_t::replace);
+      line.document = JsonText(*at);
     if (line.event.empty()) return Corruption("a line of the audit without an event");
     return line;
   } catch (const std::exception& error) {
@@ -74,7 +69,7 @@ Result<AuditLine> ParseAuditLineUntrusted(std::string_view text) {
 }
 
 Audit::Audit(std::string path) : path_(std::move(path)) {
-  const Result<std::string> text = ReadWholeFile(Env::Real(), path_, kMaxFileBytes);
+  const Result<std::string> text = ReadRegular(path_, kMaxFileBytes, kNamesInRun);
   if (!text.ok()) return;
   torn_ = !text->empty() && text->back() != '\n';
   std::size_t from = 0;
@@ -100,12 +95,12 @@ bool Audit::Append(AuditLine line) {
     if (line.attempt > 0) json["attempt"] = line.attempt;
     if (line.train_step >= 0) json["train_step"] = line.train_step;
     if (!line.detail.empty()) json["detail"] = line.detail;
-    if (!line.document.empty()) json["document"] = Json::parse(line.document, nullptr, false);
-    std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (!line.document.empty()) json["document"] = TryParseOrderedJson(line.document);
+    std::string text = JsonText(json) + "\n";
     if (std::exchange(torn_, false)) text.insert(0, "\n");
-    std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
-    const int file = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    // Without the folder the file cannot be opened, which is told.
+    static_cast<void>(Env::Real().MakeDirectories(std::filesystem::path(path_).parent_path().string()));
+    const int file = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     const ssize_t written = file >= 0 ? write(file, text.data(), text.size()) : -1;
     const int error = errno;
     if (file >= 0) close(file);

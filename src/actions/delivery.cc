@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "base/json_number.h"
 
 namespace luff::actions {
@@ -73,6 +74,7 @@ void Deliveries::Start(Delivery delivery, std::int64_t now_ns) {
   ProcessOptions process;
   process.argv = delivery.argv;
   process.new_session = true;
+  process.dies_with_parent = true;  // --resume begins it again
   process.stdin_fd = input;
   process.stdout_fd = delivery.speaks ? out[1] : nothing;
   process.stderr_fd = nothing;
@@ -128,7 +130,7 @@ void Deliveries::Hear(Running* one) {
 
 void Deliveries::HearLine(Running* one, const std::string& line) {
   try {
-    const nlohmann::json said = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::json said = TryParseJson(line);
     if (!said.is_object() || !said.contains("detail") || !said["detail"].is_string()) return;
     one->last = said["detail"].get<std::string>().substr(0, 500);
     news_.push_back(

@@ -65,6 +65,7 @@ std::vector<Decision> Policy::OnFinding(const rules::Finding& finding, std::stri
     std::erase_if(watches_, [&](const Watch& watch) { return watch.finding.id == finding.id; });
     return decisions;
   }
+  const When now{now_s, train_step};
   for (const ActionSpec& spec : specs_) {
     if (!spec.escalates.empty() || !Matches(spec, finding)) continue;
     std::set<std::string>& matched = matched_[spec.name];
@@ -72,9 +73,12 @@ std::vector<Decision> Policy::OnFinding(const rules::Finding& finding, std::stri
     if (matched.size() < static_cast<std::size_t>(spec.findings)) continue;
     const bool before = acted_[spec.name].contains(finding.id);
     if (before && !(worse && OnlyTells(spec.kind))) continue;
-    decisions.push_back(Decide(spec, finding, before || worse ? "worse" : "new", now_s));
-    WatchFrom(spec, finding, now_s, train_step);
+    decisions.push_back(Decide(spec, finding, before || worse ? "worse" : "new", now));
   }
+  for (Watch& watch : watches_) {
+    if (watch.finding.id == finding.id) watch.finding = finding;
+  }
+  WatchFor(finding, now);
   return decisions;
 }
 
@@ -82,54 +86,57 @@ std::vector<Decision> Policy::Tick(double now_s, std::int64_t train_step) {
   std::vector<Decision> decisions;
   std::vector<Watch> due;
   std::erase_if(watches_, [&](const Watch& watch) {
-    const bool late = watch.spec->after_s >= 0 && now_s - watch.since_s >= watch.spec->after_s;
-    const bool far = watch.spec->after_steps >= 0 && train_step - watch.since_step >= watch.spec->after_steps;
+    const bool late = watch.spec->after_s >= 0 && now_s - watch.since.s >= watch.spec->after_s;
+    const bool far = watch.spec->after_steps >= 0 && train_step - watch.since.step >= watch.spec->after_steps;
     if (late || far) due.push_back(watch);
     return late || far;
   });
+  const When now{now_s, train_step};
   for (const Watch& watch : due) {
-    decisions.push_back(Decide(*watch.spec, watch.finding, "escalation", now_s));
-    WatchFrom(*watch.spec, watch.finding, now_s, train_step);
+    decisions.push_back(Decide(*watch.spec, watch.finding, "escalation", now));
+    WatchFor(watch.finding, now);
   }
   return decisions;
 }
 
-void Policy::WatchFrom(const ActionSpec& done, const rules::Finding& finding, double now_s,
-                       std::int64_t train_step) {
+// A finding may reach the severity of an escalation long after the action that is escalated: the time counts
+// from that action.
+void Policy::WatchFor(const rules::Finding& finding, When now) {
   for (const ActionSpec& spec : specs_) {
-    if (spec.escalates != done.name || finding.severity < spec.severity || watches_.size() >= kMaxWatches) {
-      continue;
-    }
+    if (spec.escalates.empty() || finding.severity < spec.severity) continue;
+    if (watches_.size() >= kMaxWatches) return;
+    const auto& done = acted_[spec.escalates];
+    const auto acted = done.find(finding.id);
+    if (acted == done.end() || acted_[spec.name].contains(finding.id)) continue;
     const bool watched = std::any_of(watches_.begin(), watches_.end(), [&](const Watch& watch) {
       return watch.spec == &spec && watch.finding.id == finding.id;
     });
-    if (!watched && !acted_[spec.name].contains(finding.id))
-      watches_.push_back({&spec, finding, now_s, train_step});
+    const When& since = acted->second;
+    if (!watched) watches_.push_back({&spec, finding, {since.s, since.step >= 0 ? since.step : now.step}});
   }
 }
 
-Decision Policy::Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event,
-                        double now_s) {
+Decision Policy::Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event, When now) {
   Decision decision{
       &spec, finding, std::move(event), spec.dry_run ? Decision::What::kDryRun : Decision::What::kAct, {}};
-  std::set<std::string>& acted = acted_[spec.name];
-  if (acted.size() < kMaxRemembered) acted.insert(finding.id);
+  auto& acted = acted_[spec.name];
+  if (acted.size() < kMaxRemembered) acted.try_emplace(finding.id, now);
   const std::pair key{spec.name, CauseOf(finding)};
-  if (const auto last = quiet_.find(key); last != quiet_.end() && now_s - last->second < spec.quiet_s) {
+  if (const auto last = quiet_.find(key); last != quiet_.end() && now.s - last->second < spec.quiet_s) {
     decision.what = Decision::What::kSilenced;
     decision.detail = fmt::format("it acted for {} {:.0f} s ago (quiet_s = {:g})", key.second,
-                                  now_s - last->second, spec.quiet_s);
+                                  now.s - last->second, spec.quiet_s);
     return decision;
   }
   std::deque<double>& times = times_[spec.name];
-  while (!times.empty() && now_s - times.front() >= spec.per_s) times.pop_front();
+  while (!times.empty() && now.s - times.front() >= spec.per_s) times.pop_front();
   if (spec.limit > 0 && times.size() >= static_cast<std::size_t>(spec.limit)) {
     decision.what = Decision::What::kLimited;
     decision.detail = fmt::format("{} in {:g} s were enough (limit, per_s)", spec.limit, spec.per_s);
     return decision;
   }
-  if (spec.limit > 0) times.push_back(now_s);
-  if (quiet_.size() < kMaxRemembered || quiet_.contains(key)) quiet_[key] = now_s;
+  if (spec.limit > 0) times.push_back(now.s);
+  if (quiet_.size() < kMaxRemembered || quiet_.contains(key)) quiet_[key] = now.s;
   return decision;
 }
 
@@ -137,7 +144,7 @@ void Policy::Remember(const std::string& action, const std::string& finding, con
                       double at_s) {
   const ActionSpec* spec = Find(action);
   if (spec == nullptr) return;
-  if (acted_[action].size() < kMaxRemembered) acted_[action].insert(finding);
+  if (acted_[action].size() < kMaxRemembered) acted_[action].try_emplace(finding, When{at_s, -1});
   if (matched_[action].size() < kMaxRemembered) matched_[action].insert(finding);
   std::deque<double>& times = times_[action];
   if (spec->limit > 0) {
@@ -145,7 +152,11 @@ void Policy::Remember(const std::string& action, const std::string& finding, con
     while (times.size() > static_cast<std::size_t>(spec->limit)) times.pop_front();
   }
   const std::pair key{action, cause};
-  if (quiet_.size() < kMaxRemembered || quiet_.contains(key)) quiet_[key] = std::max(at_s, quiet_[key]);
+  if (const auto last = quiet_.find(key); last != quiet_.end()) {
+    last->second = std::max(at_s, last->second);
+  } else if (quiet_.size() < kMaxRemembered) {
+    quiet_.emplace(key, at_s);
+  }
 }
 
 }  // namespace luff::actions

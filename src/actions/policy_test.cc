@@ -128,6 +128,34 @@ TEST(PolicyTest, EscalatesByTimeOrStepsUnlessItHeals) {
   EXPECT_FALSE(policy.waits());
 }
 
+// What NonFinite does: a warning that becomes a stop, when the action that is escalated has acted long ago.
+TEST(PolicyTest, EscalatesAWarningThatBecomesAStop) {
+  ActionSpec lower = Tell("lower");
+  lower.kind = ActionKind::kLowerLr;
+  ActionSpec stop = Tell("stop");
+  stop.kind = ActionKind::kStop;
+  stop.severity = rules::Severity::kStop;
+  stop.escalates = "lower";
+  stop.after_s = 600;
+  ActionSpec again = Tell("again");  // escalates an escalation
+  again.severity = rules::Severity::kStop;
+  again.escalates = "stop";
+  again.after_steps = 5;
+  Policy policy({lower, stop, again});
+  EXPECT_EQ(policy.OnFinding(MakeFinding("1"), "new", false, 100, 10).size(), 1U);
+  EXPECT_TRUE(policy.Tick(5000, 90).empty());  // a warning is none of its business
+  const rules::Finding worse = MakeFinding("1", "LossSpike", rules::Severity::kStop);
+  EXPECT_TRUE(policy.OnFinding(worse, "update", true, 650, 60).empty());
+  EXPECT_TRUE(policy.Tick(699, 60).empty());
+  const auto due = policy.Tick(700, 60);  // 600 s after the first action acted
+  ASSERT_EQ(due.size(), 1U);
+  EXPECT_EQ(due[0].spec->name, "stop");
+  EXPECT_EQ(due[0].finding.severity, rules::Severity::kStop);
+  EXPECT_TRUE(policy.OnFinding(worse, "update", false, 701, 62).empty());
+  EXPECT_EQ(policy.Tick(702, 65).size(), 1U);
+  EXPECT_TRUE(policy.Tick(9000, 900).empty());  // each once
+}
+
 TEST(PolicyTest, RemembersWhatAnEarlierSupervisorDid) {
   ActionSpec spec = Tell();
   spec.limit = 1;
@@ -135,6 +163,10 @@ TEST(PolicyTest, RemembersWhatAnEarlierSupervisorDid) {
   Policy policy({spec});
   policy.Remember("tell", "1", "LossSpike/spike", 1000);
   policy.Remember("gone", "1", "LossSpike/spike", 1000);
+  Policy young({spec});  // of a machine that has just started: it acted before the clock began
+  young.Remember("tell", "1", "LossSpike/spike", -50);
+  EXPECT_EQ(Kinds(young.OnFinding(MakeFinding("2"), "new", false, 20, 0)), std::vector{What::kLimited});
+  EXPECT_EQ(Kinds(young.OnFinding(MakeFinding("3"), "new", false, 50, 0)), std::vector{What::kAct});
   EXPECT_TRUE(policy.OnFinding(MakeFinding("1"), "new", false, 1001, 0).empty());
   EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("2"), "new", false, 1001, 0)), std::vector{What::kLimited});
 }

@@ -9,8 +9,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "base/format.h"
 
@@ -40,6 +38,22 @@ std::vector<char*> Pointers(std::vector<std::string>& texts) {
   return pointers;
 }
 
+/// In the child: as somebody was started, or all at their defaults.
+void SetSignals(const SignalsAtStart* at_start) {
+  sigset_t mask;
+  sigemptyset(&mask);
+  if (at_start != nullptr) {
+    signal(SIGPIPE, at_start->pipe);
+    signal(SIGCHLD, at_start->child);
+    mask = at_start->mask;
+  } else {
+    for (int number = 1; number < 32; ++number) {
+      if (number != SIGKILL && number != SIGSTOP) signal(number, SIG_DFL);
+    }
+  }
+  sigprocmask(SIG_SETMASK, &mask, nullptr);
+}
+
 }  // namespace
 
 Result<pid_t> StartProcess(const ProcessOptions& options) {
@@ -63,12 +77,8 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
   if (pid == 0) {
     if (options.new_session) {
       setsid();
-    } else {
+    } else if (options.in_our_group == nullptr) {
       setpgid(0, 0);
-    }
-    if (options.foreground && isatty(STDIN_FILENO) != 0) {
-      signal(SIGTTOU, SIG_IGN);
-      tcsetpgrp(STDIN_FILENO, getpgrp());
     }
     if (options.dies_with_parent) {
       prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -77,19 +87,15 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
     if (options.stdin_fd >= 0) dup2(options.stdin_fd, STDIN_FILENO);
     if (options.stdout_fd >= 0) dup2(options.stdout_fd, STDOUT_FILENO);
     if (options.stderr_fd >= 0) dup2(options.stderr_fd, STDERR_FILENO);
-    for (int number = 1; number < 32; ++number) {
-      if (number != SIGKILL && number != SIGSTOP) signal(number, SIG_DFL);
-    }
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    SetSignals(options.in_our_group);
     execvpe(argv_pointers[0], argv_pointers.data(), environment_pointers.data());
     const int error = errno;
     const ssize_t written = write(report[1], &error, sizeof(error));
     _exit(written == sizeof(error) ? 127 : 126);
   }
   close(report[1]);
-  if (!options.new_session) setpgid(pid, pid);  // both sides, so that it holds before either goes on
+  if (!options.new_session && options.in_our_group == nullptr)
+    setpgid(pid, pid);  // both sides, so that it holds before either goes on
   int error = 0;
   ssize_t got = 0;
   do {
@@ -100,21 +106,10 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
-    if (options.foreground) TakeTerminalBack();
     if (error == ENOENT) return NotFound(fmt::format("there is no command '{}'", options.argv[0]));
     return FailedPrecondition(fmt::format("cannot run '{}': {}", options.argv[0], std::strerror(error)));
   }
   return pid;
-}
-
-void TakeTerminalBack() noexcept {
-  if (isatty(STDIN_FILENO) == 0 || tcgetpgrp(STDIN_FILENO) == getpgrp()) return;
-  struct sigaction ignore{};
-  struct sigaction before{};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGTTOU, &ignore, &before);
-  tcsetpgrp(STDIN_FILENO, getpgrp());
-  sigaction(SIGTTOU, &before, nullptr);
 }
 
 bool SignalGroup(pid_t group, int number) noexcept { return kill(-group, number) == 0; }
@@ -125,20 +120,5 @@ ExitState DecodeStatus(int status) noexcept {
 }
 
 void BecomeReaper() noexcept { prctl(PR_SET_CHILD_SUBREAPER, 1); }
-
-std::vector<pid_t> LivingChildren() {
-  std::vector<pid_t> living;
-  std::ifstream file(fmt::format("/proc/self/task/{}/children", getpid()));
-  pid_t pid = 0;
-  while (file >> pid) {
-    std::ifstream stat(fmt::format("/proc/{}/stat", pid));
-    std::string text;
-    std::getline(stat, text);
-    const std::size_t end = text.rfind(')');
-    if (end == std::string::npos || end + 2 >= text.size() || text[end + 2] == 'Z') continue;
-    living.push_back(pid);
-  }
-  return living;
-}
 
 }  // namespace luff::actions

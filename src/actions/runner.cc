@@ -6,7 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_read.h"
 #include "base/format.h"
+#include "base/json.h"
+#include "base/text_escape.h"
 #include "luff/base/env.h"
 
 namespace luff::actions {
@@ -16,7 +19,11 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kOnFinding = "--on-finding";
 constexpr double kGraceS = 5;  // a notifier ends itself; this is for one that does not
 
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+std::string Dump(const Json& json) {
+  return JsonEscaped(JsonText(json));  // others' programs show it
+}
 
 std::vector<ActionSpec> WithOnFinding(std::vector<ActionSpec> specs, bool stop_on_finding) {
   if (stop_on_finding) {
@@ -33,9 +40,9 @@ std::vector<ActionSpec> WithOnFinding(std::vector<ActionSpec> specs, bool stop_o
 }
 
 std::string RunId(const std::string& run) {
-  const Result<std::string> text = ReadWholeFile(Env::Real(), run + "/run.json", 1U << 20);
+  const Result<std::string> text = ReadRegular(run + "/run.json", 1U << 20, 1);
   if (!text.ok()) return "";
-  const Json json = Json::parse(*text, nullptr, false);
+  const Json json = TryParseOrderedJson(*text);
   const auto at = json.is_object() ? json.find("run_id") : json.end();
   return json.is_object() && at != json.end() && at->is_string() ? at->get<std::string>() : "";
 }
@@ -64,16 +71,16 @@ Runner::Runner(RunnerOptions options)
       policy_(WithOnFinding(options_.specs, options_.stop_on_finding)),
       coordinator_(options_.stop, LogOf(options_.run)) {}
 
-void Runner::Begin() {
+void Runner::Begin(std::int64_t now_ns) {
   if (audit_) return;
   run_id_ = RunId(options_.run);
   audit_.emplace(options_.run + "/rules/luff/actions.jsonl");
-  if (const auto records = store::ReadControl(options_.run, 0, nullptr); records.ok()) {
+  if (const auto records = store::ReadCommands(options_.run, 0); records.ok()) {
     std::map<std::uint64_t, std::string> proposed;
     std::set<std::uint64_t> decided;
     for (const store::ControlRecord& record : *records) {
       if (record.phase == "propose") {
-        const Json body = Json::parse(record.body, nullptr, false);
+        const Json body = TryParseOrderedJson(record.body);
         if (body.is_object() && body.contains("action") && body["action"].is_string())
           proposed[record.number] = body["action"].get<std::string>();
       } else if (record.proposal != 0 && decided.insert(record.proposal).second && record.phase == "commit") {
@@ -82,9 +89,12 @@ void Runner::Begin() {
     }
   }
   std::map<std::string, AuditLine> open;
+  const std::int64_t unix_ns = Env::Real().NowUnixNs();
   for (const AuditLine& line : audit_->earlier()) {
+    // From one process to the next only the wall clock tells how long ago it was.
+    const std::int64_t ago_ns = std::max<std::int64_t>(0, unix_ns - std::max<std::int64_t>(0, line.unix_ns));
     if (line.event == "begun" || line.event == "dry_run")
-      policy_.Remember(line.action, line.finding, line.cause, static_cast<double>(line.unix_ns) / 1e9);
+      policy_.Remember(line.action, line.finding, line.cause, Seconds(now_ns - ago_ns));
     if (line.event == "begun" && !line.document.empty()) open[line.id] = line;
     if (line.event == "done" || line.event == "failed" || line.event == "dropped") open.erase(line.id);
   }
@@ -106,18 +116,16 @@ void Runner::Begin() {
 }
 
 void Runner::OnFinding(const rules::Finding& finding, std::string_view event, bool worse,
-                       std::int64_t train_step) {
-  Begin();
-  const double now_s = static_cast<double>(Env::Real().NowUnixNs()) / 1e9;
-  for (const Decision& decision : policy_.OnFinding(finding, event, worse, now_s, train_step))
+                       std::int64_t train_step, std::int64_t now_ns) {
+  Begin(now_ns);
+  for (const Decision& decision : policy_.OnFinding(finding, event, worse, Seconds(now_ns), train_step))
     Carry(decision, train_step);
 }
 
 Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, std::uint32_t world,
                                  std::span<const query::WorkerInfo> workers, Coordinator::Acks acks) {
   if (policy_.waits()) {
-    const double now_s = static_cast<double>(Env::Real().NowUnixNs()) / 1e9;
-    for (const Decision& decision : policy_.Tick(now_s, train_step)) Carry(decision, train_step);
+    for (const Decision& decision : policy_.Tick(Seconds(now_ns), train_step)) Carry(decision, train_step);
   }
   if (!coordinator_.busy()) coordinator_.Observe(now_ns, train_step);
   deliveries_.Poll(now_ns);
@@ -199,7 +207,7 @@ std::string Runner::Document(const Decision& decision, const std::string& id, st
   document["run_id"] = run_id_;
   document["command"] = options_.command;
   document["train_step"] = train_step;
-  document["finding"] = Json::parse(rules::ToJson(decision.finding, "new"), nullptr, false);
+  document["finding"] = TryParseOrderedJson(rules::ToJson(decision.finding, "new"));
   document["finding"].erase("event");
   return Dump(document);
 }
@@ -215,8 +223,8 @@ void Runner::Deliver(const ActionSpec& spec, const std::string& id, const std::s
   } else {
     Json order;
     order["kind"] = KindName(spec.kind);
-    order["settings"] = Json::parse(spec.settings_json, nullptr, false);
-    order["document"] = Json::parse(document, nullptr, false);
+    order["settings"] = TryParseOrderedJson(spec.settings_json);
+    order["document"] = TryParseOrderedJson(document);
     delivery.argv = options_.notifier;
     delivery.input = Dump(order);
     delivery.timeout_s = spec.give_up_s + kGraceS;

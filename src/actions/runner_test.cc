@@ -1,5 +1,6 @@
 #include "luff/actions/runner.h"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -107,7 +108,7 @@ TEST_F(RunnerTest, ACorrectionIsCarriedOutOnceAlsoByTheNextSupervisor) {
   const std::vector<ActionSpec> specs = {Spec(ActionKind::kLowerLr), Spec(ActionKind::kRollback)};
   {
     Runner first(Options(specs));
-    first.OnFinding(MakeFinding("f1"), "new", false, 20);
+    first.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
     Obey(&first);
     Obey(&first);
     EXPECT_EQ(first.TakeSayings().size(), 2U);
@@ -120,10 +121,10 @@ TEST_F(RunnerTest, ACorrectionIsCarriedOutOnceAlsoByTheNextSupervisor) {
   EXPECT_EQ(nlohmann::json::parse(records[2].body)["step"], 17);
   std::filesystem::remove(run_ + "/rules/luff/actions.jsonl");  // the log alone tells it
   Runner second(Options(specs));
-  second.OnFinding(MakeFinding("f1"), "new", false, 30);
+  second.OnFinding(MakeFinding("f1"), "new", false, 30, 0);
   Obey(&second);
   EXPECT_EQ(Control().size(), 4U);
-  second.OnFinding(MakeFinding("f2"), "new", false, 30);
+  second.OnFinding(MakeFinding("f2"), "new", false, 30, 0);
   Obey(&second);
   Obey(&second);
   EXPECT_EQ(Control().size(), 8U);  // two actions, each proposed and committed
@@ -132,7 +133,7 @@ TEST_F(RunnerTest, ACorrectionIsCarriedOutOnceAlsoByTheNextSupervisor) {
 TEST_F(RunnerTest, WhatWasBegunAndNotCommittedIsNotTakenUpAgain) {
   {
     Runner first(Options({Spec(ActionKind::kLowerLr)}));
-    first.OnFinding(MakeFinding("f1"), "new", false, 20);
+    first.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
     const std::vector<query::WorkerInfo> workers(1, [] {
       query::WorkerInfo worker;
       worker.alive = true;
@@ -142,7 +143,7 @@ TEST_F(RunnerTest, WhatWasBegunAndNotCommittedIsNotTakenUpAgain) {
   }
   EXPECT_EQ(Control().size(), 1U);
   Runner second(Options({Spec(ActionKind::kLowerLr)}));
-  second.OnFinding(MakeFinding("f1"), "new", false, 20);
+  second.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
   Obey(&second);
   EXPECT_EQ(Control().size(), 1U);
 }
@@ -161,7 +162,7 @@ TEST_F(RunnerTest, ACommandGetsTheFindingAndItsEndIsAudited) {
   hangs.argv = {"sleep", "600"};
   hangs.timeout_s = 0.2;
   Runner runner(Options({good, bad, gone, hangs}));
-  runner.OnFinding(MakeFinding("f1"), "new", false, 20);
+  runner.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
   Deliver(&runner);
   const auto seen = ReadWholeFile(Env::Real(), run_ + "/seen", 1 << 20);
   ASSERT_TRUE(seen.ok());
@@ -181,12 +182,62 @@ TEST_F(RunnerTest, ACommandGetsTheFindingAndItsEndIsAudited) {
   EXPECT_EQ(runner.TakeSayings().size(), 3U);
 }
 
+TEST_F(RunnerTest, TimeIsThatOfAClockThatNobodySets) {
+  ActionSpec stop = Spec(ActionKind::kStop);
+  stop.escalates = "lower_lr";
+  stop.after_s = 3600;
+  Runner runner(Options({Spec(ActionKind::kLowerLr), stop}));
+  const std::int64_t begin = 5'000'000 * kMs;
+  runner.OnFinding(MakeFinding("f1"), "new", false, 20, begin);
+  static_cast<void>(runner.Poll(begin + 3'599'000 * kMs, 20, 1, {}, {}));
+  EXPECT_FALSE(runner.coordinator().stopping());  // whatever the calendar says
+  static_cast<void>(runner.Poll(begin + 3'600'000 * kMs, 20, 1, {}, {}));
+  EXPECT_TRUE(runner.coordinator().stopping());
+}
+
+TEST_F(RunnerTest, AnAuditLineOfTheFutureIsOfNow) {
+  ActionSpec spec = Spec(ActionKind::kLowerLr);
+  spec.limit = 1;
+  spec.per_s = 3600;
+  {
+    Audit audit(run_ + "/rules/luff/actions.jsonl");  // its supervisor's clock was two hours ahead
+    AuditLine line;
+    line.unix_ns = Env::Real().NowUnixNs() + 7'200'000 * kMs;
+    line.id = "1";
+    line.action = line.kind = "lower_lr";
+    line.finding = "f0";
+    line.event = "begun";
+    ASSERT_TRUE(audit.Append(line));
+  }
+  Runner runner(Options({spec}));
+  runner.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
+  EXPECT_EQ(Events().back(), "limited");
+  runner.OnFinding(MakeFinding("f2"), "new", false, 20, 3'600'000 * kMs);
+  EXPECT_EQ(Events().back(), "begun");
+}
+
+TEST_F(RunnerTest, TheAuditIsItsOwnersAlone) {
+  const mode_t before = umask(0);
+  {
+    Audit audit(run_ + "/rules/luff/actions.jsonl");
+    AuditLine line;
+    line.event = "begun";
+    EXPECT_TRUE(audit.Append(line));
+  }
+  umask(before);
+  using std::filesystem::perms;
+  EXPECT_EQ(std::filesystem::status(run_ + "/rules/luff/actions.jsonl").permissions(),
+            perms::owner_read | perms::owner_write);
+  EXPECT_EQ(std::filesystem::status(run_ + "/rules/luff").permissions(), perms::owner_all);
+  EXPECT_EQ(std::filesystem::status(run_ + "/rules").permissions(), perms::owner_all);
+}
+
 TEST_F(RunnerTest, DeliveriesThatAreTooManyAreDroppedAndSaidInTheAudit) {
   ActionSpec spec = Spec(ActionKind::kCommand);
   spec.argv = {"true"};
   Runner runner(Options({spec}));
   for (std::size_t i = 0; i < Deliveries::kMaxWaiting + 3; ++i)
-    runner.OnFinding(MakeFinding("f" + std::to_string(i)), "new", false, 20);
+    runner.OnFinding(MakeFinding("f" + std::to_string(i)), "new", false, 20, 0);
   const auto events = Events();
   EXPECT_EQ(std::count(events.begin(), events.end(), "dropped"), 3);
   Deliver(&runner);
@@ -217,11 +268,11 @@ TEST_F(RunnerTest, OnFindingStopsForAConsequenceTooAndOnce) {
   options.stop_on_finding = true;
   Runner runner(options);
   rules::Finding finding = MakeFinding("f1");
-  runner.OnFinding(finding, "new", false, 20);
+  runner.OnFinding(finding, "new", false, 20, 0);
   EXPECT_FALSE(runner.coordinator().stopping());
   finding.severity = rules::Severity::kStop;
   finding.leader = "f0";
-  runner.OnFinding(finding, "update", true, 21);
+  runner.OnFinding(finding, "update", true, 21, 0);
   EXPECT_TRUE(runner.coordinator().stopping());
   EXPECT_EQ(runner.stop_finding().id, "f1");
 }

@@ -2,8 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,132 +11,27 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+
+#include "base/posix_file.h"
 
 namespace luff {
 namespace {
 
-Status FromErrno(int error, std::string_view what, const std::string& path) {
-  char text[128] = {};
-  const char* reason = strerror_r(error, text, sizeof(text));
-  std::string message = std::string(what) + ": " + reason + ": " + path;
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-    case EMFILE:
-    case ENFILE: return ResourceExhausted(std::move(message));
-    case EINVAL:
-    case EOPNOTSUPP: return InvalidArgument(std::move(message));
-    case ENOENT:
-    case ENOTDIR:
-    case ESTALE: return NotFound(std::move(message));
-    case EEXIST: return AlreadyExists(std::move(message));
-    default: return IoError(std::move(message));
-  }
-}
-
-class RealFile final : public File {
- public:
-  RealFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  ~RealFile() override {
-    if (map_ != nullptr) munmap(map_, map_bytes_);
-    close(fd_);
-  }
-
-  Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) override {
-    while (!bytes.empty()) {
-      const ssize_t n = pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (n < 0) {
-        if (errno == EINTR) continue;
-        return FromErrno(errno, "write", path_);
-      }
-      if (n == 0) return IoError("write accepted no byte: " + path_);
-      bytes = bytes.subspan(static_cast<std::size_t>(n));
-      offset += static_cast<std::uint64_t>(n);
-    }
-    return Status::Ok();
-  }
-
-  Result<std::size_t> ReadAt(std::span<std::byte> bytes, std::uint64_t offset) override {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const ssize_t n =
-          pread(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
-      if (n < 0) {
-        if (errno == EINTR) continue;
-        return FromErrno(errno, "read", path_);
-      }
-      if (n == 0) break;
-      done += static_cast<std::size_t>(n);
-    }
-    return done;
-  }
-
-  Result<std::uint64_t> Size() override {
-    struct stat info{};
-    if (fstat(fd_, &info) != 0) return FromErrno(errno, "size", path_);
-    return static_cast<std::uint64_t>(info.st_size);
-  }
-
-  Status Truncate(std::uint64_t size) override {
-    return ftruncate(fd_, static_cast<off_t>(size)) == 0 ? Status::Ok() : FromErrno(errno, "truncate", path_);
-  }
-
-  Status Sync() override { return fdatasync(fd_) == 0 ? Status::Ok() : FromErrno(errno, "sync", path_); }
-
-  Status Reserve(std::uint64_t offset, std::uint64_t bytes) override {
-    if (fallocate(fd_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
-      return Status::Ok();
-    }
-    return errno == EOPNOTSUPP || errno == ENOSYS ? Status::Ok() : FromErrno(errno, "reserve space", path_);
-  }
-
-  void WriteBack(std::uint64_t offset, std::uint64_t bytes, bool finish) noexcept override {
-    const auto from = static_cast<off_t>(offset);
-    const auto count = static_cast<off_t>(bytes);
-    if (!finish) {
-      (void)sync_file_range(fd_, from, count, SYNC_FILE_RANGE_WRITE);
-      return;
-    }
-    (void)sync_file_range(fd_, from, count,
-                          SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-    (void)posix_fadvise(fd_, from, count, POSIX_FADV_DONTNEED);
-  }
-
-  bool TryLock() noexcept override {
-    return flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno == ENOLCK || errno == ENOSYS;
-  }
-
-  std::byte* MapShared(std::size_t bytes) noexcept override {
-    if (map_ == nullptr) {
-      void* map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-      if (map == MAP_FAILED) return nullptr;
-      map_ = map;
-      map_bytes_ = bytes;
-    }
-    return static_cast<std::byte*>(map_);
-  }
-
- private:
-  const int fd_;
-  const std::string path_;
-  void* map_ = nullptr;
-  std::size_t map_bytes_ = 0;
-};
-
-class RealEnv final : public Env {
+class RealEnv : public Env {
  public:
   Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
     int flags = O_CLOEXEC;
     switch (mode) {
       case OpenMode::kRead: flags |= O_RDONLY | O_NONBLOCK; break;  // a pipe must not be waited for
-      case OpenMode::kReadWrite: flags |= O_RDWR | O_CREAT; break;
+      case OpenMode::kReadWrite: flags |= O_RDWR | O_CREAT | O_NOFOLLOW; break;  // never through a link
       case OpenMode::kCreateNew: flags |= O_RDWR | O_CREAT | O_EXCL; break;
       case OpenMode::kWriteDirect: flags |= O_WRONLY | O_DIRECT; break;
     }
-    const int fd = open(path.c_str(), flags, 0600);
+    LUFF_ASSIGN_OR_RETURN(const Place place, Find(path));
+    const int fd = openat(place.directory, place.name, flags, 0600);
     if (fd < 0) return FromErrno(errno, "open", path);
-    return std::unique_ptr<File>(new RealFile(fd, path));
+    return MakePosixFile(Descriptor(fd), path);
   }
 
   Status MakeDirectories(const std::string& path) override {
@@ -159,8 +52,14 @@ class RealEnv final : public Env {
   }
 
   Result<std::vector<std::string>> List(const std::string& path) override {
-    DIR* directory = opendir(path.c_str());
-    if (directory == nullptr) return FromErrno(errno, "list directory", path);
+    LUFF_ASSIGN_OR_RETURN(const Place place, Find(path));
+    const int fd = openat(place.directory, place.name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR* directory = fd < 0 ? nullptr : fdopendir(fd);
+    if (directory == nullptr) {
+      const int error = errno;
+      if (fd >= 0) close(fd);
+      return FromErrno(error, "list directory", path);
+    }
     std::vector<std::string> names;
     errno = 0;
     while (const dirent* entry = readdir(directory)) {
@@ -177,17 +76,40 @@ class RealEnv final : public Env {
   }
 
   Status Rename(const std::string& from, const std::string& to) override {
-    return rename(from.c_str(), to.c_str()) == 0 ? Status::Ok() : FromErrno(errno, "rename", to);
+    LUFF_ASSIGN_OR_RETURN(const Place old, Find(from));
+    LUFF_ASSIGN_OR_RETURN(const Place place, Find(to));
+    return renameat(old.directory, old.name, place.directory, place.name) == 0
+               ? Status::Ok()
+               : FromErrno(errno, "rename", to);
   }
   Status Link(const std::string& from, const std::string& to) override {
-    return link(from.c_str(), to.c_str()) == 0 ? Status::Ok() : FromErrno(errno, "link", to);
+    LUFF_ASSIGN_OR_RETURN(const Place old, Find(from));
+    LUFF_ASSIGN_OR_RETURN(const Place place, Find(to));
+    return linkat(old.directory, old.name, place.directory, place.name, 0) == 0
+               ? Status::Ok()
+               : FromErrno(errno, "link", to);
   }
   Status Remove(const std::string& path) override {
-    return unlink(path.c_str()) == 0 ? Status::Ok() : FromErrno(errno, "remove", path);
+    LUFF_ASSIGN_OR_RETURN(const Place place, Find(path));
+    return unlinkat(place.directory, place.name, 0) == 0 ? Status::Ok() : FromErrno(errno, "remove", path);
   }
-  bool Exists(const std::string& path) noexcept override { return access(path.c_str(), F_OK) == 0; }
+  bool Exists(const std::string& path) noexcept override {
+    try {
+      const Result<Place> place = Find(path);
+      return place.ok() && faccessat(place->directory, place->name, F_OK, 0) == 0;
+    } catch (const std::bad_alloc&) {
+      return true;  // nothing is known
+    }
+  }
   std::int64_t NowUnixNs() noexcept override { return Now(CLOCK_REALTIME); }
   std::int64_t NowMonotonicNs() noexcept override { return Now(CLOCK_MONOTONIC); }
+
+ protected:
+  struct Place {
+    int directory = AT_FDCWD;
+    const char* name = nullptr;  // in the path that was asked for
+  };
+  [[nodiscard]] virtual Result<Place> Find(const std::string& path) { return Place{AT_FDCWD, path.c_str()}; }
 
  private:
   static std::int64_t Now(clockid_t clock) noexcept {
@@ -195,6 +117,38 @@ class RealEnv final : public Env {
     clock_gettime(clock, &now);
     return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
   }
+};
+
+Descriptor OpenDirectory(const std::string& path) noexcept {
+  return Descriptor(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+}
+
+class AnchoredEnv final : public RealEnv {
+ public:
+  AnchoredEnv(std::string root, Descriptor directory)
+      : root_(std::move(root)),
+        directory_(std::move(directory)),
+        identity_(directory_.identity()) {}
+
+ protected:
+  Result<Place> Find(const std::string& path) override {
+    if (!path.starts_with(root_) || (path.size() > root_.size() && path[root_.size()] != '/')) {
+      return RealEnv::Find(path);
+    }
+    std::uint64_t links = 0;
+    if (!directory_.Prove(&links)) {  // the process has closed it: the path may lead there still
+      directory_ = Descriptor();      // before its number is given out again
+      Descriptor again = OpenDirectory(root_);
+      if (again.identity() == identity_ && again.Prove(&links)) directory_ = std::move(again);
+    }
+    if (links == 0) return NotFound("the directory was removed or moved away while it was written: " + root_);
+    return Place{directory_.fd(), path.size() > root_.size() + 1 ? path.c_str() + root_.size() + 1 : "."};
+  }
+
+ private:
+  const std::string root_;
+  Descriptor directory_;
+  const FileIdentity identity_;
 };
 
 std::size_t ReadSmall(const char* path, char* buffer, std::size_t capacity) noexcept {
@@ -217,6 +171,12 @@ std::uint64_t Fnv1a(std::uint64_t hash, const char* bytes, std::size_t count) no
 Env& Env::Real() noexcept {
   static RealEnv env;
   return env;
+}
+
+Result<std::unique_ptr<Env>> Env::Anchored(const std::string& directory) {
+  Descriptor opened = OpenDirectory(directory);
+  if (!opened.Prove()) return FromErrno(errno, "open directory", directory);
+  return std::unique_ptr<Env>(new AnchoredEnv(directory, std::move(opened)));
 }
 
 Result<std::string> ReadWholeFile(Env& env, const std::string& path, std::uint64_t limit) {
@@ -280,9 +240,13 @@ std::uint64_t ProcessStartTicks(std::uint64_t pid) noexcept {
   // field 22.
   const char* at = std::strrchr(text, ')');
   if (at == nullptr) return 0;
+  bool zombie = false;
   for (int field = 2; field < 22; ++field) {
     at = std::strchr(at + 1, ' ');
     if (at == nullptr) return 0;
+    if (field == 2) zombie = at[1] == 'Z' || at[1] == 'X';
+    // Of one whose first thread has ended others may go on.
+    if (field == 19 && zombie && std::strtoll(at + 1, nullptr, 10) <= 1) return 0;
   }
   return std::strtoull(at + 1, nullptr, 10);
 }

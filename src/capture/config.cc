@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "base/json.h"
 #include "luff/base/regex.h"
 
 namespace luff::capture {
@@ -17,6 +18,7 @@ using format::Form;
 using format::Role;
 
 constexpr std::size_t kMaxConfigBytes = 4U << 20;
+constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kMaxNames = 100'000;
 
 struct Named {
@@ -120,7 +122,7 @@ Status Unknown(std::string_view what, std::string_view found, std::span<const st
 }
 
 Status Wrong(const std::string& where, std::string_view key, const Json& found, std::string_view expected) {
-  std::string text = found.dump(-1, ' ', true, Json::error_handler_t::replace);
+  std::string text = AsciiJsonText(found);
   if (text.size() > 80) text = text.substr(0, 80) + "...";
   return InvalidArgument(where + ": " + Quoted(key) + " is " + text + ", expected " + std::string(expected));
 }
@@ -499,7 +501,7 @@ Result<Config> ParseConfigUntrusted(std::string_view json) {
   }
   try {
     Json parsed = Json::object();
-    if (!json.empty()) parsed = Json::parse(json);
+    if (!json.empty()) parsed = ParseJson(json, {kMaxConfigBytes, kMaxDepth});
     if (!parsed.is_object()) return InvalidArgument("the configuration is no JSON object, expected { ... }");
     Config config;
     LUFF_RETURN_IF_ERROR(Build(parsed, &config));
@@ -537,7 +539,7 @@ std::string DescribeCollections(const Config& config) {
       }
       out.push_back(std::move(item));
     }
-    return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return JsonText(out);
   } catch (const std::exception&) {
     return "[]";
   }

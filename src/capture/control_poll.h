@@ -16,7 +16,7 @@ class ControlPoll {
  public:
   using Read = std::function<Result<std::vector<store::ControlRecord>>(std::uint64_t after)>;
   using Decide = std::function<Result<store::ControlRecord>(const store::ControlRecord&)>;
-  /// Records up to `after` are history. `read` is store::ReadControl but in tests; `decide` is
+  /// Records up to `after` are history. `read` is store::ReadCommands but in tests; `decide` is
   /// store::DecideControl, none where nothing can be decided.
   ControlPoll(std::string directory, std::uint64_t after, Read read, Decide decide, ActionGate* gate)
       : directory_(std::move(directory)),

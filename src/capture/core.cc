@@ -6,18 +6,21 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
+#include "capture/json_text.h"
 #include "luff/base/bytes.h"
 #include "luff/format/chunk.h"
+#include "luff/store/loss.h"
 
 namespace luff::capture {
 namespace {
 
-constexpr std::size_t kMaxQueued = 1024;
 constexpr std::int64_t kPollNs = 50'000'000;
 constexpr std::int64_t kUrgentPollNs = 2'000'000;  // while a proposal is open
 constexpr std::int64_t kHeartbeatNs = 1'000'000'000;
 constexpr int kNice = 5;
+constexpr int kMaxErrors = 8;  // of unknown kind, one after the other; then the recording is given up
 // A short run writes less than this: the first block is touched so far only, further ones once it was used.
 constexpr std::size_t kFirstTouch = 2U << 20;
 
@@ -28,29 +31,90 @@ std::int64_t SteadyNs() {
 }  // namespace
 
 Core::Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory,
-           std::uint64_t control_after, ControlPoll::Read read, ControlPoll::Decide decide)
+           std::uint64_t control_after, ControlPoll::Read read, ControlPoll::Decide decide,
+           const QueueLimits& limits)
     : plan(std::move(p)),
       registry(&plan),
       pool(plan.config().pool_max_bytes),
-      queue(kMaxQueued),
+      queue(limits),
       governor(plan.config().max_overhead),
       publisher(std::move(writer), &plan, &pool, &counters),
       control(std::move(control_directory), control_after, std::move(read), std::move(decide), &gate) {}
 
-void Core::Tick(std::int64_t now_ns) {
-  if (now_ns >= next_poll_ns_) {
-    next_poll_ns_ = now_ns + (gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs);
-    control.Poll(now_ns, &loose_.acks);
-    publisher.PublishLoose(&loose_, false);
-    loose_.clear();
-  }
-  if (now_ns >= next_heartbeat_ns_) {
-    next_heartbeat_ns_ = now_ns + kHeartbeatNs;
-    publisher.writer().Heartbeat();
+bool Core::Tick(std::int64_t now_ns) noexcept {
+  try {
+    if (now_ns >= next_poll_ns_) {
+      next_poll_ns_ = now_ns + (gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs);
+      control.Poll(now_ns, &loose_.acks);
+      TellFailure();
+      if (!publisher.PublishLoose(&loose_, false)) return false;
+    }
+    if (now_ns >= next_heartbeat_ns_) {
+      next_heartbeat_ns_ = now_ns + kHeartbeatNs;
+      publisher.writer().Heartbeat();
+    }
+    if (failed.load(std::memory_order_relaxed)) return true;
+    if (const Status gone = publisher.writer().gone(); !gone.ok()) {
+      publisher.Lose(gone);
+      GiveUp();
+    }
+    return true;
+  } catch (...) {
+    publisher.KeepException("the writer thread");
+    return false;
   }
 }
 
-void Core::RunWriter() {
+void Core::Judge(bool ok) noexcept {
+  errors_ = ok ? 0 : errors_ + 1;
+  if ((errors_ >= kMaxErrors || publisher.broken()) && !failed.load(std::memory_order_relaxed)) GiveUp();
+}
+
+void Core::GiveUp() noexcept {
+  failed.store(true, std::memory_order_relaxed);
+  accepting.store(false, std::memory_order_relaxed);
+  step.due.store(0, std::memory_order_relaxed);
+  gate.Close();
+}
+
+void Core::NotRecorded(std::int64_t global_step) noexcept {
+  if (not_recorded_.load(std::memory_order_relaxed) == 0) first_not_recorded_.store(global_step);
+  last_not_recorded_.store(global_step, std::memory_order_relaxed);
+  not_recorded_.fetch_add(1, std::memory_order_release);
+}
+
+void Core::TellFailure() noexcept {
+  if (!failed.load(std::memory_order_relaxed)) return;
+  if (!failure_told_) {
+    failure_told_ = true;
+    try {
+      loose_.event_json.push_back(R"({"kind":"hook_error","place":"recording","error":)" +
+                                  JsonQuoted(publisher.first_error()) + "}");
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the gap says it
+    }
+  }
+  const std::uint64_t count = not_recorded_.exchange(0, std::memory_order_acquire);
+  if (count == 0) return;
+  publisher.AddGap(store::GapOfSteps(store::kRecordingFailed, count, 0,
+                                     first_not_recorded_.load(std::memory_order_relaxed),
+                                     last_not_recorded_.load(std::memory_order_relaxed)));
+}
+
+bool Core::ProcessNext(std::unique_ptr<Work> work) {
+  bool ok = true;
+  if (give_up.load(std::memory_order_relaxed)) {
+    publisher.Discard(work.get(), format::GapReason::kClosing);
+  } else if (failed.load(std::memory_order_relaxed) && work->kind != Work::Kind::kLoose) {
+    publisher.Discard(work.get(), store::kRecordingFailed);
+  } else {
+    ok = publisher.Process(work.get());
+  }
+  queue.Recycle(std::move(work));
+  processed.fetch_add(1, std::memory_order_release);
+  return ok;
+}
+
+void Core::RunWriter() noexcept {
   // Linux: priorities are those of a thread.
   static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice));
   std::uint64_t handed = 0;  // bytes of blocks that were used so far
@@ -59,16 +123,12 @@ void Core::RunWriter() {
     const std::int64_t poll = gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs;
     std::unique_ptr<Work> work = queue.Pop(std::chrono::nanoseconds(poll));
     const bool closing = close_asked.load(std::memory_order_acquire);
-    if (work != nullptr) {
+    const bool worked = work != nullptr;
+    bool ok = true;
+    if (worked) {
       for (const ChunkRecord& chunk : work->chunks) handed += format::ChunkSpace(chunk.raw_bytes);
       if (!work->chunks.empty()) handed = AlignUp(handed, format::kPageBytes);
-      if (give_up.load(std::memory_order_relaxed)) {
-        if (work->block != nullptr) pool.Release(work->block);
-      } else {
-        publisher.Process(work.get());
-      }
-      queue.Recycle(std::move(work));
-      processed.fetch_add(1, std::memory_order_release);
+      ok = ProcessNext(std::move(work));
       if (waiters.load(std::memory_order_acquire) > 0) {
         {
           MutexLock lock(done_mutex);
@@ -76,7 +136,8 @@ void Core::RunWriter() {
         done.notify_all();
       }
     }
-    Tick(SteadyNs());
+    const bool ticked = Tick(SteadyNs());
+    if (worked || !ticked) Judge(ok && ticked);
     if (closing && processed.load(std::memory_order_relaxed) == queue.pushed()) break;
   }
   Finish();
@@ -92,10 +153,15 @@ void Core::PrepareBlocks(std::uint64_t handed) {
   }
 }
 
-void Core::Finish() {
-  control.Poll(SteadyNs(), &loose_.acks);
-  publisher.PublishLoose(&loose_, true);
-  publisher.Close(close_reason.load());
+void Core::Finish() noexcept {
+  try {
+    control.Poll(SteadyNs(), &loose_.acks);
+  } catch (...) {
+    publisher.KeepException("the writer thread");
+  }
+  TellFailure();
+  static_cast<void>(publisher.PublishLoose(&loose_, true));
+  publisher.Close(failed.load(std::memory_order_relaxed) ? format::EndReason::kFailed : close_reason.load());
   {
     MutexLock lock(done_mutex);
     finished = true;
@@ -108,11 +174,9 @@ void Core::Pump() {
   while (processed.load(std::memory_order_relaxed) < queue.pushed()) {
     std::unique_ptr<Work> work = queue.Pop(std::chrono::nanoseconds(0));
     if (work == nullptr) break;
-    publisher.Process(work.get());
-    queue.Recycle(std::move(work));
-    processed.fetch_add(1, std::memory_order_release);
+    Judge(ProcessNext(std::move(work)));
   }
-  Tick(SteadyNs());
+  static_cast<void>(Tick(SteadyNs()));
 }
 
 }  // namespace luff::capture

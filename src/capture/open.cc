@@ -1,8 +1,15 @@
+#include <sys/random.h>
+
 #include <array>
+#include <chrono>
 #include <cstdio>
+#include <exception>
+#include <memory>
 #include <random>
+#include <string>
 #include <utility>
 
+#include "capture/file_thread.h"
 #include "capture/session_impl.h"
 #include "luff/base/env.h"
 #include "luff/store/control.h"
@@ -11,15 +18,14 @@ namespace luff::capture {
 namespace {
 
 constexpr std::uint32_t kMaxWorkers = 65'536;
+constexpr std::chrono::seconds kOpenWithin{60};
 
 std::array<std::uint8_t, 16> NewRunId(Env& env) {
   // The system's own randomness: no generator of the training is touched.
   std::array<std::uint8_t, 16> id{};
   std::uint64_t mixed = static_cast<std::uint64_t>(env.NowUnixNs()) * 0x9E3779B97F4A7C15ULL;
-  if (std::FILE* source = std::fopen("/dev/urandom", "rb"); source != nullptr) {
-    static_cast<void>(std::fread(id.data(), 1, id.size(), source));
-    std::fclose(source);
-  }
+  // Fewer bytes than asked for leave zeros there, which the clock fills.
+  [[maybe_unused]] const ssize_t random = getrandom(id.data(), id.size(), GRND_NONBLOCK);
   for (std::uint8_t& byte : id) {
     byte = static_cast<std::uint8_t>(byte ^ static_cast<std::uint8_t>(mixed));
     mixed = mixed << 11U | mixed >> 53U;
@@ -44,10 +50,17 @@ Result<std::uint32_t> ClaimWorker(Env& env, const std::string& run_path) {
                            run_path);
 }
 
-}  // namespace
+/// What a session needs of the run directory.
+struct Opened {
+  Config config;
+  std::unique_ptr<store::WorkerWriter> writer;
+  std::uint32_t worker = 0;
+  std::uint64_t history = 0;  // control records up to here are not for this process
+};
 
-Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& options) {
-  LUFF_ASSIGN_OR_RETURN(Config config, ParseConfigUntrusted(options.config_json));
+Result<Opened> OpenRun(const SessionOptions& options) {
+  Opened opened;
+  LUFF_ASSIGN_OR_RETURN(opened.config, ParseConfigUntrusted(options.config_json));
   Env& env = Env::Real();
   store::RunInfo wanted;
   wanted.run_id = NewRunId(env);
@@ -56,37 +69,71 @@ Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& options) {
   wanted.command = options.command_json;
   LUFF_ASSIGN_OR_RETURN(const store::RunInfo run,
                         store::CreateRun(options.run_path, wanted, options.join, options.resume));
-  std::uint32_t worker = options.worker;
-  if (worker == format::kNoId) {
-    LUFF_ASSIGN_OR_RETURN(worker, ClaimWorker(env, options.run_path));
+  opened.worker = options.worker;
+  if (opened.worker == format::kNoId) {
+    LUFF_ASSIGN_OR_RETURN(opened.worker, ClaimWorker(env, options.run_path));
   }
   store::WriterOptions writer_options;
   writer_options.run_path = options.run_path;
-  writer_options.worker = worker;
-  writer_options.max_bytes = config.max_bytes;
-  writer_options.summary_max_bytes = config.summary_max_bytes;
-  writer_options.direct_io = config.direct_io;
-  writer_options.sync = config.sync;
-  LUFF_ASSIGN_OR_RETURN(std::unique_ptr<store::WorkerWriter> writer,
-                        store::WorkerWriter::Open(writer_options, run));
-  const auto read = [path = options.run_path](std::uint64_t after) {
-    return store::ReadControl(path, after, nullptr);
+  writer_options.worker = opened.worker;
+  writer_options.max_bytes = opened.config.max_bytes;
+  writer_options.summary_max_bytes = opened.config.summary_max_bytes;
+  writer_options.direct_io = opened.config.direct_io;
+  writer_options.sync = opened.config.sync;
+  LUFF_ASSIGN_OR_RETURN(opened.writer, store::WorkerWriter::Open(writer_options, run));
+  // Decisions about the earlier life of the run are not meant for this one; a worker that joins late takes
+  // part in what is open.
+  const auto records = store::ReadCommands(options.run_path, 0);
+  if (records.ok()) {
+    for (const store::ControlRecord& record : *records) {
+      if (options.resume || record.proposal != 0 || record.kind == "outcome") opened.history = record.number;
+    }
+  }
+  return opened;
+}
+
+/// The same, on the thread that will write. A disk that doesn't answer costs the training a minute, not its
+/// end.
+Result<Opened> OpenRunOn(FileThread& thread, const SessionOptions& options) {
+  struct Answer {
+    SessionOptions options;
+    Result<Opened> opened = Unavailable("not opened");
   };
-  const auto decide = [path = options.run_path, worker](const store::ControlRecord& wanted_decision) {
-    store::ControlRecord record = wanted_decision;
+  auto answer = std::make_shared<Answer>();
+  answer->options = options;
+  const auto open = [answer] {
+    try {
+      answer->opened = OpenRun(answer->options);
+    } catch (const std::exception& e) {
+      answer->opened = ResourceExhausted(std::string("the run cannot be opened: ") + e.what());
+    }
+  };
+  if (!thread.Run(open, kOpenWithin)) {
+    return Unavailable("the run directory did not answer within " + std::to_string(kOpenWithin.count()) +
+                       " s: " + options.run_path);
+  }
+  return std::move(answer->opened);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& options) {
+  std::unique_ptr<FileThread> thread;
+  if (options.writer_thread) {
+    thread = FileThread::Start();
+    if (thread == nullptr) return ResourceExhausted("the writer thread cannot be started");
+  }
+  LUFF_ASSIGN_OR_RETURN(Opened opened, thread != nullptr ? OpenRunOn(*thread, options) : OpenRun(options));
+  const auto read = [path = options.run_path](std::uint64_t after) {
+    return store::ReadCommands(path, after);
+  };
+  const auto decide = [path = options.run_path, worker = opened.worker](const store::ControlRecord& wanted) {
+    store::ControlRecord record = wanted;
     record.author = "worker " + std::to_string(worker);
     return store::DecideControl(path, record);
   };
-  // Decisions about the earlier life of the run are not meant for this one; a worker that joins late takes
-  // part in what is open.
-  std::uint64_t history = 0;
-  if (Result<std::vector<store::ControlRecord>> records = read(0); records.ok()) {
-    for (const store::ControlRecord& record : *records) {
-      if (options.resume || record.proposal != 0 || record.kind == "outcome") history = record.number;
-    }
-  }
-  return SessionImpl::Start(std::move(config), std::move(writer), worker, options.writer_thread,
-                            options.run_path + "/control", history, read, decide);
+  return SessionImpl::Start(std::move(opened.config), std::move(opened.writer), opened.worker,
+                            std::move(thread), options.run_path + "/control", opened.history, read, decide);
 }
 
 }  // namespace luff::capture

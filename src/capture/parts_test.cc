@@ -7,10 +7,10 @@
 #include "capture/action_gate.h"
 #include "capture/block_pool.h"
 #include "capture/control_poll.h"
-#include "capture/gap_book.h"
 #include "capture/governor.h"
 #include "capture/pieces.h"
 #include "capture/scale.h"
+#include "luff/store/gap_book.h"
 
 namespace luff::capture {
 namespace {
@@ -29,7 +29,7 @@ format::GapRow Gap(std::uint32_t tensor) {
 }
 
 TEST(GapBookTest, TheFirstAtOnceThenJoined) {
-  GapBook book;
+  store::GapBook book;
   std::vector<format::GapRow> out;
   book.Add(Gap(1), 5);
   book.Collect(1'000, false, &out);
@@ -47,7 +47,7 @@ TEST(GapBookTest, TheFirstAtOnceThenJoined) {
 }
 
 TEST(GapBookTest, IsBoundedAndLosesNoCount) {
-  GapBook book;
+  store::GapBook book;
   for (std::uint32_t i = 0; i < 20'000; ++i) book.Add(Gap(i), 0);
   std::vector<format::GapRow> out;
   book.Collect(1, true, &out);

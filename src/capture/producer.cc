@@ -12,6 +12,7 @@
 #include "capture/scale.h"
 #include "luff/base/bytes.h"
 #include "luff/format/chunk.h"
+#include "luff/store/loss.h"
 
 namespace luff::capture {
 namespace {
@@ -70,6 +71,7 @@ void Producer::CaptureSummary(TensorId id, LayoutId layout_id, const GivenSummar
     AddGap(id, format::kNoId, GapReason::kUnsupported, forms, layout == nullptr ? 0 : layout->bytes);
     return;
   }
+  if (!HasRoom(sizeof(format::SummaryRow), forms)) return;
   context_.counters->captured.fetch_add(1, std::memory_order_relaxed);
   if ((forms & Bit(Form::kSummary)) != 0) {
     forms &= ~Bit(Form::kSummary);
@@ -102,6 +104,7 @@ void Producer::CaptureOne(const TensorRef& ref, double factor) {
     AddGap(ref.id, format::kNoId, GapReason::kUnsupported, forms, layout == nullptr ? 0 : layout->bytes);
     return;
   }
+  if (!HasRoom(sizeof(format::SummaryRow), forms)) return;
   context_.counters->captured.fetch_add(1, std::memory_order_relaxed);
   if ((ref.flags & kReplicaFlag) != 0 && (forms & Bit(Form::kRaw)) != 0 && layout->bytes <= kLargestPart) {
     forms = (forms & ~Bit(Form::kRaw)) | Bit(Form::kHash);
@@ -220,6 +223,7 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
   if (summarize) AddSummary(id, view.layout.dtype, summary);
   if ((forms & Bit(Form::kHistogram)) != 0) {
     rows_.histograms.emplace_back(id, ToSparse(dense_));
+    row_bytes_ += rows_.histograms.back().second.size() * sizeof(HistogramBin);
     std::fill(dense_.begin(), dense_.end(), 0);
   }
   if ((forms & kOtherForms) != 0) OtherForms(id, layout_id, tensor, view, bytes, due, forms);
@@ -358,6 +362,7 @@ void Producer::OtherForms(TensorId id, LayoutId layout_id, TensorState* tensor, 
     }
     rows_.units.emplace_back(id, UnitCounts{});
     ComputeUnits(view, axis, &rows_.units.back().second);
+    row_bytes_ += rows_.units.back().second.positive.size() * 24;
   }
   if ((forms & Bit(Form::kDifference)) != 0) TakeDifference(id, layout_id, tensor, view, bytes);
 }
@@ -395,7 +400,7 @@ void Producer::TakeDifference(TensorId id, LayoutId layout_id, TensorState* tens
 std::byte* Producer::Reserve(std::uint64_t bytes, Policy policy) {
   const std::uint64_t space = format::ChunkSpace(bytes);
   if (block_ == nullptr || used_ + space > kBlockBytes) {
-    HandOver();
+    HandOver(context_.step->number.load(std::memory_order_relaxed));
     DropBlock();
     block_ = context_.pool->Acquire();
     if (block_ == nullptr && policy == Policy::kBlock && waited_ns_ < kMaxWaitNs) {
@@ -413,11 +418,12 @@ std::byte* Producer::Reserve(std::uint64_t bytes, Policy policy) {
   return chunk;
 }
 
-void Producer::HandOver() {
+void Producer::HandOver(std::uint64_t step) {
   if (chunks_.empty() && used_ == begin_) return;
   std::unique_ptr<Work> work = context_.queue->Blank();
   work->kind = Work::Kind::kSlice;
   work->global_step = context_.step->expected_step.load(std::memory_order_relaxed);
+  work->step = step;
   if (block_ != nullptr) {
     BlockPool::Reference(block_);
     work->block = block_;
@@ -430,6 +436,18 @@ void Producer::HandOver() {
   }
   if (work->block != nullptr) context_.pool->Release(work->block);
   context_.queue->Recycle(std::move(work));
+}
+
+bool Producer::HasRoom(std::uint64_t bytes, std::uint32_t forms) {
+  if (row_bytes_ <= kMaxStepBytes) {
+    row_bytes_ += bytes;
+    return true;
+  }
+  context_.counters->gaps.fetch_add(1, std::memory_order_relaxed);
+  ++too_many_.count;
+  too_many_.bytes += bytes;
+  too_many_.forms = static_cast<std::uint16_t>(too_many_.forms | forms);
+  return false;
 }
 
 void Producer::DropBlock() {
@@ -501,9 +519,9 @@ Producer::Seen* Producer::SlotFor(std::uint64_t key, const std::byte* address, L
   }
 }
 
-void Producer::EndStep(store::StepBatch* batch) {
+void Producer::EndStep(std::uint64_t step, store::StepBatch* batch) {
   MutexLock lock(mutex_);
-  HandOver();
+  HandOver(step);
   if (block_ != nullptr && kBlockBytes - used_ < kUsefulRest) DropBlock();
   const auto move = [](auto* from, auto* to) {
     if (to->empty()) {
@@ -521,7 +539,14 @@ void Producer::EndStep(store::StepBatch* batch) {
   move(&rows_.events, &batch->events);
   move(&rows_.event_json, &batch->event_json);
   move(&rows_.gaps, &batch->gaps);
+  if (too_many_.count != 0) {
+    too_many_.tensor = too_many_.collection = format::kNoId;
+    too_many_.reason = static_cast<std::uint16_t>(GapReason::kTooMany);
+    too_many_.first_step = too_many_.last_step = -1;
+    batch->gaps.push_back(std::exchange(too_many_, {}));
+  }
   ++step_tag_;
+  row_bytes_ = 0;
   seen_count_ = 0;
   waited_ns_ = 0;
 }
@@ -537,6 +562,7 @@ void Producer::Abandon() {
   rows_.scalars.clear();
   rows_.gaps.clear();
   ++step_tag_;
+  row_bytes_ = store::RowBytes(rows_);  // events stay
   seen_count_ = 0;
   waited_ns_ = 0;
 }

@@ -20,6 +20,9 @@ struct Counters {
   std::atomic<std::uint64_t> gaps{0};
 };
 
+/// Bytes of rows that one thread may collect in one step.
+inline constexpr std::uint64_t kMaxStepBytes = 256ULL << 20;
+
 /// What producers share, fixed for one step. Written by BeginStep, read by captures.
 struct StepPlan {
   std::atomic<std::uint64_t> due{0};         // collections
@@ -27,6 +30,7 @@ struct StepPlan {
   std::atomic<std::uint16_t> deny_reason{0};
   std::atomic<format::Mode> mode{format::Mode::kGlobal};
   std::atomic<std::int64_t> expected_step{0};  // global step
+  std::atomic<std::uint64_t> number{1};  // of the step in progress: steps ended or abandoned so far, and it
 };
 
 struct ProducerContext {
@@ -52,14 +56,18 @@ class Producer {
   /// `factor` != 1: values are multiplied first.
   void Capture(std::span<const TensorRef> refs, double factor) LUFF_EXCLUDES(mutex_);
   void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) LUFF_EXCLUDES(mutex_);
-  /// Moves rows to `batch` and hands the open part of the block to the writer thread.
-  void EndStep(store::StepBatch* batch) LUFF_EXCLUDES(mutex_);
+  /// Moves rows to `batch` and hands the open part of the block, of the step of this number, to the writer
+  /// thread.
+  void EndStep(std::uint64_t step, store::StepBatch* batch) LUFF_EXCLUDES(mutex_);
   void Abandon() LUFF_EXCLUDES(mutex_);
-  /// Rows without memory: scalars, events, gaps.
+  /// Rows without memory: scalars, events, gaps; of `bytes` in all. False when the step is too large for
+  /// them.
   template <typename F>
-  void AddRows(F&& add) LUFF_EXCLUDES(mutex_) {
+  bool AddRows(std::uint64_t bytes, F&& add) LUFF_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
+    if (!HasRoom(bytes, 0)) return false;
     add(&rows_);
+    return true;
   }
 
   std::atomic<bool> abandoned{false};  // its thread has ended: another may take it over
@@ -99,7 +107,9 @@ class Producer {
   /// Space for a header and `bytes` in the current block or a new one; null when there is no memory under the
   /// policy.
   std::byte* Reserve(std::uint64_t bytes, Policy policy) LUFF_REQUIRES(mutex_);
-  void HandOver() LUFF_REQUIRES(mutex_);  // the open part of the block
+  void HandOver(std::uint64_t step) LUFF_REQUIRES(mutex_);  // the open part of the block
+  /// Counts bytes of rows; beyond what a step may hold (one that never ends) becomes a gap.
+  bool HasRoom(std::uint64_t bytes, std::uint32_t forms) LUFF_REQUIRES(mutex_);
   void DropBlock() LUFF_REQUIRES(mutex_);
   void AddSummary(TensorId id, DType dtype, const Summary& summary) LUFF_REQUIRES(mutex_);
   void AddGap(TensorId id, std::uint32_t collection, format::GapReason reason, std::uint32_t forms,
@@ -110,6 +120,8 @@ class Producer {
   const ProducerContext context_;
   Mutex mutex_;
   store::StepBatch rows_ LUFF_GUARDED_BY(mutex_);
+  std::uint64_t row_bytes_ LUFF_GUARDED_BY(mutex_) = 0;
+  format::GapRow too_many_ LUFF_GUARDED_BY(mutex_){};  // what was beyond kMaxStepBytes
   std::vector<ChunkRecord> chunks_ LUFF_GUARDED_BY(mutex_);
   Block* block_ LUFF_GUARDED_BY(mutex_) = nullptr;
   std::size_t begin_ LUFF_GUARDED_BY(mutex_) = 0;  // of the open part

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -49,10 +50,18 @@ std::string Publisher::first_error() {
   return first_error_;
 }
 
-void Publisher::Keep(const Status& status) {
+void Publisher::KeepError(const Status& status) noexcept {
   counters_->store_errors.fetch_add(1, std::memory_order_relaxed);
+  try {
+    MutexLock lock(error_mutex_);
+    if (first_error_.empty()) first_error_ = status.ToString();
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): counted
+  }
+}
+
+void Publisher::Lose(const Status& status) {
   MutexLock lock(error_mutex_);
-  if (first_error_.empty()) first_error_ = status.ToString();
+  first_error_ = status.ToString();
 }
 
 void Publisher::AddGap(TensorId tensor, std::uint32_t collection, GapReason reason, std::uint64_t bytes) {
@@ -65,7 +74,7 @@ void Publisher::AddGap(TensorId tensor, std::uint32_t collection, GapReason reas
   row.count = 1;
   row.bytes = bytes;
   row.first_step = -1;
-  gaps_.Add(row, last_step_);
+  ledger_.AddGap(row, last_step_);
 }
 
 Publisher::Last& Publisher::LastOf(TensorId id) {
@@ -82,22 +91,95 @@ void Publisher::Charge(std::uint32_t collection, std::uint64_t bytes) {
   }
 }
 
-void Publisher::Process(Work* work) {
-  switch (work->kind) {
-    case Work::Kind::kSlice: ProcessSlice(work); break;
-    case Work::Kind::kStep: PublishStep(work); break;
-    case Work::Kind::kAbandon:
-      index_.clear();
-      keeps_.clear();
-      break;
-    case Work::Kind::kLoose: PublishLoose(&work->batch, false); break;
+bool Publisher::Process(Work* work) noexcept {
+  bool ok = true;
+  try {
+    switch (work->kind) {
+      case Work::Kind::kSlice: ProcessSlice(work); break;
+      case Work::Kind::kStep: PublishStep(work); break;
+      case Work::Kind::kLoose: ok = PublishLoose(&work->batch, false); break;
+    }
+  } catch (...) {
+    KeepException("the writer thread");
+    Lose(work, store::kRecordingFailed);
+    ok = false;
   }
+  if (work->block != nullptr) pool_->Release(work->block);
+  work->block = nullptr;
+  return ok;
+}
+
+void Publisher::Discard(Work* work, format::GapReason reason) noexcept {
+  Lose(work, reason);
   if (work->block != nullptr) pool_->Release(work->block);
   work->block = nullptr;
 }
 
+void Publisher::Lose(Work* work, format::GapReason reason) noexcept {
+  // What was being done is half done: values are told apart from earlier ones anew, and of a slice no value
+  // is kept, nor of what came before it in its step.
+  last_.clear();
+  std::uint64_t values = work->chunks.size(), bytes = 0;
+  for (const ChunkRecord& record : work->chunks) bytes += record.raw_bytes;
+  std::erase_if(open_steps_, [&](const StepRows& rows) {
+    if (rows.step != work->step) return false;
+    values += rows.index.size();
+    return true;
+  });
+  rows_ = nullptr;
+  if (work->kind != Work::Kind::kSlice) {
+    broken_ = !ledger_.Fold(&work->batch, work->kind == Work::Kind::kStep, reason) || broken_;
+    return;
+  }
+  if (values == 0) return;
+  format::GapRow row = store::GapOfSteps(reason, values, bytes, work->global_step, work->global_step);
+  row.forms = static_cast<std::uint16_t>(format::Form::kRaw);
+  ledger_.AddGap(row, work->global_step);
+}
+
+void Publisher::KeepException(const char* where) noexcept {
+  try {
+    std::string what = where;
+    try {
+      throw;
+    } catch (const std::exception& e) {
+      what += std::string(": ") + e.what();
+    } catch (...) {
+      what += ": an unknown exception";
+    }
+    KeepError(Internal(what));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory even to tell so; the gap does
+  }
+}
+
+Publisher::StepRows& Publisher::RowsOf(std::uint64_t step) {
+  for (StepRows& rows : open_steps_) {
+    if (rows.step == step) return rows;
+  }
+  open_steps_.emplace_back().step = step;
+  return open_steps_.back();
+}
+
+void Publisher::TakeRows(std::uint64_t step, store::StepBatch* batch) {
+  std::erase_if(open_steps_, [&](const StepRows& rows) { return rows.step < step; });
+  rows_ = &RowsOf(step);
+  DropIncomplete();
+  batch->index.swap(rows_->index);
+  const bool all_kept = std::all_of(rows_->keeps.begin(), rows_->keeps.end(),
+                                    [](const store::Retention& k) { return k == store::Retention{}; });
+  if (!all_kept) batch->index_retention.swap(rows_->keeps);
+  rows_->index.clear();
+  rows_->keeps.clear();
+  // Its memory serves the next step, unless that has begun already.
+  const bool begun = std::any_of(open_steps_.begin(), open_steps_.end(),
+                                 [&](const StepRows& rows) { return rows.step == step + 1; });
+  if (!begun) rows_->step = step + 1;
+  rows_ = nullptr;
+}
+
 void Publisher::ProcessSlice(Work* work) {
   last_step_ = work->global_step;
+  rows_ = &RowsOf(work->step);
   pending_.clear();
   refs_.clear();
   encoded_used_ = 0;
@@ -180,26 +262,28 @@ void Publisher::FinishRecord(const ChunkRecord& record, std::uint64_t hash, std:
   row.raw_bytes = record.raw_bytes;
   row.stored_bytes = stored;
   row.content_hash = hash;
-  pending_.push_back({index_.size(), record.tensor, record.part, record_index});
+  pending_.push_back({rows_->index.size(), record.tensor, record.part, record_index});
   refs_.push_back(ref);
   AddRow(row, record.keep);
 }
 
 void Publisher::AddRow(const IndexRow& row, store::Retention keep) {
-  index_.push_back(row);
-  keeps_.push_back(keep);
+  rows_->index.push_back(row);
+  rows_->keeps.push_back(keep);
 }
 
 template <typename F>
 void Publisher::EraseRows(F&& condition) {
+  std::vector<IndexRow>& index = rows_->index;
+  std::vector<store::Retention>& keeps = rows_->keeps;
   std::size_t to = 0;
-  for (std::size_t from = 0; from < index_.size(); ++from) {
-    if (condition(index_[from])) continue;
-    index_[to] = index_[from];
-    keeps_[to++] = keeps_[from];
+  for (std::size_t from = 0; from < index.size(); ++from) {
+    if (condition(index[from])) continue;
+    index[to] = index[from];
+    keeps[to++] = keeps[from];
   }
-  index_.resize(to);
-  keeps_.resize(to);
+  index.resize(to);
+  keeps.resize(to);
 }
 
 void Publisher::Append(const Work& work) {
@@ -211,11 +295,11 @@ void Publisher::Append(const Work& work) {
     const Status status =
         writer_->AppendChunks(std::span(refs_).subspan(i, end - i), keep, work.global_step, &places_);
     const bool ok = status.ok() && places_.size() == end - i;
-    if (!ok) Keep(status);
+    if (!ok) KeepError(status);
     for (std::size_t k = i; k < end; ++k) {
       const Pending& p = pending_[k];
       const ChunkRecord& record = work.chunks[p.record];
-      IndexRow& row = index_[p.row];
+      IndexRow& row = rows_->index[p.row];
       Last& last = LastOf(p.tensor);
       if (!ok) {
         ++failed;
@@ -269,10 +353,11 @@ void Publisher::ResolveAlias(const ChunkRecord& record) {
 
 // Values of several parts of which not all arrived are no values.
 void Publisher::DropIncomplete() {
-  const bool large = std::any_of(index_.begin(), index_.end(), [](const IndexRow& r) { return r.parts > 1; });
+  const std::vector<IndexRow>& index = rows_->index;
+  const bool large = std::any_of(index.begin(), index.end(), [](const IndexRow& r) { return r.parts > 1; });
   if (!large) return;
   std::vector<std::pair<TensorId, std::uint32_t>> seen;
-  for (const IndexRow& row : index_) {
+  for (const IndexRow& row : index) {
     if (row.parts < 2) continue;
     auto found = std::find_if(seen.begin(), seen.end(), [&](const auto& s) { return s.first == row.tensor; });
     if (found == seen.end()) found = seen.insert(seen.end(), {row.tensor, 0});
@@ -289,46 +374,43 @@ void Publisher::DropIncomplete() {
 void Publisher::PublishStep(Work* work) {
   store::StepBatch& batch = work->batch;
   last_step_ = batch.mark.global_step;
-  DropIncomplete();
-  batch.index.swap(index_);
-  index_.clear();
-  const bool all_kept = std::all_of(keeps_.begin(), keeps_.end(),
-                                    [](const store::Retention& k) { return k == store::Retention{}; });
-  if (!all_kept) batch.index_retention.swap(keeps_);
-  keeps_.clear();
-  for (const format::GapRow& gap : batch.gaps) gaps_.Add(gap, last_step_);
+  TakeRows(work->step, &batch);
+  for (const format::GapRow& gap : batch.gaps) ledger_.AddGap(gap, last_step_);
   batch.gaps.clear();
-  gaps_.Collect(SteadyNs(), false, &batch.gaps);
-  if (const Status status = writer_->PublishStep(batch); !status.ok()) {
-    Keep(status);
-    format::GapRow row{};
-    row.tensor = row.collection = format::kNoId;
-    row.reason = static_cast<std::uint16_t>(
-        status.code() == StatusCode::kResourceExhausted ? GapReason::kDiskFull : GapReason::kIoError);
-    row.count = 1;
-    row.first_step = row.last_step = last_step_;
-    gaps_.Add(row, last_step_);
-  }
+  ledger_.Release(SteadyNs(), false, &batch);
+  if (const Status status = writer_->PublishStep(batch); !status.ok()) KeepError(status);
   if (writer_->payload_budget_exhausted()) {
     over_budget.store(~std::uint64_t{0}, std::memory_order_relaxed);
   }
 }
 
-void Publisher::PublishLoose(store::StepBatch* batch, bool final) {
-  for (const format::GapRow& gap : batch->gaps) gaps_.Add(gap, last_step_);
+bool Publisher::PublishLoose(store::StepBatch* batch, bool final) noexcept {
+  for (const format::GapRow& gap : batch->gaps) ledger_.AddGap(gap, last_step_);
   batch->gaps.clear();
-  gaps_.Collect(SteadyNs(), final, &batch->gaps);
-  const bool empty = batch->tensors.empty() && batch->layouts.empty() && batch->documents.empty() &&
-                     batch->gaps.empty() && batch->acks.empty() && batch->event_json.empty() &&
-                     batch->events.empty() && batch->scalars.empty();
-  if (empty) return;
-  if (const Status status = writer_->PublishLoose(*batch); !status.ok()) Keep(status);
+  try {
+    ledger_.Release(SteadyNs(), final, batch);
+    const bool empty = batch->tensors.empty() && batch->layouts.empty() && batch->documents.empty() &&
+                       batch->gaps.empty() && batch->acks.empty() && batch->event_json.empty();
+    if (!empty) {
+      if (const Status status = writer_->PublishLoose(*batch); !status.ok()) KeepError(status);
+      batch->clear();
+    }
+    return true;
+  } catch (...) {
+    KeepException("the writer thread");
+    broken_ = !ledger_.Fold(batch, false, store::kRecordingFailed) || broken_;
+    return false;
+  }
 }
 
-void Publisher::Close(format::EndReason reason) {
+void Publisher::Close(format::EndReason reason) noexcept {
   store::StepBatch batch;
-  PublishLoose(&batch, true);
-  if (const Status status = writer_->Close(reason); !status.ok()) Keep(status);
+  static_cast<void>(PublishLoose(&batch, true));
+  try {
+    if (const Status status = writer_->Close(reason); !status.ok()) KeepError(status);
+  } catch (...) {
+    KeepException("closing the run");
+  }
 }
 
 }  // namespace luff::capture

@@ -5,29 +5,42 @@
 #include <string>
 #include <vector>
 
-#include "capture/gap_book.h"
 #include "capture/producer.h"
 #include "capture/work.h"
+#include "luff/store/loss.h"
 #include "luff/store/writer.h"
 
 namespace luff::capture {
 
-/// The writer thread's side: finishes chunks (hash, unchanged?, codec), appends them, publishes steps.
-/// **Owned by the writer thread** but for the atomics.
+/// The writer thread's side: finishes chunks (hash, unchanged?, codec), appends them, publishes steps. What
+/// fails becomes a gap. **Owned by the writer thread** but for the atomics.
 class Publisher {
  public:
   Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plan* plan, BlockPool* pool,
             Counters* counters);
 
-  /// Gives the work's block back.
-  void Process(Work* work);
-  /// Gaps, documents and acknowledgements that belong to no step; also the gaps that were held back.
-  void PublishLoose(store::StepBatch* batch, bool final);
+  /// Gives the work's block back. False after an error that nobody knows, no memory for example: what the
+  /// work held is a gap then.
+  [[nodiscard]] bool Process(Work* work) noexcept;
+  /// The work will not be written: gives its block back, and makes it a gap.
+  void Discard(Work* work, format::GapReason reason) noexcept;
+  /// Gaps, documents and acknowledgements that belong to no step; also the gaps that were held back. Empties
+  /// the batch. False as of Process.
+  [[nodiscard]] bool PublishLoose(store::StepBatch* batch, bool final) noexcept;
+  /// Steps that were asked for when nothing was recorded any more.
+  void AddGap(const format::GapRow& row) noexcept { ledger_.AddGap(row, last_step_); }
   /// Writes what waits and closes the store.
-  void Close(format::EndReason reason);
+  void Close(format::EndReason reason) noexcept;
+  /// Keeps an error, or the exception that is being handled, for Health and for the run. Any thread.
+  void KeepError(const Status& status) noexcept;
+  void KeepException(const char* where) noexcept;
+  /// Names of tensors were lost for want of memory: nothing may be written any more.
+  [[nodiscard]] bool broken() const noexcept { return broken_; }
   [[nodiscard]] store::WorkerWriter& writer() noexcept { return *writer_; }
   /// The first error of the store, kept for Health; empty while there is none. Any thread.
   [[nodiscard]] std::string first_error();
+  /// The recording is over: what Health says of it from now on.
+  void Lose(const Status& status);
 
   /// Collections whose raw values are over their byte budget; read by BeginStep.
   std::atomic<std::uint64_t> over_budget{0};
@@ -44,8 +57,18 @@ class Publisher {
     std::size_t record;
   };
 
+  struct StepRows {  // raw values of a step that has not ended
+    std::uint64_t step = 0;
+    std::vector<format::IndexRow> index;
+    std::vector<store::Retention> keeps;  // one for each row
+  };
+
   void ProcessSlice(Work* work);
   void PublishStep(Work* work);
+  StepRows& RowsOf(std::uint64_t step);
+  /// Rows of the step that ends; those of earlier ones, which never came, are forgotten.
+  void TakeRows(std::uint64_t step, store::StepBatch* batch);
+  void Lose(Work* work, format::GapReason reason) noexcept;
   bool ReuseUnchanged(const ChunkRecord& record, std::uint64_t hash, format::IndexRow* row);
   void FinishRecord(const ChunkRecord& record, std::uint64_t hash, std::size_t record_index);
   void ResolveAlias(const ChunkRecord& record);
@@ -57,16 +80,16 @@ class Publisher {
   Last& LastOf(TensorId id);
   void AddGap(TensorId tensor, std::uint32_t collection, format::GapReason reason, std::uint64_t bytes);
   void Charge(std::uint32_t collection, std::uint64_t bytes);
-  void Keep(const Status& status);
 
   std::unique_ptr<store::WorkerWriter> writer_;
   const Plan* plan_;
   BlockPool* pool_;
   Counters* counters_;
-  GapBook gaps_;
+  store::LossLedger ledger_;
+  bool broken_ = false;
   std::vector<Last> last_;
-  std::vector<format::IndexRow> index_;  // of the step in progress
-  std::vector<store::Retention> keeps_;  // one for each row of index_
+  std::vector<StepRows> open_steps_;  // almost always one
+  StepRows* rows_ = nullptr;          // of the slice that is processed
   std::vector<Pending> pending_;
   std::vector<store::ChunkRef> refs_;
   std::vector<store::Place> places_;

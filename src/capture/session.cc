@@ -7,7 +7,9 @@
 #include <new>
 #include <utility>
 
+#include "capture/json_text.h"
 #include "capture/session_impl.h"
+#include "luff/store/loss.h"
 #include "luff/tensor/hash.h"
 
 namespace luff::capture {
@@ -17,6 +19,7 @@ using format::Form;
 using format::GapReason;
 
 constexpr std::size_t kMaxDocument = 16U << 20;
+constexpr std::size_t kMaxDocuments = 64;  // that wait for the next step
 constexpr std::size_t kMaxText = 1U << 20;
 constexpr std::uint64_t kWorthReleasing = 32U << 10;
 constexpr std::size_t kSpareBlocks = 4;
@@ -44,26 +47,6 @@ struct ThreadProducers {
 };
 thread_local ThreadProducers t_producers;
 
-// JSON text of a string.
-std::string JsonQuoted(std::string_view text) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (u < 0x20 || u == 0x7F) {
-      out += "\\u00";
-      out += kHex[u >> 4U];
-      out += kHex[u & 15U];
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
 }  // namespace
 
 std::uint64_t ForkCount() noexcept {
@@ -80,26 +63,19 @@ SessionImpl::SessionImpl(std::shared_ptr<Core> core, std::uint32_t worker)
 
 Result<std::unique_ptr<Session>> SessionImpl::Start(Config config,
                                                     std::unique_ptr<store::WorkerWriter> writer,
-                                                    std::uint32_t worker, bool writer_thread,
+                                                    std::uint32_t worker, std::unique_ptr<FileThread> thread,
                                                     std::string control_directory,
                                                     std::uint64_t control_after, ControlPoll::Read read,
-                                                    ControlPoll::Decide decide) {
+                                                    ControlPoll::Decide decide, const QueueLimits& limits) {
   try {
     std::string collections = DescribeCollections(config);
     LUFF_ASSIGN_OR_RETURN(Plan plan, Plan::Make(std::move(config)));
     auto core = std::make_shared<Core>(std::move(plan), std::move(writer), std::move(control_directory),
-                                       control_after, std::move(read), std::move(decide));
+                                       control_after, std::move(read), std::move(decide), limits);
     std::unique_ptr<SessionImpl> session(new SessionImpl(core, worker));
     session->SetDocument("collections", collections);
-    if (writer_thread) {
-      session->thread_ = std::thread([core] {
-        try {
-          core->RunWriter();
-        } catch (...) {  // out of memory: nothing more is taken, training goes on
-          MutexLock lock(core->done_mutex);
-          core->finished = true;
-        }
-      });
+    if (thread != nullptr) {
+      session->thread_ = thread->Become([core] { core->RunWriter(); });
       session->has_thread_ = true;
     }
     return std::unique_ptr<Session>(std::move(session));
@@ -123,27 +99,20 @@ SessionImpl::~SessionImpl() {
 }
 
 bool SessionImpl::accepting() const noexcept {
-  return accepting_.load(std::memory_order_relaxed) &&
+  return core_->accepting.load(std::memory_order_relaxed) &&
          g_fork_count.load(std::memory_order_relaxed) == fork_count_;
 }
 
-void SessionImpl::Fail(const char* where) noexcept {
-  accepting_.store(false, std::memory_order_relaxed);
+void SessionImpl::Sleep() noexcept {
+  core_->accepting.store(false, std::memory_order_relaxed);
   core_->step.due.store(0, std::memory_order_relaxed);
   for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
-  try {
-    std::string what = std::string(where) + ": ";
-    try {
-      throw;
-    } catch (const std::exception& e) {
-      what += e.what();
-    } catch (...) {
-      what += "unknown exception";
-    }
-    MutexLock lock(mutex_);
-    if (first_error_.empty()) first_error_ = what;
-  } catch (...) {  // NOLINT(bugprone-empty-catch): out of memory while telling so
-  }
+}
+
+void SessionImpl::Fail(const char* where) noexcept {
+  core_->publisher.KeepException(where);
+  core_->GiveUp();
+  Sleep();
 }
 
 ProducerContext SessionImpl::MakeContext() const {
@@ -221,14 +190,20 @@ void SessionImpl::SetDocument(std::string_view name, std::string_view json) noex
     return;
   }
   try {
-    MutexLock lock(mutex_);
-    for (auto& [key, value] : documents_) {
-      if (key == name) {
-        value = json;
+    {
+      MutexLock lock(mutex_);
+      for (auto& [key, value] : documents_) {
+        if (key == name) {
+          value = json;
+          return;
+        }
+      }
+      if (documents_.size() < kMaxDocuments) {
+        documents_.emplace_back(name, json);
         return;
       }
     }
-    if (documents_.size() < 64) documents_.emplace_back(name, json);
+    Gap(format::kNoId, GapReason::kTooMany, 0, 1);
   } catch (...) {
     Fail("SetDocument");
   }
@@ -236,6 +211,8 @@ void SessionImpl::SetDocument(std::string_view name, std::string_view json) noex
 
 void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept {
   if (!accepting()) return;
+  if (!in_step_) first_open_.store(mode_step, std::memory_order_relaxed);
+  last_open_.store(mode_step, std::memory_order_relaxed);
   in_step_ = true;
   step_begin_ns_.store(SteadyNs(), std::memory_order_relaxed);
   capture_ns_.store(0, std::memory_order_relaxed);
@@ -333,16 +310,8 @@ void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
     return;
   }
   try {
-    // A step that never ends must not collect rows without bound.
-    ThisThread()->AddRows([&](store::StepBatch* rows) {
-      constexpr std::size_t kMaxRows = 1U << 20;
-      if (rows->scalars.size() + rows->events.size() + rows->event_json.size() * 64 + rows->gaps.size() <
-          kMaxRows) {
-        add(rows);
-      } else {
-        core_->counters.gaps.fetch_add(1, std::memory_order_relaxed);
-      }
-    });
+    constexpr std::uint64_t kRowBytes = 48;
+    ThisThread()->AddRows(kRowBytes + bytes_of_text, add);
   } catch (...) {
     Fail("a row");
   }
@@ -393,18 +362,16 @@ std::uint64_t SessionImpl::Hash(const std::byte* data, std::size_t bytes) const 
 }
 
 void SessionImpl::EndStep(const StepEnd& end) noexcept {
-  if (!accepting()) return;
+  if (!accepting()) {
+    if (Failed()) core_->NotRecorded(end.global_step);
+    return;
+  }
+  bool accounted = false;
   try {
     std::unique_ptr<Work> work = core_->queue.Blank();
     work->kind = Work::Kind::kStep;
     work->global_step = end.global_step;
-    core_->registry.TakeDefinitions(&work->batch);
-    {
-      MutexLock lock(mutex_);
-      for (const auto& producer : producers_) producer->EndStep(&work->batch);
-      for (auto& document : documents_) work->batch.documents.push_back(std::move(document));
-      documents_.clear();
-    }
+    Collect(work.get());
     const std::int64_t now = SteadyNs();
     const std::int64_t begin = step_begin_ns_.load(std::memory_order_relaxed);
     format::StepMark& mark = work->batch.mark;
@@ -430,18 +397,34 @@ void SessionImpl::EndStep(const StepEnd& end) noexcept {
     planned_due_ = 0;
     in_step_ = false;
     core_->counters.steps.fetch_add(1, std::memory_order_relaxed);
-    if (!core_->queue.Push(
-            work)) {  // the writer thread hangs: this step is lost, and says so when it comes back
-      core_->counters.dropped_steps.fetch_add(1, std::memory_order_relaxed);
-      Gap(format::kNoId, GapReason::kPoolFull, 0, 1);
-      MutexLock lock(mutex_);
-      for (auto& document : work->batch.documents) documents_.push_back(std::move(document));
-    }
+    const bool pushed = core_->queue.Push(work);  // may find no memory, before it takes the work
+    accounted = true;
+    if (!pushed) Drop(work.get());
     if (end.mode == format::Mode::kTrain) core_->gate.StepFinished(end.mode_step + 1);
     if (!has_thread_) core_->Pump();
   } catch (...) {
     Fail("EndStep");
+    if (!accounted) core_->NotRecorded(end.global_step);
   }
+}
+
+void SessionImpl::Collect(Work* work) {
+  work->step = core_->step.number.fetch_add(1, std::memory_order_relaxed);
+  core_->registry.TakeDefinitions(&work->batch);
+  MutexLock lock(mutex_);
+  for (const auto& producer : producers_) producer->EndStep(work->step, &work->batch);
+  for (auto& document : documents_) work->batch.documents.push_back(std::move(document));
+  documents_.clear();
+  lost_.Release(0, true, &work->batch);
+}
+
+// The writer thread hangs, or is slower than the training: the step is lost, and the next that finds room
+// says so.
+void SessionImpl::Drop(Work* work) {
+  core_->counters.dropped_steps.fetch_add(1, std::memory_order_relaxed);
+  core_->counters.gaps.fetch_add(1, std::memory_order_relaxed);
+  MutexLock lock(mutex_);
+  if (!lost_.Fold(&work->batch, true, GapReason::kPoolFull)) throw std::bad_alloc();
 }
 
 void SessionImpl::AbandonStep() noexcept {
@@ -451,9 +434,7 @@ void SessionImpl::AbandonStep() noexcept {
       MutexLock lock(mutex_);
       for (const auto& producer : producers_) producer->Abandon();
     }
-    std::unique_ptr<Work> work = core_->queue.Blank();
-    work->kind = Work::Kind::kAbandon;
-    static_cast<void>(core_->queue.Push(work));
+    core_->step.number.fetch_add(1, std::memory_order_relaxed);  // what was handed over already is of no step
     core_->step.due.store(0, std::memory_order_relaxed);
     for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
     planned_due_ = 0;
@@ -499,37 +480,12 @@ bool SessionImpl::Flush(std::chrono::milliseconds deadline) noexcept {
 void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds deadline) noexcept {
   if (g_fork_count.load() != fork_count_) return;
   try {
-    {
-      MutexLock lock(mutex_);
-      if (!core_->close_asked.load()) {
-        // What a broken step left behind, and definitions that no step took along.
-        std::unique_ptr<Work> work = core_->queue.Blank();
-        work->kind = Work::Kind::kLoose;
-        store::StepBatch rest;
-        if (in_step_) {
-          for (const auto& producer : producers_) producer->Abandon();
-        }
-        for (const auto& producer : producers_) producer->EndStep(&rest);
-        core_->registry.TakeDefinitions(&work->batch);
-        work->batch.events.swap(rest.events);
-        work->batch.event_json.swap(rest.event_json);
-        work->batch.gaps.swap(rest.gaps);
-        for (auto& document : documents_) work->batch.documents.push_back(std::move(document));
-        documents_.clear();
-        if (in_step_) {
-          format::GapRow row{};
-          row.tensor = row.collection = format::kNoId;
-          row.reason = static_cast<std::uint16_t>(GapReason::kClosing);
-          row.count = 1;
-          row.first_step = row.last_step = core_->step.expected_step.load();
-          work->batch.gaps.push_back(row);
-        }
-        static_cast<void>(core_->queue.Push(work));
-      }
+    try {
+      if (!core_->close_asked.load()) HandOverRest();
+    } catch (...) {
+      Fail("Close");
     }
-    accepting_.store(false, std::memory_order_relaxed);
-    core_->step.due.store(0, std::memory_order_relaxed);
-    for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+    Sleep();
     core_->gate.Close();
     if (!core_->close_asked.load()) core_->close_reason.store(reason);
     const bool first = !core_->close_asked.exchange(true, std::memory_order_acq_rel);
@@ -542,42 +498,61 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
     }
     if (!thread_.joinable()) return;
     core_->queue.Wake();
-    const auto until = std::chrono::steady_clock::now() + deadline;
-    bool done = false;
-    {
-      MutexLock lock(core_->done_mutex);
-      std::unique_lock<std::mutex> native(core_->done_mutex.native(), std::adopt_lock);
-      while (!core_->finished && core_->done.wait_until(native, until) != std::cv_status::timeout) {
-      }
-      done = core_->finished;
-      native.release();
-    }
-    if (done) {
+    if (WaitForWriter(deadline)) {
       thread_.join();
     } else {
       core_->give_up.store(true, std::memory_order_relaxed);
-      thread_.detach();  // it holds the core; what it still has is lost with the process
+      thread_.detach();  // it holds the core; what it still has is a gap if it comes back before the process
+                         // ends
+      core_->publisher.KeepError(DeadlineExceeded(
+          "the disk did not answer in time at the end of the run; " +
+          std::to_string(core_->queue.pushed() - core_->processed.load()) + " steps and values wait for it"));
     }
   } catch (...) {
     Fail("Close");
   }
 }
 
-void SessionImpl::AfterForkInChild() noexcept {
-  accepting_.store(false, std::memory_order_relaxed);
-  core_->step.due.store(0, std::memory_order_relaxed);
-  for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+// What a broken step left behind, and definitions that no step took along.
+void SessionImpl::HandOverRest() {
+  std::unique_ptr<Work> work = core_->queue.Blank();
+  work->kind = Work::Kind::kLoose;
+  if (in_step_) {
+    MutexLock lock(mutex_);
+    for (const auto& producer : producers_) producer->Abandon();
+  }
+  Collect(work.get());
+  store::StepBatch& batch = work->batch;
+  if (in_step_ && !Failed()) {
+    const std::int64_t step = core_->step.expected_step.load();
+    batch.gaps.push_back(store::GapOfSteps(GapReason::kClosing, 1, 0, step, step));
+  }
+  batch.summaries.clear();
+  batch.histograms.clear();
+  batch.units.clear();
+  batch.forms.clear();
+  batch.scalars.clear();
+  static_cast<void>(core_->queue.Push(work, true));
 }
+
+bool SessionImpl::WaitForWriter(std::chrono::milliseconds deadline) noexcept {
+  const auto until = std::chrono::steady_clock::now() + deadline;
+  MutexLock lock(core_->done_mutex);
+  std::unique_lock<std::mutex> native(core_->done_mutex.native(), std::adopt_lock);
+  while (!core_->finished && core_->done.wait_until(native, until) != std::cv_status::timeout) {
+  }
+  const bool done = core_->finished;
+  native.release();
+  return done;
+}
+
+void SessionImpl::AfterForkInChild() noexcept { Sleep(); }
 
 Health SessionImpl::health() const {
   Health out;
   out.accepting = accepting();
   if (g_fork_count.load() != fork_count_) return out;
-  {
-    MutexLock lock(mutex_);
-    out.first_error = first_error_;
-  }
-  if (out.first_error.empty()) out.first_error = core_->publisher.first_error();
+  out.first_error = core_->publisher.first_error();
   const Counters& c = core_->counters;
   const auto add = [&](const char* name, std::uint64_t value) { out.counters.push_back({name, value}); };
   add("captured", c.captured.load());
@@ -597,6 +572,7 @@ Health SessionImpl::health() const {
   add("pool_blocks", core_->pool.block_count());
   add("raw_stride", core_->governor.stride());
   add("tensors", core_->registry.tensor_count());
+  add("queued_bytes", core_->queue.memory());
   out.overhead_ratio = core_->governor.overhead_ratio();
   return out;
 }

@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "capture/session_impl.h"
+#include "luff/store/loss.h"
 
 namespace luff::capture {
 
@@ -13,9 +16,12 @@ StopState SessionImpl::AtStepBoundary(std::int64_t train_step) noexcept {
   }
 }
 
-std::string SessionImpl::stop_reason() const { return core_->gate.reason(); }
+std::string SessionImpl::stop_reason() const {
+  return ForkCount() == fork_count_ ? core_->gate.reason() : std::string();
+}
 
 void SessionImpl::AcceptActions(std::span<const std::string> kinds) noexcept {
+  if (!accepting()) return;
   try {
     core_->gate.Accept(kinds);
   } catch (...) {
@@ -39,6 +45,32 @@ void SessionImpl::ActionDone(std::uint64_t control, bool done) noexcept {
     core_->gate.ActionDone(control, done);
   } catch (...) {
     Fail("ActionDone");
+  }
+}
+
+bool SessionImpl::EndNow(format::EndReason reason, std::chrono::milliseconds deadline) noexcept {
+  if (ForkCount() != fork_count_ || !has_thread_) return false;
+  try {
+    Sleep();
+    if (!core_->close_asked.load()) {
+      core_->close_reason.store(reason);
+      if (in_step_ && !Failed()) {
+        const std::int64_t more = std::max<std::int64_t>(last_open_ - first_open_, 0);
+        const std::int64_t step = core_->step.expected_step.load();
+        std::unique_ptr<Work> work = core_->queue.Blank();
+        work->kind = Work::Kind::kLoose;
+        work->batch.gaps.push_back(store::GapOfSteps(
+            format::GapReason::kClosing, static_cast<std::uint64_t>(more) + 1, 0, step, step + more));
+        static_cast<void>(core_->queue.Push(work, true));
+      }
+    }
+    core_->gate.Close();
+    core_->close_asked.store(true, std::memory_order_release);
+    core_->queue.Wake();
+    return WaitForWriter(deadline);
+  } catch (...) {
+    Fail("EndNow");
+    return false;
   }
 }
 

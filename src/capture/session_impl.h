@@ -10,17 +10,21 @@
 #include <vector>
 
 #include "capture/core.h"
+#include "capture/file_thread.h"
+#include "luff/store/loss.h"
 
 namespace luff::capture {
 
-/// The one implementation of Session. Forwards to producers, and turns every exception into a latched error.
+/// The one implementation of Session. Forwards to producers, and turns every exception into an end of the
+/// recording, which is said.
 class SessionImpl final : public Session {
  public:
-  /// `writer` and `read` are the store's, or a test's own.
+  /// `writer` and `read` are the store's, or a test's own. `thread`: where `writer` was opened, which becomes
+  /// the writer thread; null: there is none.
   [[nodiscard]] static Result<std::unique_ptr<Session>> Start(
-      Config config, std::unique_ptr<store::WorkerWriter> writer, std::uint32_t worker, bool writer_thread,
-      std::string control_directory, std::uint64_t control_after, ControlPoll::Read read,
-      ControlPoll::Decide decide = {});
+      Config config, std::unique_ptr<store::WorkerWriter> writer, std::uint32_t worker,
+      std::unique_ptr<FileThread> thread, std::string control_directory, std::uint64_t control_after,
+      ControlPoll::Read read, ControlPoll::Decide decide = {}, const QueueLimits& limits = {});
   ~SessionImpl() override;
 
   TensorId DefineTensor(std::string_view name, format::Role role, std::string_view module_path,
@@ -55,6 +59,7 @@ class SessionImpl final : public Session {
   void ActionDone(std::uint64_t control, bool done) noexcept override;
   bool Flush(std::chrono::milliseconds deadline) noexcept override;
   void Close(format::EndReason reason, std::chrono::milliseconds deadline) noexcept override;
+  bool EndNow(format::EndReason reason, std::chrono::milliseconds deadline) noexcept override;
   void AfterForkInChild() noexcept override;
   [[nodiscard]] Health health() const override;
   [[nodiscard]] std::uint32_t worker() const noexcept override { return worker_; }
@@ -64,7 +69,21 @@ class SessionImpl final : public Session {
   [[nodiscard]] bool accepting() const noexcept;
   [[nodiscard]] Producer* ThisThread();
   [[nodiscard]] ProducerContext MakeContext() const;
+  /// The recording has ended by an error, and the session is not closed yet.
+  [[nodiscard]] bool Failed() const noexcept {
+    return core_->failed.load(std::memory_order_relaxed) &&
+           !core_->close_asked.load(std::memory_order_relaxed);
+  }
+  /// Takes nothing more.
+  void Sleep() noexcept;
+  /// After an exception: the recording ends, and says so.
   void Fail(const char* where) noexcept;
+  /// What the step has left in producers and registry, and earlier ones that were lost.
+  void Collect(Work* work) LUFF_EXCLUDES(mutex_);
+  void Drop(Work* work) LUFF_EXCLUDES(mutex_);
+  void HandOverRest() LUFF_EXCLUDES(mutex_);
+  /// Until the writer thread has come to its end; false: the deadline came first.
+  [[nodiscard]] bool WaitForWriter(std::chrono::milliseconds deadline) noexcept;
   void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;
   void Add(std::uint64_t bytes_of_text, auto&& add) noexcept;
 
@@ -72,14 +91,13 @@ class SessionImpl final : public Session {
   const std::uint32_t worker_;
   const std::uint64_t serial_;  // tells sessions of one process apart
   const std::uint64_t fork_count_;
-  std::atomic<bool> accepting_{true};
   std::thread thread_;
   bool has_thread_ = false;
 
   mutable Mutex mutex_;
   std::vector<std::shared_ptr<Producer>> producers_ LUFF_GUARDED_BY(mutex_);
   std::vector<std::pair<std::string, std::string>> documents_ LUFF_GUARDED_BY(mutex_);
-  std::string first_error_ LUFF_GUARDED_BY(mutex_);
+  store::LossLedger lost_ LUFF_GUARDED_BY(mutex_);  // steps that found no room in the queue
 
   // Of the step in progress; the step calls come from one thread at a time.
   std::array<std::atomic<std::uint32_t>, kRoleCount> role_forms_{};
@@ -91,7 +109,9 @@ class SessionImpl final : public Session {
   std::int64_t allowed_step_ = -1;  // the last step with raw values, and what the governor said of it
   format::Mode allowed_mode_ = format::Mode::kGlobal;
   bool allowed_ = true;
-  bool in_step_ = false;
+  // Read by EndNow. A hook may begin several steps before the first of them ends (docs/adr/0012).
+  std::atomic<bool> in_step_ = false;
+  std::atomic<std::int64_t> first_open_{0}, last_open_{0};
 };
 
 /// Number of forks this process has behind it: a session of an earlier count belongs to the parent.

@@ -27,7 +27,8 @@ struct Disk {
   std::uint64_t retired_before LUFF_GUARDED_BY(mutex) = 0;  // offsets below are gone
   bool fail_appends LUFF_GUARDED_BY(mutex) = false;
   bool fail_publish LUFF_GUARDED_BY(mutex) = false;
-  std::function<void()> on_append;  // called before each append, without the lock
+  std::function<void()> on_append;   // called before each append, without the lock
+  std::function<void()> on_publish;  // before each step is published
   int closed LUFF_GUARDED_BY(mutex) = 0;
   format::EndReason reason LUFF_GUARDED_BY(mutex) = format::EndReason::kFailed;
 
@@ -68,6 +69,7 @@ class FakeWriter final : public store::WorkerWriter {
     return Status::Ok();
   }
   Status PublishStep(store::StepBatch& batch) override {
+    if (disk_->on_publish) disk_->on_publish();
     MutexLock lock(disk_->mutex);
     if (disk_->fail_publish) return IoError("disk is gone");
     disk_->steps.push_back({batch});
@@ -109,7 +111,8 @@ inline std::unique_ptr<Session> StartSession(const std::shared_ptr<Disk>& disk, 
   Result<Config> parsed = ParseConfigUntrusted(config);
   if (!parsed.ok()) return nullptr;
   if (!read) read = [](std::uint64_t) { return std::vector<store::ControlRecord>{}; };
-  auto session = SessionImpl::Start(*parsed, std::make_unique<FakeWriter>(disk), 0, writer_thread,
+  auto session = SessionImpl::Start(*parsed, std::make_unique<FakeWriter>(disk), 0,
+                                    writer_thread ? FileThread::Start() : nullptr,
                                     std::move(control_directory), 0, std::move(read));
   return session.ok() ? std::move(session).value() : nullptr;
 }

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "luff/store/loss.h"
+
 namespace luff::capture {
 namespace {
 constexpr std::size_t kMaxBlanks = 64;
@@ -15,13 +17,24 @@ void Work::clear() {
   chunks.clear();
   batch.clear();
   global_step = 0;
+  step = 0;
+}
+
+std::uint64_t Work::memory() const noexcept {
+  return sizeof(Work) + chunks.capacity() * sizeof(ChunkRecord) + store::MemoryOf(batch);
+}
+
+WorkQueue::WorkQueue(const QueueLimits& limits) : limits_(limits) {
+  MutexLock lock(mutex_);
+  blanks_.reserve(kMaxBlanks);  // giving back never fails
 }
 
 std::unique_ptr<Work> WorkQueue::Blank() {
   {
     MutexLock lock(mutex_);
     if (!blanks_.empty()) {
-      std::unique_ptr<Work> work = std::move(blanks_.back());
+      std::unique_ptr<Work> work = std::move(blanks_.back().work);
+      blank_bytes_ -= blanks_.back().bytes;
       blanks_.pop_back();
       return work;
     }
@@ -31,17 +44,24 @@ std::unique_ptr<Work> WorkQueue::Blank() {
 
 void WorkQueue::Recycle(std::unique_ptr<Work> work) {
   work->clear();
+  const std::uint64_t bytes = work->memory();
   MutexLock lock(mutex_);
-  if (blanks_.size() < kMaxBlanks) blanks_.push_back(std::move(work));
+  if (blanks_.size() >= kMaxBlanks || waiting_bytes_ + blank_bytes_ + bytes > limits_.bytes) return;
+  blanks_.push_back({std::move(work), bytes});
+  blank_bytes_ += bytes;
 }
 
-bool WorkQueue::Push(std::unique_ptr<Work>& work) {
+bool WorkQueue::Push(std::unique_ptr<Work>& work, bool always) {
+  const std::uint64_t bytes = work->memory();
   bool wake = false;
   {
     MutexLock lock(mutex_);
-    if (items_.size() >= max_items_) return false;
-    const bool patient = work->kind == Work::Kind::kStep || work->kind == Work::Kind::kAbandon;
-    items_.push_back(std::move(work));
+    const bool full = items_.size() >= limits_.items || waiting_bytes_ + blank_bytes_ + bytes > limits_.bytes;
+    if (full && !items_.empty() && !always) return false;
+    const bool patient = work->kind == Work::Kind::kStep;
+    items_.emplace_back();
+    items_.back() = {std::move(work), bytes};
+    waiting_bytes_ += bytes;
     pushed_.fetch_add(1, std::memory_order_release);
     wake = waiting_ && (!patient || items_.size() >= kMaxSleptOver);
     if (wake) waiting_ = false;
@@ -64,9 +84,15 @@ std::unique_ptr<Work> WorkQueue::Pop(std::chrono::nanoseconds limit) {
     native.release();
   }
   if (items_.empty()) return nullptr;
-  std::unique_ptr<Work> work = std::move(items_.front());
+  std::unique_ptr<Work> work = std::move(items_.front().work);
+  waiting_bytes_ -= items_.front().bytes;
   items_.pop_front();
   return work;
+}
+
+std::uint64_t WorkQueue::memory() {
+  MutexLock lock(mutex_);
+  return waiting_bytes_ + blank_bytes_;
 }
 
 void WorkQueue::Wake() {

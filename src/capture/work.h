@@ -33,38 +33,57 @@ struct ChunkRecord {
 };
 
 struct Work {
-  enum class Kind : std::uint8_t { kSlice, kStep, kAbandon, kLoose } kind = Kind::kSlice;
+  enum class Kind : std::uint8_t { kSlice, kStep, kLoose } kind = Kind::kSlice;
   Block* block = nullptr;  // one reference, given back by the writer thread
   std::vector<ChunkRecord> chunks;
   store::StepBatch batch;        // kStep, kLoose
   std::int64_t global_step = 0;  // kSlice: the expected one
+  std::uint64_t step = 0;        // counts steps begun: slices of one that never came belong to no other
   void clear();
+  /// What it holds, without its block.
+  [[nodiscard]] std::uint64_t memory() const noexcept;
+};
+
+/// What may wait for a writer thread that is slower than the training, or hangs. Blocks are the pool's.
+struct QueueLimits {
+  std::size_t items = 1024;
+  /// Of rows, definitions and documents, spare items included. One item is taken whatever its size, and one
+  /// more is in the hands of the writer thread.
+  std::uint64_t bytes = 64ULL << 20;
 };
 
 /// Bounded hand-over from many threads to one; items are recycled. **Thread-safe.**
 class WorkQueue {
  public:
-  explicit WorkQueue(std::size_t max_items) : max_items_(max_items) {}
+  explicit WorkQueue(const QueueLimits& limits);
   /// An empty item, used before if possible.
   [[nodiscard]] std::unique_ptr<Work> Blank();
   void Recycle(std::unique_ptr<Work> work);
-  /// False when the queue is full; `work` then stays with the caller. A step does not end a wait of Pop:
-  /// waking a thread costs the training more than the rest of a small step, and nobody misses it for the
-  /// length of a wait.
-  [[nodiscard]] bool Push(std::unique_ptr<Work>& work);
+  /// False when the queue is full, unless `always`; `work` then stays with the caller. A step does not end a
+  /// wait of Pop: waking a thread costs the training more than the rest of a small step, and nobody misses it
+  /// for the length of a wait.
+  [[nodiscard]] bool Push(std::unique_ptr<Work>& work, bool always = false);
   /// Waits at most `limit` for an item.
   [[nodiscard]] std::unique_ptr<Work> Pop(std::chrono::nanoseconds limit);
   /// Ends a wait of Pop.
   void Wake();
+  /// What items, waiting or spare, hold.
+  [[nodiscard]] std::uint64_t memory();
   /// Items ever pushed.
   [[nodiscard]] std::uint64_t pushed() const noexcept { return pushed_.load(std::memory_order_acquire); }
 
  private:
-  const std::size_t max_items_;
+  struct Item {
+    std::unique_ptr<Work> work;
+    std::uint64_t bytes;
+  };
+  const QueueLimits limits_;
   Mutex mutex_;
   std::condition_variable filled_;
-  std::deque<std::unique_ptr<Work>> items_ LUFF_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Work>> blanks_ LUFF_GUARDED_BY(mutex_);
+  std::deque<Item> items_ LUFF_GUARDED_BY(mutex_);
+  std::vector<Item> blanks_ LUFF_GUARDED_BY(mutex_);
+  std::uint64_t waiting_bytes_ LUFF_GUARDED_BY(mutex_) = 0;
+  std::uint64_t blank_bytes_ LUFF_GUARDED_BY(mutex_) = 0;
   bool waiting_ LUFF_GUARDED_BY(mutex_) = false;
   bool woken_ LUFF_GUARDED_BY(mutex_) = false;
   std::atomic<std::uint64_t> pushed_{0};

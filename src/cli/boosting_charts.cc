@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/format.h"
+#include "base/text_escape.h"
 #include "cli/svg.h"
 
 namespace luff::cli {

@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
+#include "base/text_escape.h"
 #include "cli/boosting_charts.h"
 #include "cli/boosting_scores.h"
 #include "cli/svg.h"
@@ -43,7 +45,7 @@ struct Prediction {
 
 std::vector<Training> TrainingsOf(const Trial& trial) {
   std::vector<Training> trainings;
-  const Json document = Json::parse(trial.Document("boosting"), nullptr, false);
+  const Json document = TryParseJson(trial.Document("boosting"));
   if (document.is_object() && document.contains("trainings") && document["trainings"].is_array()) {
     for (const Json& json : document["trainings"]) {
       if (!json.is_object() || !json.contains("prefix") || !json["prefix"].is_string()) continue;

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "cli/config_file.h"
+#include "cli/coverage.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -49,7 +50,6 @@ int Check(const CheckOptions& wanted) {
   rules::EvaluatorOptions options;  // no folder: a check leaves nothing in the run
   options.choices = std::move(choices).value();
   options.on_note = [](const rules::RuleNote& note) { PrintNote(note.rule, note.text); };
-  const std::size_t rule_count = options.choices.size();
   const bool colour = isatty(STDOUT_FILENO) != 0 && StderrHasColour();
   Teller teller(colour, TerminalWidth());
   std::vector<FindingEvent> events;
@@ -61,7 +61,7 @@ int Check(const CheckOptions& wanted) {
   Result<std::unique_ptr<rules::Evaluator>> made =
       rules::Evaluator::Open(options, [&](const rules::Finding& finding, const std::string& event) {
         if (wanted.json) {
-          fmt::print("{}\n", rules::ToJson(finding, event));
+          fmt::print("{}\n", JsonEscaped(rules::ToJson(finding, event)));
           if (wanted.follow) std::fflush(stdout);
         } else {
           events.emplace_back(finding, event);
@@ -89,13 +89,14 @@ int Check(const CheckOptions& wanted) {
     stop = stop || finding.severity == rules::Severity::kStop;
   if (!wanted.json) {
     const std::size_t count = evaluator.findings().size();
+    const rules::CoverageSummary coverage = rules::Summarize(evaluator.coverage());
+    if (const std::string lacks = LacksText(coverage); !lacks.empty()) fmt::print("luff: {}\n", lacks);
     fmt::print("luff: {}: {}, {}, {}{}\n",
                count == 0 ? "ok"
                : stop     ? "stop"
                           : "warn",
-               Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"),
-               Plural(rule_count, "rule", "rules"), FindingsInShort(evaluator.findings()),
-               over ? "" : " (the run is not over)");
+               Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), JudgedText(coverage),
+               FindingsInShort(evaluator.findings()), over ? "" : " (the run is not over)");
     if (evaluator.unreadable_steps() > 0) {
       fmt::print("luff: {} could not be read and were passed over\n",
                  Plural(evaluator.unreadable_steps(), "step", "steps"));

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "luff/rules/rule.h"
 
 namespace luff::cli {
@@ -259,7 +260,7 @@ class ActionReader {
                             "'url' in [[action]] begins with neither https:// nor http://");
     }
     LUFF_RETURN_IF_ERROR(ReadTries(&json));
-    spec_.settings_json = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    spec_.settings_json = JsonText(json);
     return Status::Ok();
   }
 
@@ -296,7 +297,7 @@ class ActionReader {
           table_,
           "an [[action]] of kind mail needs both 'user' and 'password_env' or 'password_file', or none");
     LUFF_RETURN_IF_ERROR(ReadTries(&json));
-    spec_.settings_json = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    spec_.settings_json = JsonText(json);
     return Status::Ok();
   }
 

@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
+#include "cli/coverage.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/query/trial.h"
@@ -18,8 +20,8 @@
 
 /// The rule worker of `luff run`: a process of its own. Stdin: a line "finish" when the job has ended; its
 /// end without one means that the supervisor is gone. Stdout: one line "progress STEPS TRAIN_STEP" at most
-/// every 100 ms, "finding" when findings.jsonl has new lines, "note JSON" of what a rule says of itself,
-/// "done".
+/// every 100 ms, "finding" when findings.jsonl has new lines, "note JSON" of what a rule says of itself, at
+/// the end which rules judged (CoverageLines) and "done".
 namespace luff::cli {
 namespace {
 
@@ -41,7 +43,7 @@ void Say(const std::string& line);
 
 void SayNote(const rules::RuleNote& note) {
   const nlohmann::json json = {{"rule", note.rule}, {"text", note.text}, {"failed", note.failed}};
-  Say("note " + json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Say("note " + JsonText(json));
 }
 
 void Say(const std::string& line) {
@@ -112,7 +114,7 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
   if (const Status status = evaluator.value()->Finish(trial); !status.ok()) return PrintError(status), 1;
   Say(fmt::format("progress {} {}", evaluator.value()->steps_done(),
                   trial.Steps(query::Mode::kTrain).size()));
-  Say("done");
+  Say(CoverageLines(rules::Summarize(evaluator.value()->coverage())) + "done");
   return kExitOk;
 }
 

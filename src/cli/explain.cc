@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "cli/kept_findings.h"
 #include "cli/reading.h"
 #include "cli/report.h"
@@ -67,12 +68,13 @@ void Print(const rules::Finding& finding, const std::vector<rules::Finding>& all
                                 : fmt::format("to step {} at least", finding.last_step));
   for (const rules::Finding& other : all) {
     if (other.id == finding.leader)
-      line("because", fmt::format("of {} {}: {}", Escaped(other.rule), other.id, Escaped(other.what)));
+      line("because",
+           fmt::format("of {} {}: {}", Escaped(other.rule), Escaped(other.id), Escaped(other.what)));
     if (other.leader == finding.id)
-      line("led to", fmt::format("{} {} at step {}: {}", Escaped(other.rule), other.id, other.step,
+      line("led to", fmt::format("{} {} at step {}: {}", Escaped(other.rule), Escaped(other.id), other.step,
                                  Escaped(other.what)));
   }
-  line("id", finding.id);
+  line("id", Escaped(finding.id));
 }
 
 void Explain(const std::string& name, ReadOptions* options) {
@@ -82,7 +84,7 @@ void Explain(const std::string& name, ReadOptions* options) {
   if (name.empty()) {
     for (const rules::Finding* finding : InGroups(findings)) {
       fmt::print("{}{} {} {} at step {}: {}\n",
-                 finding->leader.empty() ? "" : "  because of it: ", finding->id,
+                 finding->leader.empty() ? "" : "  because of it: ", Escaped(finding->id),
                  finding->severity == rules::Severity::kStop ? "STOP" : "WARN", Escaped(finding->rule),
                  finding->step, Escaped(finding->what));
     }
@@ -99,7 +101,7 @@ void Explain(const std::string& name, ReadOptions* options) {
                              Escaped(name), known.empty() ? "none" : Escaped(known), options->run)));
   }
   if (options->json) {
-    PrintJson(Json::parse(rules::ToJson(*finding, "state")));
+    PrintJson(ParseJson(rules::ToJson(*finding, "state")));
   } else {
     Print(*finding, findings);
   }

@@ -10,7 +10,9 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/bounded_read.h"
 #include "base/format.h"
+#include "base/json.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
@@ -32,7 +34,7 @@ constexpr const char* kFormats[] = {"smdebug", "tensorboard", "csv", "parquet", 
 struct ExportOptions : ReadOptions {
   std::string to, out, regex, collection;
   std::optional<std::int64_t> step;
-  bool follow = false;
+  bool follow = false, force = false;
   bool until_closed = false;  // of the supervisor: the job is over when stdin is closed
 };
 
@@ -67,9 +69,9 @@ class Export {
       fmt::print("{} holds all {} steps already\n", Escaped(out_), state_.steps);
       return Status::Ok();
     }
-    exporter_ = options_.to == "smdebug"       ? MakeSmdebugExporter(out_, &choice_)
-                : options_.to == "tensorboard" ? MakeTensorBoardExporter(out_, &choice_)
-                                               : MakeCsvExporter(out_, &choice_);
+    exporter_ = options_.to == "smdebug"       ? MakeSmdebugExporter(folder_, &choice_)
+                : options_.to == "tensorboard" ? MakeTensorBoardExporter(folder_, &choice_)
+                                               : MakeCsvExporter(folder_, &choice_);
     const Status status = WriteAll();
     if (told_) fmt::print(stderr, "\r\033[K");
     for (const std::string& remark : exporter_->remarks()) fmt::print(stderr, "luff: {}\n", Escaped(remark));
@@ -123,9 +125,11 @@ class Export {
       const query::StepInfo info = trial_->step_at(n);
       if (info.global_step == step && !info.superseded) wanted = n;
     }
-    LUFF_ASSIGN_OR_RETURN(const std::size_t count,
-                          ExportSafetensors(*trial_, choice_, wanted.value_or(0), out_));
-    fmt::print("{} values of step {} written to {}\n", count, step, Escaped(out_));
+    LUFF_ASSIGN_OR_RETURN(const auto written,
+                          ExportSafetensors(*trial_, choice_, wanted.value_or(0), out_,
+                                            options_.force ? Existing::kReplace : Existing::kRefuse));
+    for (const std::string& remark : written.remarks) fmt::print(stderr, "luff: {}\n", Escaped(remark));
+    fmt::print("{} values of step {} written to {}\n", written.values, step, Escaped(out_));
     return Status::Ok();
   }
 
@@ -150,13 +154,14 @@ class Export {
               "the output directory is not empty and holds no export of luff's; give another one: " + out_);
         }
       }
-      LUFF_RETURN_IF_ERROR(env.MakeDirectories(out_));
+      LUFF_ASSIGN_OR_RETURN(folder_, OutputFolder::Open(out_));
       LUFF_RETURN_IF_ERROR(SaveState(false));
       return false;
     }
-    LUFF_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(env, path, 1U << 20));
+    LUFF_ASSIGN_OR_RETURN(folder_, OutputFolder::Open(out_));
+    LUFF_ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, 64U << 20, 1));
     try {
-      const Json json = Json::parse(text);
+      const Json json = ParseOrderedJson(text);
       if (json.at("what") != Identity()) {
         return FailedPrecondition(
             "the output directory holds an export of another run, format or choice; give another one: " +
@@ -164,8 +169,6 @@ class Export {
       }
       state_.steps = json.at("steps").get<std::size_t>();
       for (const auto& [name, bytes] : json.at("files").items()) {
-        if (name.find("..") != std::string::npos || name.starts_with('/'))
-          return Corruption("a strange file: " + path);
         state_.files[name] = bytes.get<std::uint64_t>();
       }
       before_ = state_.steps;
@@ -183,8 +186,7 @@ class Export {
     json["files"] = Json::object();
     for (const auto& [name, bytes] : state_.files) json["files"][name] = bytes;
     json["done"] = done;
-    return WriteWholeFile(Env::Real(), out_ + "/" + kStateFile,
-                          json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+    return folder_.Write(kStateFile, JsonText(json, 1) + "\n");
   }
 
   Status WriteAll() {
@@ -239,6 +241,7 @@ class Export {
 
   const ExportOptions& options_;
   std::string out_;
+  OutputFolder folder_;
   bool told_;
   std::unique_ptr<query::Trial> trial_;
   ExportChoice choice_;
@@ -249,27 +252,23 @@ class Export {
   std::optional<Clock::time_point> closing_;
 };
 
-/// Parquet is written in Python: this process becomes the interpreter beside the executable.
+/// Parquet is written in Python.
 [[noreturn]] void ExportInPython(const ExportOptions& options) {
-  std::error_code error;
-  const auto self = fs::read_symlink("/proc/self/exe", error);
-  const std::string python = (self.parent_path() / "python").string();
-  std::vector<std::string> words = {python,     "-m",     "luff._verbs.export", "--to",
-                                    options.to, "--mode", options.mode};
-  if (!options.regex.empty()) words.insert(words.end(), {"--tensors=" + options.regex});
-  if (!options.collection.empty()) words.insert(words.end(), {"--collection=" + options.collection});
-  if (options.worker) words.insert(words.end(), {"--worker", std::to_string(*options.worker)});
+  std::vector<std::string> words = {"--to=" + options.to, "--mode=" + options.mode};
+  if (!options.regex.empty()) words.push_back("--tensors=" + options.regex);
+  if (!options.collection.empty()) words.push_back("--collection=" + options.collection);
+  if (options.worker) words.push_back("--worker=" + std::to_string(*options.worker));
   words.insert(words.end(), {"--", options.run, options.out});
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  execv(python.c_str(), argv.data());
-  fmt::print(stderr, "luff: no Python beside the luff command, Parquet needs one with luff and pyarrow: {}\n",
-             Escaped(python));
-  ExitWith(kExitUsage);
+  BecomePython("export", words, "Parquet needs Python with pyarrow");
 }
 
 }  // namespace
+
+void Exporter::Remark(std::string text) {
+  constexpr std::size_t kMost = 20;
+  if (remarks_.size() < kMost && std::find(remarks_.begin(), remarks_.end(), text) == remarks_.end())
+    remarks_.push_back(std::move(text));
+}
 
 Status ExportChoice::Update(const query::Trial& trial) {
   if (wanted.size() == trial.tensor_count() && collection.empty()) return Status::Ok();
@@ -296,6 +295,7 @@ void AddExport(CLI::App& app) {
   verb->add_option("--tensors", options->regex, "Only tensors with names that this expression finds");
   verb->add_option("--collection", options->collection, "Only tensors of this collection");
   verb->add_option("--step", options->step, "The step of safetensors; default: the newest with values");
+  verb->add_flag("--force", options->force, "Replace a file of safetensors that is there");
   verb->add_flag("--follow", options->follow, "Go on until the job has ended");
   verb->add_flag("--until-closed", options->until_closed)->group("");
   AddModeOption(verb, options.get());
@@ -308,6 +308,9 @@ void AddExport(CLI::App& app) {
     }
     if (options->step && options->to != "safetensors")
       ExitWithError(InvalidArgument("--step goes with --to safetensors; the other formats hold all steps"));
+    if (options->force && options->to != "safetensors")
+      ExitWithError(InvalidArgument(
+          "--force goes with --to safetensors; the other formats fill a directory of their own"));
     if (options->follow && (options->to == "parquet" || options->to == "safetensors"))
       ExitWithError(InvalidArgument("--follow goes with --to smdebug, tensorboard and csv"));
     if (options->to == "parquet") ExportInPython(*options);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/output_file.h"
 #include "luff/base/result.h"
 #include "luff/query/trial.h"
 
@@ -45,25 +46,6 @@ void InOrder(std::vector<Row>* rows) {
   });
 }
 
-/// A file that is appended to, and cut back to what counted when an export goes on.
-class AppendedFile {
- public:
-  AppendedFile() = default;
-  AppendedFile(AppendedFile&& other) noexcept { *this = std::move(other); }
-  AppendedFile& operator=(AppendedFile&& other) noexcept;
-  ~AppendedFile();
-  /// Errors: kIo; kCorruption when the file is shorter than `counted`.
-  [[nodiscard]] static Result<AppendedFile> Open(const std::string& path, std::uint64_t counted);
-  [[nodiscard]] Status Append(std::string_view bytes);
-  [[nodiscard]] Status Flush();
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-
- private:
-  int fd_ = -1;
-  std::string path_, buffer_;
-  std::uint64_t bytes_ = 0;
-};
-
 /// One format. Told of each step once, in order.
 class Exporter {
  public:
@@ -88,14 +70,19 @@ class Exporter {
   std::vector<std::string> remarks_;
 };
 
-[[nodiscard]] std::unique_ptr<Exporter> MakeSmdebugExporter(const std::string& out,
+[[nodiscard]] std::unique_ptr<Exporter> MakeSmdebugExporter(const OutputFolder& out,
                                                             const ExportChoice* choice);
-[[nodiscard]] std::unique_ptr<Exporter> MakeTensorBoardExporter(const std::string& out,
+[[nodiscard]] std::unique_ptr<Exporter> MakeTensorBoardExporter(const OutputFolder& out,
                                                                 const ExportChoice* choice);
-[[nodiscard]] std::unique_ptr<Exporter> MakeCsvExporter(const std::string& out, const ExportChoice* choice);
+[[nodiscard]] std::unique_ptr<Exporter> MakeCsvExporter(const OutputFolder& out, const ExportChoice* choice);
 
-/// All values of one step as a safetensors file. Values are read one at a time. Returns how many.
-[[nodiscard]] Result<std::size_t> ExportSafetensors(const query::Trial& trial, const ExportChoice& choice,
-                                                    std::size_t n, const std::string& out);
+/// All values of one step as a safetensors file. Values are read one at a time.
+struct SafetensorsWritten {
+  std::size_t values = 0;
+  std::vector<std::string> remarks;  // names that the format cannot hold as they are
+};
+[[nodiscard]] Result<SafetensorsWritten> ExportSafetensors(const query::Trial& trial,
+                                                           const ExportChoice& choice, std::size_t n,
+                                                           const std::string& out, Existing existing);
 
 }  // namespace luff::cli

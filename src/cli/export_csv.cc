@@ -1,23 +1,12 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "base/text_escape.h"
 #include "cli/export.h"
 #include "cli/kept_findings.h"
-#include "luff/base/env.h"
 
 namespace luff::cli {
 namespace {
-
-/// RFC 4180: quotes around what holds a comma, a quote or the end of a line.
-std::string Field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"') quoted += '"';
-    quoted += c;
-  }
-  return quoted + "\"";
-}
 
 /// As many digits as it takes to read the same number again.
 std::string Number(double value) {
@@ -29,13 +18,13 @@ std::string Number(double value) {
 /// summaries.csv, scalars.csv, findings.csv.
 class CsvExporter final : public Exporter {
  public:
-  CsvExporter(std::string out, const ExportChoice* choice) : out_(std::move(out)), choice_(choice) {}
+  CsvExporter(const OutputFolder& out, const ExportChoice* choice) : out_(out), choice_(choice) {}
 
   Status Begin(const query::Trial&, const ExportState& state) override {
-    const auto open = [&](const char* name, const char* head, AppendedFile* file) -> Status {
+    const auto open = [&](const char* name, const char* head, BufferedFile* file) -> Status {
       const auto known = state.files.find(name);
       const std::uint64_t counted = known == state.files.end() ? 0 : known->second;
-      LUFF_ASSIGN_OR_RETURN(*file, AppendedFile::Open(out_ + "/" + name, counted));
+      LUFF_ASSIGN_OR_RETURN(*file, out_.OpenAt(name, counted));
       return counted == 0 ? file->Append(head) : Status::Ok();
     };
     LUFF_RETURN_IF_ERROR(
@@ -54,7 +43,7 @@ class CsvExporter final : public Exporter {
     for (const auto& [tensor, worker, dtype, s] : rows.summaries) {
       if (!choice_->Takes(tensor, worker)) continue;
       text +=
-          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\r\n", Field(trial.tensor(tensor).name),
+          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\r\n", CsvField(trial.tensor(tensor).name),
                       worker, where, DTypeName(dtype), s.count, Number(s.min(dtype)), Number(s.max(dtype)),
                       Number(s.mean()), Number(s.std()), Number(s.sum), Number(s.abs_mean()), Number(s.l2()),
                       s.zero_count, s.nan_count, s.inf_count);
@@ -63,7 +52,8 @@ class CsvExporter final : public Exporter {
     text.clear();
     for (const auto& [tensor, worker, value] : rows.scalars) {
       if (!choice_->Takes(tensor, worker)) continue;
-      text += fmt::format("{},{},{},{}\r\n", Field(trial.tensor(tensor).name), worker, where, Number(value));
+      text +=
+          fmt::format("{},{},{},{}\r\n", CsvField(trial.tensor(tensor).name), worker, where, Number(value));
     }
     bytes_ = summaries_.bytes() + scalars_.bytes();
     return scalars_.Append(text);
@@ -82,25 +72,25 @@ class CsvExporter final : public Exporter {
         "id,rule,cause,severity,tensor,mode,worker,step,global_step,update,since_step,last_step,healed,what,"
         "why,remedy\r\n";
     for (const rules::Finding& f : FindingsOfRun(trial.path()).findings) {
-      text +=
-          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\r\n", f.id, Field(f.rule),
-                      Field(f.cause), f.severity == rules::Severity::kStop ? "stop" : "warn", Field(f.tensor),
-                      Field(f.mode), f.worker, f.step, f.global_step, f.update, f.since_step, f.last_step,
-                      f.healed ? "true" : "false", Field(f.what), Field(f.why), Field(f.remedy));
+      text += fmt::format(
+          "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\r\n", CsvField(f.id), CsvField(f.rule),
+          CsvField(f.cause), f.severity == rules::Severity::kStop ? "stop" : "warn", CsvField(f.tensor),
+          CsvField(f.mode), f.worker, f.step, f.global_step, f.update, f.since_step, f.last_step,
+          f.healed ? "true" : "false", CsvField(f.what), CsvField(f.why), CsvField(f.remedy));
     }
     bytes_ += text.size();
-    return WriteWholeFile(Env::Real(), out_ + "/findings.csv", text);
+    return out_.Write("findings.csv", text);
   }
 
  private:
-  std::string out_;
+  const OutputFolder& out_;
   const ExportChoice* choice_;
-  AppendedFile summaries_, scalars_;
+  BufferedFile summaries_, scalars_;
 };
 
 }  // namespace
 
-std::unique_ptr<Exporter> MakeCsvExporter(const std::string& out, const ExportChoice* choice) {
+std::unique_ptr<Exporter> MakeCsvExporter(const OutputFolder& out, const ExportChoice* choice) {
   return std::make_unique<CsvExporter>(out, choice);
 }
 

@@ -1,11 +1,14 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
+#include "base/text_escape.h"
 #include "cli/export.h"
-#include "luff/base/env.h"
 
 namespace luff::cli {
 namespace {
+
+constexpr std::size_t kMaxRemarks = 20;
 
 /// Names of the format for types; "" for what it has not.
 const char* SafetensorsType(DType dtype) {
@@ -31,10 +34,17 @@ const char* SafetensorsType(DType dtype) {
   }
 }
 
+/// A name that the format can hold: valid UTF-8, not the one that it keeps for itself, each once.
+std::string NameFor(const std::string& name, const nlohmann::json& header) {
+  std::string one = ValidUtf8(name);
+  while (header.contains(one)) one += '_';
+  return one;
+}
+
 }  // namespace
 
-Result<std::size_t> ExportSafetensors(const query::Trial& trial, const ExportChoice& choice, std::size_t n,
-                                      const std::string& out) {
+Result<SafetensorsWritten> ExportSafetensors(const query::Trial& trial, const ExportChoice& choice,
+                                             std::size_t n, const std::string& out, Existing existing) {
   query::Trial::StepContents contents;
   LUFF_RETURN_IF_ERROR(trial.ReadStepContents(n, &contents));
   const query::StepInfo info = trial.step_at(n);
@@ -45,7 +55,8 @@ Result<std::size_t> ExportSafetensors(const query::Trial& trial, const ExportCho
   };
   std::vector<Item> items;
   std::vector<std::uint8_t> taken(trial.tensor_count(), 0);
-  nlohmann::ordered_json header;
+  SafetensorsWritten written;
+  nlohmann::json header;
   header["__metadata__"] = {{"format", "pt"},
                             {"step", std::to_string(info.global_step)},
                             {"mode", std::string(query::ModeName(info.mode))},
@@ -60,8 +71,12 @@ Result<std::size_t> ExportSafetensors(const query::Trial& trial, const ExportCho
     std::uint64_t bytes = DTypeSize(shape.dtype);
     for (const std::int64_t dim : shape.shape) bytes *= static_cast<std::uint64_t>(dim);
     taken[tensor] = 1;
-    header[trial.tensor(tensor).name] = {
-        {"dtype", type}, {"shape", shape.shape}, {"data_offsets", {at, at + bytes}}};
+    const std::string& name = trial.tensor(tensor).name;
+    const std::string one = NameFor(name, header);
+    if (one != name && written.remarks.size() < kMaxRemarks)
+      written.remarks.push_back(
+          fmt::format("the format cannot hold the name '{}', it is written as '{}'", name, one));
+    header[one] = {{"dtype", type}, {"shape", shape.shape}, {"data_offsets", {at, at + bytes}}};
     items.push_back({tensor, worker, bytes});
     at += bytes;
   }
@@ -72,27 +87,26 @@ Result<std::size_t> ExportSafetensors(const query::Trial& trial, const ExportCho
   }
   std::string head;
   try {
-    head = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    head = JsonText(header);
   } catch (const std::exception& error) {
     return Internal(error.what());
   }
   head.resize((head.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = head.size();
-  const std::string unfinished = out + ".tmp";
-  LUFF_ASSIGN_OR_RETURN(AppendedFile file, AppendedFile::Open(unfinished, 0));
-  LUFF_RETURN_IF_ERROR(file.Append({reinterpret_cast<const char*>(&length), sizeof(length)}));
-  LUFF_RETURN_IF_ERROR(file.Append(head));
+  LUFF_ASSIGN_OR_RETURN(const auto file, OutputFile::Create(out, existing));
+  LUFF_RETURN_IF_ERROR(file->Append({reinterpret_cast<const char*>(&length), sizeof(length)}));
+  LUFF_RETURN_IF_ERROR(file->Append(head));
   for (const Item& item : items) {
     LUFF_ASSIGN_OR_RETURN(const auto value,
                           trial.ReadValue(item.tensor, info.global_step, query::Mode::kGlobal, item.worker));
     if (value.bytes.size() != item.bytes)
       return Corruption("a value has other bytes than its shape: " + trial.path());
     LUFF_RETURN_IF_ERROR(
-        file.Append({reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size()}));
+        file->Append({reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size()}));
   }
-  LUFF_RETURN_IF_ERROR(file.Flush());
-  LUFF_RETURN_IF_ERROR(Env::Real().Rename(unfinished, out));
-  return items.size();
+  LUFF_RETURN_IF_ERROR(file->Commit());
+  written.values = items.size();
+  return written;
 }
 
 }  // namespace luff::cli

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "cli/export.h"
-#include "luff/base/env.h"
 #include "luff/format/event_file.h"
 #include "luff/format/smdebug.h"
 
@@ -87,12 +87,9 @@ Readable ForSmdebug(const query::Value& value) {
 
 class SmdebugExporter final : public Exporter {
  public:
-  SmdebugExporter(std::string out, const ExportChoice* choice) : out_(std::move(out)), choice_(choice) {}
+  SmdebugExporter(const OutputFolder& out, const ExportChoice* choice) : out_(out), choice_(choice) {}
 
-  Status Begin(const query::Trial& trial, const ExportState&) override {
-    LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(out_ + "/collections/000000000"));
-    return WriteCollections(trial);
-  }
+  Status Begin(const query::Trial& trial, const ExportState&) override { return WriteCollections(trial); }
 
   Status Step(const query::Trial& trial, std::size_t n, const query::Trial::StepRows& rows) override {
     const query::StepInfo& info = rows.info;
@@ -114,7 +111,7 @@ class SmdebugExporter final : public Exporter {
 
   Status End(const query::Trial& trial, bool over) override {
     LUFF_RETURN_IF_ERROR(WriteCollections(trial));
-    return over ? WriteWholeFile(Env::Real(), out_ + "/" + format::kSmdebugEndFile, "") : Status::Ok();
+    return over ? out_.Write(format::kSmdebugEndFile, "") : Status::Ok();
   }
 
  private:
@@ -122,7 +119,7 @@ class SmdebugExporter final : public Exporter {
 
   /// One event file on its way.
   struct Writing {
-    AppendedFile file;
+    std::unique_ptr<OutputFile> file;
     format::SmdebugIndex index;
     std::set<query::TensorId> written;
     std::deque<std::string> names;
@@ -135,9 +132,9 @@ class SmdebugExporter final : public Exporter {
     record_.clear();
     format::AppendRecord(format::EncodeSmdebugTensor(wall, info.global_step, tensor),
                          format::RecordFooter::kSmdebug, &record_);
-    to->index.tensors.push_back({to->names.emplace_back(tensor.name), to->file.bytes(), record_.size()});
+    to->index.tensors.push_back({to->names.emplace_back(tensor.name), to->file->bytes(), record_.size()});
     bytes_ += record_.size();
-    return to->file.Append(record_);
+    return to->file->Append(record_);
   }
 
   Status AppendNumber(Writing* to, const query::StepInfo& info, const std::string& name, double value) {
@@ -220,10 +217,8 @@ class SmdebugExporter final : public Exporter {
     const query::StepInfo& info = rows.info;
     const std::string name = WorkerName(worker);
     const std::string event_path = format::SmdebugEventPath(info.global_step, name);
-    const std::string final_path = out_ + "/" + event_path;
-    LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(final_path.substr(0, final_path.rfind('/'))));
     Writing to;
-    LUFF_ASSIGN_OR_RETURN(to.file, AppendedFile::Open(final_path + ".tmp", 0));
+    LUFF_ASSIGN_OR_RETURN(to.file, out_.Create(event_path));
     for (const auto& [tensor, of] : contents_.values) {
       if (of != worker || !choice_->Takes(tensor, worker)) continue;
       LUFF_RETURN_IF_ERROR(AppendValue(&to, trial, info, tensor, worker));
@@ -237,17 +232,15 @@ class SmdebugExporter final : public Exporter {
         continue;
       LUFF_RETURN_IF_ERROR(AppendReductions(&to, trial, info, row));
     }
-    if (to.index.tensors.empty()) return Env::Real().Remove(final_path + ".tmp");
-    LUFF_RETURN_IF_ERROR(to.file.Flush());
-    LUFF_RETURN_IF_ERROR(Env::Real().Rename(final_path + ".tmp", final_path));
+    if (to.index.tensors.empty()) return Status::Ok();
+    LUFF_RETURN_IF_ERROR(to.file->Commit());
     to.index.mode = info.mode;
     to.index.mode_step = info.mode_step;
     to.index.event_file = event_path;
-    const std::string index_path = out_ + "/" + format::SmdebugIndexPath(info.global_step, name);
-    LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(index_path.substr(0, index_path.rfind('/'))));
     const std::string text = format::FormatSmdebugIndex(to.index);
     bytes_ += text.size();
-    return WriteWholeFile(Env::Real(), index_path, text);  // last: what it names is there
+    return out_.Write(format::SmdebugIndexPath(info.global_step, name),
+                      text);  // last: what it names is there
   }
 
   Status WriteCollections(const query::Trial& trial) {
@@ -284,10 +277,9 @@ class SmdebugExporter final : public Exporter {
                              {"save_histogram", false}};
       }
       const Json json = {{"collections", collections}, {"_meta", {{"num_workers", announced}}}};
-      const std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
+      const std::string text = AsciiJsonText(json);
       for (const std::uint32_t worker : workers) {
-        LUFF_RETURN_IF_ERROR(WriteWholeFile(
-            Env::Real(), out_ + "/" + format::SmdebugCollectionsPath(WorkerName(worker)), text));
+        LUFF_RETURN_IF_ERROR(out_.Write(format::SmdebugCollectionsPath(WorkerName(worker)), text));
       }
       return Status::Ok();
     } catch (const std::exception& error) {
@@ -295,14 +287,15 @@ class SmdebugExporter final : public Exporter {
     }
   }
 
-  std::string out_, record_;
+  const OutputFolder& out_;
+  std::string record_;
   const ExportChoice* choice_;
   query::Trial::StepContents contents_;
 };
 
 }  // namespace
 
-std::unique_ptr<Exporter> MakeSmdebugExporter(const std::string& out, const ExportChoice* choice) {
+std::unique_ptr<Exporter> MakeSmdebugExporter(const OutputFolder& out, const ExportChoice* choice) {
   return std::make_unique<SmdebugExporter>(out, choice);
 }
 

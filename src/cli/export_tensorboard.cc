@@ -4,7 +4,6 @@
 
 #include "base/format.h"
 #include "cli/export.h"
-#include "luff/base/env.h"
 #include "luff/format/event_file.h"
 
 namespace luff::cli {
@@ -42,11 +41,11 @@ format::EventHistogram HistogramOf(const SparseHistogram& bins, const Summary& s
 /// One folder, which TensorBoard calls a run, for each mode and worker.
 class TensorBoardExporter final : public Exporter {
  public:
-  TensorBoardExporter(std::string out, const ExportChoice* choice) : out_(std::move(out)), choice_(choice) {}
+  TensorBoardExporter(const OutputFolder& out, const ExportChoice* choice) : out_(out), choice_(choice) {}
 
   Status Begin(const query::Trial&, const ExportState& state) override {
     for (const auto& [name, counted] : state.files) {
-      LUFF_ASSIGN_OR_RETURN(AppendedFile file, AppendedFile::Open(out_ + "/" + name, counted));
+      LUFF_ASSIGN_OR_RETURN(BufferedFile file, out_.OpenAt(name, counted));
       files_.emplace(name, std::move(file));
     }
     return Status::Ok();
@@ -146,8 +145,7 @@ class TensorBoardExporter final : public Exporter {
     const std::string name = fmt::format("{}/events.out.tfevents.{:010d}.luff", folder, created);
     auto at = files_.find(name);
     if (at == files_.end()) {
-      LUFF_RETURN_IF_ERROR(Env::Real().MakeDirectories(out_ + "/" + folder));
-      LUFF_ASSIGN_OR_RETURN(AppendedFile file, AppendedFile::Open(out_ + "/" + name, 0));
+      LUFF_ASSIGN_OR_RETURN(BufferedFile file, out_.OpenAt(name, 0));
       at = files_.emplace(name, std::move(file)).first;
       record_.clear();
       format::AppendRecord(format::EncodeFileVersion(static_cast<double>(created)),
@@ -160,16 +158,17 @@ class TensorBoardExporter final : public Exporter {
     return at->second.Append(record_);
   }
 
-  std::string out_, record_;
+  const OutputFolder& out_;
+  std::string record_;
   const ExportChoice* choice_;
-  std::map<std::string, AppendedFile> files_;
+  std::map<std::string, BufferedFile> files_;
   query::Trial::StepContents contents_;
   std::vector<std::uint64_t> dense_;
 };
 
 }  // namespace
 
-std::unique_ptr<Exporter> MakeTensorBoardExporter(const std::string& out, const ExportChoice* choice) {
+std::unique_ptr<Exporter> MakeTensorBoardExporter(const OutputFolder& out, const ExportChoice* choice) {
   return std::make_unique<TensorBoardExporter>(out, choice);
 }
 

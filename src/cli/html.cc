@@ -1,13 +1,13 @@
 #include "cli/html.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 
 #include "base/format.h"
+#include "base/output_file.h"
+#include "base/text_escape.h"
 #include "cli/boosting_report.h"
 #include "cli/kept_findings.h"
 #include "cli/reading.h"
@@ -150,29 +150,33 @@ std::string Page(const query::Trial& trial, const KeptFindings& kept) {
 
 }  // namespace
 
-Status WriteReport(const query::Trial& trial, const std::string& out) {
+Status WriteReport(const query::Trial& trial, const std::string& out, Existing existing) {
   const std::string page = Page(trial, FindingsOfRun(trial.path()));
   if (out == "-") {
     fmt::print("{}", page);
     return Status::Ok();
   }
-  std::FILE* file = std::fopen(out.c_str(), "we");
-  const bool written = file != nullptr && std::fwrite(page.data(), 1, page.size(), file) == page.size();
-  const int error = errno;
-  if ((file != nullptr && std::fclose(file) != 0) || !written)
-    return IoError(fmt::format("the report cannot be written ({}): {}", std::strerror(error), out));
-  return Status::Ok();
+  const auto write = [&]() -> Status {
+    LUFF_ASSIGN_OR_RETURN(const auto file, OutputFile::Create(out, existing));
+    LUFF_RETURN_IF_ERROR(file->Append(page));
+    return file->Commit();
+  };
+  return write().WithContext("the report cannot be written");
 }
 
 void AddReport(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("report", "One HTML file: findings, evidence, losses");
   static ReadOptions options;
   static std::string out = "luff-report.html";
+  static bool force = false;
   verb->add_option("RUN", options.run, "The run directory")->required();
   verb->add_option("-o,--out", out, "File; - for standard output");
+  verb->add_flag("--force", force, "Replace a file that is there");
   verb->callback([] {
     const auto trial = OpenOrExit(options);
-    if (const Status written = WriteReport(*trial, out); !written.ok()) ExitWithError(written);
+    if (const Status written = WriteReport(*trial, out, force ? Existing::kReplace : Existing::kRefuse);
+        !written.ok())
+      ExitWithError(written);
     if (out != "-") fmt::print("{}\n", Escaped(out));
     ExitWith(kExitOk);
   });

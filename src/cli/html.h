@@ -1,12 +1,14 @@
 #pragma once
 #include <string>
 
+#include "base/output_file.h"
 #include "luff/base/status.h"
 #include "luff/query/trial.h"
 
 namespace luff::cli {
 
-/// Writes the report of a run, one HTML file that needs nothing else; "-" is standard output. Errors: kIo.
-[[nodiscard]] Status WriteReport(const query::Trial& trial, const std::string& out);
+/// Writes the report of a run, one HTML file that needs nothing else; "-" is standard output. Errors: those
+/// of OutputFile.
+[[nodiscard]] Status WriteReport(const query::Trial& trial, const std::string& out, Existing existing);
 
 }  // namespace luff::cli

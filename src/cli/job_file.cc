@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include "base/format.h"
+#include "base/python_child.h"
 #include "cli/terminal.h"
 #include "luff/actions/process.h"
 
@@ -51,12 +50,6 @@ class Sink {
   int fd_;
 };
 
-std::string Python() {
-  if (const char* given = std::getenv("LUFF_PYTHON"); given != nullptr && *given != 0) return given;
-  std::error_code error;
-  return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "python").string();
-}
-
 /// Its exit code; it is killed when it takes too long.
 int WaitFor(pid_t pid) {
   const auto end = std::chrono::steady_clock::now() + kMostTime;
@@ -78,17 +71,16 @@ Result<std::string> TranslateJobFile(const std::string& path) {
   const Sink out("luff-job"), told("luff-told");
   if (out.fd() < 0 || told.fd() < 0) return ResourceExhausted("no memory for a job's configuration");
   actions::ProcessOptions options;
-  options.argv = {Python(), "-m", "luff._verbs.sagemaker", path};
-  options.environment = {{"PYTHONSAFEPATH", "1"}};
+  constexpr const char* kNeeds = "a job's configuration in JSON needs Python with luff";
+  Result<std::vector<std::string>> command = PythonCommand("sagemaker");
+  if (!command.ok()) return command.status().WithContext(kNeeds);
+  options.argv = std::move(command).value();
+  options.argv.push_back(path);
   options.stdout_fd = out.fd();
   options.stderr_fd = told.fd();
   options.dies_with_parent = true;
   const Result<pid_t> started = actions::StartProcess(options);
-  if (!started.ok()) {
-    return NotFound(fmt::format(
-        "a job's configuration in JSON needs a Python with luff beside the luff command; set LUFF_PYTHON: {}",
-        options.argv.front()));
-  }
+  if (!started.ok()) return started.status().WithContext(kNeeds);
   const int code = WaitFor(started.value());
   std::string words = told.Text();
   if (code != 0) {

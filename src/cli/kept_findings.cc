@@ -3,42 +3,102 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <map>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
+#include "base/bounded_read.h"
 #include "base/format.h"
+#include "luff/base/env.h"
 
 namespace luff::cli {
 namespace fs = std::filesystem;
 
-KeptFindings FindingsOfRun(const std::string& run) {
-  constexpr std::size_t kMaxLine = 1U << 20;
-  KeptFindings kept;
-  std::map<std::string, std::size_t> place;
-  std::error_code error;
-  for (fs::directory_iterator at(run + "/rules", error), end; !error && at != end; at.increment(error)) {
-    std::ifstream file(at->path() / "findings.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      if (line.empty()) continue;
-      auto parsed =
-          line.size() > kMaxLine
-              ? Result<std::pair<rules::Finding, std::string>>(ResourceExhausted("a line of more than 1 MiB"))
-              : rules::ParseFindingUntrusted(line);
-      if (!parsed.ok()) {
-        // The last line may still be on its way to the file.
-        if (!file.eof()) ++kept.unreadable;
-        continue;
-      }
-      rules::Finding& finding = parsed.value().first;
-      const auto [known, fresh] = place.emplace(finding.id, kept.findings.size());
-      if (fresh)
-        kept.findings.push_back(std::move(finding));
-      else
-        kept.findings[known->second] = std::move(finding);
+namespace {
+
+constexpr std::uint64_t kMaxFileBytes = 256ULL << 20;
+constexpr std::size_t kMaxEvaluators = 1000;
+
+class Collector {
+ public:
+  explicit Collector(std::string run) : run_(std::move(run)) {}
+
+  void File(const std::string& name) {
+    const std::string path = run_ + "/rules/" + name + "/findings.jsonl";
+    const Result<std::string> text = ReadRegular(path, kMaxFileBytes, kFindingsInRun);
+    if (!text.ok()) {
+      if (text.status().code() != StatusCode::kNotFound)
+        kept_.problems.push_back(fmt::format("findings are not read: {}", text.status().message()));
+      return;
+    }
+    const std::string_view lines = *text;
+    for (std::size_t from = 0; from < lines.size();) {
+      const std::size_t end = lines.find('\n', from);
+      // The last line may still be on its way to the file.
+      const bool whole = end != std::string_view::npos;
+      Line(lines.substr(from, whole ? end - from : end), whole);
+      from = whole ? end + 1 : lines.size();
     }
   }
-  return kept;
+
+  KeptFindings Kept() && {
+    if (unreadable_ > 0)
+      kept_.problems.push_back(
+          fmt::format("{} lines are no findings: {}/rules/*/findings.jsonl", unreadable_, run_));
+    if (left_out_ > 0)
+      kept_.problems.push_back(
+          fmt::format("{} findings beyond the first {} are not shown: {}/rules/*/findings.jsonl", left_out_,
+                      kMaxFindings, run_));
+    return std::move(kept_);
+  }
+
+ private:
+  void Line(std::string_view line, bool whole) {
+    if (line.empty()) return;
+    auto parsed = rules::ParseFindingUntrusted(line);
+    if (!parsed.ok()) {
+      unreadable_ += whole ? 1 : 0;
+      return;
+    }
+    rules::Finding& finding = parsed.value().first;
+    const auto known = place_.find(finding.id);
+    if (known != place_.end()) {
+      kept_.findings[known->second] = std::move(finding);
+    } else if (kept_.findings.size() < kMaxFindings) {
+      place_.emplace(finding.id, kept_.findings.size());
+      kept_.findings.push_back(std::move(finding));
+    } else {
+      ++left_out_;
+    }
+  }
+
+  const std::string run_;
+  KeptFindings kept_;
+  std::unordered_map<std::string, std::size_t> place_;  // by id
+  std::uint64_t unreadable_ = 0, left_out_ = 0;
+};
+
+}  // namespace
+
+KeptFindings FindingsOfRun(const std::string& run) {
+  std::vector<std::string> evaluators;
+  std::error_code error;
+  for (fs::directory_iterator at(run + "/rules", error), end;
+       !error && at != end && evaluators.size() < kMaxEvaluators; at.increment(error))
+    evaluators.push_back(at->path().filename().string());
+  std::sort(evaluators.begin(), evaluators.end());
+  Collector collector(run);
+  for (const std::string& name : evaluators) collector.File(name);
+  return std::move(collector).Kept();
+}
+
+std::vector<rules::RuleCoverage> CoverageOfRun(const std::string& run) {
+  constexpr std::uint64_t kMaxBytes = 64ULL << 20;
+  const auto text = ReadRegular(run + "/rules/luff/checkpoint.json", kMaxBytes, kFindingsInRun);
+  if (!text.ok()) return {};
+  auto coverage = rules::ParseCoverageUntrusted(*text);
+  return coverage.ok() ? std::move(coverage).value() : std::vector<rules::RuleCoverage>{};
 }
 
 Result<std::string> NewestRun() {
@@ -63,21 +123,27 @@ Result<std::string> NewestRun() {
 }
 
 std::vector<const rules::Finding*> InGroups(const std::vector<rules::Finding>& findings) {
+  std::unordered_set<std::string_view> known;
+  std::unordered_map<std::string_view, std::vector<const rules::Finding*>> followers;  // by leader
+  for (const rules::Finding& finding : findings) {
+    known.insert(finding.id);
+    if (!finding.leader.empty()) followers[finding.leader].push_back(&finding);
+  }
   std::vector<const rules::Finding*> ordered;
-  const auto known = [&](const std::string& id) {
-    return std::any_of(findings.begin(), findings.end(), [&](const auto& f) { return f.id == id; });
+  std::unordered_set<const rules::Finding*> taken;
+  const auto take = [&](const rules::Finding* finding) {
+    if (taken.insert(finding).second) ordered.push_back(finding);
   };
   for (const rules::Finding& leader : findings) {
-    if (!leader.leader.empty() && known(leader.leader)) continue;
-    ordered.push_back(&leader);
-    for (const rules::Finding& follower : findings) {
-      if (follower.leader == leader.id && &follower != &leader) ordered.push_back(&follower);
+    if (!leader.leader.empty() && known.contains(leader.leader)) continue;
+    take(&leader);
+    if (const auto at = followers.find(leader.id); at != followers.end()) {
+      for (const rules::Finding* follower : at->second) take(follower);
+      at->second.clear();
     }
   }
   // A follower of a follower (a leader that was taken over by one no longer there): nothing is left out.
-  for (const rules::Finding& finding : findings) {
-    if (std::find(ordered.begin(), ordered.end(), &finding) == ordered.end()) ordered.push_back(&finding);
-  }
+  for (const rules::Finding& finding : findings) take(&finding);
   return ordered;
 }
 

@@ -36,14 +36,14 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
         known.push_back(one->get_name());
     }
     const std::string what = option ? "option" : verb == app ? "command" : "argument";
-    text = fmt::format("unknown {} '{}'", what, luff::cli::Escaped(word.substr(0, word.find('='))));
+    text = fmt::format("unknown {} '{}'", what, luff::Escaped(word.substr(0, word.find('='))));
     if (!known.empty() && what != "argument") {
       text += fmt::format("; nearest: {}",
                           luff::query::NearestNames(word.substr(0, word.find('=')), known).front());
     }
   }
   const std::string name = verb == app ? "luff" : "luff " + verb->get_name();
-  return fmt::format("luff: {}; see `{} --help`\n", text, name);
+  return fmt::format("luff: {}; see `{} --help`\n", luff::EscapedLines(text), name);
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "luff: internal error: {}\n", error.what());
+    fmt::print(stderr, "luff: internal error: {}\n", luff::Escaped(error.what()));
     return 70;
   }
   return kExitOk;

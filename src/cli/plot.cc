@@ -1,8 +1,5 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 
 #include "base/format.h"
@@ -17,6 +14,7 @@ namespace {
 struct PlotOptions : ReadOptions {
   std::vector<std::string> names;
   std::string out = "terminal";
+  bool force = false;
 };
 
 struct Series {
@@ -133,25 +131,14 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
   fmt::print("{}\n{}\n", StepAxis(series.step.front(), series.step.back(), width), StrangeText(series));
 }
 
-/// The picture is drawn in Python: this process becomes the interpreter beside the executable.
+/// The picture is drawn in Python.
 [[noreturn]] void DrawPng(const PlotOptions& options) {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string python = (self.parent_path() / "python").string();
-  std::vector<std::string> words = {python,      "-m",     "luff._verbs.plot", "--out",
-                                    options.out, "--mode", options.mode};
-  if (options.worker) words.insert(words.end(), {"--worker", std::to_string(*options.worker)});
+  std::vector<std::string> words = {"--out=" + options.out, "--mode=" + options.mode};
+  if (options.worker) words.push_back("--worker=" + std::to_string(*options.worker));
+  if (options.force) words.emplace_back("--force");
   words.insert(words.end(), {"--", options.run});
   words.insert(words.end(), options.names.begin(), options.names.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  execv(python.c_str(), argv.data());
-  fmt::print(stderr,
-             "luff: no Python beside the luff command, a picture needs one with luff and matplotlib; use "
-             "--out terminal: {}\n",
-             Escaped(python));
-  ExitWith(kExitUsage);
+  BecomePython("plot", words, "a picture needs matplotlib, --out terminal does not");
 }
 
 void Plot(const PlotOptions& options) {
@@ -190,6 +177,7 @@ void AddPlot(CLI::App& app) {
   verb->add_option("NAME", options->names, "Tensors; default: losses and gradients");
   verb->add_option("--out", options->out, "A file ending in .png, .svg or .pdf, or \"terminal\"")
       ->capture_default_str();
+  verb->add_flag("--force", options->force, "Replace a file that is there");
   AddModeOption(verb, options.get());
   verb->callback([options] { Plot(*options); });
 }

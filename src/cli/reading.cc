@@ -1,8 +1,19 @@
 #include "cli/reading.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <string_view>
 
 #include "base/format.h"
+#include "base/json.h"
+#include "base/python_child.h"
+#include "base/text_escape.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
@@ -39,6 +50,18 @@ void ExitWithError(const Status& status) {
   ExitWith(kExitUsage);
 }
 
+void BecomePython(std::string_view verb, std::vector<std::string> words, std::string_view needs) {
+  Result<std::vector<std::string>> command = PythonCommand(verb);
+  if (!command.ok()) ExitWithError(command.status().WithContext(needs));
+  words.insert(words.begin(), command.value().begin(), command.value().end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::fflush(stdout);
+  execv(argv.front(), argv.data());
+  ExitWithError(IoError(fmt::format("{}: {}", std::strerror(errno), words.front())));
+}
+
 std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options) {
   return ValueOrExit(query::Trial::Open(options.run));
 }
@@ -47,7 +70,15 @@ query::Mode ModeOrExit(const ReadOptions& options) { return ValueOrExit(query::P
 
 void PrintJson(Json json, int indent) {
   NameNonFinite(&json);
-  fmt::print("{}\n", json.dump(indent, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}\n", JsonEscaped(JsonText(json, indent)));
+}
+
+bool IsOfWholeSteps(const query::GapInfo& gap) {
+  static constexpr std::string_view kReasons[] = {"pool full", "disk full",        "input/output error",
+                                                  "closing",   "recording failed", "file lost"};
+  const bool named = std::find(std::begin(kReasons), std::end(kReasons), gap.reason) != std::end(kReasons);
+  return named && gap.tensor.empty() && gap.collection.empty() && gap.forms.empty() && gap.count > 0 &&
+         gap.last_step >= 0;
 }
 
 std::string SizeText(std::uint64_t bytes) {

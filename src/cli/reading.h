@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "luff/query/trial.h"
 
@@ -30,6 +32,8 @@ void AddModeOption(CLI::App* verb, ReadOptions* options);
 
 template <typename T>
 [[nodiscard]] T ValueOrExit(Result<T> result);
+/// This process becomes the Python that runs `luff._verbs.VERB`. `needs`: said where there is none.
+[[noreturn]] void BecomePython(std::string_view verb, std::vector<std::string> words, std::string_view needs);
 [[noreturn]] void ExitWithError(const Status& status);
 
 /// One line of JSON on stdout; invalid UTF-8 is replaced; JSON has no numbers for NaN and infinities, they
@@ -44,6 +48,8 @@ void PrintJson(Json json, int indent = 2);
   const std::uint64_t strange = columns.nan_count[row] + columns.inf_count[row];
   return columns.count[row] != 0 && strange == columns.count[row];
 }
+/// Of whole steps that are not in the run, `count` of them: docs/spec/run-format.md, 4.
+[[nodiscard]] bool IsOfWholeSteps(const query::GapInfo& gap);
 /// "12.3 MiB".
 [[nodiscard]] std::string SizeText(std::uint64_t bytes);
 [[nodiscard]] std::string NumberText(double value);

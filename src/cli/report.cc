@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/format.h"
 #include "cli/terminal.h"
@@ -69,11 +71,11 @@ std::string NameOf(const rules::Finding& finding) {
 std::string FindingsInShort(const std::vector<rules::Finding>& findings) {
   if (findings.empty()) return "no findings";
   // A finding that follows from another counts with its leader, which is as grave as the gravest of them.
+  std::unordered_map<std::string_view, const rules::Finding*> by_id;
+  for (const rules::Finding& finding : findings) by_id.try_emplace(finding.id, &finding);
   const auto leader_of = [&](const rules::Finding& finding) -> const rules::Finding& {
-    for (const rules::Finding& other : findings) {
-      if (!finding.leader.empty() && other.id == finding.leader) return other;
-    }
-    return finding;
+    const auto at = finding.leader.empty() ? by_id.end() : by_id.find(finding.leader);
+    return at == by_id.end() ? finding : *at->second;
   };
   const rules::Finding* first = nullptr;
   bool stop = false;
@@ -113,17 +115,12 @@ std::string Teller::Short(const rules::Finding& finding, const char* lead) const
 std::string Teller::Tell(const std::vector<FindingEvent>& events) {
   std::vector<const rules::Finding*> fresh;  // each in its newest form
   std::string text, later;
-  const auto newest = [&events](const rules::Finding& finding) {
-    const rules::Finding* last = &finding;
-    for (const auto& [other, event] : events) {
-      if (other.id == finding.id) last = &other;
-    }
-    return last;
-  };
+  std::unordered_map<std::string_view, const rules::Finding*> newest;
+  for (const auto& [finding, event] : events) newest[finding.id] = &finding;
   for (const auto& [finding, event] : events) {
     const auto known = told_.find(finding.id);
     if (known == told_.end()) {
-      const rules::Finding* last = newest(finding);
+      const rules::Finding* last = newest[finding.id];
       told_[finding.id] = last->severity;
       details_[finding.id] = DetailOf(*last);
       fresh.push_back(last);
@@ -144,6 +141,10 @@ std::string Teller::Tell(const std::vector<FindingEvent>& events) {
            std::pair(b->step, -static_cast<int>(b->severity));
   });
   std::map<std::pair<std::string, std::int64_t>, std::size_t> shorts;
+  std::map<std::pair<std::string, std::int64_t>, std::vector<const rules::Finding*>> beside;
+  for (const rules::Finding* finding : fresh) {
+    if (finding->leader.empty()) beside[{finding->rule, finding->step}].push_back(finding);
+  }
   for (const rules::Finding* finding : fresh) {
     if (!finding->leader.empty()) {
       text +=
@@ -154,9 +155,8 @@ std::string Teller::Tell(const std::vector<FindingEvent>& events) {
     if (led_.insert(key).second) {
       text += FindingText(*finding, colour_, width_);
       // The others of its rule and step stay beside it.
-      for (const rules::Finding* other : fresh) {
-        if (other == finding || !other->leader.empty() || std::pair(other->rule, other->step) != key)
-          continue;
+      for (const rules::Finding* other : beside[key]) {
+        if (other == finding) continue;
         if (++shorts[key] <= kMaxShort) {
           text += Short(*other, other->severity == rules::Severity::kStop ? "also STOP" : "also WARN");
         }

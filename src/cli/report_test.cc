@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/kept_findings.h"
 #include "cli/terminal.h"
+#include "query/testing/work.h"
 
 // What a person reads: every finding once in full, then one line for what became of it.
 namespace luff::cli {
@@ -125,6 +127,46 @@ TEST(Teller, WhatFollowsIsOneLine_AndMoreDetailIsTold) {
   leader.what = "logarithm of zero in line 3";
   EXPECT_EQ(teller.Tell({{leader, "update"}}), "luff: more of NonFinite loss: logarithm of zero in line 3\n");
   EXPECT_EQ(teller.Tell({{leader, "update"}}), "");
+}
+
+TEST(InGroups, LeadersComeBeforeWhatFollowsFromThem) {
+  std::vector<rules::Finding> findings;
+  for (const char* tensor : {"a", "b", "c", "d", "e"}) findings.push_back(Seen(tensor, 1));
+  findings[0].leader = findings[3].id;  // a follows from d
+  findings[1].leader = "gone";          // b leads: its leader isn't there
+  findings[2].leader = findings[0].id;  // c follows from a follower
+  findings[4].leader = findings[3].id;
+  std::string order;
+  for (const rules::Finding* finding : InGroups(findings)) order += finding->tensor;
+  EXPECT_EQ(order, "bdaec");
+  for (rules::Finding& finding : findings) finding.id = finding.leader = "";  // of somebody who means ill
+  EXPECT_EQ(InGroups(findings).size(), 5U);
+}
+
+/// As many findings, each of a step and rule of its own, every second one a follower of the one before it.
+std::vector<rules::Finding> Many(std::size_t count) {
+  std::vector<rules::Finding> findings;
+  for (std::size_t i = 0; i < count; ++i) {
+    findings.push_back(Seen("t" + std::to_string(i), static_cast<std::int64_t>(i)));
+    if (i % 2 == 1) findings.back().leader = findings[i - 1].id;
+  }
+  return findings;
+}
+
+double SecondsToTell(std::size_t count) {
+  const std::vector<rules::Finding> findings = Many(count);
+  return query::testing::CpuSeconds([&] {
+    EXPECT_EQ(InGroups(findings).size(), count);
+    EXPECT_FALSE(FindingsInShort(findings).empty());
+    std::vector<FindingEvent> events;
+    for (const rules::Finding& finding : findings) events.emplace_back(finding, "new");
+    Teller teller(false, 100);
+    EXPECT_FALSE(teller.Tell(events).empty());
+  });
+}
+
+TEST(Findings, AreToldInLinearTime) {
+  EXPECT_LT(SecondsToTell(8000), query::testing::kLinear * SecondsToTell(2000));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "cli/reading.h"
 #include "cli/rule_cost.h"
 #include "cli/terminal.h"
@@ -28,7 +29,7 @@ void List(bool json) {
   if (json) {
     Json all = Json::array();
     for (const rules::RuleSpec& rule : rules::BuiltinRules()) all.push_back(Describe(rule));
-    fmt::print("{}\n", all.dump(2));
+    PrintJson(all);
     return;
   }
   for (const rules::RuleSpec& rule : rules::BuiltinRules())
@@ -78,7 +79,7 @@ void Cost(const std::string& run, bool json) {
     if (needs.empty()) fmt::print("    nothing beyond losses, events and what is always taken\n");
   }
   if (json) {
-    fmt::print("{}\n", all.dump(2));
+    PrintJson(all);
   } else if (model) {
     const CaptureCost none = model->Of(DefaultNeeds());
     fmt::print("\nwithout rules: {} read, {} kept a step; with all of them: {} read, {} kept\n",
@@ -139,7 +140,7 @@ void Explain(const std::string& name, bool json) {
     }
     described["needs"] = Json::array();
     for (const rules::Need& need : needs) described["needs"].push_back(NeedText(need));
-    fmt::print("{}\n", described.dump(2, ' ', false, Json::error_handler_t::replace));
+    PrintJson(described);
     return;
   }
   if (own) {

@@ -14,15 +14,19 @@
 #include <fmt/chrono.h>
 
 #include "base/format.h"
+#include "base/output_file.h"
+#include "base/python_child.h"
 #include "cli/config_file.h"
 #include "cli/html.h"
 #include "cli/job_file.h"
 #include "cli/supervise.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "cli/verdict.h"
 #include "luff/base/env.h"
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
+#include "luff/store/owner.h"
 
 namespace luff::cli {
 namespace {
@@ -75,7 +79,9 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
             "--run names a run that exists already; give --resume to go on with it, or another directory: " +
             path);
       }
-      if (!names.value().empty()) {
+      const bool used = std::any_of(names->begin(), names->end(),
+                                    [](const std::string& name) { return name != "supervisor"; });
+      if (used) {
         return FailedPrecondition("--run names a directory that is not empty and no run; give another one: " +
                                   path);
       }
@@ -114,63 +120,37 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
   return ResourceExhausted("ten thousand runs began in this second: " + folder);
 }
 
-// Empties the file, or makes it. A pipe or /dev/stderr is left as it is: never replaced, never emptied.
-Status BeginFindings(const std::string& path) {
-  std::error_code unknown;
-  const auto kind = fs::symlink_status(path, unknown).type();
-  const bool fresh = kind == fs::file_type::not_found || kind == fs::file_type::regular;
-  std::FILE* file = std::fopen(path.c_str(), fresh ? "we" : "ae");
-  if (file != nullptr && std::fclose(file) == 0) return Status::Ok();
-  return IoError(fmt::format("--findings cannot be written ({}); give a file in a directory that exists: {}",
-                             std::strerror(errno), path));
+// Nobody else may command the job: the run is the user's, one supervisor has it, and of an earlier part of it
+// nobody is still at work.
+Status TakeCommand(SuperviseOptions* options) {
+  LUFF_RETURN_IF_ERROR(store::CheckOwner(options->run));
+  LUFF_ASSIGN_OR_RETURN(options->lock, store::SupervisorLock::Take(options->run));
+  if (!options->resume) return Status::Ok();
+  LUFF_ASSIGN_OR_RETURN(const auto trial, query::Trial::Open(options->run));
+  for (const query::WorkerInfo& worker : trial->workers()) {
+    if (!worker.alive) continue;
+    const std::int64_t silent_ns = Env::Real().NowUnixNs() - worker.heartbeat_unix_ns;
+    return AlreadyExists(
+        fmt::format("found a run in which worker {} is still at work (heard of {} s ago), expected one that "
+                    "nobody writes into; end that job, or wait a minute if its machine is gone: {}",
+                    worker.worker, std::max<std::int64_t>(silent_ns, 0) / 1'000'000'000, options->run));
+  }
+  return Status::Ok();
 }
 
-// The folder that Python's start-up finds first: beside the interpreter that luff was installed for.
-Result<std::string> FindBootstrap() {
-  Env& env = Env::Real();
-  if (const char* given = std::getenv("LUFF_BOOTSTRAP"); given != nullptr && *given != 0) {
-    const std::string path = fs::absolute(given).string();
-    if (env.Exists(path + "/sitecustomize.py")) return path;
-    return NotFound("LUFF_BOOTSTRAP names a folder without sitecustomize.py: " + path);
-  }
-  const fs::path prefix = fs::read_symlink("/proc/self/exe").parent_path().parent_path();
-  for (const char* lib : {"lib", "lib64", "local/lib"}) {
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(prefix / lib, error)) {
-      for (const char* packages : {"site-packages", "dist-packages"}) {
-        const fs::path path = entry.path() / packages / "luff" / "_bootstrap";
-        if (env.Exists((path / "sitecustomize.py").string())) return path.string();
-      }
-    }
-  }
-  return NotFound(fmt::format(
-      "Luff's Python package is not beside this program, so it cannot attach to a training; install it "
-      "with `pip install luff`, or set LUFF_BOOTSTRAP to luff/_bootstrap of an installed package; "
-      "looked under {}/lib",
-      prefix.string()));
-}
-
-// What sends webhooks and mails: a script on Python's standard library alone, for which any Python will do.
-Result<std::vector<std::string>> FindNotifier(const std::string& bootstrap) {
-  Env& env = Env::Real();
-  const fs::path package = fs::path(bootstrap).lexically_normal().parent_path();
-  const std::string script = (package / "actions" / "notify.py").string();
-  if (!env.Exists(script))
+// What sends webhooks and mails.
+Result<std::vector<std::string>> FindNotifier(const std::string& package) {
+  const std::string script = package + "/actions/notify.py";
+  if (!Env::Real().Exists(script))
     return NotFound("Luff's Python package lacks what sends webhooks and mails: " + script);
-  const fs::path beside = fs::read_symlink("/proc/self/exe").parent_path();
-  const fs::path prefix = package.parent_path().parent_path().parent_path().parent_path();
-  std::string python = "python3";
-  for (const fs::path& one : {prefix / "bin" / "python3", beside / "python3"}) {
-    if (env.Exists(one.string())) python = one.string();
-  }
-  return std::vector<std::string>{python, "-I", "-S", script};
+  return PlainPythonCommand(script);
 }
 
 // Tells where the report is, or why there is none; the job's exit code is its own.
 void TellReport(const std::string& run, const std::string& path) {
   const auto trial = query::Trial::Open(run);
   if (!trial.ok()) return;  // nothing was recorded: told already
-  const Status written = WriteReport(**trial, path);
+  const Status written = WriteReport(**trial, path, Existing::kReplace);  // a script runs again
   fmt::print(stderr, "luff: {}{}\n", written.ok() ? "report: " : "",
              Escaped(written.ok() ? path : std::string(written.message())));
 }
@@ -210,14 +190,17 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
   if (const auto tried = capture::ParseConfigUntrusted(config); !tried.ok())
     return tried.status().WithContext("the rules' needs and [capture] together");
   options.capture_json = config;
-  LUFF_ASSIGN_OR_RETURN(options.bootstrap, FindBootstrap());
+  const Result<std::string> package = FindPackage();
+  if (!package.ok()) return package.status().WithContext("Luff cannot attach to a training");
+  options.bootstrap = package.value() + "/_bootstrap";  // Python's start-up finds it first
   if (std::any_of(options.actions.begin(), options.actions.end(),
                   [](const actions::ActionSpec& spec) { return actions::OnlyTells(spec.kind); })) {
-    LUFF_ASSIGN_OR_RETURN(options.notifier, FindNotifier(options.bootstrap));
+    LUFF_ASSIGN_OR_RETURN(options.notifier, FindNotifier(package.value()));
   }
   if (!wanted.findings.empty()) {
     options.findings_file = fs::absolute(wanted.findings).string();
-    LUFF_RETURN_IF_ERROR(BeginFindings(options.findings_file));
+    if (const Status begun = BeginLines(options.findings_file); !begun.ok())
+      return begun.WithContext("--findings cannot be written, give a file in a directory that exists");
   }
   const std::pair<const char*, const std::string&> outputs[] = {
       {"tensorboard", !wanted.tensorboard.empty() ? wanted.tensorboard : file.tensorboard},
@@ -231,7 +214,12 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
     *report = fs::absolute(wish).lexically_normal().string();
     fs::create_directories(fs::path(*report).parent_path());
   }
+  const bool existed = !wanted.run.empty() && Env::Real().Exists(wanted.run);
   LUFF_ASSIGN_OR_RETURN(options.run, ReserveRun(wanted));  // last: an error before leaves nothing behind
+  if (const Status taken = TakeCommand(&options); !taken.ok()) {
+    if (!existed) RemoveUnusedRun(options);
+    return taken.WithContext("--run");
+  }
   return options;
 }
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -9,6 +8,7 @@
 #include "cli/kept_actions.h"
 #include "cli/kept_findings.h"
 #include "cli/reading.h"
+#include "cli/report.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/rules/finding.h"
@@ -28,6 +28,7 @@ struct GapGroup {
   std::set<std::string> of;  // tensors or collections
   std::uint64_t count = 0;
   std::int64_t first_step = -1, last_step = -1;
+  bool whole_steps = true;
 };
 
 std::vector<GapGroup> Grouped(const std::vector<query::GapInfo>& gaps) {
@@ -38,6 +39,7 @@ std::vector<GapGroup> Grouped(const std::vector<query::GapInfo>& gaps) {
     if (fresh) groups.push_back({gap.reason, gap.forms, {}, 0, gap.first_step, gap.last_step});
     GapGroup& group = groups[known->second];
     group.count += gap.count;
+    group.whole_steps = group.whole_steps && IsOfWholeSteps(gap);
     group.first_step = std::min(group.first_step, gap.first_step);
     group.last_step = std::max(group.last_step, gap.last_step);
     const std::string& name = gap.tensor.empty() ? gap.collection : gap.tensor;
@@ -47,8 +49,14 @@ std::vector<GapGroup> Grouped(const std::vector<query::GapInfo>& gaps) {
 }
 
 std::string GapText(const GapGroup& gap) {
-  std::string text = gap.reason;
-  if (gap.count > 0) text += fmt::format(": {}", gap.forms.empty() ? "rows" : gap.forms);
+  std::string text = Escaped(gap.reason);
+  if (gap.whole_steps) {
+    text += ": " + Plural(gap.count, "step", "steps");
+    return text + (gap.first_step == gap.last_step
+                       ? fmt::format(", step {}", gap.last_step)
+                       : fmt::format(" of {} to {}", gap.first_step, gap.last_step));
+  }
+  if (gap.count > 0) text += fmt::format(": {}", gap.forms.empty() ? "rows" : Escaped(gap.forms));
   if (gap.of.size() == 1) text += " of " + Escaped(*gap.of.begin());
   if (gap.of.size() > 1) text += fmt::format(" of {} tensors", gap.of.size());
   if (gap.count > 1) text += fmt::format(", {} times", gap.count);
@@ -89,6 +97,31 @@ std::string BegunText(const query::Trial& trial) {
   const query::StepInfo last = trial.step_at(trial.step_count() - 1);
   const double took = static_cast<double>(last.wall_unix_ns - trial.created_unix_ns()) * 1e-9;
   return took < 0 ? text : fmt::format("{}, last step after {:.1f} s", text, took);
+}
+
+Json DescribeRules(const std::string& run) {
+  const std::vector<rules::RuleCoverage> coverage = CoverageOfRun(run);
+  const rules::CoverageSummary summary = rules::Summarize(coverage);
+  Json json{{"count", summary.rules}, {"judged", summary.judged}};
+  json["lacks"] = Json::object();
+  for (const auto& [what, names] : summary.lacks) json["lacks"][what] = names;
+  json["failed"] = Json::object();
+  for (const rules::RuleCoverage& one : coverage) {
+    if (!one.failed.empty()) json["failed"][one.rule] = one.failed;
+  }
+  return json;
+}
+
+void PrintRules(const Json& rules) {
+  const auto count = rules["count"].get<std::size_t>();
+  if (count == 0) return;
+  fmt::print("  rules     {} of {} judged\n", rules["judged"].get<std::size_t>(), count);
+  for (const auto& [what, names] : rules["lacks"].items()) {
+    const std::string list = fmt::format("{}", fmt::join(names.get<std::vector<std::string>>(), ", "));
+    fmt::print("    {}\n", Wrapped(fmt::format("without {}: {}", Escaped(what), Escaped(list)), 6, 100, 4));
+  }
+  for (const auto& [rule, why] : rules["failed"].items())
+    fmt::print("    {}: {}\n", Escaped(rule), Escaped(why.get<std::string>()));
 }
 
 Json Describe(const query::Trial& trial) {
@@ -161,13 +194,11 @@ Json Describe(const query::Trial& trial) {
                             {"first_step", g.first_step},
                             {"last_step", g.last_step}});
   }
+  json["rules"] = DescribeRules(trial.path());
   json["files"] = files;
   json["bytes"] = bytes;
   json["problems"] = trial.Problems();
-  if (found.unreadable > 0) {
-    json["problems"].push_back(
-        fmt::format("{} lines are no findings: {}/rules/*/findings.jsonl", found.unreadable, trial.path()));
-  }
+  for (const std::string& problem : found.problems) json["problems"].push_back(problem);
   return json;
 }
 
@@ -222,6 +253,7 @@ void Print(const query::Trial& trial, const Json& json) {
                f["since_step"].get<std::int64_t>(), f["healed"].get<bool>() ? " (healed)" : "",
                Escaped(f["what"].get<std::string>()));
   }
+  PrintRules(json["rules"]);
   PrintActions(ActionsOfRun(trial.path()));
   fmt::print("  size      {} in {} files\n", SizeText(json["bytes"].get<std::uint64_t>()),
              json["files"].get<std::uint64_t>());

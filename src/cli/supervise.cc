@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,23 +12,32 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <unordered_map>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_read.h"
 #include "base/format.h"
+#include "base/json.h"
+#include "base/output_file.h"
+#include "base/process_tree.h"
+#include "cli/coverage.h"
+#include "cli/job_signals.h"
+#include "cli/kept_findings.h"
 #include "cli/report.h"
+#include "cli/run_place.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "cli/verdict.h"
 #include "luff/actions/process.h"
 #include "luff/actions/runner.h"
 #include "luff/base/env.h"
 #include "luff/query/trial.h"
-#include "luff/store/control.h"
 
 namespace luff::cli {
 namespace {
@@ -56,6 +64,7 @@ class Supervisor {
       : options_(options),
         env_(Env::Real()),
         findings_path_(options.run + "/rules/" + kEvaluator + "/findings.jsonl"),
+        place_(options.run),
         runner_({options.run, options.job, options.actions, options.stop_on_finding, options.stop,
                  options.notifier}),
         terminal_(StderrIsTerminal()),
@@ -63,10 +72,9 @@ class Supervisor {
         teller_(colour_, terminal_ ? TerminalWidth() : 100) {}
 
   int Run() {
-    BlockSignals();
     actions::BecomeReaper();
     // Findings of an earlier part of a resumed run are not said again.
-    if (const auto text = ReadWholeFile(env_, findings_path_, 256ULL << 20); text.ok()) {
+    if (const auto text = ReadRegular(findings_path_, 256ULL << 20, kFindingsInRun); text.ok()) {
       std::size_t from = 0;
       for (std::size_t end = 0; (end = text.value().find('\n', from)) != std::string::npos; from = end + 1) {
         const auto parsed = rules::ParseFindingUntrusted(text.value().substr(from, end - from));
@@ -76,54 +84,59 @@ class Supervisor {
       }
       findings_read_ = from;
     }
+    // What our process had as children before it became luff (`exec luff run` in a script) is not the job's.
+    for (const BelowProcess& one : ProcessesBelow(getpid(), [this](pid_t pid) { return IsOurs(pid); }))
+      inherited_.insert(one.pid);
+    if (const JobSignals::Asked asked = signals_.Take(); asked.leave) {
+      RemoveUnusedRun(options_);
+      return 128 + asked.number;
+    }
     const Result<pid_t> started = StartTraining();
     if (!started.ok()) {
       PrintError(started.status());
-      RemoveUnusedRun();
+      RemoveUnusedRun(options_);
       return started.status().code() == StatusCode::kNotFound ? 127 : 126;
     }
     training_ = started.value();
+    signals_.Started(training_);
 
     for (const std::string& line : outputs_.Start(options_.run, options_.outputs)) Say(line);
     StartRuleWorker();
-    if (options_.resume) runner_.Begin();
+    if (options_.resume) runner_.Begin(Now());
     while (!exit_) Turn();
+    WaitForWorkers();
     runner_.JobEnded();
-    actions::TakeTerminalBack();
-    EndGroup();
+    EndJob();
+    TellOfThoseLeft();
     outputs_.JobEnded();
     FinishRules();
     FinishDeliveries();
     FinishOutputs();
-    return Conclude();
+    ClearStatus();
+    place_.Look(train_step_);
+    const int code = Conclude({options_, *exit_, runner_, findings_, failed_rules_, place_, coverage_,
+                               train_step_, rules_failed_, signalled_});
+    if (exit_->signal != 0 && code == exit_->code) signals_.DieAsCommand(exit_->signal);
+    return code;
   }
 
  private:
   // ---- starting
   // ------------------------------------------------------------------------------------------------------
 
-  void BlockSignals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&set, number);
-    sigprocmask(SIG_BLOCK, &set, nullptr);
-    signals_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    signal(SIGPIPE, SIG_IGN);
-  }
-
   Result<pid_t> StartTraining() {
     Json session;
     session["run"] = options_.run;
     session["resume"] = options_.resume;
-    session["config"] = Json::parse(options_.capture_json, nullptr, false);
+    session["config"] = TryParseOrderedJson(options_.capture_json);
     session["supervisor_pid"] = getpid();
     std::string python_path = options_.bootstrap;
     if (const char* before = std::getenv("PYTHONPATH"); before != nullptr && *before != 0)
       python_path += ":" + std::string(before);
     actions::ProcessOptions process;
     process.argv = options_.command;
-    process.environment = {{"LUFF_SESSION", session.dump()}, {"PYTHONPATH", python_path}};
-    process.foreground = true;
+    process.environment = {{"LUFF_SESSION", JsonText(session)}, {"PYTHONPATH", python_path}};
+    process.in_our_group = &signals_.at_start();
     return actions::StartProcess(process);
   }
 
@@ -165,6 +178,9 @@ class Supervisor {
     if (finishing_) TellFinish();
   }
 
+  // Deadlines do not pass while the job is stopped (Ctrl-Z).
+  std::int64_t Now() noexcept { return signals_.RunningNs(); }
+
   // ---- the loop
   // --------------------------------------------------------------------------------------------------------
 
@@ -172,26 +188,36 @@ class Supervisor {
     Wait(runner_.coordinator().busy() ? 20 : terminal_ ? 500 : 2000);
     ReadFindings();
     if (!exit_) Act();
+    place_.Look(train_step_);
     ShowStatus();
   }
 
   void TakeSignals() {
-    signalfd_siginfo info{};
-    while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
-      const int number = static_cast<int>(info.ssi_signo);
-      if (number == SIGCHLD) continue;
-      if (exit_) interrupted_ = true;
-      if (!exit_) actions::SignalGroup(training_, number);
+    const JobSignals::Asked asked = signals_.Take();
+    interrupted_ = asked.leave || interrupted_;
+    // A scheduler ends the job, of which only workers are left.
+    if (asked.alone != 0 && workers_left_) {
+      for (const BelowProcess& one : Job()) kill(one.pid, asked.alone);
     }
     int status = 0;
     pid_t pid = 0;
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-      if (pid == training_) exit_ = actions::DecodeStatus(status);
+    while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
+      if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+        if (pid == training_) signals_.CommandStopped(WIFSTOPPED(status));
+        continue;
+      }
+      if (pid == training_) {
+        exit_ = actions::DecodeStatus(status);
+        signals_.Ended();
+      }
+      inherited_.erase(pid);
+      if (signals_.IsWitness(pid)) signals_.WitnessEnded();
       if (pid == rule_worker_) RuleWorkerEnded(actions::DecodeStatus(status));
       runner_.deliveries().Ended(pid, actions::DecodeStatus(status));
       if (const std::string said = outputs_.Ended(pid, actions::DecodeStatus(status)); !said.empty())
         Say(said);
     }
+    signals_.StopWithCommand([this] { ClearStatus(); });
   }
 
   void HearRuleWorker() {
@@ -199,7 +225,7 @@ class Supervisor {
     ssize_t got = 0;
     while ((got = read(rule_out_, buffer, sizeof(buffer))) > 0) {
       heard_.append(buffer, static_cast<std::size_t>(got));
-      heard_ns_ = env_.NowMonotonicNs();
+      heard_ns_ = Now();
     }
     std::size_t end = 0;
     while ((end = heard_.find('\n')) != std::string::npos) {
@@ -210,6 +236,7 @@ class Supervisor {
       if (std::sscanf(line.c_str(), "progress %lld %lld", &steps, &train_step) == 2 && train_step >= 0)
         train_step_ = train_step;
       if (line == "done") rules_done_ = true;
+      TakeCoverageLine(line, &coverage_);
       if (line.starts_with("note ")) HearNote(line.substr(5));
     }
     if (heard_.size() > (64U << 10)) heard_.clear();
@@ -218,12 +245,13 @@ class Supervisor {
   // What a rule says of itself.
   void HearNote(const std::string& text) {
     try {
-      const Json json = Json::parse(text);
+      const Json json = ParseOrderedJson(text);
       const auto rule = json.at("rule").get<std::string>();
+      if (json.at("failed").get<bool>()) failed_rules_.insert(rule);
+      if (!notes_.insert(text).second) return;  // the next rule worker says it again
       const std::string said = Escaped(json.at("text").get<std::string>());
       Say(fmt::format("luff: rule {}: {}\n", Escaped(rule),
                       Wrapped(said, 6, terminal_ ? TerminalWidth() : 100)));
-      if (json.at("failed").get<bool>()) failed_rules_.insert(rule);
     } catch (const std::exception&) {  // no line of our rule worker: nothing to tell
     }
   }
@@ -249,12 +277,11 @@ class Supervisor {
   }
 
   void ReadFindings() {
-    const Result<std::unique_ptr<File>> file = env_.Open(findings_path_, Env::OpenMode::kRead);
-    if (!file.ok()) return;
-    const Result<std::uint64_t> size = file.value()->Size();
-    if (!size.ok() || size.value() <= findings_read_) return;
+    const auto file = RegularFile::Open(findings_path_, kFindingsInRun);
+    if (!file.ok() || file.value()->size() <= findings_read_) return;
     std::string text(
-        static_cast<std::size_t>(std::min<std::uint64_t>(size.value() - findings_read_, 16U << 20)), '\0');
+        static_cast<std::size_t>(std::min<std::uint64_t>(file.value()->size() - findings_read_, 16U << 20)),
+        '\0');
     const auto got =
         file.value()->ReadAt({reinterpret_cast<std::byte*>(text.data()), text.size()}, findings_read_);
     if (!got.ok()) return;
@@ -265,7 +292,7 @@ class Supervisor {
       OnFinding(text.substr(from, end - from), &events);
     }
     findings_read_ += from;
-    if (const std::string news = teller_.Tell(events); !news.empty()) Say(news);
+    if (const std::string news = teller_.Tell(events); !news.empty()) SayAsItIs(news);
   }
 
   void OnFinding(const std::string& line, std::vector<FindingEvent>* events) {
@@ -276,29 +303,37 @@ class Supervisor {
       events->push_back(parsed.value());
       return;
     }
-    const auto known =
-        std::find_if(findings_.begin(), findings_.end(), [&](const auto& f) { return f.id == finding.id; });
-    const bool is_new = known == findings_.end();
-    const bool worse = !is_new && finding.severity > known->severity;
+    const auto [place, is_new] = finding_at_.try_emplace(finding.id, findings_.size());
+    const bool worse =
+        is_new ? before_.contains(finding.id) : finding.severity > findings_[place->second].severity;
     if (is_new) {
       findings_.push_back(finding);
     } else {
-      *known = finding;
+      findings_[place->second] = finding;
     }
     events->push_back(parsed.value());
-    runner_.OnFinding(finding, event, worse, train_step_);
+    runner_.OnFinding(finding, event, worse, train_step_, Now());
     if (is_new || worse) AppendFinding(line);
   }
 
   void AppendFinding(const std::string& line) {
     if (options_.findings_file.empty()) return;
-    std::FILE* file = std::fopen(options_.findings_file.c_str(), "a");
-    const bool written = file != nullptr && std::fprintf(file, "%s\n", line.c_str()) >= 0;
-    if ((file != nullptr && std::fclose(file) != 0) || !written) {
-      if (!findings_file_failed_)
-        Say(fmt::format("luff: findings cannot be written to {}\n", Escaped(options_.findings_file)));
-      findings_file_failed_ = true;
+    const Status written = AppendLine(options_.findings_file, JsonEscaped(line));
+    if (!written.ok() && !findings_file_failed_)
+      Say(fmt::format("luff: a finding cannot be written with --findings: {}\n", written.message()));
+    findings_file_failed_ = findings_file_failed_ || !written.ok();
+  }
+
+  // False: there is nothing to read yet.
+  bool RefreshTrial() {
+    if (!trial_) {
+      auto opened = query::Trial::Open(options_.run);
+      if (opened.ok()) trial_ = std::move(opened).value();
     }
+    if (!trial_) return false;
+    const Result<bool> news = trial_->Refresh();
+    static_cast<void>(news);  // what could not be read now is read later; deadlines go on
+    return true;
   }
 
   void Act() {
@@ -306,19 +341,13 @@ class Supervisor {
     std::vector<std::pair<std::uint32_t, format::AckRow>> acks;
     std::uint32_t world = 1;
     if (runner_.coordinator().busy()) {
-      if (!trial_) {
-        auto opened = query::Trial::Open(options_.run);
-        if (opened.ok()) trial_ = std::move(opened).value();
-      }
-      if (trial_) {
-        const Result<bool> news = trial_->Refresh();
-        static_cast<void>(news);  // what could not be read now is read later; deadlines go on
+      if (RefreshTrial()) {
         workers = trial_->workers();
         acks = trial_->Acks();
         world = trial_->world_size();
       }
     }
-    const auto signal = runner_.Poll(env_.NowMonotonicNs(), train_step_, world, workers, acks);
+    const auto signal = runner_.Poll(Now(), train_step_, world, workers, acks);
     for (const std::string& line : runner_.TakeSayings()) Say(line);
     if (signal == actions::Coordinator::Signal::kNone) return;
     Say(fmt::format("luff: {}\n", runner_.coordinator().remark()));
@@ -326,43 +355,82 @@ class Supervisor {
     SignalAll(signal == actions::Coordinator::Signal::kKill ? SIGKILL : SIGTERM);
   }
 
-  // The group, and orphans of the job that left it.
-  void SignalAll(int number) {
-    actions::SignalGroup(training_, number);
-    for (const pid_t pid : actions::LivingChildren()) {
-      if (pid != training_ && !IsOurs(pid)) kill(pid, number);
+  // All processes of the job: what the command has started, wherever it stands now.
+  std::vector<BelowProcess> Job() const {
+    return ProcessesBelow(getpid(), [this](pid_t pid) { return IsOurs(pid); });
+  }
+
+  void SignalAll(int number) const {
+    for (const BelowProcess& one : Job()) {
+      kill(one.pid, number);
+      if (one.stopped) kill(one.pid, SIGCONT);
     }
   }
 
   bool IsOurs(pid_t pid) const {
-    return pid == rule_worker_ || runner_.deliveries().Owns(pid) || outputs_.Owns(pid);
+    return pid == rule_worker_ || inherited_.contains(pid) || signals_.IsWitness(pid) ||
+           runner_.deliveries().Owns(pid) || outputs_.Owns(pid);
   }
 
   // ---- the end
   // ---------------------------------------------------------------------------------------------------------
 
-  bool Leftovers() const {
-    if (actions::SignalGroup(training_, 0)) return true;
-    if (!runner_.coordinator().stopping()) return false;  // a daemon that left the group may live on
-    const std::vector<pid_t> living = actions::LivingChildren();
-    return std::any_of(living.begin(), living.end(), [&](pid_t pid) { return !IsOurs(pid); });
+  // The command is no more, but it has left processes behind that record into the run (a launcher's workers):
+  // the job goes on while steps come. Ctrl-C leaves them.
+  void WaitForWorkers() {
+    std::int64_t news_ns = Now();
+    std::int64_t steps = -1;
+    while (!interrupted_ && Now() - news_ns < FinishIdleNs()) {
+      if (const std::int64_t now_at = StepsOfTheLiving(); now_at < 0) {
+        return;
+      } else if (now_at > std::exchange(steps, now_at)) {
+        news_ns = Now();
+      }
+      if (!std::exchange(workers_left_, true))
+        Say("luff: the command has ended, processes that it has left still record: the job goes on; Ctrl-C "
+            "leaves "
+            "them\n");
+      Wait(500);
+      ReadFindings();
+      Act();
+    }
   }
 
-  void EndGroup() {
-    const std::int64_t begin = env_.NowMonotonicNs();
+  // Steps of workers that record, in all; -1: nobody of the job is left, or nobody who records.
+  std::int64_t StepsOfTheLiving() {
+    if (Job().empty() || !RefreshTrial()) return -1;
+    std::int64_t steps = -1;
+    for (const query::WorkerInfo& worker : trial_->workers()) {
+      if (worker.alive && !worker.ended)
+        steps = std::max<std::int64_t>(steps, 0) + worker.last_global_step + 1;
+    }
+    return steps;
+  }
+
+  void TellOfThoseLeft() {
+    if (const std::size_t left = Job().size(); left > 0)
+      Say(fmt::format("luff: the command has left {} behind; no rule sees what they record from now on\n",
+                      Plural(left, "process", "processes")));
+  }
+
+  // A job that was to be stopped leaves nobody behind; else its processes are its own matter, as without us.
+  void EndJob() {
+    if (!runner_.coordinator().stopping()) return;
+    const std::int64_t begin = Now();
     int sent = 0;
-    while (Leftovers()) {
-      const std::int64_t passed = env_.NowMonotonicNs() - begin;
+    while (!Job().empty()) {
+      const std::int64_t passed = Now() - begin;
       if (sent == 0 && passed > kGroupGraceNs) SignalAll(sent = SIGTERM);
       if (sent == SIGTERM && passed > kGroupGraceNs + kGroupTermNs) SignalAll(sent = SIGKILL);
       if (passed > kGroupGraceNs + 2 * kGroupTermNs) break;  // e.g. a process that waits for a dead disk
-      Wait(20);
+      Wait(50);
     }
   }
 
   // Takes signals and ends of children, nothing else.
   void Wait(int wait_ms) {
-    std::vector<pollfd> fds = {{signals_, POLLIN, 0}, {rule_out_, POLLIN, 0}};  // of -1 poll takes no notice
+    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0},
+                               {rule_out_, POLLIN, 0}};  // of -1 poll takes no notice
     runner_.deliveries().AddTo(&fds);
     poll(fds.data(), fds.size(), wait_ms);
     if (rule_out_ >= 0 && (fds[1].revents & (POLLIN | POLLHUP)) != 0) HearRuleWorker();
@@ -378,17 +446,17 @@ class Supervisor {
     const std::int64_t idle_ns = FinishIdleNs();
     finishing_ = true;
     if (rule_worker_ > 0) TellFinish();
-    heard_ns_ = env_.NowMonotonicNs();
+    heard_ns_ = Now();
     while (rule_worker_ > 0) {
       Wait(200);
       ReadFindings();
       Act();
-      if (env_.NowMonotonicNs() - heard_ns_ > idle_ns) {
+      if (Now() - heard_ns_ > idle_ns) {
         Say("luff: the rule worker does not come to an end and was killed\n");
         rules_failed_ = true;
         rule_worker_starts_ = kRuleWorkerStarts;
         kill(rule_worker_, SIGKILL);
-        heard_ns_ = env_.NowMonotonicNs();
+        heard_ns_ = Now();
       }
     }
     ReadFindings();
@@ -397,13 +465,13 @@ class Supervisor {
   // Who was begun to be told is told, within bounds; Ctrl-C leaves it.
   void FinishDeliveries() {
     actions::Deliveries& deliveries = runner_.deliveries();
-    const std::int64_t begin = env_.NowMonotonicNs();
+    const std::int64_t begin = Now();
     bool said = false;
     bool cancelled = false;
     while (true) {
       Act();
       if (deliveries.idle()) break;
-      const std::int64_t passed = env_.NowMonotonicNs() - begin;
+      const std::int64_t passed = Now() - begin;
       if (!said && passed > kDeliveryQuietNs) {
         said = true;
         Say(fmt::format("luff: waiting for {}; Ctrl-C leaves {}\n",
@@ -412,7 +480,7 @@ class Supervisor {
       }
       if (!cancelled && (interrupted_ || passed > kDeliveryNs)) {
         cancelled = true;
-        deliveries.Cancel(env_.NowMonotonicNs(), interrupted_ ? "interrupted" : "the job has ended");
+        deliveries.Cancel(Now(), interrupted_ ? "interrupted" : "the job has ended");
       }
       if (passed > kDeliveryNs + 2 * kGroupTermNs) break;
       Wait(100);
@@ -421,119 +489,27 @@ class Supervisor {
 
   // Outputs write what is missing, as long as it takes while they go on; Ctrl-C leaves it.
   void FinishOutputs() {
-    const std::int64_t begin = env_.NowMonotonicNs();
+    const std::int64_t begin = Now();
     bool said = false;
     while (outputs_.living()) {
       if (interrupted_) {
         for (const std::string& line : outputs_.Kill()) Say(line);
         break;
       }
-      if (!said && env_.NowMonotonicNs() - begin > kDeliveryQuietNs)
+      if (!said && Now() - begin > kDeliveryQuietNs)
         Say("luff: waiting for the outputs; Ctrl-C leaves them\n");
-      said = said || env_.NowMonotonicNs() - begin > kDeliveryQuietNs;
+      said = said || Now() - begin > kDeliveryQuietNs;
       Wait(100);
     }
-  }
-
-  void RemoveUnusedRun() const {
-    if (options_.resume) return;
-    std::error_code error;
-    std::filesystem::remove(options_.run, error);  // only when it is empty
-  }
-
-  int Conclude() {
-    ClearStatus();
-    const std::string run = Escaped(options_.run);
-    const std::string command = Escaped(options_.command.front());
-    auto opened = query::Trial::Open(options_.run);
-    const std::string how = exit_->signal != 0 ? fmt::format("was ended by signal {} ({})", exit_->signal,
-                                                             strsignal(exit_->signal))
-                                               : fmt::format("failed with exit code {}", exit_->code);
-    if (!opened.ok()) {
-      const bool nothing = !env_.Exists(options_.run + "/run.json");
-      if (nothing) RemoveUnusedRun();
-      const std::string why = nothing ? "nothing was recorded: Luff saw no training step. It attaches to "
-                                        "Python as PyTorch, Keras, TensorFlow, JAX, MXNet, XGBoost, "
-                                        "LightGBM or scikit-learn begin to train; `python -I`, `-E` or `-S`, "
-                                        "an emptied environment, or a "
-                                        "Python that cannot import luff hide it"
-                                      : fmt::format("the run cannot be read: {}", opened.status().message());
-      if (exit_->code != 0) fmt::print(stderr, "luff: {} {}\n", command, how);
-      fmt::print(stderr, "luff: {}\n", Wrapped(why, 6, terminal_ ? TerminalWidth() : 100));
-      return exit_->code;
-    }
-    query::Trial& trial = *opened.value();
-    const Result<bool> news = trial.Refresh();
-    static_cast<void>(news);
-    bool left_by_stop = signalled_;
-    for (const query::WorkerInfo& worker : trial.workers()) {
-      left_by_stop = left_by_stop || (worker.ended && worker.reason == format::EndReason::kStopped);
-    }
-    const bool stopped = runner_.coordinator().stop_decided() && left_by_stop;
-    const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
-    WriteOutcome(stopped, how);
-    TellLostSteps(trial);
-    const std::string watched = fmt::format("{}, {}", Plural(steps, "step", "steps"),
-                                            Plural(options_.choices.size(), "rule", "rules"));
-    const std::string seen = fmt::format("{}, {}", watched, FindingsInShort(findings_));
-    std::string partly = rules_failed_ ? " (rules did not see all of it)" : "";
-    if (!failed_rules_.empty())
-      partly += fmt::format(" ({} did not judge all of it)",
-                            Escaped(fmt::format("{}", fmt::join(failed_rules_, ", "))));
-    if (stopped) {
-      const std::string others =
-          findings_.size() > 1 ? fmt::format(", {} in all", Plural(findings_.size(), "finding", "findings"))
-                               : "";
-      fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(runner_.stop_finding()),
-                 watched, others, partly, run);
-      return kExitStopped;
-    }
-    if (exit_->code != 0) {
-      fmt::print(stderr, "luff: {} {} after {}{} — run: {}\n", command, how, seen, partly, run);
-    } else {
-      fmt::print(stderr, "luff: {}: {}{} — run: {}\n", findings_.empty() ? "ok" : "done", seen, partly, run);
-    }
-    return exit_->code;
-  }
-
-  // Whole steps that the disk refused: "no findings" says nothing of them.
-  static void TellLostSteps(const query::Trial& trial) {
-    for (const query::GapInfo& gap : trial.Gaps()) {
-      const bool whole = gap.tensor.empty() && gap.collection.empty() && gap.count > 0 && gap.last_step >= 0;
-      if (!whole || (gap.reason != "disk full" && gap.reason != "input/output error")) continue;
-      fmt::print(stderr, "luff: steps {} to {} are not in the run, and no rule saw them: {}\n",
-                 std::max<std::int64_t>(gap.first_step, 0), gap.last_step, gap.reason);
-    }
-  }
-
-  void WriteOutcome(bool stopped, const std::string& how) {
-    Json body;
-    body["state"] = stopped ? "stopped" : exit_->code == 0 ? "completed" : "failed";
-    body["exit_code"] = exit_->code;
-    body["signal"] = exit_->signal;
-    body["why"] = stopped ? fmt::format("{}: {}", runner_.stop_finding().rule, runner_.stop_finding().what)
-                  : exit_->code == 0 ? ""
-                                     : "the command " + how;
-    body["findings"] = findings_.size();
-    if (stopped) {
-      body["train_step"] = runner_.coordinator().committed_step();
-      body["remark"] = runner_.coordinator().remark();
-    }
-    store::ControlRecord record;
-    record.kind = "outcome";
-    record.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
-    record.finding = stopped ? runner_.stop_finding().id : "";
-    record.author = "luff run";
-    const Result<std::uint64_t> written = store::WriteControl(options_.run, record);
-    if (!written.ok())
-      fmt::print(stderr, "luff: the outcome cannot be written into the run: {}\n",
-                 written.status().message());
   }
 
   // ---- the terminal
   // ----------------------------------------------------------------------------------------------------
 
-  void Say(const std::string& text) {
+  void Say(const std::string& text) { SayAsItIs(EscapedLines(text)); }
+
+  // Of text that is escaped already, and has colours.
+  void SayAsItIs(const std::string& text) {
     ClearStatus();
     std::fwrite(text.data(), 1, text.size(), stderr);
     std::fflush(stderr);
@@ -546,8 +522,8 @@ class Supervisor {
 
   // The cursor goes back to the first column, so that what the training prints next takes the line's place.
   void ShowStatus() {
-    if (!terminal_ || exit_) return;
-    const std::int64_t now = env_.NowMonotonicNs();
+    if (!terminal_ || exit_ || !JobSignals::InForeground(STDERR_FILENO)) return;
+    const std::int64_t now = Now();
     if (now - status_ns_ < 500 * kNsPerMs) return;
     status_ns_ = now;
     std::string text;
@@ -569,14 +545,17 @@ class Supervisor {
   const SuperviseOptions& options_;
   Env& env_;
   const std::string findings_path_;
+  RunPlace place_;
   actions::Runner runner_;
   LiveOutputs outputs_;
   const bool terminal_, colour_;
-  int signals_ = -1, rule_in_ = -1, rule_out_ = -1;
+  JobSignals signals_;
+  int rule_in_ = -1, rule_out_ = -1;
   pid_t training_ = -1, rule_worker_ = -1;
+  std::set<pid_t> inherited_;
   int rule_worker_starts_ = 0;
-  bool finishing_ = false, rules_done_ = false, rules_failed_ = false, signalled_ = false,
-       interrupted_ = false, findings_file_failed_ = false;
+  bool workers_left_ = false, finishing_ = false, rules_done_ = false, rules_failed_ = false,
+       signalled_ = false, interrupted_ = false, findings_file_failed_ = false;
   std::optional<actions::ExitState> exit_;
   std::string heard_, status_;
   std::int64_t heard_ns_ = 0, status_ns_ = 0;
@@ -584,7 +563,9 @@ class Supervisor {
   std::uint64_t findings_read_ = 0;
   std::map<std::string, rules::Severity> before_;  // by id: findings of an earlier part of a resumed run
   std::vector<rules::Finding> findings_;
-  std::set<std::string> failed_rules_;
+  std::unordered_map<std::string, std::size_t> finding_at_;  // by id: place in findings_
+  std::set<std::string> failed_rules_, notes_;
+  rules::CoverageSummary coverage_;
   Teller teller_;
   std::unique_ptr<query::Trial> trial_;
 };

@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -6,6 +7,7 @@
 #include "luff/actions/coordinator.h"
 #include "luff/actions/policy.h"
 #include "luff/rules/choice.h"
+#include "luff/store/owner.h"
 
 /// The supervisor behind `luff run`.
 namespace luff::cli {
@@ -24,7 +26,8 @@ struct SuperviseOptions {
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
   std::vector<LiveOutput> outputs;
-  std::vector<std::string> notifier;  // argv of what sends webhooks and mails
+  std::vector<std::string> notifier;            // argv of what sends webhooks and mails
+  std::shared_ptr<store::SupervisorLock> lock;  // of the run
 };
 
 /// Runs the command to its end. Returns luff's exit code. Prints to stderr only.

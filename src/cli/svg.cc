@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
-#include "cli/terminal.h"
+#include "base/text_escape.h"
 
 namespace luff::cli {
 namespace {
@@ -14,21 +14,6 @@ constexpr int kLeft = 64, kRight = 8, kTop = 8, kBottom = 18;
 std::string Tick(double value) { return fmt::format("{:.3g}", value); }
 
 }  // namespace
-
-std::string HtmlEscaped(std::string_view text) {
-  std::string out;
-  for (const char c : Escaped(text)) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
 
 Points Thinned(const Points& points, std::size_t most) {
   if (points.size() <= most || most < 4) return points;

@@ -17,8 +17,6 @@ struct Chart {
   int width = 520, height = 120;
 };
 
-/// Text for HTML and XML: & < > " ' and control characters are harmless.
-[[nodiscard]] std::string HtmlEscaped(std::string_view text);
 /// An <svg> element; "" when there are fewer than two finite values.
 [[nodiscard]] std::string ToSvg(const Chart& chart);
 /// At most `most` points: the first, the last, and of equal stretches between them the smallest and the

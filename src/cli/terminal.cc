@@ -10,48 +10,6 @@
 #include "base/format.h"
 
 namespace luff::cli {
-namespace {
-
-// Bytes of the UTF-8 sequence at `text`, 0 when it is none (or a C1 control character).
-std::size_t SequenceLength(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  std::size_t length = 0;
-  if (first >= 0xC2 && first <= 0xDF) length = 2;
-  if (first >= 0xE0 && first <= 0xEF) length = 3;
-  if (first >= 0xF0 && first <= 0xF4) length = 4;
-  if (length == 0 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return 0;
-  }
-  if (first == 0xC2 && byte(1) < 0xA0) return 0;
-  if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90)) return 0;
-  // Marks that change the direction of text can make a name look like another.
-  if (first == 0xE2 &&
-      ((byte(1) == 0x80 && byte(2) >= 0x8B && byte(2) <= 0xAE) || (byte(1) == 0x81 && byte(2) >= 0xA6)))
-    return 0;
-  return length;
-}
-
-}  // namespace
-
-std::string Escaped(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const auto first = static_cast<unsigned char>(text.front());
-    std::size_t length = first >= 0x20 && first < 0x7F ? 1 : 0;
-    if (first >= 0x80) length = SequenceLength(text);
-    if (length == 0) {
-      out += fmt::format("\\x{:02x}", first);
-      length = 1;
-    } else {
-      out += text.substr(0, length);
-    }
-    text.remove_prefix(length);
-  }
-  return out;
-}
 
 void PrintError(const Status& status) {
   // A message that shows a place in a text has several lines; what they hold is escaped.

@@ -2,13 +2,12 @@
 #include <string>
 #include <string_view>
 
+#include "base/text_escape.h"
 #include "luff/base/status.h"
 
 /// Text on a terminal.
 namespace luff::cli {
 
-/// Text from a run made harmless: control characters, escape sequences and invalid UTF-8 become \xNN.
-[[nodiscard]] std::string Escaped(std::string_view text);
 /// "luff: " and the message on stderr.
 void PrintError(const Status& status);
 /// What a rule says of itself, on standard error. Escaped.

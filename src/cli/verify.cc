@@ -55,10 +55,14 @@ void VerifySmdebug(const ReadOptions& options) {
   ExitWith(report.damage_count == 0 ? kExitOk : 1);
 }
 
-void Verify(const ReadOptions& options) {
+struct VerifyVerbOptions : ReadOptions {
+  std::uint64_t max_bytes = store::VerifyOptions().max_bytes;
+};
+
+void Verify(const VerifyVerbOptions& options) {
   if (!Env::Real().Exists(options.run + "/run.json") && query::IsSmdebugDirectory(options.run))
     VerifySmdebug(options);
-  const store::VerifyReport report = ValueOrExit(store::VerifyRun(options.run));
+  const store::VerifyReport report = ValueOrExit(store::VerifyRun(options.run, {options.max_bytes}));
   if (options.json) {
     PrintJson({{"clean", report.damage_count == 0},
                {"files", report.files},
@@ -85,8 +89,11 @@ void AddVerify(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "verify",
       "Check every byte of a run, or of a directory of smdebug's: exit code 0 clean, 1 damage, 2 none there");
-  auto options = std::make_shared<ReadOptions>();
+  auto options = std::make_shared<VerifyVerbOptions>();
   AddRunOption(verb, options.get());
+  verb->add_option("--max-bytes", options->max_bytes,
+                   "What may be decoded of values that are one number again and again")
+      ->capture_default_str();
   verb->callback([options] { Verify(*options); });
 }
 

@@ -263,8 +263,10 @@ Status DecodeChunkUntrusted(const ChunkView& chunk, std::span<std::byte> to) {
       if (width == 0 || chunk.stored.size() != width || to.size() % width != 0) {
         return Corruption("constant chunk of a wrong size");
       }
-      for (std::size_t at = 0; at < to.size(); at += width)
-        std::memcpy(to.data() + at, chunk.stored.data(), width);
+      // Doubled again and again: a value of one byte each would take a call for every one of them.
+      if (!to.empty()) std::memcpy(to.data(), chunk.stored.data(), width);
+      for (std::size_t done = width; done < to.size(); done *= 2)
+        std::memcpy(to.data() + done, to.data(), std::min(done, to.size() - done));
       break;
     case Codec::kZeroBitmap:
       if (!KnownWidth(width) || to.size() % width != 0 ||

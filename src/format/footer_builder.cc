@@ -150,6 +150,17 @@ void FooterBuilder::AddTensorDef(const TensorDefView& def) {
   PutTensorDef(def, &state_->defs);
   ++state_->def_count;
 }
+void FooterBuilder::PutDefinitions(FrameBuffer* to) const {
+  const auto put = [&](FrameKind kind, const FrameBuffer& body) {
+    if (body.body_bytes() == 0 || body.body_bytes() > kMaxFrameBody) return;
+    to->Begin(kind, kLooseOrdinal);
+    to->Put(body.bytes().data() + sizeof(FrameHeader), body.body_bytes());
+    to->End();
+  };
+  put(FrameKind::kTensorDefs, state_->defs);
+  put(FrameKind::kLayoutDefs, state_->layouts);
+}
+
 void FooterBuilder::AddLayoutDef(const LayoutDefView& def) {
   PutLayoutDef(def, &state_->layouts);
   ++state_->layout_count;

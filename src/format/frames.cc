@@ -38,6 +38,18 @@ bool IsLivePageUntrusted(std::span<const std::byte> page) noexcept {
   return magic == kLiveMagic && checksum == HashBytes(page.first(offsetof(LivePage, checksum)));
 }
 
+std::optional<LiveNews> ParseLiveNewsUntrusted(std::span<const std::byte> bytes) noexcept {
+  LiveNews news;
+  if (bytes.size() < sizeof(news)) return std::nullopt;
+  std::memcpy(&news, bytes.data(), sizeof(news));
+  if (news.checksum != HashBytes(bytes.first(offsetof(LiveNews, checksum)))) return std::nullopt;
+  return news;
+}
+
+void SealLiveNews(LiveNews* news) noexcept {
+  news->checksum = HashBytes(std::as_bytes(std::span(news, 1)).first(offsetof(LiveNews, checksum)));
+}
+
 void SealFileHeader(FileHeader* header, std::uint64_t magic) noexcept {
   header->magic = magic;
   header->major = kFormatMajor;

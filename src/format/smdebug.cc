@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "format/json_scan.h"
+#include "base/json_scan.h"
 
 namespace luff::format {
 namespace {

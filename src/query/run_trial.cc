@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json.h"
 #include "luff/base/env.h"
 #include "luff/store/control.h"
 #include "query/smdebug_trial.h"
@@ -19,6 +20,21 @@ constexpr auto kFirstPause = std::chrono::microseconds(200);
 constexpr auto kLongestPause = std::chrono::milliseconds(4);  // with live pages: a load of one word
 constexpr auto kLongestPauseAfar =
     std::chrono::milliseconds(50);  // without: system calls, perhaps over a network
+
+/// Why a worker ended before the training did, as its hook has said; "" if it has not.
+std::string EndNote(const store::WorkerReader& reader) {
+  constexpr std::size_t kLongest = std::size_t{64} << 10U;
+  const auto document = reader.documents().find("end");
+  if (document == reader.documents().end() || document->second.size() > kLongest) return {};
+  const auto json = TryParseJson(document->second);
+  if (!json.is_object() || !json.contains("why") || !json["why"].is_string()) return {};
+  return json["why"].get<std::string>();
+}
+
+std::string Joined(const std::string& first, const std::string& second) {
+  return first + (first.empty() || second.empty() ? "" : "; ") + second;
+}
+constexpr double kLongestSilenceS = 1e6;  // beyond, it makes no difference
 
 /// Times of files may be any numbers; their difference need not be one.
 double SecondsBetween(std::int64_t from_ns, std::int64_t to_ns) noexcept {
@@ -137,8 +153,16 @@ bool RunTrial::CheckWorkers() {
     if (worker->checked_ns != 0 && now - worker->checked_ns < kLookEveryNs) continue;
     worker->checked_ns = now;
     const store::Liveness life = worker->reader->liveness();
-    const double silent_s = SecondsBetween(life.heartbeat_unix_ns, Env::Real().NowUnixNs());
-    const bool lost = life.process_exists ? !*life.process_exists : silent_s > options_.lost_after_s;
+    // Times of two machines are compared once; then what counts is when it was heard of here.
+    if (worker->heard_ns == 0) {
+      const double silent_s = SecondsBetween(life.heartbeat_unix_ns, Env::Real().NowUnixNs());
+      worker->heard_ns = now - static_cast<std::int64_t>(std::clamp(silent_s, 0.0, kLongestSilenceS) * 1e9);
+    } else if (life.heartbeat_unix_ns != worker->heartbeat_unix_ns) {
+      worker->heard_ns = now;
+    }
+    worker->heartbeat_unix_ns = life.heartbeat_unix_ns;
+    const bool silent = SecondsBetween(worker->heard_ns, now) > options_.lost_after_s;
+    const bool lost = life.process_exists ? !*life.process_exists : silent;
     if (lost == worker->lost) continue;
     if (lost) (void)const_cast<store::WorkerReader*>(worker->reader)->Refresh(true);
     worker->lost = lost && !worker->ended();
@@ -182,7 +206,7 @@ void RunTrial::ResolveCollections() {
     known.first = text;
     known.second.clear();
     try {
-      const auto json = nlohmann::json::parse(text, nullptr, false);
+      const auto json = TryParseJson(text);
       if (json.is_array()) {
         for (const auto& item : json) {
           known.second.push_back(item.is_object()   ? item.value("name", "")
@@ -321,6 +345,7 @@ Trial::Outcome RunTrial::outcome() const {
   std::int64_t begun = created_unix_ns();
   bool stopped = false;
   std::string failure;
+  std::string notes;
   for (const auto& worker : workers_) {
     const auto segments = worker->reader->segments();
     for (const auto& segment : segments) {
@@ -333,6 +358,8 @@ Trial::Outcome RunTrial::outcome() const {
       failure = name + " ended without a word: killed, or its machine is gone";
       continue;
     }
+    const std::string note = EndNote(*worker->reader);
+    if (!note.empty()) notes = Joined(notes, name + ": " + note);
     switch (static_cast<format::EndReason>(worker->reader->end()->reason)) {
       case format::EndReason::kCompleted: break;
       case format::EndReason::kStopped: stopped = true; break;
@@ -348,9 +375,9 @@ Trial::Outcome RunTrial::outcome() const {
       if (record->kind != "outcome") continue;
       if (record->created_unix_ns != 0 && record->created_unix_ns < begun) break;
       try {
-        const auto json = nlohmann::json::parse(record->body, nullptr, false);
+        const auto json = TryParseJson(record->body);
         if (json.is_object() && json.contains("state"))
-          return {json.value("state", ""), json.value("why", "")};
+          return {json.value("state", ""), Joined(json.value("why", ""), notes)};
       } catch (const std::exception&) {
         break;  // no outcome that can be read: the workers' own words count
       }
@@ -358,10 +385,10 @@ Trial::Outcome RunTrial::outcome() const {
     }
   }
   if (!loaded_all_) return {"running", ""};
-  if (!failure.empty()) return {"failed", failure};
-  if (stopped) return {"stopped", "a control record asked for it"};
+  if (!failure.empty()) return {"failed", Joined(failure, notes)};
+  if (stopped) return {"stopped", Joined("a control record asked for it", notes)};
   if (workers_.empty()) return {"failed", "no worker ever recorded anything"};
-  return {"completed", ""};
+  return {"completed", notes};
 }
 
 std::vector<std::string> RunTrial::Problems() const {

@@ -28,7 +28,9 @@ struct WorkerState {
   std::uint64_t holes = 0;             // in step_of: ordinals without a step, at most kMaxHoles
   std::string problem;                 // why its later steps are not shown; "" if they are
   bool lost = false;
-  std::int64_t checked_ns = 0;  // monotonic, of the last look at the process
+  std::int64_t checked_ns = 0;         // monotonic, of the last look at the process
+  std::int64_t heartbeat_unix_ns = 0;  // the newest sign of life
+  std::int64_t heard_ns = 0;           // monotonic, when it was heard of
 
   [[nodiscard]] bool ended() const noexcept { return reader->end().has_value(); }
   [[nodiscard]] std::uint64_t OrdinalOf(std::size_t n) const noexcept {

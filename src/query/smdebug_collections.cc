@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
+
 namespace luff::query {
 namespace {
 
@@ -58,7 +60,7 @@ void SmdebugCollections::Parse(const std::map<std::string, std::string>& texts,
       problems->push_back({file, offset, what});
     };
     try {
-      const Json json = Json::parse(text);
+      const Json json = ParseOrderedJson(text);
       const auto collections = json.is_object() ? json.find("collections") : json.end();
       if (!json.is_object() || collections == json.end() || !collections->is_object()) {
         problem("no object \"collections\"");
@@ -75,7 +77,7 @@ void SmdebugCollections::Parse(const std::map<std::string, std::string>& texts,
       } else {
         problem("no \"_meta\"");
       }
-      if (text_.empty()) text_ = collections->dump(-1, ' ', false, Json::error_handler_t::replace);
+      if (text_.empty()) text_ = JsonText(*collections);
       for (const auto& [name, body] : collections->items()) {
         if (!body.is_object()) {
           problem("a collection \"" + name + "\" that is no object");

@@ -40,10 +40,11 @@ void SmdebugDirectory::AddProblem(std::string text) const {
 }
 
 std::uint32_t SmdebugDirectory::WorkerOf(std::string_view in_file_name, bool announced) {
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i].in_file_name != in_file_name) continue;
-    workers_[i].announced |= announced;
-    return static_cast<std::uint32_t>(i);
+  const auto [known, fresh] =
+      worker_at_.try_emplace(std::string(in_file_name), static_cast<std::uint32_t>(workers_.size()));
+  if (!fresh) {
+    workers_[known->second].announced |= announced;
+    return known->second;
   }
   Worker worker;
   worker.in_file_name = in_file_name;
@@ -55,14 +56,25 @@ std::uint32_t SmdebugDirectory::WorkerOf(std::string_view in_file_name, bool ann
   const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), wanted);
   const bool numbered = in_file_name.starts_with(kPrefix) && error == std::errc() &&
                         rest == digits.data() + digits.size() && wanted < 1U << 20;
-  const auto taken = [&](std::uint32_t number) {
-    return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.number == number; });
-  };
-  if (!numbered) wanted = 0;
-  while (taken(wanted)) ++wanted;
-  worker.number = wanted;
+  worker.number = FreeNumber(numbered ? wanted : 0);
   workers_.push_back(std::move(worker));
-  return static_cast<std::uint32_t>(workers_.size() - 1);
+  return known->second;
+}
+
+/// The first number from `wanted` on that no worker has.
+std::uint32_t SmdebugDirectory::FreeNumber(std::uint32_t wanted) {
+  // numbers_: first and last of each row of numbers that are taken, never two that touch.
+  auto after = numbers_.upper_bound(wanted);
+  if (after != numbers_.begin() && std::prev(after)->second >= wanted) wanted = std::prev(after)->second + 1;
+  std::uint32_t first = wanted;
+  std::uint32_t last = wanted;
+  if (after != numbers_.end() && after->first == wanted + 1) {
+    last = after->second;
+    after = numbers_.erase(after);
+  }
+  if (after != numbers_.begin() && std::prev(after)->second + 1 == wanted) first = std::prev(after)->first;
+  numbers_[first] = last;
+  return wanted;
 }
 
 bool SmdebugDirectory::ScanCollections() {
@@ -73,8 +85,7 @@ bool SmdebugDirectory::ScanCollections() {
   constexpr std::string_view kEnd = "_collections.json";
   for (const auto& [name, is_folder] : names) {
     if (is_folder || !name.ends_with(kEnd) || name.size() == kEnd.size()) continue;
-    const std::string path = folder + "/" + name;
-    const std::int64_t mtime = MtimeNs(path);
+    const std::int64_t mtime = MtimeNs(folder + "/" + name);
     auto& known = collections_mtime_[name];
     if (known == mtime && mtime != 0) continue;
     known = mtime;
@@ -82,7 +93,8 @@ bool SmdebugDirectory::ScanCollections() {
     std::int64_t written = 0;
     (void)WorkerOf(std::string_view(name).substr(0, name.size() - kEnd.size()), true);
     news = true;
-    if (const Status read = ReadSmallFile(path, &text, &written); !read.ok()) {
+    if (const Status read = ReadSmallFile(path_, "collections/000000000/" + name, &text, &written);
+        !read.ok()) {
       AddProblem("collections file: " + std::string(read.message()));
       continue;
     }
@@ -153,7 +165,8 @@ void SmdebugDirectory::AddRecord(std::uint32_t entry, Record record) {
 
 bool SmdebugDirectory::TakeIndex(const Found& found) {
   std::int64_t written = 0;
-  if (const Status read = ReadSmallFile(found.path, &text_, &written); !read.ok()) {
+  if (const Status read = ReadSmallFile(path_, found.path.substr(path_.size() + 1), &text_, &written);
+      !read.ok()) {
     AddProblem("index file: " + std::string(read.message()));
     return false;
   }
@@ -269,9 +282,9 @@ Result<bool> SmdebugDirectory::Scan() {
   return news;
 }
 
-std::string SmdebugDirectory::EventPath(const Entry& entry) const {
-  if (entry.event_file != 0) return path_ + "/" + odd_event_files_[entry.event_file];
-  return path_ + "/" + format::SmdebugEventPath(entry.global_step, workers_[entry.worker].in_file_name);
+std::string SmdebugDirectory::EventName(const Entry& entry) const {
+  if (entry.event_file != 0) return odd_event_files_[entry.event_file];
+  return format::SmdebugEventPath(entry.global_step, workers_[entry.worker].in_file_name);
 }
 
 }  // namespace luff::query

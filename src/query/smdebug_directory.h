@@ -83,7 +83,8 @@ class SmdebugDirectory {
   [[nodiscard]] std::span<const std::int64_t> ShapeOf(const Record& record) const noexcept {
     return std::span(dims_).subspan(static_cast<std::size_t>(record.start), record.length);
   }
-  [[nodiscard]] std::string EventPath(const Entry& entry) const;
+  [[nodiscard]] std::string EventName(const Entry& entry) const;
+  [[nodiscard]] std::string EventPath(const Entry& entry) const { return path_ + "/" + EventName(entry); }
 
   /// Texts of the collections files, one of each worker, and how many workers there will be.
   [[nodiscard]] const std::map<std::string, std::string>& collections() const noexcept {
@@ -113,11 +114,14 @@ class SmdebugDirectory {
   void ScanFolder(const std::string& path, Folder* folder, std::vector<Found>* found);
   [[nodiscard]] bool TakeIndex(const Found& found);
   [[nodiscard]] std::uint32_t WorkerOf(std::string_view in_file_name, bool announced);
+  [[nodiscard]] std::uint32_t FreeNumber(std::uint32_t wanted);
   [[nodiscard]] std::uint32_t IdOf(std::string_view name);
   void AddRecord(std::uint32_t entry, Record record);
 
   std::string path_;
   std::vector<Worker> workers_;
+  std::unordered_map<std::string, std::uint32_t> worker_at_;  // by name in files
+  std::map<std::uint32_t, std::uint32_t> numbers_;
   std::vector<Entry> entries_;
   std::vector<Record> records_;
   std::vector<std::int64_t> dims_;

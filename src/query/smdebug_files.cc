@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -27,10 +26,11 @@ bool ListFolder(const std::string& path, std::vector<std::pair<std::string, bool
   while (const dirent* entry = readdir(folder)) {
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    bool is_folder = entry->d_type == DT_DIR;
-    if (entry->d_type == DT_UNKNOWN || entry->d_type == DT_LNK) {
+    bool is_folder = entry->d_type == DT_DIR;  // a link is none: it may lead out of the directory
+    if (entry->d_type == DT_UNKNOWN) {
       struct stat info{};
-      is_folder = fstatat(dirfd(folder), entry->d_name, &info, 0) == 0 && S_ISDIR(info.st_mode);
+      is_folder =
+          fstatat(dirfd(folder), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode);
     }
     names->emplace_back(name, is_folder);
   }
@@ -50,48 +50,21 @@ std::int64_t NowNs() noexcept {
   return Ns(now);
 }
 
-InputFile::~InputFile() {
-  if (fd_ >= 0) close(fd_);
+Result<std::unique_ptr<RegularFile>> OpenFile(const std::string& root, const std::string& name) {
+  const auto inside = 1 + static_cast<std::size_t>(std::count(name.begin(), name.end(), '/'));
+  return RegularFile::Open(root + "/" + name, inside);
 }
 
-Result<InputFile> InputFile::Open(const std::string& path) {
-  InputFile file;
-  file.path_ = path;
-  file.fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file.fd_ < 0) {
-    const int error = errno;
-    const std::string why = std::string(std::strerror(error)) + ": " + path;
-    return error == ENOENT ? NotFound(why) : IoError(why);
+Status ReadSmallFile(const std::string& root, const std::string& name, std::string* text,
+                     std::int64_t* mtime_ns) {
+  LUFF_ASSIGN_OR_RETURN(const auto file, OpenFile(root, name));
+  if (file->size() > kMaxSmallFileBytes) {
+    return Corruption("found a file of " + std::to_string(file->size()) + " bytes, expected at most " +
+                      std::to_string(kMaxSmallFileBytes) + ": " + root + "/" + name);
   }
-  struct stat info{};
-  if (fstat(file.fd_, &info) != 0) return IoError(std::string(std::strerror(errno)) + ": " + path);
-  if (!S_ISREG(info.st_mode)) return Corruption("found something that is no file: " + path);
-  file.size_ = static_cast<std::uint64_t>(info.st_size);
-  file.mtime_ns_ = Ns(info.st_mtim);
-  return file;
-}
-
-Status InputFile::ReadAt(std::uint64_t offset, std::span<std::byte> to) const {
-  std::size_t got = 0;
-  while (got < to.size()) {
-    const ssize_t n = pread(fd_, to.data() + got, to.size() - got, static_cast<off_t>(offset + got));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return IoError(std::string(std::strerror(errno)) + ": " + path_);
-    if (n == 0) return IoError("the file became shorter while it was read: " + path_);
-    got += static_cast<std::size_t>(n);
-  }
-  return Status::Ok();
-}
-
-Status ReadSmallFile(const std::string& path, std::string* text, std::int64_t* mtime_ns) {
-  LUFF_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-  if (file.size() > kMaxSmallFileBytes) {
-    return Corruption("found a file of " + std::to_string(file.size()) + " bytes, expected at most " +
-                      std::to_string(kMaxSmallFileBytes) + ": " + path);
-  }
-  *mtime_ns = file.mtime_ns();
-  text->resize(static_cast<std::size_t>(file.size()));
-  return file.ReadAt(0, std::as_writable_bytes(std::span(*text)));
+  *mtime_ns = file->mtime_ns();
+  text->resize(static_cast<std::size_t>(file->size()));
+  return file->ReadAllAt(std::as_writable_bytes(std::span(*text)), 0);
 }
 
 }  // namespace luff::query

@@ -1,11 +1,11 @@
 #pragma once
-#include <cstddef>
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/bounded_read.h"
 #include "luff/base/result.h"
 
 /// Files of somebody else's directory: what is there may be anything, of any size, and may go away.
@@ -16,32 +16,10 @@ namespace luff::query {
 /// Time of the last change, -1 for what is not there.
 [[nodiscard]] std::int64_t MtimeNs(const std::string& path) noexcept;
 [[nodiscard]] std::int64_t NowNs() noexcept;
-/// A whole small file and its time.
-[[nodiscard]] Status ReadSmallFile(const std::string& path, std::string* text, std::int64_t* mtime_ns);
-
-/// A regular file that is open for reading. **Thread-safe** once open.
-class InputFile {
- public:
-  InputFile() = default;
-  InputFile(InputFile&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)),
-        size_(other.size_),
-        mtime_ns_(other.mtime_ns_),
-        path_(std::move(other.path_)) {}
-  InputFile& operator=(InputFile&&) = delete;
-  ~InputFile();
-  /// kNotFound, kIo; kCorruption for what is no file (and nothing blocks: a pipe is not waited for).
-  [[nodiscard]] static Result<InputFile> Open(const std::string& path);
-  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-  [[nodiscard]] std::int64_t mtime_ns() const noexcept { return mtime_ns_; }
-  /// All of `to`. kIo when the file has become shorter.
-  [[nodiscard]] Status ReadAt(std::uint64_t offset, std::span<std::byte> to) const;
-
- private:
-  int fd_ = -1;
-  std::uint64_t size_ = 0;
-  std::int64_t mtime_ns_ = 0;
-  std::string path_;
-};
+/// A whole small file of the directory `root` and its time.
+[[nodiscard]] Status ReadSmallFile(const std::string& root, const std::string& name, std::string* text,
+                                   std::int64_t* mtime_ns);
+/// A file of the directory `root`.
+[[nodiscard]] Result<std::unique_ptr<RegularFile>> OpenFile(const std::string& root, const std::string& name);
 
 }  // namespace luff::query

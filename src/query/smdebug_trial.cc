@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "luff/base/env.h"
 
 namespace luff::query {
@@ -132,6 +133,7 @@ void SmdebugTrial::MergeSteps() {
     }
   }
   std::size_t taken = 0;
+  std::vector<std::uint32_t> touched;  // steps that have more entries now, once each
   for (; taken < pending_.size(); ++taken) {
     const Entry& entry = entries[pending_[taken]];
     if (entry.global_step > frontier) break;
@@ -151,10 +153,13 @@ void SmdebugTrial::MergeSteps() {
       entries_at_.resize(steps_.size());
     }
     step_of_entry_[pending_[taken]] = *n;
-    auto& at = entries_at_[*n];
-    at.push_back(pending_[taken]);
-    const auto number = [&](std::uint32_t e) { return directory_.workers()[entries[e].worker].number; };
-    std::sort(at.begin(), at.end(), [&](std::uint32_t a, std::uint32_t b) { return number(a) < number(b); });
+    entries_at_[*n].push_back(pending_[taken]);
+    if (touched.empty() || touched.back() != *n) touched.push_back(*n);
+  }
+  const auto number = [&](std::uint32_t e) { return directory_.workers()[entries[e].worker].number; };
+  for (const std::uint32_t n : touched) {
+    std::sort(entries_at_[n].begin(), entries_at_[n].end(),
+              [&](std::uint32_t a, std::uint32_t b) { return number(a) < number(b); });
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(taken));
 }
@@ -195,13 +200,13 @@ std::string SmdebugTrial::Document(std::string_view name) const {
   try {
     if (name == "collections") {
       Json list = Json::array();
-      const Json all = collections_.text().empty() ? Json::object() : Json::parse(collections_.text());
+      const Json all = collections_.text().empty() ? Json::object() : ParseOrderedJson(collections_.text());
       for (const std::string& one : collections_.Names()) {
         Json item = {{"name", one}};
         if (const auto at = all.find(one); at != all.end() && at->is_object()) item.update(*at);
         list.push_back(std::move(item));
       }
-      return list.dump(-1, ' ', false, Json::error_handler_t::replace);
+      return JsonText(list);
     }
     if (name == "smdebug") {
       Json workers = Json::array();
@@ -218,7 +223,7 @@ std::string SmdebugTrial::Document(std::string_view name) const {
                    {"num_workers", collections_.num_workers()},
                    {"ended", directory_.ended()},
                    {"original_names", original}};
-      return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+      return JsonText(json);
     }
   } catch (const std::exception&) {
     return {};  // the collections file is told of in Problems()

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "query/smdebug_files.h"
 #include "query/smdebug_trial.h"
 #include "query/smdebug_with-inl.h"
@@ -10,20 +11,22 @@ namespace luff::query {
 namespace {
 
 /// Bytes of a file, no more than are there: a size in an index file is not believed before memory is taken.
-Result<std::vector<std::byte>> ReadRange(const std::string& path, std::uint64_t start, std::uint64_t length) {
-  auto file = InputFile::Open(path);
+Result<std::vector<std::byte>> ReadRange(const std::string& root, const std::string& name,
+                                         std::uint64_t start, std::uint64_t length) {
+  const std::string path = root + "/" + name;
+  auto file = OpenFile(root, name);
   if (file.status().code() == StatusCode::kNotFound) {
     return NotFound("found no event file, though its index file is there; copy the folder events too: " +
                     path);
   }
   LUFF_RETURN_IF_ERROR(file.status());
-  if (start > file->size() || length > file->size() - start) {
-    return Corruption("found an event file of " + std::to_string(file->size()) +
+  if (start > (*file)->size() || length > (*file)->size() - start) {
+    return Corruption("found an event file of " + std::to_string((*file)->size()) +
                       " bytes, expected at least " + std::to_string(start) + " + " + std::to_string(length) +
                       " by its index file; copy it again from where the job wrote it: " + path);
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(length));
-  LUFF_RETURN_IF_ERROR(file->ReadAt(start, bytes));
+  LUFF_RETURN_IF_ERROR((*file)->ReadAllAt(bytes, start));
   return bytes;
 }
 
@@ -67,7 +70,7 @@ Result<Value> SmdebugTrial::ValueOfRecord(const Record& record, std::span<const 
     // Text has one form: what it was, or a JSON array where there were several.
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const std::string_view text : tensor.strings) list.push_back(std::string(text));
-    const std::string text = list.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    const std::string text = JsonText(list);
     return ValueOf(DType::kString, {static_cast<std::int64_t>(text.size())}, std::as_bytes(std::span(text)));
   }
   if (tensor.dtype == DType::kInvalid)
@@ -76,8 +79,9 @@ Result<Value> SmdebugTrial::ValueOfRecord(const Record& record, std::span<const 
 }
 
 Result<Value> SmdebugTrial::ReadRecord(const Record& record) const {
-  const std::string path = directory_.EventPath(directory_.entries()[record.entry]);
-  LUFF_ASSIGN_OR_RETURN(const auto bytes, ReadRange(path, record.start, record.length));
+  LUFF_ASSIGN_OR_RETURN(const auto bytes,
+                        ReadRange(directory_.path(), directory_.EventName(directory_.entries()[record.entry]),
+                                  record.start, record.length));
   return ValueOfRecord(record, bytes);
 }
 

@@ -56,7 +56,7 @@ class Verifier {
   }
   bool Read(const std::string& file, std::string* text) {
     std::int64_t mtime_ns = 0;
-    const Status read = ReadSmallFile(root_ + "/" + file, text, &mtime_ns);
+    const Status read = ReadSmallFile(root_, file, text, &mtime_ns);
     if (!read.ok()) {
       const std::string_view message = read.message();  // its end is the path
       Tell(file, 0, std::string(message.substr(0, message.rfind(": "))) + kCopyAgain);
@@ -76,7 +76,7 @@ class Verifier {
     bool good = false;
   };
   /// The record at `at`; its length, or 0 when no later one can be found from it.
-  std::uint64_t OneRecord(const InputFile& events, const std::string& file, std::uint64_t at,
+  std::uint64_t OneRecord(const RegularFile& events, const std::string& file, std::uint64_t at,
                           std::string_view expected, Seen* seen);
   [[nodiscard]] std::string WhatIsWrong(std::span<const std::byte> payload, std::string* tag) const;
 
@@ -150,7 +150,7 @@ std::string Verifier::WhatIsWrong(std::span<const std::byte> payload, std::strin
   return "";
 }
 
-std::uint64_t Verifier::OneRecord(const InputFile& events, const std::string& file, std::uint64_t at,
+std::uint64_t Verifier::OneRecord(const RegularFile& events, const std::string& file, std::uint64_t at,
                                   std::string_view expected, Seen* seen) {
   const auto tell = [&](std::string_view what) {
     const std::string lost = expected.empty() ? "" : "; lost: value of " + Quoted(expected);
@@ -159,11 +159,11 @@ std::uint64_t Verifier::OneRecord(const InputFile& events, const std::string& fi
   seen->start = at;
   const std::uint64_t left = events.size() - at;
   buffer_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(left, format::kRecordHead)));
-  if (const Status read = events.ReadAt(at, buffer_); !read.ok()) return tell(read.message()), 0;
+  if (const Status read = events.ReadAllAt(buffer_, at); !read.ok()) return tell(read.message()), 0;
   const auto bytes = format::RecordBytesUntrusted(buffer_, left, "");
   if (!bytes.ok()) return tell(bytes.status().message()), 0;
   buffer_.resize(static_cast<std::size_t>(*bytes));
-  if (const Status read = events.ReadAt(at, buffer_); !read.ok()) return tell(read.message()), 0;
+  if (const Status read = events.ReadAllAt(buffer_, at); !read.ok()) return tell(read.message()), 0;
   seen->bytes = *bytes;
   const auto record = format::ParseRecordUntrusted(buffer_, 0);
   std::string wrong;
@@ -185,7 +185,7 @@ std::uint64_t Verifier::OneRecord(const InputFile& events, const std::string& fi
 
 void Verifier::Events(const std::string& file, const format::SmdebugIndex* index,
                       const std::string& index_file) {
-  auto opened = InputFile::Open(root_ + "/" + file);
+  auto opened = OpenFile(root_, file);
   if (!opened.ok()) {
     const bool missing = opened.status().code() == StatusCode::kNotFound;
     const std::string_view message = opened.status().message();
@@ -197,17 +197,18 @@ void Verifier::Events(const std::string& file, const format::SmdebugIndex* index
     return;
   }
   ++report_->files;
-  report_->bytes += opened->size();
+  report_->bytes += (*opened)->size();
   std::vector<std::pair<std::uint64_t, std::string_view>> expected;  // start, name
   for (const auto& tensor : index == nullptr ? std::vector<format::SmdebugIndex::Tensor>{} : index->tensors)
     expected.emplace_back(tensor.start, tensor.name);
   std::sort(expected.begin(), expected.end());
   std::vector<Seen> seen;
-  for (std::uint64_t at = 0; at < opened->size();) {
+  for (std::uint64_t at = 0; at < (*opened)->size();) {
     const auto next = std::lower_bound(expected.begin(), expected.end(), std::pair(at, std::string_view()));
     const bool named = next != expected.end() && next->first == at;
     Seen one;
-    const std::uint64_t bytes = OneRecord(*opened, file, at, named ? next->second : std::string_view(), &one);
+    const std::uint64_t bytes =
+        OneRecord(**opened, file, at, named ? next->second : std::string_view(), &one);
     if (index != nullptr && one.good && !named) {
       Tell(index_file, 0,
            "does not name the record of " + Quoted(one.tag) + " at byte " + std::to_string(at) + " of " +
@@ -228,7 +229,7 @@ void Verifier::Events(const std::string& file, const format::SmdebugIndex* index
   std::uint64_t beyond = 0;
   std::string_view first_beyond;
   for (const auto& tensor : index->tensors) {
-    if (tensor.start >= opened->size()) {
+    if (tensor.start >= (*opened)->size()) {
       if (beyond++ == 0) first_beyond = tensor.name;
       continue;
     }
@@ -246,7 +247,7 @@ void Verifier::Events(const std::string& file, const format::SmdebugIndex* index
     }
   }
   if (beyond != 0) {
-    Tell(file, opened->size(),
+    Tell(file, (*opened)->size(),
          "the file ends, and " + index_file + " names values behind it: lost are " + std::to_string(beyond) +
              ", the first " + Quoted(first_beyond) + kCopyAgain);
   }

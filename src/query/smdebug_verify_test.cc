@@ -283,7 +283,7 @@ TEST_F(SmdebugVerifyTest, WhatStandsInTheWayIsNoFile) {
   Write("index/000000000/notes.json", "{}");
   const SmdebugReport report = Verify();
   ASSERT_THAT(report.damage, SizeIs(2));
-  EXPECT_THAT(report.damage[0].what, HasSubstr("something that is no file"));
+  EXPECT_THAT(report.damage[0].what, HasSubstr("something that is no regular file"));
   EXPECT_THAT(report.damage[1].what, HasSubstr("expected STEP_WORKER.json"));
   EXPECT_EQ(VerifySmdebug((root_ / "index").string()).status().code(), StatusCode::kNotFound);
 }

@@ -124,6 +124,8 @@ void SealLivePage(const Bytes& segment, Bytes* file) {
   std::memcpy(file->data() + offsetof(LivePage, run_id),
               segment.data() + offsetof(format::FileHeader, run_id), sizeof(LivePage::run_id));
   put(offsetof(LivePage, checksum), HashBytes(file->data(), offsetof(LivePage, checksum)));
+  put(format::kLiveNewsOffset + offsetof(format::LiveNews, checksum),
+      HashBytes(file->data() + format::kLiveNewsOffset, offsetof(format::LiveNews, checksum)));
 }
 
 void SealChunks(Bytes* file) {

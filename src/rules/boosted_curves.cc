@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "rules/json_text.h"
+#include "base/json.h"
 
 namespace luff::rules {
 namespace {

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "luff/base/env.h"
+#include "rules/evidence.h"
 #include "rules/grouping.h"
-#include "rules/json_text.h"
 #include "rules/state_check.h"
 #include "rules/step_memo.h"
 
@@ -23,6 +25,7 @@ constexpr std::uint64_t kMaxCheckpointBytes = 64ULL << 20;
 constexpr std::uint64_t kMaxFindingsBytes = 256ULL << 20;
 constexpr std::size_t kMaxOtherTensors = 20;
 constexpr std::size_t kMaxNotes = 16;
+constexpr std::size_t kMaxReason = 500;  // of what an exception says
 constexpr int kCheckpointVersion = 1;
 
 // How much a rule has found out of the cause by now: its evidence `detail`.
@@ -42,8 +45,8 @@ class EvaluatorImpl final : public Evaluator {
 
   Status Start() {
     for (const Choice& choice : options_.choices) {
-      LUFF_ASSIGN_OR_RETURN(std::unique_ptr<Rule> rule, choice.spec->make(choice.parameters));
-      running_.push_back({&choice, std::move(rule), 0, 0, {}});
+      running_.push_back({&choice, nullptr, 0, 0, {}});
+      LUFF_RETURN_IF_ERROR(Make(running_.back()));
     }
     if (options_.folder.empty()) return Status::Ok();
     LUFF_RETURN_IF_ERROR(env_.MakeDirectories(options_.folder));
@@ -66,10 +69,10 @@ class EvaluatorImpl final : public Evaluator {
       } else {
         memo_.Clear();
         const StepView view{trial, rows_, position_, memo_};
+        evidence_.OnStep(view);
         for (Running& running : running_) {
           if (running.position > position_) continue;
-          SinkOf sink(this, &running);
-          running.rule->OnStep(view, sink);
+          Ask(running, [&](Rule& rule, Sink& sink) { rule.OnStep(view, sink); });
         }
         TakeIn();
       }
@@ -79,8 +82,7 @@ class EvaluatorImpl final : public Evaluator {
       LUFF_RETURN_IF_ERROR(error_);
     }
     for (Running& running : running_) {
-      SinkOf sink(this, &running);
-      running.rule->OnPause(sink);
+      Ask(running, [](Rule& rule, Sink& sink) { rule.OnPause(sink); });
       TakeIn();
     }
     LUFF_RETURN_IF_ERROR(error_);
@@ -95,10 +97,7 @@ class EvaluatorImpl final : public Evaluator {
   }
 
   Status Finish(const query::Trial& trial) override {
-    for (Running& running : running_) {
-      SinkOf sink(this, &running);
-      running.rule->OnEnd(trial, sink);
-    }
+    for (Running& running : running_) Ask(running, [&](Rule& rule, Sink& sink) { rule.OnEnd(trial, sink); });
     TakeIn();
     LUFF_RETURN_IF_ERROR(error_);
     // What is still so at the end is said once more, with its last step.
@@ -118,15 +117,20 @@ class EvaluatorImpl final : public Evaluator {
       Json json;
       json["version"] = kCheckpointVersion;
       json["findings_bytes"] = findings_bytes_;
+      json["evidence"] = evidence_.bits();
       Json rules = Json::array();
-      for (const Running& running : running_) {
+      for (Running& running : running_) {
+        std::string state;
+        Ask(running, [&](Rule& rule, Sink&) { state = rule.SaveState(); });
         rules.push_back({{"rule", running.choice->spec->name},
                          {"version", running.choice->spec->version},
                          {"parameters", running.choice->parameters},
                          {"position", running.position},
                          {"suppressed", running.suppressed},
                          {"notes", NotesAsJson(running)},
-                         {"state", running.rule->SaveState()}});
+                         {"aside", running.aside},
+                         {"lacks", evidence_.LackOf(*running.choice)},
+                         {"state", std::move(state)}});
       }
       json["rules"] = std::move(rules);
       Json findings = Json::array();
@@ -147,12 +151,20 @@ class EvaluatorImpl final : public Evaluator {
   [[nodiscard]] std::size_t unreadable_steps() const noexcept override { return unreadable_; }
   [[nodiscard]] std::size_t behind() const override {
     std::size_t most = 0;
-    for (const Running& running : running_) most = std::max(most, running.rule->behind());
+    for (const Running& running : running_) {
+      if (!running.aside) most = std::max(most, running.rule->behind());
+    }
     return most;
   }
   [[nodiscard]] std::vector<RuleNote> notes() const override {
     std::vector<RuleNote> all;
     for (const Running& running : running_) all.insert(all.end(), running.notes.begin(), running.notes.end());
+    return all;
+  }
+  [[nodiscard]] std::vector<RuleCoverage> coverage() const override {
+    std::vector<RuleCoverage> all;
+    for (const Running& running : running_)
+      all.push_back({running.choice->spec->name, running.aside, evidence_.LackOf(*running.choice), {}});
     return all;
   }
   [[nodiscard]] std::size_t suppressed_findings() const noexcept override {
@@ -168,6 +180,7 @@ class EvaluatorImpl final : public Evaluator {
     std::size_t position;  // complete steps this rule has seen
     std::size_t suppressed = 0;
     std::vector<RuleNote> notes;
+    bool aside = false;  // it threw: it is not asked any more, and `rule` is gone
   };
 
   /// What a rule has told at one step: a finding, or (healed) that one is over.
@@ -200,6 +213,39 @@ class EvaluatorImpl final : public Evaluator {
     std::vector<Told>* told_;
     Running* by_;
   };
+
+  /// Calls a rule. One that throws may be in any state: it is set aside, and the others go on.
+  template <typename Call>
+  void Ask(Running& running, const Call& call) {
+    if (running.aside) return;
+    SinkOf sink(this, &running);
+    try {
+      call(*running.rule, sink);
+    } catch (const std::exception& error) {
+      SetAside(running, error.what());
+    } catch (...) {
+      SetAside(running, "an exception that is no std::exception");
+    }
+  }
+
+  void SetAside(Running& running, std::string_view why) {
+    running.aside = true;
+    running.rule.reset();
+    OnNote(&running,
+           fmt::format("it is set aside: it failed at step {} of the run: {}", position_,
+                       why.substr(0, kMaxReason)),
+           true);
+  }
+
+  /// A new rule; one whose making throws is set aside.
+  Status Make(Running& running) {
+    try {
+      LUFF_ASSIGN_OR_RETURN(running.rule, running.choice->spec->make(running.choice->parameters));
+    } catch (const std::exception& error) {
+      SetAside(running, error.what());
+    }
+    return Status::Ok();
+  }
 
   /// Takes in what the rules told at one step, what is closest to the cause first.
   void TakeIn() {
@@ -296,7 +342,7 @@ class EvaluatorImpl final : public Evaluator {
     std::vector<RuleNote>& notes = by->notes;
     const bool known =
         std::any_of(notes.begin(), notes.end(), [&](const RuleNote& note) { return note.text == text; });
-    if (known || notes.size() >= kMaxNotes) return;
+    if (known || (notes.size() >= kMaxNotes && !by->aside)) return;
     notes.push_back({by->choice->spec->name, text, failed});
     if (options_.on_note) options_.on_note(notes.back());
   }
@@ -328,6 +374,19 @@ class EvaluatorImpl final : public Evaluator {
     return Status::Ok();
   }
 
+  // Of a rule that was set aside its notes are told again: this may be another supervisor's rule worker.
+  void LoadPosition(const Json& saved, Running* running) {
+    running->position = saved.at("position").get<std::size_t>();
+    running->suppressed = saved.at("suppressed").get<std::size_t>();
+    for (const Json& note : saved.value("notes", Json::array())) {
+      if (running->notes.size() > kMaxNotes) break;
+      running->notes.push_back(
+          {running->choice->spec->name, note.at("text").get<std::string>(), note.at("failed").get<bool>()});
+      if (running->aside && running->notes.back().failed && options_.on_note)
+        options_.on_note(running->notes.back());
+    }
+  }
+
   // A checkpoint that does not fit is no error: the rules begin at the first step and repeat no line.
   Status LoadCheckpoint() {
     Result<std::string> text = ReadWholeFile(env_, CheckpointPath(), kMaxCheckpointBytes);
@@ -344,6 +403,14 @@ class EvaluatorImpl final : public Evaluator {
               saved.at("parameters").get<Parameters>() != running.choice->parameters) {
             continue;
           }
+          if (saved.value("aside", false)) {
+            running.aside = true;
+            running.rule.reset();
+            LoadPosition(saved, &running);
+            loaded.insert(spec.name);
+            continue;
+          }
+          if (running.aside) continue;  // it could not even be made
           const auto state = saved.at("state").get<std::string>();
           const auto make = [&] { return spec.make(running.choice->parameters); };
           if (!CheckRuleStateUntrusted(state, make).ok()) continue;
@@ -351,13 +418,7 @@ class EvaluatorImpl final : public Evaluator {
             LUFF_ASSIGN_OR_RETURN(running.rule, spec.make(running.choice->parameters));
             continue;
           }
-          running.position = saved.at("position").get<std::size_t>();
-          running.suppressed = saved.at("suppressed").get<std::size_t>();
-          for (const Json& note : saved.value("notes", Json::array())) {
-            if (running.notes.size() >= kMaxNotes) break;
-            running.notes.push_back(
-                {spec.name, note.at("text").get<std::string>(), note.at("failed").get<bool>()});
-          }
+          LoadPosition(saved, &running);
           loaded.insert(spec.name);
         }
       }
@@ -370,19 +431,22 @@ class EvaluatorImpl final : public Evaluator {
         findings_.push_back(std::move(finding));
       }
       checkpoint_findings_bytes_ = json.at("findings_bytes").get<std::uint64_t>();
+      evidence_.Add(json.value("evidence", std::uint64_t{0}));
       whole_checkpoint_ = loaded.size() == running_.size();
     } catch (const std::exception&) {
       for (Running& running : running_) {
-        LUFF_ASSIGN_OR_RETURN(running.rule, running.choice->spec->make(running.choice->parameters));
-        running.position = 0;
-        running.suppressed = 0;
-        running.notes.clear();
+        running = {running.choice, nullptr, 0, 0, {}};
+        LUFF_RETURN_IF_ERROR(Make(running));
       }
       findings_.clear();
       whole_checkpoint_ = false;
     }
-    position_ = running_.empty() ? 0 : running_.front().position;
-    for (const Running& running : running_) position_ = std::min(position_, running.position);
+    // Who was set aside holds nobody back.
+    std::optional<std::size_t> least;
+    for (const Running& running : running_) {
+      if (!running.aside) least = std::min(least.value_or(running.position), running.position);
+    }
+    position_ = least.value_or(running_.empty() ? 0 : running_.front().position);
     checkpoint_position_ = position_;
     return Status::Ok();
   }
@@ -413,6 +477,7 @@ class EvaluatorImpl final : public Evaluator {
   std::multiset<std::string> replayed_;
   query::Trial::StepRows rows_;
   StepMemo memo_;
+  Evidence evidence_;
   std::size_t position_ = 0, checkpoint_position_ = 0, unreadable_ = 0;
   std::int64_t last_checkpoint_ns_ = 0;
   std::unique_ptr<File> lock_, findings_file_;

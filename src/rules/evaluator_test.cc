@@ -6,12 +6,15 @@
 #include <functional>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "rules/evidence.h"
+#include "rules/select.h"
 #include "rules/testing/fake_trial.h"
 
 namespace luff::rules {
@@ -105,6 +108,112 @@ TEST_F(EvaluatorTest, ReplayedFindings_AreNotHeardAgain) {
   auto again = Open();
   EXPECT_TRUE(again->Advance(trial_, 40).ok());
   EXPECT_EQ(heard_.size(), heard);
+}
+
+// A rule with an error in it: it throws in one of its calls, from step 7 on.
+class Throwing final : public Rule {
+ public:
+  enum class In { kStep, kPause, kEnd, kSave };
+  explicit Throwing(In in) : in_(in) {}
+  void OnStep(const StepView& view, Sink& sink) override {
+    now_ = view.number;
+    if (view.number == 0) sink.Report(FindingAt("Throwing", "", "cause", view.trial, 0, 0, view.rows.info));
+    ThrowIn(In::kStep);
+  }
+  void OnPause(Sink& /*sink*/) override { ThrowIn(In::kPause); }
+  void OnEnd(const query::Trial& /*trial*/, Sink& /*sink*/) override { ThrowIn(In::kEnd); }
+  std::string SaveState() const override {
+    ThrowIn(In::kSave);
+    return "{}";
+  }
+  Status LoadState(std::string_view /*json*/) override { return Status::Ok(); }
+
+ private:
+  void ThrowIn(In in) const {
+    if (in == in_ && now_ >= 7) throw std::out_of_range("vector::_M_range_check");
+  }
+  const In in_;
+  std::size_t now_ = 0;
+};
+
+TEST_F(EvaluatorTest, ARuleThatThrows_IsSetAsideAndToldOnce) {
+  std::string expected;
+  {
+    auto alone = Open("NonFinite");
+    EXPECT_TRUE(alone->Advance(trial_, 1000).ok());
+    EXPECT_TRUE(alone->Finish(trial_).ok());
+    expected = Lines();
+  }
+  using In = Throwing::In;
+  for (const In in : {In::kStep, In::kPause, In::kEnd, In::kSave}) {
+    std::filesystem::remove_all(folder_);
+    RuleSpec spec;
+    spec.name = "Throwing";
+    spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
+    spec.make = [in](const Parameters&) -> Result<std::unique_ptr<Rule>> {
+      return std::unique_ptr<Rule>(new Throwing(in));
+    };
+    std::vector<RuleNote> notes;
+    EvaluatorOptions options;
+    options.folder = folder_;
+    options.choices = ParseChoices("NonFinite", ParameterSet::kLuff).value();
+    options.choices.insert(options.choices.begin(), {&spec, {}});
+    options.on_note = [&](const RuleNote& note) { notes.push_back(note); };
+    for (int life = 0; life < 2; ++life) {  // the second begins where the first ended
+      auto evaluator = Evaluator::Open(options, nullptr);
+      ASSERT_TRUE(evaluator.ok());
+      EXPECT_TRUE((*evaluator)->Advance(trial_, 20).ok());
+      EXPECT_TRUE((*evaluator)->Advance(trial_, 1000).ok());
+      EXPECT_EQ((*evaluator)->steps_done(), 40U);
+      EXPECT_TRUE((*evaluator)->Finish(trial_).ok());
+      ASSERT_EQ((*evaluator)->notes().size(), 1U);
+      EXPECT_TRUE((*evaluator)->coverage()[0].aside);
+      EXPECT_FALSE((*evaluator)->coverage()[1].aside);
+      ASSERT_EQ(notes.size(), static_cast<std::size_t>(life) + 1);
+      EXPECT_EQ(notes.back().rule, "Throwing");
+      EXPECT_TRUE(notes.back().failed);
+      EXPECT_NE(notes.back().text.find("set aside"), std::string::npos);
+      EXPECT_NE(notes.back().text.find("_M_range_check"), std::string::npos);
+      std::string others;
+      std::stringstream lines(Lines());
+      for (std::string line; std::getline(lines, line);) {
+        if (line.find("Throwing") == std::string::npos) others += line + "\n";
+      }
+      EXPECT_EQ(others, expected) << static_cast<int>(in) << life;
+      EXPECT_NE(Lines().find("Throwing"), std::string::npos);  // what it has told stays
+    }
+  }
+}
+
+TEST_F(EvaluatorTest, Coverage_SaysWhatRulesHadNothingToLookAt) {
+  const auto lacks = [](const Evaluator& evaluator) {
+    std::map<std::string, std::string> by_rule;
+    for (const RuleCoverage& one : evaluator.coverage()) by_rule[one.rule] = one.lacks;
+    return by_rule;
+  };
+  const std::string rules = "NonFinite,LossSpike,Overfit,VanishingGradient,TreeDepth,TensorVariance";
+  {
+    auto evaluator = Open(rules);
+    EXPECT_EQ(Summarize(evaluator->coverage()).judged, 0U);
+    EXPECT_TRUE(evaluator->Advance(trial_, 1000).ok());
+    EXPECT_EQ(lacks(*evaluator)["NonFinite"], "");
+    EXPECT_EQ(lacks(*evaluator)["LossSpike"], "");
+    EXPECT_EQ(lacks(*evaluator)["Overfit"], "losses of an evaluation");
+    EXPECT_EQ(lacks(*evaluator)["VanishingGradient"], "gradients");
+    EXPECT_EQ(lacks(*evaluator)["TreeDepth"], "boosting rounds");
+    EXPECT_EQ(lacks(*evaluator)["TensorVariance"], "tensors that you name");
+    EXPECT_EQ(Summarize(evaluator->coverage()).judged, 2U);
+    EXPECT_TRUE(evaluator->Checkpoint().ok());
+  }
+  trial_.Step(query::Mode::kEval).Loss(1.0);
+  auto again = Open(rules);  // what came before is known
+  EXPECT_TRUE(again->Advance(trial_, 1000).ok());
+  EXPECT_EQ(lacks(*again)["Overfit"], "");
+  EXPECT_EQ(Summarize(again->coverage()).judged, 3U);
+}
+
+TEST_F(EvaluatorTest, Coverage_KnowsEveryBuiltInRule) {
+  for (const RuleSpec& spec : BuiltinRules()) EXPECT_TRUE(Evidence::Knows(spec.name)) << spec.name;
 }
 
 TEST_F(EvaluatorTest, OtherParameters_StartFromTheFirstStep) {

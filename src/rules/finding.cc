@@ -6,15 +6,16 @@
 #include <xxhash.h>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "base/json_number.h"
-#include "rules/json_text.h"
 
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr std::size_t kMaxFindingBytes = 1U << 20;
+constexpr std::size_t kMaxDepth = 16;
 
 // JSON has no NaN: numbers that are not finite become text, as the schema says.
 Json Number(double value) {
@@ -83,7 +84,7 @@ Result<std::pair<Finding, std::string>> ParseFindingUntrusted(std::string_view t
         fmt::format("a finding of {} bytes, at most {} are allowed", text.size(), kMaxFindingBytes));
   }
   try {
-    const Json json = ParseJson(text);
+    const Json json = ParseJson(text, {kMaxFindingBytes, kMaxDepth});
     if (!json.is_object()) return Corruption("a finding is not a JSON object");
     Finding finding;
     const auto string = [&](const char* name) { return json.value(name, std::string()); };

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
-#include "rules/json_text.h"
+#include "base/json.h"
 #include "rules/model_facts.h"
 
 namespace luff::rules {

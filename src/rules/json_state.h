@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "luff/base/status.h"
-#include "rules/json_text.h"
 
 namespace luff::rules {
 

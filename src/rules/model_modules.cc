@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "luff/tensor/hash.h"
-#include "rules/json_text.h"
 
 namespace luff::rules {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "luff/rules/choice.h"
-#include "rules/json_text.h"
 #include "rules/need_names.h"
 
 namespace luff::rules {

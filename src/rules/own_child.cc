@@ -14,8 +14,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
+#include <set>
 
+#include "base/bounded_read.h"
 #include "base/format.h"
+#include "base/process_tree.h"
 
 extern char** environ;
 
@@ -57,6 +61,7 @@ std::vector<char*> Pointers(std::vector<std::string>* texts) {
 [[noreturn]] void Become(char* const* argv, char* const* environment, int socket, int output, int report,
                          std::uint64_t memory_bytes, pid_t parent) {
   setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // what it starts stays below it, also after exec
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);
   // Above the places that are filled now, so that none overwrites another.
@@ -90,6 +95,28 @@ std::vector<char*> Pointers(std::vector<std::string>* texts) {
   _exit(written == sizeof(error) ? 127 : 126);
 }
 
+/// Who is not to be ended: rules that live, and what we were started with.
+std::set<pid_t>& Known() {
+  static std::set<pid_t> pids = [] {
+    std::set<pid_t> before;
+    for (const BelowProcess& one : ProcessesBelow(getpid())) before.insert(one.pid);
+    return before;
+  }();
+  return pids;
+}
+
+/// What a rule's process has left when it ended is ours now: Start has made us its reaper.
+void EndOrphans() noexcept {
+  try {
+    const auto is_known = [](pid_t pid) { return Known().contains(pid); };
+    const std::vector<BelowProcess> orphans = ProcessesBelow(getpid(), is_known);
+    if (orphans.empty()) return;
+    KillBelow(getpid(), is_known);
+    for (const BelowProcess& one : orphans) waitpid(one.pid, nullptr, WNOHANG);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): out of memory: they are left
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
@@ -107,6 +134,8 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
     return ResourceExhausted(fmt::format("no pipes for a rule's process: {}", std::strerror(error)));
   }
   const pid_t parent = getpid();
+  static_cast<void>(Known());
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t pid = fork();
   if (pid == 0) {
     Become(argv_pointers.data(), environment_pointers.data(), sockets[1], output[1], report[1],
@@ -127,6 +156,7 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
   fcntl(sockets[0], F_SETFL, O_NONBLOCK);
   fcntl(output[0], F_SETFL, O_NONBLOCK);
   std::unique_ptr<OwnChild> child(new OwnChild(pid, sockets[0], output[0], options.show_output));
+  Known().insert(pid);
   if (got == static_cast<ssize_t>(sizeof(error))) {
     const std::string what = fmt::format("cannot run '{}': {}", options.argv[0], std::strerror(error));
     return error == ENOENT ? NotFound(what) : FailedPrecondition(what);
@@ -141,12 +171,15 @@ OwnChild::~OwnChild() {
 
 void OwnChild::Kill() noexcept {
   if (!ended_.empty()) return;
-  kill(-pid_, SIGKILL);
+  kill(pid_, SIGSTOP);  // it starts nothing more
+  KillBelow(pid_);
   kill(pid_, SIGKILL);
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
   ended_ = "killed";
+  Known().erase(pid_);
+  EndOrphans();
 }
 
 std::string OwnChild::Ended() {
@@ -155,7 +188,8 @@ std::string OwnChild::Ended() {
   const pid_t got = waitpid(pid_, &status, WNOHANG);
   if (got == 0 || (got < 0 && errno == EINTR)) return "";
   TakeOutput();
-  kill(-pid_, SIGKILL);  // what it has started ends with it
+  Known().erase(pid_);
+  EndOrphans();  // what it has started ends with it
   if (got < 0) {
     ended_ = "gone";
   } else if (WIFSIGNALED(status)) {
@@ -231,13 +265,11 @@ void OwnChild::TakeOutput() {
 
 std::uint64_t OwnChild::ResidentBytes() const {
   if (!ended_.empty()) return 0;
-  std::FILE* file = std::fopen(fmt::format("/proc/{}/statm", pid_).c_str(), "re");
-  if (file == nullptr) return 0;
+  const std::string text = ReadKernelFile(fmt::format("/proc/{}/statm", pid_));
   unsigned long long size = 0;
   unsigned long long resident = 0;
   unsigned long long shared = 0;
-  const int fields = std::fscanf(file, "%llu %llu %llu", &size, &resident, &shared);
-  static_cast<void>(std::fclose(file));
+  const int fields = std::sscanf(text.c_str(), "%llu %llu %llu", &size, &resident, &shared);
   if (fields != 3 || shared > resident) return 0;
   return (resident - shared) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));  // mapped files are no leak
 }

@@ -9,6 +9,7 @@
 
 #include "luff/base/env.h"
 #include "rules/own_child.h"
+#include "rules/own_lines.h"
 
 namespace luff::rules {
 namespace {
@@ -242,58 +243,44 @@ class OwnRule final : public Rule {
   // --------------------------------------------------------------------------------------------
 
   /// False when the line breaks the protocol, or the child gives up; complaint_ says how.
-  bool HearUntrusted(const std::string& line, Sink& sink) {
-    complaint_ = "it sent a line that is not of the protocol";
-    try {
-      const Json json = ParseJson(line);
-      const std::string say = json.at("say").get<std::string>();
-      if (say == "ready") {
-        phase_ = Phase::kRunning;
-      } else if (say == "finding") {
-        return StageFinding(line);
-      } else if (say == "heal") {
-        Finding finding;
-        finding.cause = json.at("cause").get<std::string>();
-        finding.tensor = json.at("tensor").get<std::string>();
-        finding.last_step = WholeNumber<std::int64_t>(json.at("step"));
-        if (staged_.size() < kMaxStaged) staged_.push_back({std::move(finding), true});
-      } else if (say == "done") {
-        if (WholeNumber<std::size_t>(json.at("number")) != done_ || next_ <= done_) return false;
-        Done(json, sink);
-      } else if (say == "state") {
-        Saved(json, sink);
-      } else if (say == "ended") {
-        if (phase_ != Phase::kEnding) return false;
-        Deliver(sink);
-        ended_ = true;
-      } else if (say == "error") {
-        // It can never do its work, or not go on: "error" comes back with every start.
-        if (!json.value("again", false)) deaths_ = kOwnRuleDeaths;
-        complaint_ = json.at("message").get<std::string>().substr(0, 1000);
-        return false;
-      } else {
-        return false;
-      }
-      return true;
-    } catch (const std::exception&) {
-      return false;
-    }
-  }
-
-  bool StageFinding(const std::string& line) {
-    Result<std::pair<Finding, std::string>> parsed = ParseFindingUntrusted(line);
+  bool HearUntrusted(const std::string& text, Sink& sink) {
+    Result<OwnLine> parsed = ParseOwnLineUntrusted(text);
     if (!parsed.ok()) {
       complaint_ = parsed.status().message();
       return false;
     }
-    Finding finding = std::move(parsed).value().first;
-    finding.id.clear();
-    finding.leader.clear();
-    if (staged_.size() < kMaxStaged) staged_.push_back({std::move(finding), false});
-    return true;
+    OwnLine& line = parsed.value();
+    complaint_ = "it sent a line that is not of the protocol";
+    switch (line.say) {
+      case OwnLine::Say::kReady: phase_ = Phase::kRunning; return true;
+      case OwnLine::Say::kFinding:
+        line.finding.id.clear();
+        line.finding.leader.clear();
+        if (staged_.size() < kMaxStaged) staged_.push_back({std::move(line.finding), false});
+        return true;
+      case OwnLine::Say::kHeal:
+        if (staged_.size() < kMaxStaged) staged_.push_back({std::move(line.finding), true});
+        return true;
+      case OwnLine::Say::kDone:
+        if (line.number != done_ || next_ <= done_) return false;
+        Done(line, sink);
+        return true;
+      case OwnLine::Say::kState: Saved(std::move(line), sink); return true;
+      case OwnLine::Say::kEnded:
+        if (phase_ != Phase::kEnding) return false;
+        Deliver(sink);
+        ended_ = true;
+        return true;
+      case OwnLine::Say::kError:
+        // It can never do its work, or not go on: "error" comes back with every start.
+        if (!line.again) deaths_ = kOwnRuleDeaths;
+        complaint_ = line.message;
+        return false;
+    }
+    return false;
   }
 
-  void Done(const Json& json, Sink& sink) {
+  void Done(const OwnLine& line, Sink& sink) {
     const bool again = done_ < delivered_;  // it goes once more through what it had judged before it died
     ++done_;
     ++save_wanted_;
@@ -302,12 +289,10 @@ class OwnRule final : public Rule {
       return;
     }
     delivered_ = done_;
-    if (const auto raised = json.find("raised"); raised != json.end()) {
-      if (++raised_ == 1) sink.Note(raised->get<std::string>().substr(0, 2000), true);
-    }
-    if (const auto lacks = json.find("lacks"); lacks != json.end()) {
+    if (line.raised && ++raised_ == 1) sink.Note(*line.raised, true);
+    if (line.lacks) {
       ++lacked_;
-      last_lack_ = lacks->get<std::string>().substr(0, 1000);
+      last_lack_ = *line.lacks;
     }
     Deliver(sink);
   }
@@ -323,17 +308,15 @@ class OwnRule final : public Rule {
     staged_.clear();
   }
 
-  void Saved(const Json& json, Sink& sink) {
+  void Saved(OwnLine line, Sink& sink) {
     saving_ = false;
     saved_ns_ = env_.NowMonotonicNs();
-    if (json.contains("why")) {
-      sink.Note("it cannot be saved, a restart begins at the first step: " +
-                    json.at("why").get<std::string>().substr(0, 500),
-                false);
+    if (line.why) {
+      sink.Note("it cannot be saved, a restart begins at the first step: " + *line.why, false);
       return;
     }
-    if (!json.contains("state")) return;  // it has none: a restart goes through all steps again
-    std::string state = JsonText(json.at("state"));
+    if (!line.state) return;  // it has none: a restart goes through all steps again
+    std::string state = std::move(*line.state);
     if (state.size() > kMaxState) {
       sink.Note(fmt::format("its state has {} bytes, at most {} are saved; a restart begins at an older one",
                             state.size(), kMaxState),

@@ -158,6 +158,19 @@ TEST_F(OwnRuleTest, LinesThatAreNotOfTheProtocolEndIt) {
   }
 }
 
+TEST_F(OwnRuleTest, ALineOfAnyDepthEndsItAlone) {
+  // Copies and the writer of JSON recurse: 57 rules died with the one that sent this.
+  for (const char* begin : {"", R"({"say":"state","state":)", R"({"say":"done","number":0,"raised":)"}) {
+    const auto rule = Make(std::string("begun() { :; }; step() { { printf '%s' '") + begin +
+                           "'; head -c 200000 /dev/zero | tr '\\0' '['; echo; } >&3; sleep 1000; }");
+    Heard heard;
+    Tell(*rule, heard, 0, 3);
+    rule->OnEnd(trial_, heard);
+    EXPECT_EQ(heard.failures, 1) << begin;
+    EXPECT_THAT(heard.notes, ::testing::Each(HasSubstr("not of the protocol"))) << begin;
+  }
+}
+
 TEST_F(OwnRuleTest, WhatItPrintsIsNotReadAsLines) {
   const auto rule = Make(R"(begun() { :; }
     step() { echo '{"say":"done","number":99}'; head -c 100000 /dev/zero; echo; [ $n = 2 ] && found; })");
@@ -229,22 +242,30 @@ TEST_F(OwnRuleTest, DescribeTakesTheAnswerOfOneThatHasEnded) {
   EXPECT_THAT(std::string(DescribeOwnRule(options).status().message()), HasSubstr("the reason"));
 }
 
+bool IsDead(const fs::path& process) {
+  std::ifstream stat(process / "stat");
+  std::string text;
+  std::getline(stat, text);
+  return text.empty() || text.find(") Z ") != std::string::npos;  // its parent may have yet to look
+}
+
 TEST(OwnChildTest, ChildrenOfAChildEndWithIt) {
-  auto started = OwnChild::Start({{"/bin/sh", "-c", "sleep 1000 & echo $! >&3; wait"}, {}, 0, false});
-  ASSERT_TRUE(started.ok());
-  std::vector<std::string> lines;
-  while (lines.empty()) (*started)->Receive(50, &lines);
-  const fs::path grandchild = "/proc/" + lines[0];
-  EXPECT_TRUE(fs::exists(grandchild));
-  started->reset();
-  for (int i = 0; i < 200 && fs::exists(grandchild); ++i) {
-    std::ifstream stat(grandchild / "stat");
-    std::string text;
-    std::getline(stat, text);
-    if (text.empty() || text.find(") Z ") != std::string::npos) return;  // dead, its parent has yet to look
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (const bool by_itself : {false, true}) {
+    for (const char* start : {"sleep 1000 & echo $! >&3", "setsid sh -c 'echo $$ >&3; exec sleep 1000' &",
+                              "(setsid sh -c 'echo $$ >&3; exec sleep 1000' &)"}) {
+      const std::string script = std::string(start) + (by_itself ? "\nexit 3" : "\nsleep 1000");
+      auto started = OwnChild::Start({{"/bin/sh", "-c", script}, {}, 0, false});
+      ASSERT_TRUE(started.ok());
+      std::vector<std::string> lines;
+      while (lines.empty()) (*started)->Receive(50, &lines);
+      const fs::path grandchild = "/proc/" + lines[0];
+      while (by_itself && (*started)->Ended().empty()) (*started)->Receive(5, &lines);
+      started->reset();
+      for (int i = 0; i < 1000 && !IsDead(grandchild); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_TRUE(IsDead(grandchild)) << script;
+    }
   }
-  EXPECT_FALSE(fs::exists(grandchild));
 }
 
 TEST(OwnSpecTest, ValuesAsTextAndBack) {

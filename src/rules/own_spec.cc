@@ -1,7 +1,6 @@
 #include "rules/own_spec.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -13,10 +12,11 @@
 #include <xxhash.h>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "base/json_number.h"
+#include "base/python_child.h"
 #include "luff/base/env.h"
 #include "rules/expression_rule.h"
-#include "rules/json_text.h"
 #include "rules/need_names.h"
 #include "rules/own_rule.h"
 
@@ -74,11 +74,6 @@ std::string SelfPath() {
   return fs::read_symlink("/proc/self/exe", error).string();
 }
 
-std::string PythonPath() {
-  if (const char* given = std::getenv("LUFF_PYTHON"); given != nullptr && *given != 0) return given;
-  return (fs::path(SelfPath()).parent_path() / "python").string();
-}
-
 Result<double> Limit(Parameters* parameters, const char* name, double otherwise, double most) {
   const auto at = parameters->find(name);
   if (at == parameters->end()) return otherwise;
@@ -102,18 +97,12 @@ Result<OwnRuleOptions> OptionsFor(const Named& named, Parameters parameters) {
   options.parameters = std::move(parameters);
   options.show_output = show_output;
   if (named.kind == Kind::kPython) {
-    options.argv = {PythonPath(), "-m", "luff._verbs.rule"};
+    Result<std::vector<std::string>> command = PythonCommand("rule");
+    if (!command.ok()) return command.status().WithContext("rule " + named.name);
+    options.argv = std::move(command).value();
     // A rule judges numbers that were recorded: threads of libraries only take the training's cores.
     for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"})
       options.environment.emplace_back(name, "1");
-    options.environment.emplace_back("PYTHONSAFEPATH", "1");
-    options.environment.emplace_back("PYTHONUNBUFFERED", "1");
-    std::error_code error;
-    if (!fs::exists(options.argv.front(), error)) {
-      return NotFound(fmt::format(
-          "there is no Python beside the luff command, rule {} needs one with luff; set LUFF_PYTHON: {}",
-          named.name, options.argv.front()));
-    }
   } else {
     options.argv = {SelfPath(), "_rule-child"};
   }

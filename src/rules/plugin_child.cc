@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "luff/query/trial.h"
 #include "luff/rules/plugin.h"
-#include "rules/json_text.h"
 #include "rules/need_names.h"
 #include "rules/own_child.h"
 

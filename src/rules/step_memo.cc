@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "luff/tensor/hash.h"
-#include "rules/json_text.h"
 #include "tensor/element.h"
 
 namespace luff::rules {

@@ -5,17 +5,23 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/bounded_read.h"
+#include "base/json.h"
+#include "base/json_number.h"
 #include "luff/base/env.h"
+#include "store/link_new.h"
+#include "store/owned_folder.h"
 
 namespace luff::store {
 namespace {
 
 using Json = nlohmann::json;
 constexpr std::uint64_t kMaxRecordBytes = 1 << 20;
-constexpr int kMaxDepth = 16;
+constexpr std::size_t kMaxDepth = 16;
 constexpr int kMaxAttempts = 1000;
 
 std::string ControlFileName(std::uint64_t number) {
@@ -35,25 +41,43 @@ std::uint64_t ControlNumber(const std::string& name) {
   return number;
 }
 
-Json ParseBounded(std::string_view text) {
-  bool too_deep = false;
-  Json json = Json::parse(
-      text,
-      [&](int depth, Json::parse_event_t, Json&) {
-        too_deep = too_deep || depth > kMaxDepth;
-        return !too_deep;
-      },
-      false);
-  return too_deep ? Json(Json::value_t::discarded) : json;
-}
+using List = std::function<Result<std::vector<std::string>>()>;
+using Read = std::function<Result<std::string>(const std::string& name)>;
 
-Result<std::set<std::uint64_t>> ListControl(Env& env, const std::string& directory, std::uint64_t after) {
-  LUFF_ASSIGN_OR_RETURN(const auto names, env.List(directory));
+Result<std::set<std::uint64_t>> NumbersAfter(const List& list, std::uint64_t after) {
+  LUFF_ASSIGN_OR_RETURN(const auto names, list());
   std::set<std::uint64_t> numbers;
   for (const std::string& name : names) {
     if (const std::uint64_t number = ControlNumber(name); number > after) numbers.insert(number);
   }
   return numbers;
+}
+
+Result<std::vector<ControlRecord>> ReadLog(const List& list, const Read& read, std::uint64_t after,
+                                           const std::string& directory, std::vector<std::string>* problems) {
+  LUFF_ASSIGN_OR_RETURN(auto numbers, NumbersAfter(list, after));
+  // A listing may miss what is made while it is read; number N was taken after N - 1, so a second one has
+  // all.
+  if (!numbers.empty() && *numbers.rbegin() - after != numbers.size()) {
+    const std::uint64_t last = *numbers.rbegin();
+    LUFF_ASSIGN_OR_RETURN(numbers, NumbersAfter(list, after));
+    numbers.erase(numbers.upper_bound(last), numbers.end());
+  }
+  std::vector<ControlRecord> records;
+  for (const std::uint64_t number : numbers) {
+    const std::string name = ControlFileName(number);
+    auto text = read(name);
+    auto record = text.ok() ? ParseControlUntrusted(*text) : Result<ControlRecord>(text.status());
+    if (record.ok() && record->number != number) {
+      record = Corruption("found number " + std::to_string(record->number) + " inside");
+    }
+    if (record.ok()) {
+      records.push_back(std::move(record).value());
+    } else if (problems != nullptr) {
+      problems->push_back(record.status().ToString() + ": " + directory + "/" + name);
+    }
+  }
+  return records;
 }
 
 std::string Text(const Json& json, const char* key) {
@@ -66,27 +90,17 @@ std::string Text(const Json& json, const char* key) {
 Result<ControlRecord> ParseControlUntrusted(std::string_view text) {
   if (text.size() > kMaxRecordBytes) return Corruption("control record is larger than 1 MiB");
   try {
-    const Json json = ParseBounded(text);
-    if (json.is_discarded() || !json.is_object()) return Corruption("control record is no JSON object");
+    const Json json = TryParseJson(text, {kMaxRecordBytes, kMaxDepth});
+    if (!json.is_object()) return Corruption("control record is no JSON object");
     ControlRecord record;
-    const auto number = json.find("number");
-    if (number == json.end() || !number->is_number_unsigned())
-      return Corruption("control record without a number");
-    record.number = number->get<std::uint64_t>();
+    if (!json.contains("number")) return Corruption("control record without a number");
+    record.number = WholeNumber<std::uint64_t>(json, "number", 0);
     record.kind = Text(json, "kind");
     if (record.kind.empty()) return Corruption("control record without a kind");
     record.phase = Text(json, "phase");
-    const auto whole = [&](const char* key, auto* to) {
-      const auto at = json.find(key);
-      if (at == json.end()) return true;
-      if (!at->is_number_integer()) return false;
-      *to = at->get<std::remove_pointer_t<decltype(to)>>();
-      return true;
-    };
-    if (!whole("proposal", &record.proposal) || !whole("train_step", &record.train_step) ||
-        !whole("created_unix_ns", &record.created_unix_ns)) {
-      return Corruption("control record with a number that is none");
-    }
+    record.proposal = WholeNumber(json, "proposal", record.proposal);
+    record.train_step = WholeNumber(json, "train_step", record.train_step);
+    record.created_unix_ns = WholeNumber(json, "created_unix_ns", record.created_unix_ns);
     if (const auto at = json.find("deadline_s"); at != json.end()) {
       if (!at->is_number()) return Corruption("control record with a number that is none");
       record.deadline_s = at->get<double>();
@@ -97,15 +111,14 @@ Result<ControlRecord> ParseControlUntrusted(std::string_view text) {
     record.reason = Text(json, "reason");
     record.finding = Text(json, "finding");
     record.author = Text(json, "author");
-    if (const auto at = json.find("body"); at != json.end() && !at->is_null()) record.body = at->dump();
+    if (const auto at = json.find("body"); at != json.end() && !at->is_null()) record.body = JsonText(*at);
     return record;
   } catch (const std::exception& error) {
     return Corruption(std::string("control record: ") + error.what());
   }
 }
 
-Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRecord& wanted) {
-  Env& env = Env::Real();
+Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRecord& wanted, Env& env) {
   const std::string directory = run_path + "/control";
   if (!env.Exists(run_path + "/run.json")) {
     return NotFound("found no run.json, expected a run directory: " + run_path);
@@ -124,7 +137,8 @@ Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRec
     json["deadline_s"] = wanted.deadline_s;
     json["reason"] = wanted.reason;
     json["finding"] = wanted.finding;
-    Json body = wanted.body.empty() ? Json(nullptr) : ParseBounded(wanted.body);
+    Json body =
+        wanted.body.empty() ? Json(nullptr) : TryParseJson(wanted.body, {kMaxRecordBytes, kMaxDepth - 1});
     if (body.is_discarded()) return InvalidArgument("body of a control record is no JSON");
     json["body"] = std::move(body);
     json["author"] = wanted.author;
@@ -134,10 +148,10 @@ Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRec
     // link(2) refuses an existing name, so a number is taken by one process only.
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt, ++number) {
       json["number"] = number;
-      const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+      const std::string text = JsonText(json, 2) + "\n";
       if (text.size() > kMaxRecordBytes) return InvalidArgument("control record is larger than 1 MiB");
       LUFF_RETURN_IF_ERROR(WriteWholeFile(env, temporary, text));
-      const Status linked = env.Link(temporary, directory + "/" + ControlFileName(number));
+      const Status linked = LinkNew(env, temporary, directory + "/" + ControlFileName(number));
       (void)env.Remove(temporary);
       if (linked.ok()) return number;
       if (linked.code() != StatusCode::kAlreadyExists) return linked;
@@ -152,7 +166,7 @@ Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRec
 Result<ControlRecord> DecideControl(const std::string& run_path, const ControlRecord& record) {
   if (record.proposal == 0) return InvalidArgument("a decision without the number of its proposal");
   for (int attempt = 0; attempt < 2; ++attempt) {
-    LUFF_ASSIGN_OR_RETURN(const auto records, ReadControl(run_path, record.proposal, nullptr));
+    LUFF_ASSIGN_OR_RETURN(const auto records, ReadCommands(run_path, record.proposal));
     for (const ControlRecord& other : records) {
       if (other.proposal == record.proposal && (other.phase == "commit" || other.phase == "abort"))
         return other;
@@ -168,29 +182,18 @@ Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std:
                                                std::vector<std::string>* problems) {
   Env& env = Env::Real();
   const std::string directory = run_path + "/control";
-  LUFF_ASSIGN_OR_RETURN(auto numbers, ListControl(env, directory, after));
-  // A listing may miss what is made while it is read; number N was taken after N - 1, so a second one has
-  // all.
-  if (!numbers.empty() && *numbers.rbegin() - after != numbers.size()) {
-    const std::uint64_t last = *numbers.rbegin();
-    LUFF_ASSIGN_OR_RETURN(numbers, ListControl(env, directory, after));
-    numbers.erase(numbers.upper_bound(last), numbers.end());
-  }
-  std::vector<ControlRecord> records;
-  for (const std::uint64_t number : numbers) {
-    const std::string path = directory + "/" + ControlFileName(number);
-    auto text = ReadWholeFile(env, path, kMaxRecordBytes);
-    auto record = text.ok() ? ParseControlUntrusted(*text) : Result<ControlRecord>(text.status());
-    if (record.ok() && record->number != number) {
-      record = Corruption("found number " + std::to_string(record->number) + " inside");
-    }
-    if (record.ok()) {
-      records.push_back(std::move(record).value());
-    } else if (problems != nullptr) {
-      problems->push_back(record.status().ToString() + ": " + path);
-    }
-  }
-  return records;
+  return ReadLog(
+      [&] { return env.List(directory); },
+      [&](const std::string& name) { return ReadRegular(directory + "/" + name, kMaxRecordBytes, 2); }, after,
+      directory, problems);
+}
+
+Result<std::vector<ControlRecord>> ReadCommands(const std::string& run_path, std::uint64_t after) {
+  LUFF_ASSIGN_OR_RETURN(const OwnedFolder run, OwnedFolder::Open(run_path));
+  LUFF_ASSIGN_OR_RETURN(const OwnedFolder folder, run.Below("control"));
+  return ReadLog([&] { return folder.List(); },
+                 [&](const std::string& name) { return folder.Read(name, kMaxRecordBytes); }, after,
+                 run_path + "/control", nullptr);
 }
 
 }  // namespace luff::store

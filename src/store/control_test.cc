@@ -1,6 +1,8 @@
 #include "luff/store/control.h"
 
 #include <atomic>
+#include <filesystem>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -10,6 +12,33 @@
 
 namespace luff::store {
 namespace {
+
+// A network file system that makes a link and loses the answer: the request is repeated, and the name exists.
+class LosesAnswersEnv final : public Env {
+ public:
+  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    return real_.Open(path, mode);
+  }
+  Status MakeDirectories(const std::string& path) override { return real_.MakeDirectories(path); }
+  Status MakeDirectory(const std::string& path) override { return real_.MakeDirectory(path); }
+  Result<std::vector<std::string>> List(const std::string& path) override { return real_.List(path); }
+  Status Rename(const std::string& from, const std::string& to) override { return real_.Rename(from, to); }
+  Status Link(const std::string& from, const std::string& to) override {
+    ++links;
+    static_cast<void>(real_.Link(from, to));
+    return answer;
+  }
+  Status Remove(const std::string& path) override { return real_.Remove(path); }
+  bool Exists(const std::string& path) noexcept override { return real_.Exists(path); }
+  std::int64_t NowUnixNs() noexcept override { return real_.NowUnixNs(); }
+  std::int64_t NowMonotonicNs() noexcept override { return real_.NowMonotonicNs(); }
+
+  int links = 0;
+  Status answer = AlreadyExists("link");
+
+ private:
+  Env& real_ = Env::Real();
+};
 
 class ControlTest : public ::testing::Test {
  protected:
@@ -47,6 +76,22 @@ TEST_F(ControlTest, TheFirstDecisionCounts) {
   EXPECT_EQ(second->number, first->number);
   EXPECT_EQ(Read().size(), 2U);
   EXPECT_FALSE(DecideControl(path, Record("commit", 0)).ok());
+}
+
+TEST_F(ControlTest, ALostAnswerToALinkMakesNoSecondProposal) {
+  LosesAnswersEnv env;
+  for (const Status& answer : {AlreadyExists("link"), IoError("link: timed out")}) {
+    env.answer = answer;
+    const std::size_t before = Read().size();
+    const auto number = WriteControl(path, Record("propose", 0), env);
+    ASSERT_TRUE(number.ok()) << number.status().ToString();
+    EXPECT_EQ(*number, before + 1);
+    ASSERT_EQ(Read().size(), before + 1);
+    EXPECT_EQ(Read().back().number, *number);
+  }
+  EXPECT_EQ(env.links, 2);
+  for (const auto& entry : std::filesystem::directory_iterator(path + "/control"))
+    EXPECT_EQ(entry.path().extension(), ".json");  // no temporary file is left
 }
 
 TEST_F(ControlTest, DecidersAtOnceAllSeeTheSame) {
@@ -91,6 +136,38 @@ TEST_F(ControlTest, AReaderNeverSeesARecordBeforeThoseInFrontOfIt) {
   for (std::thread& writer : writers) writer.join();
   done = true;
   reader.join();
+}
+
+TEST_F(ControlTest, NumbersAreWholeAndFit) {
+  const auto parsed = [](const std::string& fields) {
+    return ParseControlUntrusted(R"({"number":3,"kind":"stop",)" + fields + "}");
+  };
+  const auto right = parsed(R"("proposal":2,"train_step":-1,"created_unix_ns":5,"deadline_s":1.5)");
+  ASSERT_TRUE(right.ok());
+  EXPECT_EQ(right->proposal, 2U);
+  EXPECT_EQ(right->train_step, -1);
+  // A negative proposal was taken for 18446744073709551615.
+  for (const char* wrong : {R"("proposal":-1)", R"("proposal":1.5)", R"("proposal":"2")",
+                            R"("train_step":18446744073709551615)", R"("created_unix_ns":null)"}) {
+    EXPECT_FALSE(parsed(wrong).ok()) << wrong;
+  }
+  for (const char* wrong :
+       {R"({"number":-3,"kind":"stop"})", R"({"number":3.0,"kind":"stop"})", R"({"kind":"stop"})"}) {
+    EXPECT_FALSE(ParseControlUntrusted(wrong).ok()) << wrong;
+  }
+}
+
+TEST_F(ControlTest, DepthIsBounded) {
+  const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  ControlRecord record = Record("propose", 0);
+  record.body = nested(15);
+  ASSERT_TRUE(WriteControl(path, record).ok());
+  EXPECT_EQ(Read().front().body, record.body);
+  for (const std::size_t depth : {std::size_t{16}, std::size_t{1'000'000}}) {
+    record.body = nested(depth);
+    EXPECT_FALSE(WriteControl(path, record).ok());
+    EXPECT_FALSE(ParseControlUntrusted(R"({"number":3,"kind":"stop","body":)" + nested(depth) + "}").ok());
+  }
 }
 
 }  // namespace

@@ -2,12 +2,18 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <new>
+#include <span>
 
 #include "luff/format/frames.h"
 
 namespace luff::store {
 namespace {
+
+constexpr int kMaxOpenPages = 256;  // of a process: descriptors are needed for more than these
+std::atomic<int> g_open_pages{0};
 
 /// True when the page names a process of this boot of this host that still runs.
 bool WriterAlive(File& file, bool locked) {
@@ -15,10 +21,10 @@ bool WriterAlive(File& file, bool locked) {
   auto read = file.ReadAt(bytes, 0);
   if (!read.ok() || !format::IsLivePageUntrusted(std::span(bytes).first(*read))) return false;
   format::LivePage page{};
-  std::memcpy(static_cast<void*>(&page), bytes, offsetof(format::LivePage, meta_position));
-  std::uint32_t state = 0;
-  std::memcpy(&state, bytes + offsetof(format::LivePage, state), sizeof(state));
-  if (state == static_cast<std::uint32_t>(format::LiveState::kEnded)) return false;
+  std::memcpy(&page, bytes, format::kLiveNewsOffset);
+  const auto news =
+      format::ParseLiveNewsUntrusted(std::span(bytes).first(*read).subspan(format::kLiveNewsOffset));
+  if (news && news->state == static_cast<std::uint32_t>(format::LiveState::kEnded)) return false;
   const HostIdentity here = ThisHost();
   if (page.host != here.host || page.boot[0] != here.boot[0] || page.boot[1] != here.boot[1]) return false;
   // Our own earlier writer, closed or not: then the lock decides.
@@ -44,23 +50,23 @@ Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std
         "end or name another run: " +
         directory);
   }
-  // The old page must not speak for the new writer. Written, not truncated: a reader may have it mapped, and
-  // a store into a mapped page without a block behind it is a bus error on a full disk.
+  // The old page must not speak for the new writer.
   const std::byte zeros[format::kPageBytes] = {};
   const Status written = writer->file_->WriteAt(zeros, 0);
-  if (publish && written.ok()) {
-    writer->page_ = reinterpret_cast<format::LivePage*>(writer->file_->MapShared(format::kPageBytes));
-  }
+  writer->publish_ = publish && written.ok();
   return writer;
 }
 
-LivePageWriter::~LivePageWriter() = default;
-
 void LivePageWriter::Begin(const RunInfo& run, std::uint32_t worker, std::uint32_t epoch,
                            std::uint64_t next_ordinal, std::int64_t train_steps) {
-  if (page_ == nullptr) return;
+  news_.next_ordinal = next_ordinal;
+  news_.last_global_step = -1;
+  news_.train_steps = train_steps;
+  news_.state = static_cast<std::uint32_t>(format::LiveState::kStarting);
+  Write();
   const HostIdentity here = ThisHost();
-  format::LivePage& page = *page_;
+  format::LivePage page{};
+  page.magic = format::kLiveMagic;
   page.layout = format::kLiveLayout;
   page.worker = worker;
   page.host = here.host;
@@ -71,37 +77,83 @@ void LivePageWriter::Begin(const RunInfo& run, std::uint32_t worker, std::uint32
   std::memcpy(page.run_id, run.run_id.data(), sizeof(page.run_id));
   page.epoch = epoch;
   page.created_unix_ns = run.created_unix_ns;
-  page.next_ordinal.store(next_ordinal, std::memory_order_relaxed);
-  page.last_global_step.store(-1, std::memory_order_relaxed);
-  page.train_steps.store(train_steps, std::memory_order_relaxed);
-  page.state.store(static_cast<std::uint32_t>(format::LiveState::kStarting), std::memory_order_relaxed);
-  page.magic = 0;
-  format::LivePage head{};
-  std::memcpy(static_cast<void*>(&head), static_cast<const void*>(&page),
-              offsetof(format::LivePage, checksum));
-  head.magic = format::kLiveMagic;
-  page.checksum =
-      format::HashBytes({reinterpret_cast<const std::byte*>(&head), offsetof(format::LivePage, checksum)});
-  std::atomic_ref<std::uint64_t>(page.magic).store(format::kLiveMagic, std::memory_order_release);
+  const auto head = std::as_bytes(std::span(&page, 1));
+  page.checksum = format::HashBytes(head.first(offsetof(format::LivePage, checksum)));
+  if (publish_) (void)file_->WriteAt(head.first(format::kLiveNewsOffset), 0);
 }
 
-void LivePageWriter::Publish(const Published& p) noexcept {
-  if (page_ == nullptr) return;
-  page_->data_position.store(format::PackPosition(p.data_sequence, p.data_length), std::memory_order_relaxed);
-  page_->next_ordinal.store(p.next_ordinal, std::memory_order_relaxed);
-  page_->last_global_step.store(p.last_global_step, std::memory_order_relaxed);
-  page_->train_steps.store(p.train_steps, std::memory_order_relaxed);
-  page_->meta_position.store(format::PackPosition(p.meta_sequence, p.meta_length), std::memory_order_release);
+void LivePageWriter::Write() noexcept {
+  if (!publish_ || file_ == nullptr) return;
+  format::SealLiveNews(&news_);
+  try {  // a page that can't be written is behind: readers then look at the folder itself
+    (void)file_->WriteAt(std::as_bytes(std::span(&news_, 1)), format::kLiveNewsOffset);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): of the error's text
+  }
+}
+
+void LivePageWriter::Publish(const Published& p, format::LiveState state) noexcept {
+  news_.meta_position = format::PackPosition(p.meta_sequence, p.meta_length);
+  news_.data_position = format::PackPosition(p.data_sequence, p.data_length);
+  news_.next_ordinal = p.next_ordinal;
+  news_.last_global_step = p.last_global_step;
+  news_.train_steps = p.train_steps;
+  SetState(state);
 }
 
 void LivePageWriter::SetState(format::LiveState state) noexcept {
-  if (page_ != nullptr) page_->state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
+  news_.state = static_cast<std::uint32_t>(state);
+  Write();
 }
 void LivePageWriter::Beat(std::int64_t unix_ns) noexcept {
-  if (page_ != nullptr) page_->heartbeat_unix_ns.store(unix_ns, std::memory_order_release);
+  news_.heartbeat_unix_ns = unix_ns;
+  Write();
 }
 void LivePageWriter::CountChange() noexcept {
-  if (page_ != nullptr) page_->changes.fetch_add(1, std::memory_order_release);
+  ++news_.changes;
+  Write();
+}
+void LivePageWriter::End(std::int64_t unix_ns) noexcept {
+  news_.heartbeat_unix_ns = unix_ns;
+  SetState(format::LiveState::kEnded);
+  file_.reset();
+}
+
+LivePageReader::LivePageReader() { g_open_pages.fetch_add(1, std::memory_order_relaxed); }
+LivePageReader::~LivePageReader() { g_open_pages.fetch_sub(1, std::memory_order_relaxed); }
+
+std::unique_ptr<LivePageReader> LivePageReader::Open(const std::string& folder, std::uint32_t worker,
+                                                     const RunInfo& run) {
+  if (g_open_pages.load(std::memory_order_relaxed) >= kMaxOpenPages) return nullptr;
+  auto file = Env::Real().Open(folder + "/live", Env::OpenMode::kRead);
+  if (!file.ok()) return nullptr;
+  std::byte bytes[sizeof(format::LivePage)] = {};
+  const auto got = (*file)->ReadAt(bytes, 0);
+  if (!got.ok() || !format::IsLivePageUntrusted(std::span(bytes).first(*got))) return nullptr;
+  format::LivePage page{};
+  std::memcpy(&page, bytes, format::kLiveNewsOffset);
+  const HostIdentity here = ThisHost();
+  if (page.layout != format::kLiveLayout || page.worker != worker) return nullptr;
+  if (std::memcmp(page.run_id, run.run_id.data(), sizeof(page.run_id)) != 0) return nullptr;
+  if (page.host != here.host || std::memcmp(page.boot, here.boot, sizeof(page.boot)) != 0) return nullptr;
+  std::unique_ptr<LivePageReader> reader(new LivePageReader());
+  reader->file_ = std::move(file).value();
+  reader->pid_ = page.pid;
+  reader->pid_start_ticks_ = page.pid_start_ticks;
+  return reader;
+}
+
+std::optional<format::LiveNews> LivePageReader::Read() const {
+  std::byte bytes[sizeof(format::LiveNews)];
+  for (int attempt = 0; attempt < 3; ++attempt) {  // the writer may be in the middle of it
+    const auto got = file_->ReadAt(bytes, format::kLiveNewsOffset);
+    if (!got.ok() || *got != sizeof(bytes)) break;
+    if (const auto news = format::ParseLiveNewsUntrusted(bytes)) return news;
+  }
+  return std::nullopt;
+}
+
+bool LivePageReader::WriterRuns() const noexcept {
+  return pid_start_ticks_ != 0 && ProcessStartTicks(pid_) == pid_start_ticks_;
 }
 
 }  // namespace luff::store

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "luff/store/loss.h"
 #include "store/paths.h"
 
 namespace luff::store {
@@ -63,14 +64,43 @@ Status MetaStream::EnsureSegment() {
     (void)env_.Remove(path);
     return status;
   }
-  file_ = std::move(file).value();
   path_ = path;
+  file_ = std::move(file).value();
   sequence_ = sequence;
   next_sequence_ = sequence + 1;
   end_ = format::kFileHeaderBytes;
   bytes_written_ += end_;
   footer_.Clear();
+  footer_lost_ = false;
+  steps_here_.clear();
+  return redefine_ ? WriteLosses() : Status::Ok();
+}
+
+Status MetaStream::WriteLosses() {
+  buffer_.Reset(sequence_, end_);
+  listed_.clear();
+  footer_.PutDefinitions(&buffer_);
+  if (lost_.count != 0) EncodeTable(FrameKind::kGapRows, format::kLooseOrdinal, std::vector{lost_}, true);
+  LUFF_RETURN_IF_ERROR(Append());
+  Account(format::kLooseOrdinal, [] {});
+  lost_ = {};
+  redefine_ = false;
   return Status::Ok();
+}
+
+void MetaStream::GiveUp(const Status& status) {
+  const bool whole = status.code() == StatusCode::kUnavailable;  // a descriptor less, that is all
+  const auto left = status.code() == StatusCode::kCorruption ? file_->Size() : Result<std::uint64_t>(0);
+  file_.reset();
+  if (whole) return;
+  redefine_ = true;
+  for (const StepEnd& step : steps_here_) {
+    if (left.ok() && step.end <= *left) continue;
+    const bool first = lost_.count == 0;
+    lost_ = GapOfSteps(format::GapReason::kFileLost, lost_.count + 1, 0,
+                       first ? step.global_step : std::min(lost_.first_step, step.global_step),
+                       first ? step.global_step : std::max(lost_.last_step, step.global_step));
+  }
 }
 
 void MetaStream::Frame(FrameKind kind, std::uint64_t ordinal, bool listed) {
@@ -123,8 +153,9 @@ void MetaStream::EncodeRows(const StepBatch& batch, std::uint64_t ordinal) {
     buffer_.Put(json.data(), json.size());
     EndFrame();
   }
-  EncodeTable(FrameKind::kGapRows, ordinal, batch.gaps, true);
   EncodeTable(FrameKind::kAck, ordinal, batch.acks, true);
+  // Last of what belongs to no step: what is left of a torn write, which will be repeated, has none of them.
+  EncodeTable(FrameKind::kGapRows, ordinal, batch.gaps, true);
   if (ordinal == format::kLooseOrdinal) return;  // the rows below need a step
   EncodeTable(FrameKind::kSummaryRows, ordinal, batch.summaries, false);
   EncodeTable(FrameKind::kIndexRows, ordinal, batch.index, false);
@@ -137,17 +168,44 @@ void MetaStream::EncodeRows(const StepBatch& batch, std::uint64_t ordinal) {
   EncodeTable(FrameKind::kEventRows, ordinal, batch.events, true);
 }
 
-Status MetaStream::Append(std::uint64_t ordinal) {
-  Status status = file_->WriteAt(buffer_.bytes(), end_);
-  if (!status.ok()) {
+void MetaStream::AbandonSegment() noexcept {
+  try {
     (void)file_->Truncate(end_);
-    file_.reset();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the error's text
+  }
+  file_->WriteBack(0, end_, false);
+  file_.reset();
+}
+
+Status MetaStream::Append() {
+  Status status;
+  try {
+    if (Status intact = file_->Intact(); !intact.ok()) {
+      GiveUp(intact);
+      return intact;
+    }
+    status = file_->WriteAt(buffer_.bytes(), end_);
+  } catch (...) {
+    AbandonSegment();
+    throw;
+  }
+  if (!status.ok()) {
+    AbandonSegment();
     return status;
   }
   end_ += buffer_.bytes().size();
   bytes_written_ += buffer_.bytes().size();
-  for (const Encoded& frame : listed_) footer_.AddFrame(frame.kind, ordinal, frame.offset, frame.bytes);
-  return Status::Ok();
+  return status;
+}
+
+template <typename F>
+void MetaStream::Account(std::uint64_t ordinal, F&& add) noexcept {
+  try {
+    for (const Encoded& frame : listed_) footer_.AddFrame(frame.kind, ordinal, frame.offset, frame.bytes);
+    add();
+  } catch (...) {
+    footer_lost_ = true;
+  }
 }
 
 void MetaStream::AccountDefs(const StepBatch& batch) {
@@ -173,13 +231,16 @@ Status MetaStream::WriteStep(const StepBatch& batch) {
   Frame(FrameKind::kStep, ordinal, false);
   buffer_.PutValue(mark);
   EndFrame();
-  LUFF_RETURN_IF_ERROR(Append(ordinal));
-  AccountDefs(batch);
-  footer_.AddSummaries(batch.summaries);
-  footer_.AddIndex(batch.index);
-  footer_.AddForms(batch.forms);
-  footer_.AddScalars(batch.scalars);
-  footer_.AddStep(ordinal, mark);
+  LUFF_RETURN_IF_ERROR(Append());
+  Account(ordinal, [&] {
+    AccountDefs(batch);
+    footer_.AddSummaries(batch.summaries);
+    footer_.AddIndex(batch.index);
+    footer_.AddForms(batch.forms);
+    footer_.AddScalars(batch.scalars);
+    footer_.AddStep(ordinal, mark);
+    steps_here_.push_back({end_, mark.global_step});
+  });
   next_ordinal_ = ordinal + 1;
   last_global_step_ = mark.global_step;
   if (mark.mode == static_cast<std::uint8_t>(format::Mode::kTrain)) ++train_steps_;
@@ -192,8 +253,8 @@ Status MetaStream::WriteLoose(const StepBatch& batch) {
   listed_.clear();
   EncodeRows(batch, format::kLooseOrdinal);
   if (buffer_.empty()) return Status::Ok();
-  LUFF_RETURN_IF_ERROR(Append(format::kLooseOrdinal));
-  AccountDefs(batch);
+  LUFF_RETURN_IF_ERROR(Append());
+  Account(format::kLooseOrdinal, [&] { AccountDefs(batch); });
   return Status::Ok();
 }
 
@@ -212,7 +273,9 @@ Status MetaStream::WriteRetention(std::span<const format::RelocateRow> relocated
     buffer_.PutRows(retired);
     EndFrame();
   }
-  return Append(format::kLooseOrdinal);
+  LUFF_RETURN_IF_ERROR(Append());
+  Account(format::kLooseOrdinal, [] {});
+  return Status::Ok();
 }
 
 Status MetaStream::WriteHeartbeat(std::int64_t unix_ns) {
@@ -222,7 +285,9 @@ Status MetaStream::WriteHeartbeat(std::int64_t unix_ns) {
   Frame(FrameKind::kHeartbeat, format::kLooseOrdinal, false);
   buffer_.PutValue(unix_ns);
   EndFrame();
-  return Append(format::kLooseOrdinal);
+  LUFF_RETURN_IF_ERROR(Append());
+  Account(format::kLooseOrdinal, [] {});
+  return Status::Ok();
 }
 
 Status MetaStream::WriteEnd(const format::EndMark& end) {
@@ -232,28 +297,50 @@ Status MetaStream::WriteEnd(const format::EndMark& end) {
   Frame(FrameKind::kEnd, format::kLooseOrdinal, true);
   buffer_.PutValue(end);
   EndFrame();
-  return Append(format::kLooseOrdinal);
+  LUFF_RETURN_IF_ERROR(Append());
+  Account(format::kLooseOrdinal, [] {});
+  return Status::Ok();
 }
 
 Status MetaStream::Seal() {
   if (file_ == nullptr) return Status::Ok();
-  buffer_.Reset(sequence_, end_);
-  Status status = footer_.Build(next_ordinal_, train_steps_, &buffer_);
-  const std::span<const std::byte> footer = buffer_.bytes();
-  for (std::size_t at = 0; at < footer.size() && status.ok(); at += kFooterPiece) {
-    status = file_->WriteAt(footer.subspan(at, std::min(kFooterPiece, footer.size() - at)), end_ + at);
+  if (footer_lost_) {
+    AbandonSegment();
+    return ResourceExhausted("there was no memory for a segment's footer");
   }
-  if (status.ok()) {
-    end_ += buffer_.bytes().size();
-    bytes_written_ += buffer_.bytes().size();
-    sealed_.push_back({sequence_, end_});
-  } else {
-    (void)file_->Truncate(end_);  // rows stay readable by their frames
+  if (Status intact = file_->Intact(); !intact.ok()) {
+    GiveUp(intact);
+    return intact;
   }
+  Status status;
+  try {
+    sealed_.reserve(sealed_.size() + 1);
+    status = WriteFooter();
+  } catch (...) {
+    AbandonSegment();
+    throw;
+  }
+  if (!status.ok()) {
+    AbandonSegment();
+    return status;
+  }
+  end_ += buffer_.bytes().size();
+  bytes_written_ += buffer_.bytes().size();
+  sealed_.push_back({sequence_, end_});
   file_->WriteBack(0, end_, false);
   file_.reset();
-  footer_.Clear();
   return status;
+}
+
+Status MetaStream::WriteFooter() {
+  buffer_.Reset(sequence_, end_);
+  LUFF_RETURN_IF_ERROR(footer_.Build(next_ordinal_, train_steps_, &buffer_));
+  const std::span<const std::byte> footer = buffer_.bytes();
+  for (std::size_t at = 0; at < footer.size(); at += kFooterPiece) {
+    const std::size_t bytes = std::min(kFooterPiece, footer.size() - at);
+    LUFF_RETURN_IF_ERROR(file_->WriteAt(footer.subspan(at, bytes), end_ + at));
+  }
+  return Status::Ok();
 }
 
 Status MetaStream::Sync() { return file_ == nullptr ? Status::Ok() : file_->Sync(); }

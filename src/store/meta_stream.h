@@ -16,7 +16,8 @@ namespace luff::store {
 /// thread.**
 ///
 /// After an error the open segment is abandoned, never written again: a reader that follows frames may
-/// already have read a part of what failed. The next write opens a new segment.
+/// already have read a part of what failed. The next write opens a new segment. When the file itself was
+/// removed or cut off, that segment begins with all definitions and a gap over the steps that were in it.
 class MetaStream {
  public:
   struct Start {
@@ -71,7 +72,17 @@ class MetaStream {
   void EncodeRows(const StepBatch& batch, std::uint64_t ordinal);
   template <typename Row>
   void EncodeTable(format::FrameKind kind, std::uint64_t ordinal, const std::vector<Row>& rows, bool listed);
-  Status Append(std::uint64_t ordinal);
+  /// Writes the buffer.
+  Status Append();
+  Status WriteFooter();
+  /// Never written again; stays readable by its frames.
+  void AbandonSegment() noexcept;
+  /// Adds what was written to the footer; where memory is short the segment gets none.
+  template <typename F>
+  void Account(std::uint64_t ordinal, F&& add) noexcept;
+  /// The error is about the file, not the disk: notes what went with it.
+  void GiveUp(const Status& status);
+  Status WriteLosses();
   void AccountDefs(const StepBatch& batch);
 
   Env& env_;
@@ -86,6 +97,7 @@ class MetaStream {
   bool frame_listed_ = false;
   std::uint64_t frame_offset_ = 0;
   format::FooterBuilder footer_;
+  bool footer_lost_ = false;  // it lacks something of the open segment
   std::uint64_t sequence_ = 0;
   std::uint64_t next_sequence_ = 0;
   std::uint64_t end_ = 0;
@@ -93,6 +105,13 @@ class MetaStream {
   std::int64_t train_steps_ = 0;
   std::int64_t last_global_step_ = -1;
   std::uint64_t bytes_written_ = 0;
+  struct StepEnd {
+    std::uint64_t end = 0;  // of its frames in the file
+    std::int64_t global_step = 0;
+  };
+  std::vector<StepEnd> steps_here_;  // of the open segment
+  format::GapRow lost_{};            // of removed segments, not yet on record
+  bool redefine_ = false;
   std::vector<SealedSegment> sealed_;
 };
 

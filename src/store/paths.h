@@ -8,6 +8,9 @@
 /// Names of files in a run directory.
 namespace luff::store {
 
+/// Of a path RUN/WORKER/FILE: what is in the run, which others may have made (base/bounded_read.h).
+inline constexpr std::size_t kNamesInRun = 2;
+
 inline std::string WorkerDirectory(const std::string& run_path, std::uint32_t worker) {
   char name[16];
   std::snprintf(name, sizeof(name), "/w%04u", worker);

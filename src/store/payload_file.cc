@@ -51,6 +51,11 @@ Result<std::unique_ptr<PayloadFile>> PayloadFile::Create(Env& env, const std::st
 
 Result<std::uint64_t> PayloadFile::Append(std::span<const std::byte> bytes) {
   if (failed_ || finished_) return FailedPrecondition("payload file takes no more bytes: " + path_);
+  if (Status intact = file_->Intact(); !intact.ok()) {
+    failed_ = true;
+    lost_ = intact.code() != StatusCode::kUnavailable;
+    return intact;
+  }
   std::uint64_t offset = end_;
   if (direct_->enabled && bytes.size() >= DirectIo::kMinBytes) {
     const std::uint64_t page = AlignUp(offset, format::kPageBytes);
@@ -108,6 +113,7 @@ Result<bool> PayloadFile::WriteDirect(std::span<const std::byte> bytes, std::uin
       direct_->enabled = false;  // tmpfs, some network and user-space file systems
       return false;
     }
+    if (!((*file)->Identity() == file_->Identity())) return NotFound("another file has its name: " + path_);
     direct_file_ = std::move(file).value();
   }
   const auto refused = [&](const Status& status) {
@@ -140,7 +146,10 @@ void PayloadFile::ReserveUpTo(std::uint64_t end) noexcept {
   const std::uint64_t begin = std::max(reserved_, end_);
   const std::uint64_t to = AlignUp(end, kReserveStep);
   // A full disk shows at the write itself, which may need less than is asked for here.
-  (void)file_->Reserve(begin, to - begin);
+  try {
+    (void)file_->Reserve(begin, to - begin);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the error's text
+  }
   reserved_ = to;
 }
 
@@ -156,7 +165,10 @@ void PayloadFile::Finish() noexcept {
   if (finished_) return;
   finished_ = true;
   // In a forked child `end_` is stale: truncating would cut off what the parent has written since.
-  if ((reserved_ > end_ || failed_) && getpid() == pid_) (void)file_->Truncate(end_);
+  try {
+    if ((reserved_ > end_ || failed_) && getpid() == pid_) (void)file_->Truncate(end_);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): reserved space stays with the file
+  }
   direct_file_.reset();
 }
 

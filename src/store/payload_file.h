@@ -43,6 +43,8 @@ class PayloadFile {
 
   [[nodiscard]] std::uint64_t end() const noexcept { return end_; }
   [[nodiscard]] bool failed() const noexcept { return failed_; }
+  /// What was appended is not there any more: the file was removed or cut off.
+  [[nodiscard]] bool lost() const noexcept { return lost_; }
 
  private:
   PayloadFile(Env& env, std::string path, std::unique_ptr<File> file, DirectIo* direct);
@@ -62,6 +64,7 @@ class PayloadFile {
   std::uint64_t writing_begin_ = 0;  // of the window before it, whose write-back was started
   const pid_t pid_ = getpid();
   bool failed_ = false;
+  bool lost_ = false;
   bool finished_ = false;
 };
 

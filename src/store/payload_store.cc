@@ -143,8 +143,9 @@ Result<PayloadStore::DataFile*> PayloadStore::Writable(std::uint32_t policy_inde
   file.open = std::move(open).value();
   bytes_ += file.bytes;
   bytes_written_ += file.bytes;
-  policy.open_file[klass] = file.sequence;
-  return &files_.emplace(file.sequence, std::move(file)).first->second;
+  DataFile* made = &files_.emplace(file.sequence, std::move(file)).first->second;
+  policy.open_file[klass] = made->sequence;  // only now: nobody may look for what is not there
+  return made;
 }
 
 void PayloadStore::Close(DataFile& file) {
@@ -153,6 +154,31 @@ void PayloadStore::Close(DataFile& file) {
   file.open.reset();
   Policy& policy = policies_[file.policy];
   if (policy.open_file[file.klass] == file.sequence) policy.open_file[file.klass] = 0;
+}
+
+/// What a file holds stays, and the next attempt begins a new one; unless the file itself is gone.
+void PayloadStore::GiveUp(DataFile& file) {
+  const bool lost = file.open->lost();
+  Close(file);
+  if (!lost) return;
+  if (file.chunks != 0) {
+    format::GapRow gap{};
+    gap.tensor = gap.collection = format::kNoId;
+    gap.reason = static_cast<std::uint16_t>(format::GapReason::kFileLost);
+    gap.forms = static_cast<std::uint16_t>(format::Form::kRaw);
+    gap.count = file.chunks;
+    gap.bytes = file.bytes;
+    gap.first_step = file.first_global;
+    gap.last_step = file.last_global;
+    lost_.push_back(gap);
+  }
+  bytes_ -= file.bytes;
+  files_.erase(file.sequence);
+}
+
+void PayloadStore::TakeLost(std::vector<format::GapRow>* gaps) {
+  gaps->insert(gaps->end(), lost_.begin(), lost_.end());
+  lost_.clear();
 }
 
 Status PayloadStore::Append(std::span<const ChunkRef> chunks, Retention retention, std::int64_t global_step,
@@ -186,8 +212,8 @@ Status PayloadStore::Append(std::span<const ChunkRef> chunks, Retention retentio
     LUFF_ASSIGN_OR_RETURN(DataFile* const file, Writable(policy_index, klass, bytes, ordinal, global_step));
     const auto offset = file->open->Append({chunks[first].data, static_cast<std::size_t>(bytes)});
     if (!offset.ok()) {
-      Close(*file);  // what it holds stays; the next attempt begins a new file
       places->clear();
+      GiveUp(*file);
       return offset.status();
     }
     const std::uint64_t end = file->open->end();
@@ -235,7 +261,7 @@ Result<Place> PayloadStore::Copy(Place from, std::uint32_t policy, std::uint32_t
                         Writable(policy, klass, copy_buffer_.size(), ordinal, global_step_));
   const auto offset = file->open->Append(copy_buffer_);
   if (!offset.ok()) {
-    Close(*file);
+    GiveUp(*file);
     return offset.status();
   }
   const std::uint64_t end = file->open->end();

@@ -72,6 +72,8 @@ class PayloadStore {
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }
   [[nodiscard]] bool exhausted() const noexcept { return exhausted_; }
   [[nodiscard]] Place newest() const noexcept { return newest_; }
+  /// Appends a gap for each file that was removed or cut off since the last call.
+  void TakeLost(std::vector<format::GapRow>* gaps);
   [[nodiscard]] Status Sync();
   /// Closes every open file; reserved space goes back. Idempotent.
   void Finish();
@@ -108,6 +110,7 @@ class PayloadStore {
   [[nodiscard]] Result<DataFile*> Writable(std::uint32_t policy, std::uint32_t klass, std::uint64_t bytes,
                                            std::uint64_t ordinal, std::int64_t global_step);
   void Close(DataFile& file);
+  void GiveUp(DataFile& file);
   [[nodiscard]] Result<Place> Copy(Place from, std::uint32_t policy, std::uint32_t klass,
                                    std::uint64_t ordinal);
   void Move(Place from, Place to);
@@ -137,6 +140,7 @@ class PayloadStore {
     std::uint32_t klass;
     std::uint64_t step;
   };
+  std::vector<format::GapRow> lost_;
   std::vector<Reference> pending_references_;
   std::vector<std::byte> copy_buffer_;
 };

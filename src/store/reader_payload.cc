@@ -4,8 +4,9 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/bounded_read.h"
+#include "format/chunk_content.h"
 #include "luff/base/bytes.h"
-#include "luff/base/env.h"
 #include "luff/store/reader.h"
 #include "store/paths.h"
 
@@ -86,7 +87,7 @@ Result<std::span<const std::byte>> WorkerReader::ReadSmall(Place place, std::uin
                                                            std::shared_ptr<const void>* owner) const {
   auto at = open_files_.find(place.data_file);
   if (at == open_files_.end()) {
-    auto opened = Env::Real().Open(DataPath(place.data_file), Env::OpenMode::kRead);
+    auto opened = RegularFile::Open(DataPath(place.data_file), kNamesInRun);
     if (!opened.ok()) {
       if (opened.status().code() != StatusCode::kNotFound) return opened.status();
       return NotFound("payload file is missing, its values are lost: " + DataPath(place.data_file));
@@ -175,6 +176,14 @@ Result<WorkerReader::Payload> WorkerReader::ReadPayload(std::span<const format::
   const std::span<std::byte> to(memory.get(), static_cast<std::size_t>(expected_bytes));
   LUFF_RETURN_IF_ERROR(ReadPayloadInto(parts, to));
   return Payload{to, std::move(memory)};
+}
+
+Status WorkerReader::CheckChunk(const format::IndexRow& row, bool decode) const {
+  LUFF_ASSIGN_OR_RETURN(const Piece piece, ReadChunk(row, true));
+  if (!decode) return Status::Ok();
+  const Status status = format::CheckContentUntrusted(piece.chunk, &decoded_);
+  if (status.ok()) return status;
+  return Corruption(std::string(status.message()) + Where(DataPath(row.data_file), row.offset));
 }
 
 Status WorkerReader::CheckThere(std::span<const format::IndexRow> parts, std::uint64_t bytes) const {

@@ -1,14 +1,13 @@
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
-#include "luff/base/env.h"
+#include "base/bounded_read.h"
 #include "luff/store/reader.h"
+#include "store/paths.h"
 #include "store/reader_tail.h"
 
 namespace luff::store {
@@ -21,30 +20,20 @@ constexpr std::uint64_t kMaxWindowBytes = 512ULL << 20;
 constexpr std::uint64_t kMapWindow = 512 << 10;
 constexpr std::uint64_t kMapFrom = 8 << 10;  // smaller blocks come page by page
 
+constexpr int kMaxOpenTails = 256;
+
 enum VerifiedBit : std::uint8_t { kSummaries = 1, kScalars = 2, kIndex = 4, kForms = 8 };
 
 }  // namespace
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
-  // A pipe under the name of a file must not be waited for.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    const std::string text = std::string(std::strerror(errno)) + ": " + path;
-    return errno == ENOENT ? NotFound(text) : IoError(text);
-  }
-  struct stat info{};
-  void* at = nullptr;
-  int error = fstat(fd, &info) != 0 ? errno : 0;
-  if (error == 0 && !S_ISREG(info.st_mode)) error = EINVAL;
-  if (error == 0 && info.st_size > 0) {
-    at = mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) error = errno;
-  }
-  close(fd);
-  if (error != 0) return IoError(std::string("map file: ") + std::strerror(error) + ": " + path);
+  LUFF_ASSIGN_OR_RETURN(const auto source, RegularFile::Open(path, kNamesInRun));
   std::shared_ptr<MappedFile> file(new MappedFile());
-  if (at != nullptr)
-    file->bytes_ = {static_cast<const std::byte*>(at), static_cast<std::size_t>(info.st_size)};
+  if (const auto size = static_cast<std::size_t>(source->size()); size > 0) {
+    void* at = mmap(nullptr, size, PROT_READ, MAP_SHARED, source->descriptor(), 0);
+    if (at == MAP_FAILED) return IoError(std::string("map file: ") + std::strerror(errno) + ": " + path);
+    file->bytes_ = {static_cast<const std::byte*>(at), size};
+  }
   return std::shared_ptr<const MappedFile>(std::move(file));
 }
 
@@ -52,10 +41,29 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+/// The file of a tail stays open between looks, but for those beyond kMaxOpenTails: a run has as many tails
+/// as workers.
 struct SegmentReader::Tail {
-  std::unique_ptr<File> file;
+  ~Tail() { Close(); }
+  [[nodiscard]] Status Open(const std::string& path, bool again) {
+    if (file != nullptr && !again) return Status::Ok();
+    LUFF_ASSIGN_OR_RETURN(auto opened, RegularFile::Open(path, kNamesInRun));
+    Close();
+    file = std::move(opened);
+    ++open_tails;
+    return Status::Ok();
+  }
+  void Looked() {
+    if (open_tails > kMaxOpenTails) Close();
+  }
+  void Close() {
+    if (file != nullptr) --open_tails;
+    file.reset();
+  }
+
+  static inline std::atomic<int> open_tails = 0;
+  std::unique_ptr<RegularFile> file;
   TailColumns columns;
-  std::vector<std::byte> window;
 };
 
 SegmentReader::~SegmentReader() = default;
@@ -73,7 +81,6 @@ Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(std::string path, std
   LUFF_RETURN_IF_ERROR(reader->TrySeal());
   if (!reader->sealed()) {
     reader->tail_ = std::make_unique<Tail>();
-    LUFF_ASSIGN_OR_RETURN(reader->tail_->file, Env::Real().Open(reader->path_, Env::OpenMode::kRead));
     LUFF_RETURN_IF_ERROR(reader->Poll().status());
   }
   return reader;
@@ -100,30 +107,32 @@ Status SegmentReader::TrySeal() {
 
 Result<bool> SegmentReader::Poll(std::uint64_t limit, bool reopen) {
   if (sealed()) return false;
-  if (reopen) {
-    LUFF_ASSIGN_OR_RETURN(tail_->file, Env::Real().Open(path_, Env::OpenMode::kRead));
-  }
+  LUFF_RETURN_IF_ERROR(tail_->Open(path_, reopen));
   bool news = false;
   std::uint64_t window = kWindowBytes;
+  // Of the thread, not of the segment: a run has as many tails as workers, and nothing of it is kept.
+  thread_local std::vector<std::byte> bytes;
   while (position_ < limit) {
     const std::uint64_t want = std::min(window, limit - position_);
-    tail_->window.resize(static_cast<std::size_t>(want));
-    LUFF_ASSIGN_OR_RETURN(const std::size_t got, tail_->file->ReadAt(tail_->window, position_));
-    bool footer = false;
+    bytes.resize(static_cast<std::size_t>(want));
+    LUFF_ASSIGN_OR_RETURN(const std::size_t got, tail_->file->ReadAt(bytes, position_));
+    TailEnd end = TailEnd::kWindow;
     const std::uint64_t reached =
-        tail_->columns.TakeInUntrusted(std::span(tail_->window).first(got), position_, sequence(), &footer);
+        tail_->columns.TakeInUntrusted(std::span(bytes).first(got), position_, sequence(), &end);
     const bool moved = reached != position_;
     news = news || moved;
     position_ = reached;
-    if (footer && damage_.ok()) {
+    if (end == TailEnd::kFooter && damage_.ok()) {
       LUFF_RETURN_IF_ERROR(TrySeal());
       return news || sealed();
     }
+    if (end != TailEnd::kWindow) break;
     if (moved && got == want) continue;
     if (got < want || window >= kMaxWindowBytes) break;  // all there is was seen
     window *= 2;                                         // one step larger than the window
   }
-  if (tail_->window.capacity() > 4 * kWindowBytes) tail_->window = {};
+  if (bytes.capacity() > 4 * kWindowBytes) bytes = {};
+  tail_->Looked();
   return news;
 }
 
@@ -266,7 +275,9 @@ Result<std::span<const std::byte>> SegmentReader::ReadFrame(const format::FrameE
     if (entry.frame_bytes > format::kMaxFrameBody + 64ULL)
       return Corruption("frame of an impossible size: " + path_);
     scratch->resize(entry.frame_bytes);
+    LUFF_RETURN_IF_ERROR(tail_->Open(path_, false));
     LUFF_ASSIGN_OR_RETURN(const std::size_t got, tail_->file->ReadAt(*scratch, entry.offset));
+    tail_->Looked();
     window = std::span<const std::byte>(*scratch).first(got);
     window_offset = entry.offset;
   }

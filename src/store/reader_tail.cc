@@ -131,16 +131,18 @@ void TailColumns::AddStep(std::uint64_t ordinal, const format::StepMark& mark) {
 }
 
 std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, std::uint64_t offset,
-                                           std::uint64_t sequence, bool* footer) {
-  *footer = false;
+                                           std::uint64_t sequence, TailEnd* end) {
   std::uint64_t done = offset;
   std::vector<FrameView> open;  // frames of a step that has no mark yet
   FrameView frame;
-  for (std::uint64_t at = offset;
-       format::ParseFrameInWindowUntrusted(window, offset, at, sequence, &frame) == FrameOutcome::kFrame;
-       at = frame.next_offset) {
+  for (std::uint64_t at = offset;; at = frame.next_offset) {
+    const FrameOutcome outcome = format::ParseFrameInWindowUntrusted(window, offset, at, sequence, &frame);
+    if (outcome != FrameOutcome::kFrame) {
+      *end = outcome == FrameOutcome::kIncomplete ? TailEnd::kWindow : TailEnd::kNoFrame;
+      break;
+    }
     if (frame.kind == FrameKind::kFooter) {
-      *footer = true;
+      *end = TailEnd::kFooter;
       break;
     }
     if (frame.kind == FrameKind::kTensorDefs || frame.kind == FrameKind::kLayoutDefs) {

@@ -11,15 +11,21 @@
 
 namespace luff::store {
 
+/// What ended the reading of a tail.
+enum class TailEnd : std::uint8_t {
+  kWindow,   // the window: what is behind it may go on
+  kFooter,   // the segment's footer
+  kNoFrame,  // bytes that are no frame: a larger window shows no more
+};
+
 /// Rows of a segment that has no footer yet, in the columns that a footer would have. **Thread-compatible.**
 class TailColumns {
  public:
   /// Takes in the frames of `window`, which begins at `offset` of file `sequence`, a place between
   /// publications. Returns the offset up to which all is taken in: the end of the last step mark, or of loose
-  /// frames. Steps without mark are left for the next call. `footer` is set when the segment's footer was
-  /// met.
+  /// frames. Steps without mark are left for the next call.
   [[nodiscard]] std::uint64_t TakeInUntrusted(std::span<const std::byte> window, std::uint64_t offset,
-                                              std::uint64_t sequence, bool* footer);
+                                              std::uint64_t sequence, TailEnd* end);
 
   [[nodiscard]] const format::StepColumns& steps() const noexcept { return view_; }
   [[nodiscard]] std::size_t slot_count() const noexcept { return tensors_.size(); }

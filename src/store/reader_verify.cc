@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <set>
+#include <tuple>
 
+#include "base/bounded_read.h"
 #include "luff/base/env.h"
 #include "luff/format/live.h"
 #include "luff/store/reader.h"
@@ -16,16 +17,22 @@ namespace {
 using format::FrameKind;
 
 constexpr std::size_t kMaxDamage = 1000;
+constexpr std::uint64_t kMaxZeros = 64ULL << 20;  // looked through at a time
 
 class Verifier {
  public:
-  Verifier(std::string run_path, const RunInfo& run, VerifyReport* report)
+  Verifier(std::string run_path, const RunInfo& run, const VerifyOptions& options, VerifyReport* report)
       : root_(std::move(run_path)),
         run_(run),
+        options_(options),
         report_(report) {}
 
   Status Worker(const WorkerReader& worker) {
     worker_ = &worker;
+    checked_.clear();
+    defined_.clear();
+    for (const EpochTensorDef& def : worker.definitions())
+      defined_.try_emplace({def.epoch, def.def.id}, &def.def.name);
     const std::uint64_t published = PublishedPosition(worker.folder());  // before the files: they only grow
     LUFF_ASSIGN_OR_RETURN(const auto names, Env::Real().List(worker.folder()));
     std::uint64_t newest = 0;
@@ -67,27 +74,32 @@ class Verifier {
                std::to_string(format::PositionLength(published)) + " bytes; its steps are lost");
     }
     for (const auto& segment : worker.segments()) References(worker, *segment);
+    if (not_decoded_ > 0) {
+      Note(worker.folder() + ": " + std::to_string(not_decoded_) +
+           " values of one repeated number were checked as they are stored, not decoded: all of them stand "
+           "for "
+           "more than " +
+           std::to_string(options_.max_bytes) + " bytes; --max-bytes raises this");
+      not_decoded_ = 0;
+    }
     return Status::Ok();
   }
 
  private:
   /// What the live page says was published; 0 without a page that is whole (a copy of a run may have none).
   static std::uint64_t PublishedPosition(const std::string& folder) {
-    const auto text = ReadWholeFile(Env::Real(), folder + "/live", 1 << 16);
+    const auto text = ReadRegular(folder + "/live", 1 << 16, kNamesInRun);
     if (!text.ok()) return 0;
     const std::span<const std::byte> bytes = std::as_bytes(std::span(*text));
     if (!format::IsLivePageUntrusted(bytes)) return 0;
-    std::uint64_t position = 0;
-    std::memcpy(&position, bytes.data() + offsetof(format::LivePage, meta_position), sizeof(position));
-    return position;
+    const auto news = format::ParseLiveNewsUntrusted(bytes.subspan(format::kLiveNewsOffset));
+    return news ? news->meta_position : 0;
   }
 
   /// A tensor as its user knows it.
   [[nodiscard]] std::string NameOf(std::uint32_t epoch, std::uint32_t tensor) const {
-    for (const EpochTensorDef& def : worker_->definitions()) {
-      if (def.epoch == epoch && def.def.id == tensor) return "\"" + std::string(def.def.name) + "\"";
-    }
-    return "tensor " + std::to_string(tensor);
+    const auto at = defined_.find({epoch, tensor});
+    return at == defined_.end() ? "tensor " + std::to_string(tensor) : "\"" + *at->second + "\"";
   }
 
   void Tell(const std::string& path, std::uint64_t offset, std::string what) {
@@ -125,8 +137,11 @@ class Verifier {
       const auto outcome = format::ParseFrameUntrusted(rows, at, sequence, &frame);
       if (outcome != format::FrameOutcome::kFrame) {
         const std::uint64_t left = end - at;
-        const bool zeros = std::all_of(rows.begin() + static_cast<std::ptrdiff_t>(at), rows.end(),
-                                       [](std::byte b) { return b == std::byte{0}; });
+        const auto rest = rows.subspan(static_cast<std::size_t>(at));
+        const auto near =
+            rest.first(static_cast<std::size_t>(std::min<std::uint64_t>(rest.size(), kMaxZeros)));
+        const bool zeros =
+            std::all_of(near.begin(), near.end(), [](std::byte b) { return b == std::byte{0}; });
         if (!footer.ok() && (zeros || outcome == format::FrameOutcome::kIncomplete)) {
           Note(path + ": ends in the middle of a step at byte " + std::to_string(at) +
                ", which was never published");
@@ -233,8 +248,16 @@ class Verifier {
     }
     std::uint64_t at = format::kFileHeaderBytes;
     for (;;) {
-      const auto next = format::NextChunkOffsetUntrusted(file, at);
-      if (!next.ok()) return;
+      // The writer leaves less than a page of zeros; a file may claim any number of them.
+      const auto near =
+          file.first(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), at + kMaxZeros)));
+      const auto next = format::NextChunkOffsetUntrusted(near, at);
+      if (!next.ok()) {
+        if (near.size() < file.size())
+          Note(path + ": nothing but zeros from byte " + std::to_string(at) +
+               " on; chunks behind them are checked by their rows only");
+        return;
+      }
       at = *next;
       const auto chunk = format::ParseChunkUntrusted(file, at);
       if (!chunk.ok()) {
@@ -254,17 +277,28 @@ class Verifier {
     }
   }
 
+  /// Each chunk once, however many rows name it: any number of them may name one that stands for 64 MiB.
+  Status Chunk(const WorkerReader& worker, const format::IndexRow& row, const Place& place) {
+    const auto key = std::tuple(place.data_file, place.offset, row.content_hash, row.raw_bytes,
+                                row.stored_bytes, row.codec);
+    const auto [at, fresh] = checked_.try_emplace(key);
+    if (!fresh) return at->second;
+    bool decode = true;
+    if (row.codec == static_cast<std::uint8_t>(format::Codec::kConstant)) {
+      decode = row.raw_bytes <= options_.max_bytes - std::min(decoded_, options_.max_bytes);
+      (decode ? decoded_ : not_decoded_) += decode ? row.raw_bytes : 1;
+    }
+    at->second = worker.CheckChunk(row, decode);
+    return at->second;
+  }
+
   /// Every row that names a tensor, a layout or a place in a payload file.
   void References(const WorkerReader& worker, const SegmentReader& segment) {
     const std::uint32_t epoch = segment.header().epoch;
-    std::set<std::uint32_t> defined;
-    for (const EpochTensorDef& def : worker.definitions()) {
-      if (def.epoch == epoch) defined.insert(def.def.id);
-    }
     std::uint64_t retired = 0;
     for (std::size_t slot = 0; slot < segment.slot_count(); ++slot) {
       const std::uint32_t tensor = segment.slot_tensor(slot);
-      if (!defined.contains(tensor)) {
+      if (!defined_.contains({epoch, tensor})) {
         Tell(segment.path(), 0,
              "rows of tensor " + std::to_string(tensor) + ", which is not defined; they are lost");
       }
@@ -273,12 +307,13 @@ class Verifier {
       for (std::size_t i = 0; i < index->rows.size(); ++i) {
         const format::IndexRow& row = index->rows[i];
         ++report_->rows;
-        const std::int64_t step = segment.steps().global_step[index->step[i]];
-        const std::string value =
-            "value of " + NameOf(epoch, tensor) + " at global step " + std::to_string(step);
+        const auto value = [&] {
+          return "value of " + NameOf(epoch, tensor) + " at global step " +
+                 std::to_string(segment.steps().global_step[index->step[i]]);
+        };
         if (worker.FindLayout(epoch, row.layout) == nullptr) {
           Tell(segment.path(), 0,
-               value + " has layout " + std::to_string(row.layout) + ", which is not defined; it is lost");
+               value() + " has layout " + std::to_string(row.layout) + ", which is not defined; it is lost");
           continue;
         }
         const auto place = worker.Locate(row);
@@ -286,13 +321,12 @@ class Verifier {
           if (place.status().code() == StatusCode::kOutOfRange)
             ++retired;
           else
-            Tell(segment.path(), 0, value + ": " + std::string(place.status().message()));
+            Tell(segment.path(), 0, value() + ": " + std::string(place.status().message()));
           continue;
         }
-        const auto read = worker.ReadPayload(std::span(&row, 1), row.raw_bytes);
-        if (!read.ok()) {
+        if (const Status read = Chunk(worker, row, *place); !read.ok()) {
           Tell(worker.DataPath(place->data_file), place->offset,
-               "lost: " + value + ": " + std::string(read.status().message()));
+               "lost: " + value() + ": " + std::string(read.message()));
         }
       }
     }
@@ -302,18 +336,26 @@ class Verifier {
 
   std::string root_;
   const RunInfo& run_;
+  const VerifyOptions options_;
   VerifyReport* report_;
   const WorkerReader* worker_ = nullptr;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, const std::string*> defined_;  // epoch and id: name
+  // Of the chunks of a worker: file, offset, and what its row says.
+  std::map<
+      std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint8_t>,
+      Status>
+      checked_;
+  std::uint64_t decoded_ = 0, not_decoded_ = 0;  // bytes; values
 };
 
 }  // namespace
 
-Result<VerifyReport> VerifyRun(const std::string& run_path) {
+Result<VerifyReport> VerifyRun(const std::string& run_path, const VerifyOptions& verify) {
   ReaderOptions options;
   options.use_live_page = false;
   LUFF_ASSIGN_OR_RETURN(const auto run, RunReader::Open(run_path, options));
   VerifyReport report;
-  Verifier verifier(run_path, run->info(), &report);
+  Verifier verifier(run_path, run->info(), verify, &report);
   for (const auto& worker : run->workers()) LUFF_RETURN_IF_ERROR(verifier.Worker(*worker));
   return report;
 }

@@ -1,15 +1,13 @@
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 
+#include "base/bounded_read.h"
 #include "luff/base/env.h"
-#include "luff/format/live.h"
 #include "luff/store/reader.h"
+#include "store/live_page.h"
 #include "store/paths.h"
 #include "store/reader_tail.h"
 
@@ -49,15 +47,6 @@ Status CheckOwner(const format::FileHeader& header, const RunInfo& run, std::uin
   return Status::Ok();
 }
 
-/// The live page of the writer, mapped read-only.
-struct WorkerReader::Live {
-  const format::LivePage* page = nullptr;
-  std::uint64_t pid = 0, pid_start_ticks = 0;
-  ~Live() {
-    if (page != nullptr) munmap(const_cast<format::LivePage*>(page), format::kPageBytes);
-  }
-};
-
 WorkerReader::~WorkerReader() = default;
 
 Result<std::unique_ptr<WorkerReader>> WorkerReader::Open(const std::string& folder, std::uint32_t worker,
@@ -81,36 +70,27 @@ void WorkerReader::Problem(std::string text) {
 
 void WorkerReader::OpenLive() {
   live_.reset();
-  if (!options_.use_live_page) return;
-  const int fd = open((folder_ + "/live").c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return;
-  struct stat info{};
-  void* at = MAP_FAILED;
-  if (fstat(fd, &info) == 0 && info.st_size >= static_cast<off_t>(format::kPageBytes)) {
-    at = mmap(nullptr, format::kPageBytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (options_.use_live_page) live_ = LivePageReader::Open(folder_, worker_, run_);
+}
+
+bool WorkerReader::ReadLive(std::uint64_t* position, std::uint32_t* changes) {
+  if (!live_) return false;
+  const auto news = live_->Read();
+  if (!news) {
+    live_.reset();  // gone or cut off: its frames are followed
+    return false;
   }
-  close(fd);
-  if (at == MAP_FAILED) return;
-  auto live = std::make_unique<Live>();
-  live->page = static_cast<const format::LivePage*>(at);
-  const format::LivePage& page = *live->page;
-  const HostIdentity here = ThisHost();
-  if (!format::IsLivePageUntrusted({static_cast<const std::byte*>(at), format::kPageBytes})) return;
-  if (page.layout != format::kLiveLayout || page.worker != worker_) return;
-  if (std::memcmp(page.run_id, run_.run_id.data(), sizeof(page.run_id)) != 0) return;
-  if (page.host != here.host || std::memcmp(page.boot, here.boot, sizeof(page.boot)) != 0) return;
-  live->pid = page.pid;
-  live->pid_start_ticks = page.pid_start_ticks;
-  live_ = std::move(live);
+  *position = news->meta_position;
+  *changes = news->changes;
+  return true;
 }
 
 Liveness WorkerReader::liveness() const {
   Liveness result{heartbeat_, std::nullopt};
   if (live_) {
-    result.heartbeat_unix_ns =
-        std::max(heartbeat_, live_->page->heartbeat_unix_ns.load(std::memory_order_relaxed));
-    result.process_exists =
-        live_->pid_start_ticks != 0 && ProcessStartTicks(live_->pid) == live_->pid_start_ticks;
+    if (const auto news = live_->Read())
+      result.heartbeat_unix_ns = std::max(heartbeat_, news->heartbeat_unix_ns);
+    result.process_exists = live_->WriterRuns();
   }
   return result;
 }
@@ -120,9 +100,9 @@ Result<bool> WorkerReader::Refresh(bool thorough) {
   const std::int64_t now = env.NowMonotonicNs();
   const bool check = thorough || folder_mtime_ns_ < 0 || now - checked_monotonic_ns_ > kCheckEveryNs;
   bool news = false;
-  if (live_ && !check) {
-    const std::uint64_t position = live_->page->meta_position.load(std::memory_order_acquire);
-    const std::uint32_t changes = live_->page->changes.load(std::memory_order_relaxed);
+  std::uint64_t position = 0;
+  std::uint32_t changes = 0;
+  if (!check && ReadLive(&position, &changes)) {
     if (position == live_position_ && changes == live_changes_) return false;
     const bool same_file =
         !segments_.empty() && segments_.back()->sequence() == format::PositionSequence(position);
@@ -136,10 +116,7 @@ Result<bool> WorkerReader::Refresh(bool thorough) {
     return news;
   }
   checked_monotonic_ns_ = now;
-  if (live_) {
-    live_position_ = live_->page->meta_position.load(std::memory_order_acquire);
-    live_changes_ = live_->page->changes.load(std::memory_order_relaxed);
-  }
+  static_cast<void>(ReadLive(&live_position_, &live_changes_));
   const std::int64_t modified = ModifiedNs(folder_);
   const std::int64_t age = env.NowUnixNs() - modified;
   if (modified != folder_mtime_ns_ || (age < kFreshNs && age > -kFreshNs)) {
@@ -164,10 +141,7 @@ bool WorkerReader::PollTail(std::uint64_t limit) {
 
 Result<bool> WorkerReader::ScanFolder() {
   OpenLive();
-  if (live_) {
-    live_position_ = live_->page->meta_position.load(std::memory_order_acquire);
-    live_changes_ = live_->page->changes.load(std::memory_order_relaxed);
-  }
+  static_cast<void>(ReadLive(&live_position_, &live_changes_));
   auto names = Env::Real().List(folder_);
   if (!names.ok()) {
     if (segments_.empty()) return names.status();

@@ -3,14 +3,17 @@
 #include <string>
 
 #include "luff/base/env.h"
+#include "luff/store/owner.h"
 #include "luff/store/writer.h"
+#include "store/link_new.h"
 #include "store/run_file.h"
 
 namespace luff::store {
 namespace {
 
 bool BelongsToARun(const std::string& name) {
-  if (name == "control" || name == "rules" || name.starts_with("run.json")) return true;
+  if (name == "control" || name == "rules" || name == "supervisor" || name == "aside.jsonl") return true;
+  if (name.starts_with("run.json")) return true;
   return name.size() == 5 && name[0] == 'w' && name.find_first_not_of("0123456789", 1) == std::string::npos;
 }
 
@@ -24,6 +27,14 @@ Status MakeSubdirectory(Env& env, const std::string& path) {
 Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool join, bool resume) {
   Env& env = Env::Real();
   if (path.empty()) return InvalidArgument("found an empty path, expected that of a run directory");
+  if (const Status owner = CheckOwner(path); !owner.ok() && owner.code() != StatusCode::kNotFound)
+    return owner.WithContext("the run's directory");
+  if (!join && SupervisorLock::IsTaken(path)) {
+    return AlreadyExists(
+        "found a run that a `luff run` is going on with, expected one of our own; wait for its end or name "
+        "another directory: " +
+        path);
+  }
   auto existing = ReadRunFile(env, path);
   if (existing.ok() && !join && !resume) {
     return AlreadyExists("found a run, expected a new or empty directory; resume it or name another: " +
@@ -35,6 +46,7 @@ Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool j
   }
   if (!existing.ok()) {
     LUFF_RETURN_IF_ERROR(env.MakeDirectories(path));
+    if (const Status owner = CheckOwner(path); !owner.ok()) return owner.WithContext("the run's directory");
     LUFF_ASSIGN_OR_RETURN(const auto names, env.List(path));
     for (const std::string& name : names) {
       if (!BelongsToARun(name)) {
@@ -55,7 +67,7 @@ Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool j
       status = file->WriteAt(std::as_bytes(std::span(text.data(), text.size())), 0);
     }
     if (status.ok()) {
-      status = env.Link(temporary, target);
+      status = LinkNew(env, temporary, target);
       if (!status.ok() && status.code() != StatusCode::kAlreadyExists) {
         status = env.Exists(target) ? AlreadyExists("run.json: " + path) : env.Rename(temporary, target);
       }

@@ -3,6 +3,8 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_read.h"
+#include "base/json.h"
 #include "base/json_number.h"
 #include "luff/format/layout.h"
 
@@ -11,6 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr const char* kHex = "0123456789abcdef";
+constexpr std::size_t kMaxDepth = 16;
 
 int HexDigit(char c) noexcept {
   if (c >= '0' && c <= '9') return c - '0';
@@ -34,9 +37,9 @@ std::string FormatRunFile(const RunInfo& info) {
     json["run_id"] = id;
     json["created_unix_ns"] = info.created_unix_ns;
     json["world_size"] = info.world_size;
-    Json command = Json::parse(info.command, nullptr, false);
+    Json command = TryParseJson(info.command, {kMaxRunFileBytes, kMaxDepth - 1});
     json["command"] = command.is_discarded() ? Json(nullptr) : std::move(command);
-    return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return JsonText(json, 2) + "\n";
   } catch (const std::exception&) {
     return {};
   }
@@ -45,16 +48,8 @@ std::string FormatRunFile(const RunInfo& info) {
 Result<RunInfo> ParseRunFileUntrusted(std::string_view text) {
   if (text.size() > kMaxRunFileBytes) return Corruption("run.json is larger than 1 MiB");
   try {
-    // Nesting is bounded by a callback: the parser itself would recurse as deep as the text says.
-    bool too_deep = false;
-    const Json json = Json::parse(
-        text,
-        [&](int depth, Json::parse_event_t, Json&) {
-          too_deep = too_deep || depth > 16;
-          return !too_deep;
-        },
-        false);
-    if (too_deep || json.is_discarded() || !json.is_object() || json.value("format", "") != "luff-run") {
+    const Json json = TryParseJson(text, {kMaxRunFileBytes, kMaxDepth});
+    if (!json.is_object() || json.value("format", "") != "luff-run") {
       return Corruption("run.json is no description of a run");
     }
     const auto major = WholeNumber<std::uint32_t>(json.at("format_major"));
@@ -74,7 +69,7 @@ Result<RunInfo> ParseRunFileUntrusted(std::string_view text) {
     }
     info.created_unix_ns = WholeNumber<std::int64_t>(json.at("created_unix_ns"));
     info.world_size = WholeNumber<std::uint32_t>(json, "world_size", 1);
-    if (json.contains("command") && !json["command"].is_null()) info.command = json["command"].dump();
+    if (json.contains("command") && !json["command"].is_null()) info.command = JsonText(json["command"]);
     return info;
   } catch (const std::exception& error) {
     return Corruption(std::string("run.json: ") + error.what());
@@ -82,7 +77,7 @@ Result<RunInfo> ParseRunFileUntrusted(std::string_view text) {
 }
 
 Result<RunInfo> ReadRunFile(Env& env, const std::string& run_path) {
-  auto text = ReadWholeFile(env, run_path + "/run.json", kMaxRunFileBytes);
+  auto text = ReadRegular(run_path + "/run.json", kMaxRunFileBytes, 1);
   if (!text.ok()) {
     if (text.status().code() != StatusCode::kNotFound) return text.status();
     if (!env.Exists(run_path)) return NotFound("no such directory: " + run_path);

@@ -6,8 +6,10 @@
 #include <atomic>
 #include <deque>
 #include <new>
+#include <utility>
 
 #include "luff/base/env.h"
+#include "luff/store/loss.h"
 #include "store/disk_room.h"
 #include "store/earlier_epochs.h"
 #include "store/live_page.h"
@@ -24,30 +26,37 @@ constexpr std::int64_t kHeartbeatFrameNs = 5 * kSecond;
 constexpr std::int64_t kSyncIntervalNs = 5 * kSecond;
 constexpr std::int64_t kFirstRetryNs = kSecond / 10;  // after an error; doubles up to the last
 constexpr std::int64_t kLastRetryNs = 10 * kSecond;
+constexpr int kMostLosses = 64;                         // files taken away from a writer before it ends
 constexpr std::uint64_t kMaxPendingBytes = 8ULL << 20;  // rows kept in memory while the disk refuses them
 
-std::uint64_t RowBytes(const StepBatch& batch) noexcept {
-  std::uint64_t bytes =
-      sizeof(format::StepMark) + batch.summaries.size() * sizeof(format::SummaryRow) +
-      batch.index.size() * sizeof(format::IndexRow) + batch.forms.size() * sizeof(format::FormRow) +
-      batch.scalars.size() * sizeof(format::ScalarRow) + batch.events.size() * sizeof(format::EventRow) +
-      batch.gaps.size() * sizeof(format::GapRow);
-  for (const auto& [tensor, bins] : batch.histograms) bytes += bins.size() * sizeof(HistogramBin);
-  for (const auto& [tensor, units] : batch.units) bytes += units.positive.size() * 24;
-  for (const std::string& json : batch.event_json) bytes += json.size();
-  return bytes;
+/// The error is about one file, not about the disk.
+bool IsLoss(const Status& status) noexcept {
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kNotFound ||
+         status.code() == StatusCode::kCorruption;
 }
 
-std::uint64_t RowCount(const StepBatch& batch) noexcept {
-  return batch.summaries.size() + batch.index.size() + batch.forms.size() + batch.scalars.size() +
-         batch.histograms.size() + batch.units.size() + batch.events.size() + batch.event_json.size();
+format::GapReason ReasonOf(const Status& status) noexcept {
+  if (IsLoss(status)) return format::GapReason::kFileLost;
+  return status.code() == StatusCode::kResourceExhausted ? format::GapReason::kDiskFull
+                                                         : format::GapReason::kIoError;
+}
+
+/// OK where there is no memory even for an error: what is lost is in the ledger.
+Status NoMemory() noexcept {
+  try {
+    return ResourceExhausted("no memory is left for the writer thread");
+  } catch (...) {
+    return {};
+  }
 }
 
 class FileWorkerWriter final : public WorkerWriter {
  public:
-  FileWorkerWriter(Env& env, const WriterOptions& options, std::unique_ptr<LivePageWriter> live,
-                   MetaStream::Start meta, const PayloadStore::Start& payload, std::uint64_t meta_max_bytes)
-      : env_(env),
+  FileWorkerWriter(Env& env, std::unique_ptr<Env> own_env, const WriterOptions& options,
+                   std::unique_ptr<LivePageWriter> live, MetaStream::Start meta,
+                   const PayloadStore::Start& payload, std::uint64_t meta_max_bytes)
+      : own_env_(std::move(own_env)),
+        env_(env),
         options_(options),
         live_(std::move(live)),
         meta_(env, WorkerDirectory(options.run_path, options.worker), meta),
@@ -86,26 +95,32 @@ class FileWorkerWriter final : public WorkerWriter {
   std::uint64_t bytes_written() const noexcept override {
     return bytes_written_.load(std::memory_order_relaxed);
   }
+  Status gone() const override { return gone_; }
 
  private:
   /// False in a forked child: the files are its parent's, and it must leave them alone.
   [[nodiscard]] bool Mine() const noexcept { return getpid() == pid_; }
   Status Publish(StepBatch& batch, bool step);
+  /// Writes, keeps or folds the batch: afterwards it is in the run, in memory, or in a gap.
+  Status Account(StepBatch& batch, bool step) noexcept;
   Status Write(StepBatch& batch, bool step);
+  /// A file was taken away, which says nothing about the disk: true when another one may be tried at once.
+  [[nodiscard]] bool MayReplace(const Status& status);
   /// The disk has refused: try again later, and then less and less often.
-  void Fail(const Status& status);
+  void Fail(format::GapReason reason, Status status) noexcept;
+  void Fail(const Status& status) { Fail(ReasonOf(status), status); }
   [[nodiscard]] bool MayTry();
   /// Writes what was kept in memory, in order. True when nothing is left.
   bool Recover();
-  void Keep(const StepBatch& batch, bool step);
-  /// What finds no room in memory: names are kept, the rows become the count of a gap.
-  void Drop(const StepBatch& batch, bool step, std::uint64_t bytes);
-  /// At the end of a run on a full disk: gives the reserve back and says what was lost.
+  void Keep(StepBatch& batch, bool step) noexcept;
+  void Fold(StepBatch* batch, bool step, format::GapReason reason) noexcept;
+  /// At the end of a run on a disk that refuses: gives the reserve back and says what was lost.
   Status LastWords(const format::EndMark& end);
   Status AfterPublication();
   Status RunExpiry();
   void Show();
 
+  const std::unique_ptr<Env> own_env_;
   Env& env_;
   const WriterOptions options_;
   std::unique_ptr<LivePageWriter> live_;
@@ -118,22 +133,27 @@ class FileWorkerWriter final : public WorkerWriter {
   bool closed_ = false;
   const pid_t pid_ = getpid();
 
+  Status gone_;
+  int losses_ = 0;
+
   // Degraded form.
   bool failing_ = false;
   std::int64_t retry_at_ns_ = 0;
   std::int64_t retry_after_ns_ = 0;
   format::GapReason failure_ = format::GapReason::kIoError;
   Status failure_status_;
+  Status sync_status_;  // of what is written, but perhaps not on the disk
   struct Pending {
     StepBatch batch;
-    bool step;
+    bool step = false;
+    std::uint64_t bytes = 0;
   };
   std::deque<Pending> pending_;
   std::uint64_t pending_bytes_ = 0;
-  StepBatch pending_definitions_;  // of batches that were dropped
-  format::GapRow dropped_{};       // rows that found no room in memory
-  format::GapRow lost_{};          // index rows whose chunk is gone
-  PayloadStore::Expiry expiry_;    // not yet on record
+  LossLedger ledger_;            // of batches that found no room there; later than all of them
+  bool unreadable_ = false;      // definitions were lost: no row may be written any more
+  format::GapRow lost_{};        // index rows whose chunk is gone
+  PayloadStore::Expiry expiry_;  // not yet on record
   Status payload_failure_;
   std::int64_t payload_retry_at_ns_ = 0;
   std::int64_t payload_retry_after_ns_ = 0;
@@ -142,9 +162,16 @@ class FileWorkerWriter final : public WorkerWriter {
   std::atomic<std::uint64_t> bytes_written_{0};
 };
 
-format::GapReason ReasonOf(const Status& status) noexcept {
-  return status.code() == StatusCode::kResourceExhausted ? format::GapReason::kDiskFull
-                                                         : format::GapReason::kIoError;
+bool FileWorkerWriter::MayReplace(const Status& status) {
+  if (!IsLoss(status) || !gone_.ok()) return false;
+  if (!env_.Exists(WorkerDirectory(options_.run_path, options_.worker))) {
+    gone_ = NotFound("the run directory was removed while it was written; what was recorded is lost: " +
+                     options_.run_path);
+  } else if (++losses_ > kMostLosses) {
+    gone_ = Status(status.code(), "files of the run were taken away " + std::to_string(losses_) +
+                                      " times, no other is begun: " + std::string(status.message()));
+  }
+  return gone_.ok();
 }
 
 Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retention retention,
@@ -153,6 +180,7 @@ Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retentio
     places->clear();
     if (closed_ || !Mine())
       return FailedPrecondition("the writer is closed, or belongs to the parent process");
+    if (!gone_.ok()) return gone_;
     if (payload_retry_at_ns_ != 0 && env_.NowMonotonicNs() < payload_retry_at_ns_) {
       return payload_failure_;  // refused a moment ago; tried again soon
     }
@@ -162,6 +190,9 @@ Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retentio
       if (!RunExpiry().ok()) break;
     }
     Status status = payload_.Append(chunks, retention, global_step, meta_.next_ordinal(), places);
+    if (MayReplace(status)) {
+      status = payload_.Append(chunks, retention, global_step, meta_.next_ordinal(), places);
+    }
     exhausted_.store(payload_.exhausted(), std::memory_order_relaxed);
     if (status.ok()) {
       payload_retry_at_ns_ = payload_retry_after_ns_ = 0;
@@ -171,33 +202,51 @@ Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retentio
       payload_retry_at_ns_ = env_.NowMonotonicNs() + payload_retry_after_ns_;
     }
     return status;
-  } catch (const std::bad_alloc&) {
+  } catch (...) {
     places->clear();
-    return ResourceExhausted("out of memory while appending payload");
+    return NoMemory();
   }
 }
 
 Status FileWorkerWriter::Publish(StepBatch& batch, bool step) {
+  if (closed_ || !Mine()) {
+    return FailedPrecondition("the writer is closed, or belongs to the parent process");
+  }
+  LUFF_RETURN_IF_ERROR(Account(batch, step));
   try {
-    if (closed_ || !Mine())
-      return FailedPrecondition("the writer is closed, or belongs to the parent process");
-    if (failing_ && (!MayTry() || !Recover())) {
-      Keep(batch, step);
-      return failure_status_;
-    }
-    Status status = Write(batch, step);
-    if (!status.ok()) {
-      Fail(status);
-      Keep(batch, step);
-      return status;
-    }
     return AfterPublication();
-  } catch (const std::bad_alloc&) {
-    return ResourceExhausted("out of memory while publishing a step");
+  } catch (...) {
+    return NoMemory();
+  }
+}
+
+Status FileWorkerWriter::Account(StepBatch& batch, bool step) noexcept {
+  if (unreadable_) {
+    Fold(&batch, step, kRecordingFailed);
+    return NoMemory();
+  }
+  bool kept = false;
+  try {
+    if (!failing_ || (MayTry() && Recover())) {
+      Status status = Write(batch, step);
+      if (MayReplace(status)) status = Write(batch, step);
+      if (status.ok()) return status;
+      Fail(gone_.ok() ? status : gone_);
+    }
+    Keep(batch, step);
+    kept = true;
+    return failure_status_;
+  } catch (...) {  // no memory, or an error that nobody knows: nothing of the batch is written
+    if (!kept) {
+      Fail(kRecordingFailed, NoMemory());
+      Keep(batch, step);
+    }
+    return NoMemory();
   }
 }
 
 Status FileWorkerWriter::Write(StepBatch& batch, bool step) {
+  payload_.TakeLost(&batch.gaps);
   if (step) {
     // Errors of copying show as rows in lost_, which become a gap.
     (void)payload_.PrepareRows(&batch.index, &batch.index_retention, meta_.next_ordinal(), &lost_);
@@ -212,9 +261,13 @@ Status FileWorkerWriter::Write(StepBatch& batch, bool step) {
   }
   if (options_.sync == WriterOptions::Sync::kStep) LUFF_RETURN_IF_ERROR(payload_.Sync());
   LUFF_RETURN_IF_ERROR(step ? meta_.WriteStep(batch) : meta_.WriteLoose(batch));
-  if (options_.sync == WriterOptions::Sync::kStep) LUFF_RETURN_IF_ERROR(meta_.Sync());
-  if (step) payload_.StepPublished();
-  Show();
+  // From here on it is in the run: what fails below is no reason to write it again, or to call it lost.
+  try {
+    if (options_.sync == WriterOptions::Sync::kStep) sync_status_ = meta_.Sync();
+    if (step) payload_.StepPublished();
+    Show();
+  } catch (...) {  // NOLINT(bugprone-empty-catch)
+  }
   return Status::Ok();
 }
 
@@ -228,12 +281,12 @@ void FileWorkerWriter::Show() {
   published.next_ordinal = meta_.next_ordinal();
   published.last_global_step = meta_.last_global_step();
   published.train_steps = meta_.train_steps();
-  live_->Publish(published);
-  live_->SetState(failing_ ? format::LiveState::kDegraded : format::LiveState::kWriting);
+  live_->Publish(published, failing_ ? format::LiveState::kDegraded : format::LiveState::kWriting);
   bytes_written_.store(meta_.bytes_written() + payload_.bytes_written(), std::memory_order_relaxed);
 }
 
 Status FileWorkerWriter::AfterPublication() {
+  Status synced = std::exchange(sync_status_, Status::Ok());
   if (options_.sync == WriterOptions::Sync::kInterval) {
     const std::int64_t now = env_.NowMonotonicNs();
     if (now - last_sync_ns_ >= kSyncIntervalNs) {
@@ -251,7 +304,7 @@ Status FileWorkerWriter::AfterPublication() {
     // Two a seal: the oldest segments shrink faster than new ones come.
     for (int i = 0; i < 2 && budget_.MergeOne(0); ++i) live_->CountChange();
   }
-  return Status::Ok();
+  return synced;
 }
 
 Status FileWorkerWriter::RunExpiry() {
@@ -276,80 +329,51 @@ Status FileWorkerWriter::RunExpiry() {
   return status;
 }
 
-void FileWorkerWriter::Fail(const Status& status) {
+void FileWorkerWriter::Fail(format::GapReason reason, Status status) noexcept {
   failing_ = true;
-  failure_ = ReasonOf(status);
-  failure_status_ = status;
+  failure_ = reason;
+  failure_status_ = std::move(status);
   retry_after_ns_ = std::clamp(retry_after_ns_ * 2, kFirstRetryNs, kLastRetryNs);
   retry_at_ns_ = env_.NowMonotonicNs() + retry_after_ns_;
   live_->SetState(format::LiveState::kDegraded);
 }
 
-bool FileWorkerWriter::MayTry() { return env_.NowMonotonicNs() >= retry_at_ns_; }
+bool FileWorkerWriter::MayTry() { return gone_.ok() && env_.NowMonotonicNs() >= retry_at_ns_; }
 
-void FileWorkerWriter::Keep(const StepBatch& batch, bool step) {
-  const std::uint64_t bytes = RowBytes(batch);
-  if (pending_bytes_ + bytes <= kMaxPendingBytes) {
-    pending_.push_back({batch, step});
-    pending_bytes_ += bytes;
-    return;
+// Once something was folded, all that follows is, until the disk takes what came before: so one gap says it,
+// and names reach the disk before the rows that refer to them.
+void FileWorkerWriter::Keep(StepBatch& batch, bool step) noexcept {
+  const std::uint64_t bytes = MemoryOf(batch);
+  try {
+    if (ledger_.empty() && pending_bytes_ + bytes <= kMaxPendingBytes) {
+      pending_.emplace_back();
+      pending_.back() = {std::exchange(batch, {}), step, bytes};
+      pending_bytes_ += bytes;
+      return;
+    }
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
   }
-  Drop(batch, step, bytes);
+  Fold(&batch, step, failure_);
 }
 
-void FileWorkerWriter::Drop(const StepBatch& batch, bool step, std::uint64_t bytes) {
-  // Names must not be lost: rows to come refer to them. Their number is bounded by the capture room.
-  auto& kept = pending_definitions_;
-  kept.tensors.insert(kept.tensors.end(), batch.tensors.begin(), batch.tensors.end());
-  kept.layouts.insert(kept.layouts.end(), batch.layouts.begin(), batch.layouts.end());
-  for (const auto& document : batch.documents) {
-    std::erase_if(kept.documents, [&](const auto& old) { return old.first == document.first; });
-    kept.documents.push_back(document);
-  }
-  kept.acks.insert(kept.acks.end(), batch.acks.begin(), batch.acks.end());
-  if (dropped_.count == 0) {
-    dropped_ = {};
-    dropped_.tensor = dropped_.collection = format::kNoId;
-    dropped_.first_step = dropped_.last_step = batch.mark.global_step;
-  }
-  dropped_.reason = static_cast<std::uint16_t>(failure_);
-  dropped_.count += std::max<std::uint64_t>(RowCount(batch), 1);
-  dropped_.bytes += bytes;
-  if (step) {
-    dropped_.first_step = std::min(dropped_.first_step, batch.mark.global_step);
-    dropped_.last_step = std::max(dropped_.last_step, batch.mark.global_step);
-  }
-  const auto forms = [&](bool present, format::Form form) {
-    if (present)
-      dropped_.forms = static_cast<std::uint16_t>(dropped_.forms | static_cast<std::uint16_t>(form));
-  };
-  forms(!batch.summaries.empty(), format::Form::kSummary);
-  forms(!batch.index.empty(), format::Form::kRaw);
-  forms(!batch.histograms.empty(), format::Form::kHistogram);
-  forms(!batch.units.empty(), format::Form::kUnits);
+void FileWorkerWriter::Fold(StepBatch* batch, bool step, format::GapReason reason) noexcept {
+  if (!ledger_.Fold(batch, step, reason)) unreadable_ = true;
 }
 
 bool FileWorkerWriter::Recover() {
-  while (!pending_.empty()) {
+  for (; !pending_.empty(); pending_.pop_front()) {
     Pending& first = pending_.front();
     if (const Status status = Write(first.batch, first.step); !status.ok()) {
       Fail(status);
       return false;
     }
-    const std::uint64_t bytes = RowBytes(first.batch);
-    pending_bytes_ -= std::min(bytes, pending_bytes_);
-    pending_.pop_front();
+    pending_bytes_ -= first.bytes;
   }
-  pending_bytes_ = 0;
-  if (dropped_.count != 0) {
-    StepBatch loose = pending_definitions_;
-    loose.gaps.push_back(dropped_);
-    if (const Status status = Write(loose, false); !status.ok()) {
-      Fail(status);
-      return false;
-    }
-    pending_definitions_.clear();
-    dropped_ = {};
+  if (!ledger_.empty()) {
+    // What is kept waits in a batch of its own if it is refused again.
+    pending_.push_back({});
+    ledger_.Release(0, true, &pending_.back().batch);
+    return Recover();
   }
   failing_ = false;
   failure_status_ = Status::Ok();
@@ -361,54 +385,63 @@ void FileWorkerWriter::Heartbeat() {
   if (closed_ || !Mine()) return;
   try {
     live_->Beat(env_.NowUnixNs());
+    if (!gone_.ok()) return;
     const std::int64_t now = env_.NowMonotonicNs();
     if (last_heartbeat_frame_ns_ != 0 && now - last_heartbeat_frame_ns_ < kHeartbeatFrameNs) return;
     last_heartbeat_frame_ns_ = now;
     if (failing_ && (!MayTry() || !Recover())) return;
-    const Status status = meta_.WriteHeartbeat(env_.NowUnixNs());
+    Status status = meta_.WriteHeartbeat(env_.NowUnixNs());
+    if (MayReplace(status)) status = meta_.WriteHeartbeat(env_.NowUnixNs());
     if (!status.ok()) {
       Fail(status);
       return;
     }
     Show();
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+  } catch (...) {  // NOLINT(bugprone-empty-catch)
     // A heartbeat less.
   }
 }
 
 Status FileWorkerWriter::LastWords(const format::EndMark& end) {
-  failure_ = format::GapReason::kDiskFull;
-  for (const Pending& pending : pending_) Drop(pending.batch, pending.step, RowBytes(pending.batch));
+  const format::GapReason reason = failing_ ? failure_ : format::GapReason::kDiskFull;
+  for (Pending& pending : pending_) Fold(&pending.batch, pending.step, reason);
   pending_.clear();
   pending_bytes_ = 0;
   reserve_.Release();
-  if (!Recover()) return failure_status_;
-  return meta_.WriteEnd(end);
+  StepBatch kept, words;
+  ledger_.Release(0, true, &kept);
+  words.gaps.swap(kept.gaps);
+  words.acks.swap(kept.acks);
+  LUFF_RETURN_IF_ERROR(Write(words, false));
+  LUFF_RETURN_IF_ERROR(meta_.WriteEnd(end));
+  (void)Write(kept, false);  // names and documents, should there be room for them
+  return Status::Ok();
 }
 
 Status FileWorkerWriter::Close(format::EndReason reason) {
   if (closed_ || !Mine()) return Status::Ok();
   try {
-    if (failing_) (void)Recover();  // the last chance, whatever the time
+    if (failing_ && gone_.ok()) (void)Recover();  // the last chance, whatever the time
     format::EndMark end{};
     end.reason = static_cast<std::uint32_t>(reason);
     end.last_global_step = meta_.last_global_step();
     end.unix_ns = env_.NowUnixNs();
     payload_.Finish();
-    Status status = failing_ ? failure_status_ : meta_.WriteEnd(end);
-    if (status.code() == StatusCode::kResourceExhausted) status = LastWords(end);
+    const bool orderly = !failing_ && !unreadable_;
+    Status status = orderly ? meta_.WriteEnd(end) : Status::Ok();
+    if (orderly && MayReplace(status)) status = meta_.WriteEnd(end);
+    if (!orderly || !status.ok()) status = LastWords(end);
     if (status.ok() && options_.sync != WriterOptions::Sync::kNone) (void)meta_.Sync();
     reserve_.Release();
     const Status sealed = meta_.Seal();
     if (status.ok()) status = sealed;
     closed_ = true;
     Show();
-    live_->Beat(env_.NowUnixNs());
-    live_->SetState(format::LiveState::kEnded);
+    live_->End(env_.NowUnixNs());
     return status;
-  } catch (const std::bad_alloc&) {
+  } catch (...) {
     closed_ = true;
-    return ResourceExhausted("out of memory while closing");
+    return NoMemory();
   }
 }
 
@@ -434,9 +467,13 @@ void StepBatch::clear() {
 
 Result<std::unique_ptr<WorkerWriter>> WorkerWriter::Open(const WriterOptions& options, const RunInfo& run) {
   try {
-    Env& env = options.env != nullptr ? *options.env : Env::Real();
     const std::string directory = WorkerDirectory(options.run_path, options.worker);
-    LUFF_RETURN_IF_ERROR(env.MakeDirectories(directory));
+    LUFF_RETURN_IF_ERROR((options.env != nullptr ? *options.env : Env::Real()).MakeDirectories(directory));
+    std::unique_ptr<Env> anchored;
+    if (options.env == nullptr) {
+      LUFF_ASSIGN_OR_RETURN(anchored, Env::Anchored(directory));
+    }
+    Env& env = options.env != nullptr ? *options.env : *anchored;
     LUFF_ASSIGN_OR_RETURN(auto live, LivePageWriter::Take(env, directory, options.live_page));
     LUFF_ASSIGN_OR_RETURN(const EarlierEpochs earlier, ReadEarlierEpochs(env, directory));
     MetaStream::Start meta;
@@ -462,8 +499,8 @@ Result<std::unique_ptr<WorkerWriter>> WorkerWriter::Open(const WriterOptions& op
       payload.max_bytes = std::max<std::uint64_t>(options.max_bytes - summaries, 1);
     }
     payload.direct = options.direct_io != WriterOptions::Direct::kOff;
-    auto writer =
-        std::make_unique<FileWorkerWriter>(env, options, std::move(live), meta, payload, meta_max_bytes);
+    auto writer = std::make_unique<FileWorkerWriter>(env, std::move(anchored), options, std::move(live), meta,
+                                                     payload, meta_max_bytes);
     LUFF_RETURN_IF_ERROR(writer->Start(run, earlier));
     return std::unique_ptr<WorkerWriter>(std::move(writer));
   } catch (const std::bad_alloc&) {

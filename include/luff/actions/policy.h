@@ -62,8 +62,8 @@ struct Decision {
   std::string detail;  // why not
 };
 
-/// Decides by what it is told, the same each time; no clock, no file. `now_s` are Unix seconds, so that
-/// limits outlive a restart. **Thread-compatible.**
+/// Decides by what it is told, the same each time; no clock, no file. `now_s` are seconds of a clock that
+/// nobody sets and that stands while the machine sleeps (CLOCK_MONOTONIC). **Thread-compatible.**
 class Policy {
  public:
   explicit Policy(std::vector<ActionSpec> specs) : specs_(std::move(specs)) {}
@@ -73,7 +73,7 @@ class Policy {
                                                 bool worse, double now_s, std::int64_t train_step);
   /// Escalations that are due.
   [[nodiscard]] std::vector<Decision> Tick(double now_s, std::int64_t train_step);
-  /// What an earlier supervisor of the run has done: from the audit.
+  /// What an earlier supervisor of the run has done: from the audit. `at_s` may lie before 0.
   void Remember(const std::string& action, const std::string& finding, const std::string& cause, double at_s);
 
   [[nodiscard]] const std::vector<ActionSpec>& specs() const noexcept { return specs_; }
@@ -82,19 +82,22 @@ class Policy {
   [[nodiscard]] bool waits() const noexcept { return !watches_.empty(); }
 
  private:
+  struct When {
+    double s;
+    std::int64_t step;  // -1: not known
+  };
   struct Watch {
     const ActionSpec* spec;
     rules::Finding finding;
-    double since_s;
-    std::int64_t since_step;
+    When since;
   };
-  Decision Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event, double now_s);
-  void WatchFrom(const ActionSpec& done, const rules::Finding& finding, double now_s,
-                 std::int64_t train_step);
+  Decision Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event, When now);
+  /// Arms what escalates actions that have acted for the finding, as it is now.
+  void WatchFor(const rules::Finding& finding, When now);
 
   const std::vector<ActionSpec> specs_;
   std::map<std::string, std::set<std::string>> matched_;         // action -> findings; bounded
-  std::map<std::string, std::set<std::string>> acted_;           // action -> findings it has acted for
+  std::map<std::string, std::map<std::string, When>> acted_;     // action -> findings it first acted for
   std::map<std::string, std::deque<double>> times_;              // action -> when, inside its window
   std::map<std::pair<std::string, std::string>, double> quiet_;  // (action, cause) -> when it acted last
   std::vector<Watch> watches_;

@@ -1,4 +1,5 @@
 #pragma once
+#include <signal.h>
 #include <sys/types.h>
 
 #include <string>
@@ -10,12 +11,19 @@
 /// Child processes of the supervisor. Single-threaded programs only (fork without exec in between).
 namespace luff::actions {
 
+/// What a program was started with, of what it has changed for itself.
+struct SignalsAtStart {
+  sigset_t mask{};
+  sighandler_t pipe = SIG_DFL, child = SIG_DFL;
+};
+
 struct ProcessOptions {
   std::vector<std::string> argv;
   std::vector<std::pair<std::string, std::string>> environment;  // added to, or replacing, the current one
   bool new_session = false;                                      // setsid: no terminal, no signals from it
-  bool foreground = false;  // hands the terminal on stdin over, when there is one and it is ours
-  int stdin_fd = -1;        // -1: inherited
+  /// In our own process group, so that the terminal treats both as one job, and with these signals.
+  const SignalsAtStart* in_our_group = nullptr;
+  int stdin_fd = -1;  // -1: inherited
   int stdout_fd = -1;
   int stderr_fd = -1;
   bool dies_with_parent = false;
@@ -27,18 +35,15 @@ struct ExitState {
   int signal = 0;  // 0: it exited by itself
 };
 
-/// Starts a process in a process group of its own; its pid is the group's id. All signals are reset to their
-/// defaults. Errors: kNotFound (no such command), kFailedPrecondition (not executable), kIo.
+/// Starts a process, unless told otherwise in a process group of its own (its pid is the group's id) and with
+/// all signals reset to their defaults. Errors: kNotFound (no such command), kFailedPrecondition (not
+/// executable), kIo.
 [[nodiscard]] Result<pid_t> StartProcess(const ProcessOptions& options);
-/// Takes the terminal back after a child that was `foreground`. No-op without a terminal.
-void TakeTerminalBack() noexcept;
 /// Sends to the whole group. False when nobody is left in it.
 bool SignalGroup(pid_t group, int signal) noexcept;
 /// From waitpid's status.
 [[nodiscard]] ExitState DecodeStatus(int status) noexcept;
 /// Orphans of our children become our children, so that nothing can be left running unseen.
 void BecomeReaper() noexcept;
-/// Living children of this process (from /proc), zombies left out.
-[[nodiscard]] std::vector<pid_t> LivingChildren();
 
 }  // namespace luff::actions

@@ -27,15 +27,16 @@ struct RunnerOptions {
   std::vector<std::string> notifier;  // argv of notify.py
 };
 
-/// Never waits. **Thread-compatible.**
+/// Never waits. `now_ns` is monotonic. **Thread-compatible.**
 class Runner {
  public:
   explicit Runner(RunnerOptions options);
 
   /// Once the run exists: reads what an earlier supervisor has done, and begins deliveries again that have no
   /// end.
-  void Begin();
-  void OnFinding(const rules::Finding& finding, std::string_view event, bool worse, std::int64_t train_step);
+  void Begin(std::int64_t now_ns);
+  void OnFinding(const rules::Finding& finding, std::string_view event, bool worse, std::int64_t train_step,
+                 std::int64_t now_ns);
   /// To be called often: every 20 ms while the coordinator is busy, else every second or two. `workers` and
   /// `acks` are looked at only while it is busy.
   Coordinator::Signal Poll(std::int64_t now_ns, std::int64_t train_step, std::uint32_t world,

@@ -12,11 +12,25 @@
 /// Files, directories and time behind an interface, so that tests can let them fail.
 namespace luff {
 
-/// One open file. **Thread-compatible.** Closed by the destructor.
+/// Which file it is, of all that ever were on this machine: an inode number is given out again, often at
+/// once.
+struct FileIdentity {
+  std::uint64_t device = 0, inode = 0;
+  std::int64_t born_ns = 0;      // 0: the file system does not say
+  std::uint32_t generation = 0;  // of the inode number; 0: the file system does not say
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+
+/// One open file. **Thread-compatible**; used and destroyed on the thread that opened it where that has a
+/// table of its own (file_table.h). Closed by the destructor.
+///
+/// The number of a descriptor is the process's, and anybody in it may close it: each call proves that the
+/// same file is behind it still, and fails with kUnavailable otherwise. Then nothing is written, and the
+/// number is never closed.
 ///
 /// Errors of all writes: kResourceExhausted (ENOSPC, EDQUOT, EFBIG), kInvalidArgument (EINVAL: direct I/O
-/// that the file system refuses), kNotFound (ENOENT, ESTALE), kIo (all others). Blocking: as the file system
-/// does.
+/// that the file system refuses), kNotFound (ENOENT, ESTALE), kUnavailable (above), kIo (all others).
+/// Blocking: as the file system does.
 class File {
  public:
   virtual ~File() = default;
@@ -35,8 +49,10 @@ class File {
   virtual void WriteBack(std::uint64_t offset, std::uint64_t bytes, bool finish) noexcept = 0;
   /// Takes an exclusive lock of the whole file without waiting. False when another process has it.
   [[nodiscard]] virtual bool TryLock() noexcept = 0;
-  /// Shared, writable mapping of the first `bytes`, or null. Unmapped with the file.
-  [[nodiscard]] virtual std::byte* MapShared(std::size_t bytes) noexcept = 0;
+  /// Whether what was written is still there for others. Errors: kUnavailable (above), kNotFound (the file
+  /// was removed), kCorruption (it is shorter than what was written to it).
+  [[nodiscard]] virtual Status Intact() { return Status::Ok(); }
+  [[nodiscard]] virtual FileIdentity Identity() noexcept { return {}; }
 };
 
 /// **Thread-safe.** The process's view of the file system and the clocks. Env::Real() is the only one outside
@@ -51,6 +67,10 @@ class Env {
   };
   virtual ~Env() = default;
   [[nodiscard]] static Env& Real() noexcept;
+  /// The real one, but paths at and below `directory` mean the directory that is there now, wherever it is
+  /// moved to and whatever gets its name; once it is removed they are kNotFound. `directory` is compared as
+  /// text.
+  [[nodiscard]] static Result<std::unique_ptr<Env>> Anchored(const std::string& directory);
 
   [[nodiscard]] virtual Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) = 0;
   /// Directory and its missing parents, mode 0700. An existing directory is fine.

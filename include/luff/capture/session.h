@@ -143,6 +143,8 @@ class Session {
   /// How many summaries so far were of tensors that were not finite throughout. One atomic load.
   [[nodiscard]] virtual std::uint64_t nonfinite_summaries() const noexcept = 0;
   /// Hands the step to the writer thread. Never waits for the disk, except by the policy `block` (bounded).
+  /// What waits for the disk is bounded: 64 MiB of rows, and a step more; beyond that steps are a gap
+  /// (docs/capture.md).
   virtual void EndStep(const StepEnd& step) noexcept = 0;
   /// Drops everything captured since BeginStep (a forward pass that turned out to be something else).
   virtual void AbandonStep() noexcept = 0;
@@ -167,6 +169,10 @@ class Session {
   virtual bool Flush(
       std::chrono::milliseconds deadline) noexcept = 0;  // true: everything so far is published
   virtual void Close(format::EndReason reason, std::chrono::milliseconds deadline) noexcept = 0;
+  /// Ends the recording from a thread of our own while the training is anywhere, e.g. in the middle of a step
+  /// (which becomes a gap) and in our own calls. True: all that was handed over is published, and the end
+  /// too.
+  virtual bool EndNow(format::EndReason reason, std::chrono::milliseconds deadline) noexcept = 0;
   /// In a forked child: forget the parent's thread and files without touching them.
   virtual void AfterForkInChild() noexcept = 0;
   [[nodiscard]] virtual Health health() const = 0;

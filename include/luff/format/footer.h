@@ -168,6 +168,8 @@ class FooterBuilder {
   /// Appends footer frame and tail to `to`, whose next_offset() is where they will lie.
   /// Errors: kResourceExhausted when the footer would be larger than a frame may be.
   [[nodiscard]] Status Build(std::uint64_t next_ordinal, std::int64_t train_steps, FrameBuffer* to) const;
+  /// Appends all definitions of the epoch as loose frames.
+  void PutDefinitions(FrameBuffer* to) const;
   void Clear();
   void ClearDefs();
 

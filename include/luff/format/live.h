@@ -1,18 +1,19 @@
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "luff/format/layout.h"
 
-/// The page `live` in a worker's folder: 4 KiB, mapped shared by the writer and, on the same host and boot,
-/// by readers. An accelerator, never the truth: everything in it can be found by walking frames.
+/// The page `live` in a worker's folder: 4 KiB, written and read by calls and never mapped, for who cuts a
+/// mapped file off kills everybody that looks at it. Of use on the same host and boot. An accelerator, never
+/// the truth: everything in it can be found by walking frames.
 namespace luff::format {
 
 enum class LiveState : std::uint32_t { kStarting = 0, kWriting = 1, kDegraded = 2, kEnded = 3 };
 
-inline constexpr std::uint32_t kLiveLayout = 1;
+inline constexpr std::uint32_t kLiveLayout = 2;  // 1 was mapped, and had no checksum of what changes
 
 /// A place in a stream in one word: file sequence (24 bits) and length (40 bits). Grows monotonically.
 [[nodiscard]] constexpr std::uint64_t PackPosition(std::uint64_t sequence, std::uint64_t length) noexcept {
@@ -25,10 +26,24 @@ inline constexpr std::uint32_t kLiveLayout = 1;
   return position & ((std::uint64_t{1} << 40) - 1);
 }
 
-/// Constant after creation up to `checksum`; the atomics begin at a cache line of their own. The writer
-/// stores rows, then the fields, then `meta_position` with release; a reader loads that first, with acquire.
+/// What changes, as it is written: at once, from byte 128 on. A reader may meet a half of it, which the
+/// checksum shows.
+struct LiveNews {
+  std::uint64_t meta_position;    // published end of the newest metadata file
+  std::uint64_t data_position;    // newest payload file; only a hint, there may be several streams
+  std::uint64_t next_ordinal;     // published steps, all epochs
+  std::int64_t last_global_step;  // -1: none
+  std::int64_t train_steps;       // published TRAIN steps, all epochs
+  std::int64_t heartbeat_unix_ns;
+  std::uint32_t state;     // LiveState
+  std::uint32_t changes;   // grows when metadata files are rewritten or payload files retired
+  std::uint64_t checksum;  // XXH3-64 of the bytes before it
+};
+static_assert(sizeof(LiveNews) == 64);
+
+/// Constant after creation up to `checksum`.
 struct LivePage {
-  std::uint64_t magic;   // kLiveMagic, stored last
+  std::uint64_t magic;
   std::uint32_t layout;  // kLiveLayout
   std::uint32_t worker;
   std::uint64_t host;  // HostIdentity of base/env.h
@@ -41,22 +56,18 @@ struct LivePage {
   std::int64_t created_unix_ns;
   std::uint64_t checksum;  // XXH3-64 of the bytes before it
   std::uint8_t reserved1[128 - 96];
-
-  std::atomic<std::uint64_t> meta_position;  // published end of the newest metadata file
-  std::atomic<std::uint64_t> data_position;  // newest payload file; only a hint, there may be several streams
-  std::atomic<std::uint64_t> next_ordinal;   // published steps, all epochs
-  std::atomic<std::int64_t> last_global_step;  // -1: none
-  std::atomic<std::int64_t> train_steps;       // published TRAIN steps, all epochs
-  std::atomic<std::int64_t> heartbeat_unix_ns;
-  std::atomic<std::uint32_t> state;    // LiveState
-  std::atomic<std::uint32_t> changes;  // grows when metadata files are rewritten or payload files retired
+  LiveNews news;
 };
 /// True when `page`, the bytes of a live page, begins as a writer has left it: magic and checksum. Untrusted.
 [[nodiscard]] bool IsLivePageUntrusted(std::span<const std::byte> page) noexcept;
 
-static_assert(offsetof(LivePage, meta_position) == 128);
+/// The changing part of a page, `bytes` from kLiveNewsOffset on; nothing when it is damaged, or half of it is
+/// newer.
+[[nodiscard]] std::optional<LiveNews> ParseLiveNewsUntrusted(std::span<const std::byte> bytes) noexcept;
+void SealLiveNews(LiveNews* news) noexcept;
+
+inline constexpr std::size_t kLiveNewsOffset = 128;
+static_assert(offsetof(LivePage, news) == kLiveNewsOffset);
 static_assert(sizeof(LivePage) <= kPageBytes);
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
-              std::atomic<std::uint32_t>::is_always_lock_free);
 
 }  // namespace luff::format

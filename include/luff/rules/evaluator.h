@@ -9,6 +9,7 @@
 #include "luff/base/result.h"
 #include "luff/query/trial.h"
 #include "luff/rules/choice.h"
+#include "luff/rules/coverage.h"
 #include "luff/rules/finding.h"
 
 namespace luff::rules {
@@ -35,7 +36,8 @@ struct EvaluatorOptions {
 /// **Thread-compatible.** Findings depend on the run alone. With a folder it is restartable: it goes on from
 /// the last checkpoint and writes no line that the findings file already holds. A rule whose version or
 /// parameters differ from the checkpoint's starts at the first step. One evaluator per folder at a time (a
-/// lock file).
+/// lock file). A rule that throws is set aside, for this run: it is told in a note, its state is dropped, and
+/// the others go on.
 class Evaluator {
  public:
   /// Called for each finding that is new, changed or healed ("new", "update", "healed"); not for those a
@@ -64,6 +66,8 @@ class Evaluator {
   [[nodiscard]] virtual std::size_t behind() const = 0;
   /// In the order in which they came, at most 16 of a rule.
   [[nodiscard]] virtual std::vector<RuleNote> notes() const = 0;
+  /// Which rules had something to look at so far, in the order of the choices.
+  [[nodiscard]] virtual std::vector<RuleCoverage> coverage() const = 0;
   [[nodiscard]] virtual std::size_t unreadable_steps() const noexcept = 0;
   [[nodiscard]] virtual std::size_t suppressed_findings() const noexcept = 0;
 };

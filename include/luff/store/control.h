@@ -4,9 +4,10 @@
 #include <string_view>
 #include <vector>
 
+#include "luff/base/env.h"
 #include "luff/base/result.h"
 
-/// Commands to a running job: control/NNNNNN.json in the run directory, created by rename, never changed.
+/// Commands to a running job: control/NNNNNN.json in the run directory, created by link, never changed.
 namespace luff::store {
 
 /// One control record. JSON fields: number, kind, phase, proposal, train_step, deadline_s, reason, finding,
@@ -27,17 +28,24 @@ struct ControlRecord {
 
 /// Writes the record with the next free number (retries when another process takes it).
 /// Errors: kIo, kNotFound (no run there).
-[[nodiscard]] Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRecord& record);
+[[nodiscard]] Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRecord& record,
+                                                 Env& env = Env::Real());
 
 /// Decides about a proposal: writes `record` (phase commit or abort, with `proposal`) unless a decision
 /// stands in the log already. Returns the one that counts, the first in the log: it may be somebody else's.
-/// Errors: kIo, kNotFound; then nothing is known, and it may be called again.
+/// Reads as ReadCommands does. Errors: kIo, kNotFound, kFailedPrecondition; then nothing is known, and it may
+/// be called again.
 [[nodiscard]] Result<ControlRecord> DecideControl(const std::string& run_path, const ControlRecord& record);
 
 /// Records with a number greater than `after`, ascending, without a hole: with a record all before it are
 /// read. Unreadable ones are skipped and reported in `problems`.
 [[nodiscard]] Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std::uint64_t after,
                                                              std::vector<std::string>* problems);
+
+/// The same for those who obey: only from folders and files that are the user's own and that nobody else may
+/// write, proved by descriptor. Other records are passed over. Errors also: kFailedPrecondition (folders).
+[[nodiscard]] Result<std::vector<ControlRecord>> ReadCommands(const std::string& run_path,
+                                                              std::uint64_t after);
 
 /// Parses one record. Bounds: at most 1 MiB, depth at most 16.
 [[nodiscard]] Result<ControlRecord> ParseControlUntrusted(std::string_view json);

@@ -18,12 +18,18 @@
 #include "luff/format/layout.h"
 #include "luff/store/writer.h"
 
+namespace luff {
+class RegularFile;
+}
+
 /// Reading one run directory, worker by worker, as it lies on disk. What a step of the whole run is, names
 /// over workers and waiting are the business of query::Trial.
 ///
 /// All classes: **thread-compatible**; every byte of the run may be hostile; memory is bounded by what is
 /// published and not yet sealed (about the size of one segment for each worker), plus 60 bytes for each step.
 namespace luff::store {
+
+class LivePageReader;
 
 /// Read-only mapping of a whole file, as long as it was when it was mapped. **Immutable.**
 class MappedFile {
@@ -143,9 +149,9 @@ class WorkerReader {
                                                                   const ReaderOptions& options);
   ~WorkerReader();
 
-  /// Takes in what was published since. True if anything new was found. With a live page and nothing new: no
-  /// system call, except every half second. Damage is no error here: see problems(). `thorough`: looks at the
-  /// directory although the live page says that nothing is new.
+  /// Takes in what was published since. True if anything new was found. With a live page and nothing new: one
+  /// read of 64 bytes, and more every half second. Damage is no error here: see problems(). `thorough`: looks
+  /// at the directory although the live page says that nothing is new.
   [[nodiscard]] Result<bool> Refresh(bool thorough = false);
 
   [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
@@ -203,6 +209,9 @@ class WorkerReader {
   /// For who is about to take memory for a value of so many bytes: whether the chunks of one beyond 64 MiB
   /// are there, for a damaged index may only claim it. Errors: as ReadPayload.
   [[nodiscard]] Status CheckThere(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
+  /// Whether the chunk of a row is there and right, with `decode` also what it decodes to; nothing is kept of
+  /// it. Errors: as ReadPayload.
+  [[nodiscard]] Status CheckChunk(const format::IndexRow& row, bool decode) const;
   /// Where the chunk of a row is now. kOutOfRange when it was retired.
   [[nodiscard]] Result<Place> Locate(const format::IndexRow& row) const;
   [[nodiscard]] bool IsRetired(std::uint32_t data_file) const noexcept {
@@ -211,7 +220,6 @@ class WorkerReader {
   [[nodiscard]] std::string DataPath(std::uint32_t data_file) const;
 
  private:
-  struct Live;
   WorkerReader() = default;
   [[nodiscard]] Result<bool> ScanFolder();
   [[nodiscard]] bool PollTail(std::uint64_t limit);
@@ -219,6 +227,8 @@ class WorkerReader {
   void TakeFrames(SegmentReader& segment);
   void TakeDefs(SegmentReader& segment);
   void OpenLive();
+  /// What the live page says; false without one, which it also is from the moment when it can't be read.
+  [[nodiscard]] bool ReadLive(std::uint64_t* position, std::uint32_t* changes);
   void Problem(std::string text);
   struct Piece {
     format::ChunkView chunk;
@@ -253,14 +263,14 @@ class WorkerReader {
   std::map<std::pair<std::uint32_t, std::uint64_t>, Place> relocated_;
   std::unordered_map<std::uint32_t, std::uint32_t> retired_;  // file, reason
   std::vector<std::string> problems_;
-  std::unique_ptr<Live> live_;
+  std::unique_ptr<LivePageReader> live_;
   std::uint64_t live_position_ = 0;
   std::uint32_t live_changes_ = 0;
   std::int64_t folder_mtime_ns_ = -1;
   std::int64_t checked_monotonic_ns_ = 0;
   mutable std::unordered_map<std::uint32_t, std::shared_ptr<const MappedFile>> data_files_;
-  mutable std::unordered_map<std::uint32_t, std::unique_ptr<File>> open_files_;  // for small chunks
-  mutable std::vector<std::byte> scratch_;
+  mutable std::unordered_map<std::uint32_t, std::unique_ptr<RegularFile>> open_files_;  // for small chunks
+  mutable std::vector<std::byte> scratch_, decoded_;
   mutable std::unordered_map<std::uint64_t, std::uint8_t> verified_chunks_;  // by place: how often read
 };
 

@@ -22,7 +22,13 @@ struct VerifyReport {
       notes;  // no damage: torn tails of what still runs or was killed, values deleted by retention
 };
 
+struct VerifyOptions {
+  /// What may be decoded of values that are one number again and again: few bytes may stand for any number of
+  /// them. Those beyond are checked by the checksum of what is stored, and a note says so.
+  std::uint64_t max_bytes = 64ULL << 30;
+};
+
 /// Reads all of the run. Errors: those of ReadRunInfo, and kIo. Damage is no error. Threads: any.
-[[nodiscard]] Result<VerifyReport> VerifyRun(const std::string& run_path);
+[[nodiscard]] Result<VerifyReport> VerifyRun(const std::string& run_path, const VerifyOptions& options = {});
 
 }  // namespace luff::store

@@ -116,7 +116,8 @@ struct StepBatch {
 class WorkerWriter {
  public:
   /// Errors: kIo, kAlreadyExists (another live writer owns the folder).
-  /// A folder with earlier segments (resume) continues with new sequence numbers and the next epoch.
+  /// A folder with earlier segments (resume) continues with new sequence numbers and the next epoch. The
+  /// folder is the directory, not its path: it may be moved.
   [[nodiscard]] static Result<std::unique_ptr<WorkerWriter>> Open(const WriterOptions& options,
                                                                   const RunInfo& run);
   virtual ~WorkerWriter() = default;
@@ -127,6 +128,8 @@ class WorkerWriter {
   [[nodiscard]] virtual Status AppendChunks(std::span<const ChunkRef> chunks, Retention retention,
                                             std::int64_t global_step, std::vector<Place>* places) = 0;
   /// Writes the rows and the step mark, publishes them, seals segments, applies retention and budgets.
+  /// Whatever it returns the writer answers for the batch, and may keep what it holds: it is written, waits
+  /// in memory (8 MiB at most), or has become a gap.
   [[nodiscard]] virtual Status PublishStep(StepBatch& batch) = 0;
   /// Rows that belong to no step (documents, acks, gaps, definitions); published at once.
   [[nodiscard]] virtual Status PublishLoose(StepBatch& batch) = 0;
@@ -146,6 +149,9 @@ class WorkerWriter {
   /// without metadata.
   [[nodiscard]] virtual std::uint64_t next_ordinal() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t bytes_written() const noexcept = 0;
+  /// Why the recording is over although the training goes on: the run directory was removed, or its files
+  /// were taken away again and again. Nothing is written any more. OK: it isn't.
+  [[nodiscard]] virtual Status gone() const { return Status::Ok(); }
 };
 
 }  // namespace luff::store

@@ -60,10 +60,11 @@ struct Producer {
   int detail = 0;  // 0: nothing known; 1: read off the graph; 2: the step was replayed
   std::int64_t step = -1;
   std::string phase, module, op, reason, place, tensor;
+  std::string no_replay;  // why the step was not evaluated again
 };
 
 void to_json(Json& json, const Producer& p) {
-  json = {p.detail, p.step, p.phase, p.module, p.op, p.reason, p.place, p.tensor};
+  json = {p.detail, p.step, p.phase, p.module, p.op, p.reason, p.place, p.tensor, p.no_replay};
 }
 void from_json(const Json& json, Producer& p) {
   p.detail = json.at(0);
@@ -74,6 +75,7 @@ void from_json(const Json& json, Producer& p) {
   p.reason = json.at(5);
   p.place = json.at(6);
   p.tensor = json.at(7);
+  if (json.size() > 8) p.no_replay = json.at(8);
 }
 
 std::string TextAt(const Json& json, const char* name) {
@@ -175,6 +177,11 @@ class NonFinite final : public Rule {
     if (const auto it = json.find("step"); it != json.end() && it->is_number_integer())
       told.step = it->get<std::int64_t>();
     const bool newer = open_tensor_.empty() && told.step > producer_.step;
+    told.no_replay = TextAt(json, "no_replay");
+    if (!told.no_replay.empty()) {  // of the same fault: what the graph has told of it stays
+      told.detail = 1;
+      producer_.no_replay = told.no_replay;
+    }
     if (told.detail <= producer_.detail && !newer) return;
     told.phase = TextAt(json, "phase");
     told.module = TextAt(json, "module");
@@ -290,7 +297,7 @@ class NonFinite final : public Rule {
       finding.what = fmt::format("{} {} since step {}", noun, kind, lead->first_step);
     }
     if (known) finding.what += ": " + ProducerText();
-    finding.why = WhyText(*lead, lost);
+    finding.why = WhyText(*lead, lost) + Unknown();
     Causes(*lead, &finding);
     finding.evidence = {{"loss_steps", static_cast<double>(loss_.steps)},
                         {"gradient_steps", static_cast<double>(gradients_.steps)},
@@ -350,6 +357,12 @@ class NonFinite final : public Rule {
     if (&lead == &loss_) return why + fmt::format("it was so in {} steps in a row", lead.steps);
     return why + fmt::format("it was so in {} updates in a row, so none of them can teach the model anything",
                              lead.steps);
+  }
+
+  // What a look at the step itself would have told, and why there was none.
+  [[nodiscard]] std::string Unknown() const {
+    if (producer_.no_replay.empty() || !producer_.place.empty()) return {};
+    return fmt::format("; its line is not known: {}", producer_.no_replay);
   }
 
   void Causes(const Streak& lead, Finding* finding) const {

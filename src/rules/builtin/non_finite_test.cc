@@ -135,6 +135,19 @@ TEST(NonFinite, ProducerOfTheHook_IsNamed_TheReplayReplacesTheGraph) {
   EXPECT_EQ(findings[0].severity, Severity::kStop);
 }
 
+TEST(NonFinite, StepThatCouldNotBeEvaluatedAgain_IsSaid) {
+  FakeTrial trial;
+  Updated(trial, 1);
+  Updated(trial, kNan, 1, kNan);
+  trial.EventJson(R"({"kind":"nonfinite","step":1,"from":"graph","phase":"loss","operator":"log",)"
+                  R"("reason":"logarithm of zero","no_replay":"several ranks train together"})");
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_NE(findings[0].what.find("logarithm of zero"), std::string::npos) << findings[0].what;
+  EXPECT_NE(findings[0].why.find("its line is not known: several ranks"), std::string::npos)
+      << findings[0].why;
+}
+
 TEST(NonFinite, WordsThatAreNoProducer_DoNoHarm) {
   FakeTrial trial;
   Updated(trial, 1);

@@ -7,7 +7,7 @@
 
 #include "luff/base/status.h"
 
-namespace luff::format {
+namespace luff {
 
 /// Reads JSON without a tree: thousands of small files are opened at once, and a tree of each costs ten times
 /// what its text does. Takes what RFC 8259 allows, UTF-8 unchecked; objects lie in one another 64 deep at
@@ -55,7 +55,7 @@ class JsonScan {
   [[nodiscard]] Status status() const;
 
  private:
-  static constexpr int kMaxDepth = 64;
+  static constexpr int kMaxDepth = 64;  // as JsonLimits
 
   void Blanks() {
     while (at_ < text_.size() &&
@@ -108,4 +108,4 @@ class JsonScan {
   const char* expected_ = "";
 };
 
-}  // namespace luff::format
+}  // namespace luff

@@ -1,8 +1,8 @@
-#include "format/json_scan.h"
+#include "base/json_scan.h"
 
 #include <cstring>
 
-namespace luff::format {
+namespace luff {
 namespace {
 
 void AppendUtf8(std::uint32_t c, std::string* to) {
@@ -175,4 +175,4 @@ Status JsonScan::status() const {
   return Corruption("found " + found + " at byte " + std::to_string(at_) + ", expected " + expected_);
 }
 
-}  // namespace luff::format
+}  // namespace luff

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <map>
 #include <tuple>
@@ -6,17 +7,19 @@
 
 #include "luff/format/layout.h"
 
-namespace luff::capture {
+namespace luff::store {
 
 /// Joins gaps of the same kind over steps, so that a lasting shortage is a few rows instead of one for each
-/// step. The first is told at once, later ones at most once a second. **Owned by the writer thread.**
+/// step. The first is told at once, later ones at most once a second. Adding never fails: where there is no
+/// memory, who exactly is lost, how much is not. **Thread-compatible.**
 class GapBook {
  public:
   /// Rows with first_step < 0 get `step`.
-  void Add(const format::GapRow& row, std::int64_t step);
+  void Add(const format::GapRow& row, std::int64_t step) noexcept;
   /// Appends what is to be written now; with `all` everything that is still open.
   void Collect(std::int64_t now_ns, bool all, std::vector<format::GapRow>* out);
-  [[nodiscard]] bool empty() const noexcept { return open_.empty(); }
+  /// Nothing is left to be written.
+  [[nodiscard]] bool empty() const noexcept { return !any_pending_; }
 
  private:
   using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t, std::uint16_t>;
@@ -26,8 +29,14 @@ class GapBook {
     bool pending = false;
   };
   static constexpr std::size_t kMaxKeys = 10'000;
+  static constexpr std::size_t kReasons = 32;
+  static void Join(const format::GapRow& gap, Entry* entry) noexcept;
+  static bool IsDue(const Entry& entry, std::int64_t now_ns, bool all) noexcept;
+
   std::map<Key, Entry> open_;
+  /// Of all tensors together, by reason: whole steps (no forms), and values.
+  std::array<std::array<Entry, 2>, kReasons> rest_{};
   bool any_pending_ = false;
 };
 
-}  // namespace luff::capture
+}  // namespace luff::store

@@ -1,0 +1,29 @@
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "luff/base/result.h"
+
+/// Which rules had something to look at in a run, and what the others lacked.
+namespace luff::rules {
+
+struct RuleCoverage {
+  std::string rule;
+  bool aside = false;  // it failed and was set aside
+  std::string lacks;   // "losses of an evaluation"; "" if it judged
+  std::string failed;  // why it did not judge all of the run; "" if it did, or that is not asked here
+};
+
+/// Counts for people.
+struct CoverageSummary {
+  std::size_t rules = 0, judged = 0;
+  std::vector<std::string> aside;                         // names
+  std::map<std::string, std::vector<std::string>> lacks;  // what is lacking -> names of rules
+};
+[[nodiscard]] CoverageSummary Summarize(const std::vector<RuleCoverage>& coverage);
+/// What a checkpoint (rules/NAME/checkpoint.json) tells. Errors: kCorruption.
+[[nodiscard]] Result<std::vector<RuleCoverage>> ParseCoverageUntrusted(std::string_view checkpoint);
+
+}  // namespace luff::rules

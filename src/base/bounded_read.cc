@@ -1,0 +1,181 @@
+#include "base/bounded_read.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace luff {
+namespace {
+
+constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.Release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] int Release() noexcept { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+Status Failed(int error, const std::string& path) {
+  switch (error) {
+    case ELOOP:
+    case EXDEV: return Corruption("found a link, expected a file; what it leads to is not read: " + path);
+    case ENOENT:
+    case ENOTDIR:
+    case ESTALE: return NotFound("open: " + std::string(std::strerror(error)) + ": " + path);
+    case EMFILE:
+    case ENFILE: return ResourceExhausted("open: " + std::string(std::strerror(error)) + ": " + path);
+    case ENXIO:  // a socket
+    case ENODEV: return Corruption("found something that is no regular file: " + path);
+    default: return IoError("open: " + std::string(std::strerror(error)) + ": " + path);
+  }
+}
+
+/// Where the last `inside` names of `path` begin.
+std::size_t RootBytes(std::string_view path, std::size_t inside) {
+  std::size_t at = path.size();
+  for (; inside > 0 && at > 0; --inside) {
+    const std::size_t slash = path.substr(0, at).find_last_of('/');
+    if (slash == std::string_view::npos) return 0;
+    at = slash;
+    while (inside > 1 && at > 0 && path[at - 1] == '/') --at;
+  }
+  return std::min(at + 1, path.size());
+}
+
+int OpenBeneath(int root, const std::string& names) noexcept {
+  static std::atomic<bool> has_openat2{true};
+  if (has_openat2.load(std::memory_order_relaxed)) {
+    open_how how{};
+    how.flags = kFlags;
+    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+    for (int tries = 0; tries < 8; ++tries) {
+      const long fd = syscall(SYS_openat2, root, names.c_str(), &how, sizeof(how));
+      if (fd >= 0) return static_cast<int>(fd);
+      if (errno != EAGAIN && errno != EINTR) break;  // a directory moved meanwhile
+    }
+    if (errno != ENOSYS && errno != EPERM && errno != EAGAIN) return -1;
+    if (errno == ENOSYS) has_openat2.store(false, std::memory_order_relaxed);
+  }
+  return OpenBeneathByWalking(root, names);
+}
+
+int OpenPath(const std::string& path, std::size_t inside) noexcept {
+  if (inside == 0) return open(path.c_str(), kFlags);
+  const std::size_t cut = RootBytes(path, inside);
+  const std::string root = cut == 0 ? "." : path.substr(0, cut);
+  const Descriptor folder(open(root.c_str(), O_PATH | O_CLOEXEC | O_DIRECTORY));
+  return folder.get() < 0 ? -1 : OpenBeneath(folder.get(), path.substr(cut));
+}
+
+}  // namespace
+
+int OpenBeneathByWalking(int root, const std::string& names) noexcept {
+  Descriptor at(-1);
+  for (std::size_t from = 0; from < names.size();) {
+    const std::size_t slash = std::min(names.find('/', from), names.size());
+    const std::string name = names.substr(from, slash - from);
+    const bool last = slash == names.size();
+    from = slash + 1;
+    if (name.empty() || name == ".") continue;
+    if (name == "..") {
+      errno = EXDEV;
+      return -1;
+    }
+    const int folder = at.get() < 0 ? root : at.get();
+    const int fd =
+        openat(folder, name.c_str(), (last ? kFlags : O_PATH | O_CLOEXEC | O_DIRECTORY) | O_NOFOLLOW);
+    if (fd < 0) {
+      // A link to a directory is "not a directory" to a walk that follows none.
+      struct stat info{};
+      const int error = errno;
+      const bool link =
+          fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode);
+      errno = link ? ELOOP : error;
+      return -1;
+    }
+    if (last) return fd;
+    at = Descriptor(fd);
+  }
+  errno = EISDIR;
+  return -1;
+}
+
+Result<std::unique_ptr<RegularFile>> RegularFile::Open(const std::string& path, std::size_t inside) {
+  const int fd = OpenPath(path, inside);
+  if (fd < 0) return Failed(errno, path);
+  std::unique_ptr<RegularFile> file(new RegularFile(fd, path));
+  struct stat info{};
+  if (fstat(fd, &info) != 0) return Failed(errno, path);
+  if (!S_ISREG(info.st_mode)) return Failed(ENODEV, path);
+  file->size_ = static_cast<std::uint64_t>(info.st_size);
+  file->mtime_ns_ = static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
+  return file;
+}
+
+RegularFile::~RegularFile() { close(fd_); }
+
+Result<std::size_t> RegularFile::ReadAt(std::span<std::byte> to, std::uint64_t offset) const {
+  std::size_t done = 0;
+  while (done < to.size()) {
+    const ssize_t got = pread(fd_, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return IoError("read: " + std::string(std::strerror(errno)) + ": " + path_);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
+}
+
+Status RegularFile::ReadAllAt(std::span<std::byte> to, std::uint64_t offset) const {
+  LUFF_ASSIGN_OR_RETURN(const std::size_t got, ReadAt(to, offset));
+  return got == to.size() ? Status::Ok() : IoError("the file became shorter while it was read: " + path_);
+}
+
+Result<std::string> ReadRegular(const std::string& path, std::uint64_t limit, std::size_t inside) {
+  LUFF_ASSIGN_OR_RETURN(const auto file, RegularFile::Open(path, inside));
+  if (file->size() > limit) {
+    return OutOfRange("found " + std::to_string(file->size()) + " bytes, expected at most " +
+                      std::to_string(limit) + ": " + path);
+  }
+  std::string text(static_cast<std::size_t>(file->size()), '\0');
+  LUFF_ASSIGN_OR_RETURN(const std::size_t got,
+                        file->ReadAt(std::as_writable_bytes(std::span(text.data(), text.size())), 0));
+  text.resize(got);
+  return text;
+}
+
+std::string ReadKernelFile(const std::string& path, std::size_t limit) {
+  const Descriptor file(open(path.c_str(), kFlags));
+  std::string text;
+  if (file.get() < 0) return text;
+  char buffer[4096];
+  while (text.size() < limit) {
+    const ssize_t got = read(file.get(), buffer, std::min(sizeof(buffer), limit - text.size()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text.append(buffer, static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+}  // namespace luff

@@ -1,0 +1,158 @@
+// Descriptors that somebody else in the process closes, and directories that are moved.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "luff/base/env.h"
+#include "luff/base/file_table.h"
+
+namespace luff {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+/// The number under which this process has a file open; -1: it hasn't.
+int NumberOf(const std::string& path) {
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    if (fs::read_symlink(entry.path(), ignored) == path) return std::stoi(entry.path().filename().string());
+  }
+  return -1;
+}
+
+class FileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "luff-test-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    directory_ = fs::canonical(name).string();
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+  std::unique_ptr<File> Open(const std::string& name) {
+    auto file = Env::Real().Open(directory_ + "/" + name, Env::OpenMode::kReadWrite);
+    EXPECT_TRUE(file.ok()) << file.status().ToString();
+    return std::move(file).value();
+  }
+  std::string Text(const std::string& name) {
+    return ReadWholeFile(Env::Real(), directory_ + "/" + name, 1 << 20).value();
+  }
+  std::string directory_;
+};
+
+TEST_F(FileTest, ANumberThatSomebodyElseHasNowIsNeitherWrittenNorClosed) {
+  auto ours = Open("ours");
+  ASSERT_TRUE(ours->WriteAt(Bytes("ours"), 0).ok());
+  const int number = NumberOf(directory_ + "/ours");
+  ASSERT_GE(number, 0);
+  // The file is gone as well: the next one may get its inode number.
+  ASSERT_EQ(unlink((directory_ + "/ours").c_str()), 0);
+  ASSERT_EQ(close(number), 0);
+  const int low = open((directory_ + "/theirs").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  ASSERT_EQ(write(low, "theirs", 6), 6);
+  ASSERT_EQ(dup2(low, number), number);
+  EXPECT_EQ(ours->WriteAt(Bytes("more"), 4).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(ours->Truncate(0).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(ours->Reserve(0, 1 << 20).code(), StatusCode::kUnavailable);
+  std::byte read[4];
+  EXPECT_EQ(ours->ReadAt(read, 0).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(ours->Intact().code(), StatusCode::kUnavailable);
+  ours.reset();
+  EXPECT_EQ(fcntl(number, F_GETFD), 0) << "closed";
+  EXPECT_EQ(Text("theirs"), "theirs");
+  close(number);
+  close(low);
+}
+
+TEST_F(FileTest, AnotherDescriptorOfTheSameFileIsAsGood) {
+  auto ours = Open("ours");
+  const int number = NumberOf(directory_ + "/ours");
+  const int other = open((directory_ + "/ours").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(dup2(other, number), number);
+  EXPECT_TRUE(ours->WriteAt(Bytes("ours"), 0).ok());
+  close(other);
+}
+
+TEST_F(FileTest, NumbersAreHighAndEndWithTheProgram) {
+  auto ours = Open("ours");
+  const int number = NumberOf(directory_ + "/ours");
+  EXPECT_GE(number, 128);
+  EXPECT_EQ(fcntl(number, F_GETFD), FD_CLOEXEC);
+}
+
+TEST_F(FileTest, AFileThatWasRemovedOrCutOffSaysSo) {
+  auto ours = Open("ours");
+  ASSERT_TRUE(ours->WriteAt(Bytes("0123456789"), 0).ok());
+  EXPECT_TRUE(ours->Intact().ok());
+  ASSERT_EQ(truncate((directory_ + "/ours").c_str(), 5), 0);
+  EXPECT_EQ(ours->Intact().code(), StatusCode::kCorruption);
+  ASSERT_TRUE(ours->Truncate(3).ok());  // by ourselves
+  EXPECT_TRUE(ours->Intact().ok());
+  fs::remove(directory_ + "/ours");
+  EXPECT_EQ(ours->Intact().code(), StatusCode::kNotFound);
+}
+
+TEST_F(FileTest, AThreadWithItsOwnTableIsOutOfReach) {
+  const std::string path = directory_ + "/ours";
+  std::unique_ptr<File> ours;
+  bool own = false;
+  const int theirs = open((directory_ + "/theirs").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  std::thread thread([&] {
+    own = TakeOwnFileTable();
+    if (!own) return;
+    EXPECT_NE(CurrentFileTable(), 0U);
+    EXPECT_EQ(fcntl(theirs, F_GETFD), -1);
+    ours = Open("ours");
+    EXPECT_TRUE(ours->WriteAt(Bytes("ours"), 0).ok());
+  });
+  thread.join();
+  if (!own) GTEST_SKIP() << "the kernel keeps one table for a process";
+  EXPECT_EQ(CurrentFileTable(), 0U);
+  EXPECT_EQ(NumberOf(path), -1);
+  EXPECT_EQ(ours->WriteAt(Bytes("more"), 4).code(), StatusCode::kUnavailable) << "of another table";
+  ours.reset();  // here its number is somebody else's
+  EXPECT_NE(fcntl(theirs, F_GETFD), -1);
+  EXPECT_EQ(Text("ours"), "ours");
+  close(theirs);
+}
+
+TEST_F(FileTest, AnAnchorIsTheDirectoryAndNotItsName) {
+  const std::string run = directory_ + "/run";
+  fs::create_directory(run);
+  auto env = Env::Anchored(run);
+  ASSERT_TRUE(env.ok());
+  fs::rename(run, directory_ + "/moved");
+  fs::create_directory(run);  // somebody else's
+  ASSERT_TRUE(WriteWholeFile(**env, run + "/a", "text").ok());
+  EXPECT_TRUE(fs::is_empty(run));
+  EXPECT_EQ(Text("moved/a"), "text");
+  EXPECT_EQ((*env)->List(run).value(), std::vector<std::string>{"a"});
+  EXPECT_TRUE((*env)->Exists(run + "/a"));
+
+  // Its descriptor is closed: the path leads to another directory, which is left alone.
+  const int number = NumberOf(directory_ + "/moved");
+  ASSERT_GE(number, 0);
+  ASSERT_EQ(close(number), 0);
+  EXPECT_EQ(WriteWholeFile(**env, run + "/b", "text").code(), StatusCode::kNotFound);
+  EXPECT_TRUE(fs::is_empty(run));
+  fs::remove(run);
+  fs::rename(directory_ + "/moved", run);  // back again
+  EXPECT_TRUE(WriteWholeFile(**env, run + "/b", "text").ok());
+
+  fs::remove_all(run);
+  EXPECT_FALSE((*env)->Exists(run));
+  fs::create_directory(run);
+  EXPECT_EQ(WriteWholeFile(**env, run + "/c", "text").code(), StatusCode::kNotFound);
+  EXPECT_TRUE(fs::is_empty(run));
+}
+
+}  // namespace
+}  // namespace luff

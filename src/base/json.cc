@@ -1,0 +1,81 @@
+#include "base/json.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include <nlohmann/json.hpp>
+
+namespace luff {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+/// Behind the string that begins before `at`; the end of the text if it does not end.
+std::size_t BehindString(std::string_view text, std::size_t at) noexcept {
+  for (;;) {
+    at = text.find_first_of("\"\\", at);
+    if (at == std::string_view::npos) return text.size();
+    if (text[at] == '"') return at + 1;
+    at += 2;
+    if (at >= text.size()) return text.size();
+  }
+}
+
+template <typename T>
+T Parse(std::string_view text, JsonLimits limits) {
+  if (const std::string beyond = BeyondJsonLimits(text, limits); !beyond.empty())
+    throw std::invalid_argument(beyond);
+  return T::parse(text);
+}
+
+template <typename T>
+T TryParse(std::string_view text, JsonLimits limits) {
+  if (!BeyondJsonLimits(text, limits).empty()) return T(T::value_t::discarded);
+  return T::parse(text, nullptr, false);
+}
+
+template <typename T>
+std::string Text(const T& json, int indent, bool ascii) {
+  return json.dump(indent, ' ', ascii, T::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string BeyondJsonLimits(std::string_view text, JsonLimits limits) {
+  if (text.size() > limits.bytes) {
+    return "found " + std::to_string(text.size()) + " bytes of JSON, expected at most " +
+           std::to_string(limits.bytes);
+  }
+  std::size_t depth = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at++];
+    if (c == '"') {
+      at = BehindString(text, at);
+    } else if (c == '[' || c == '{') {
+      if (++depth > limits.depth) {
+        return "found lists and objects more than " + std::to_string(limits.depth) +
+               " deep in one another at byte " + std::to_string(at - 1);
+      }
+    } else if ((c == ']' || c == '}') && depth > 0) {
+      --depth;  // the parser stops at one too many
+    }
+  }
+  return {};
+}
+
+Json ParseJson(std::string_view text, JsonLimits limits) { return Parse<Json>(text, limits); }
+Json TryParseJson(std::string_view text, JsonLimits limits) { return TryParse<Json>(text, limits); }
+OrderedJson ParseOrderedJson(std::string_view text, JsonLimits limits) {
+  return Parse<OrderedJson>(text, limits);
+}
+OrderedJson TryParseOrderedJson(std::string_view text, JsonLimits limits) {
+  return TryParse<OrderedJson>(text, limits);
+}
+
+std::string JsonText(const Json& json, int indent) { return Text(json, indent, false); }
+std::string JsonText(const OrderedJson& json, int indent) { return Text(json, indent, false); }
+std::string AsciiJsonText(const Json& json) { return Text(json, -1, true); }
+std::string AsciiJsonText(const OrderedJson& json) { return Text(json, -1, true); }
+
+}  // namespace luff

@@ -1,0 +1,107 @@
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "luff/base/env.h"
+
+namespace luff::capture::testing {
+
+/// The real files, which fail, tear, hang or run out of memory as the test says. Writes only.
+/// **Thread-safe.**
+class FaultyEnv final : public Env {
+ public:
+  enum class Fault { kNone, kFull, kIo, kTorn, kNoMemory };
+  std::atomic<Fault> fault{Fault::kNone};
+
+  /// Writes wait until the other is called.
+  void Hang() {
+    const std::lock_guard lock(mutex_);
+    hangs_ = true;
+  }
+  void GoOn() {
+    {
+      const std::lock_guard lock(mutex_);
+      hangs_ = false;
+    }
+    changed_.notify_all();
+  }
+
+  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    if (mode != OpenMode::kRead) LUFF_RETURN_IF_ERROR(Refusal());
+    if (mode == OpenMode::kWriteDirect) return InvalidArgument("open: no direct I/O here");
+    auto file = Real().Open(path, mode);
+    if (!file.ok()) return file;
+    return std::unique_ptr<File>(new FaultyFile(*this, std::move(file).value()));
+  }
+  Status MakeDirectories(const std::string& path) override { return Real().MakeDirectories(path); }
+  Status MakeDirectory(const std::string& path) override { return Real().MakeDirectory(path); }
+  Result<std::vector<std::string>> List(const std::string& path) override { return Real().List(path); }
+  Status Rename(const std::string& from, const std::string& to) override { return Real().Rename(from, to); }
+  Status Link(const std::string& from, const std::string& to) override { return Real().Link(from, to); }
+  Status Remove(const std::string& path) override { return Real().Remove(path); }
+  bool Exists(const std::string& path) noexcept override { return Real().Exists(path); }
+  std::int64_t NowUnixNs() noexcept override { return Real().NowUnixNs(); }
+  /// A minute passes with each look: nothing is put off for long.
+  std::int64_t NowMonotonicNs() noexcept override { return now_ns_ += 60'000'000'000; }
+
+ private:
+  class FaultyFile final : public File {
+   public:
+    FaultyFile(FaultyEnv& env, std::unique_ptr<File> file) : env_(env), file_(std::move(file)) {}
+    Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) override {
+      env_.Wait();
+      if (env_.fault == Fault::kTorn) (void)file_->WriteAt(bytes.first(bytes.size() / 2), offset);
+      LUFF_RETURN_IF_ERROR(env_.Refusal());
+      return file_->WriteAt(bytes, offset);
+    }
+    Result<std::size_t> ReadAt(std::span<std::byte> bytes, std::uint64_t offset) override {
+      return file_->ReadAt(bytes, offset);
+    }
+    Result<std::uint64_t> Size() override { return file_->Size(); }
+    Status Truncate(std::uint64_t size) override {
+      LUFF_RETURN_IF_ERROR(env_.Refusal());
+      return file_->Truncate(size);
+    }
+    Status Sync() override { return env_.Refusal(); }
+    Status Reserve(std::uint64_t offset, std::uint64_t bytes) override {
+      LUFF_RETURN_IF_ERROR(env_.Refusal());
+      return file_->Reserve(offset, bytes);
+    }
+    void WriteBack(std::uint64_t offset, std::uint64_t bytes, bool finish) noexcept override {
+      file_->WriteBack(offset, bytes, finish);
+    }
+    bool TryLock() noexcept override { return file_->TryLock(); }
+
+   private:
+    FaultyEnv& env_;
+    std::unique_ptr<File> file_;
+  };
+
+  [[nodiscard]] Status Refusal() const {
+    switch (fault) {
+      case Fault::kNone: return Status::Ok();
+      case Fault::kFull: return ResourceExhausted("write: No space left on device");
+      case Fault::kIo:
+      case Fault::kTorn: return IoError("write: Input/output error");
+      case Fault::kNoMemory: throw std::bad_alloc();
+    }
+    return Status::Ok();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !hangs_; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool hangs_ = false;
+  std::atomic<std::int64_t> now_ns_{1'000'000'000};
+};
+
+}  // namespace luff::capture::testing

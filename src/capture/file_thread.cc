@@ -1,0 +1,85 @@
+#include "capture/file_thread.h"
+
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "base/signals_blocked.h"
+#include "luff/base/file_table.h"
+
+namespace luff::capture {
+
+std::unique_ptr<FileThread> FileThread::Start() noexcept {
+  try {
+    std::unique_ptr<FileThread> made(new FileThread());
+    // A handler of the training may write to its own descriptors, which the thread hasn't.
+    const SignalsBlocked quiet;
+    made->thread_ = std::thread([shared = made->shared_] {
+      static_cast<void>(TakeOwnFileTable());
+      Loop(shared.get());
+    });
+    return made;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+void FileThread::Loop(Shared* shared) {
+  for (bool last = false; !last;) {
+    std::function<void()> task;
+    {
+      MutexLock lock(shared->mutex);
+      std::unique_lock<std::mutex> native(shared->mutex.native(), std::adopt_lock);
+      while (shared->done && !shared->last) shared->changed.wait(native);
+      task.swap(shared->task);
+      native.release();
+    }
+    if (task) task();
+    task = nullptr;  // what it holds goes here, with its files
+    {
+      MutexLock lock(shared->mutex);
+      shared->done = true;
+      last = shared->last && !shared->task;
+    }
+    shared->changed.notify_all();
+  }
+}
+
+void FileThread::Give(std::function<void()> task, bool last) {
+  {
+    MutexLock lock(shared_->mutex);
+    shared_->task = std::move(task);
+    shared_->last = last;
+    shared_->done = false;
+  }
+  shared_->changed.notify_all();
+}
+
+bool FileThread::Run(std::function<void()> task, std::chrono::milliseconds deadline) {
+  const auto until = std::chrono::steady_clock::now() + deadline;
+  Give(std::move(task), false);
+  MutexLock lock(shared_->mutex);
+  std::unique_lock<std::mutex> native(shared_->mutex.native(), std::adopt_lock);
+  while (!shared_->done && shared_->changed.wait_until(native, until) != std::cv_status::timeout) {
+  }
+  const bool done = shared_->done;
+  native.release();
+  return done;
+}
+
+std::thread FileThread::Become(std::function<void()> body) {
+  Give(std::move(body), true);
+  return std::move(thread_);
+}
+
+FileThread::~FileThread() {
+  if (!thread_.joinable()) return;
+  {
+    MutexLock lock(shared_->mutex);
+    shared_->last = true;
+  }
+  shared_->changed.notify_all();
+  thread_.detach();
+}
+
+}  // namespace luff::capture

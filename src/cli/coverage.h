@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+
+#include "luff/rules/coverage.h"
+
+/// How many rules judged, and what the others lacked, as text for people.
+namespace luff::cli {
+
+/// "56 rules" when all of them judged, else "31 of 56 rules judged".
+[[nodiscard]] std::string JudgedText(const rules::CoverageSummary& coverage);
+/// "25 rules had nothing to look at: 12 need boosting rounds, 8 images, 5 other things"; "" if all had.
+[[nodiscard]] std::string LacksText(const rules::CoverageSummary& coverage);
+
+/// For the pipe between rule worker and supervisor: lines, each with its line break.
+[[nodiscard]] std::string CoverageLines(const rules::CoverageSummary& coverage);
+/// Takes one of them, without its line break; false if it is none.
+bool TakeCoverageLine(const std::string& line, rules::CoverageSummary* coverage);
+
+}  // namespace luff::cli

@@ -1,0 +1,42 @@
+// A run's findings.jsonl: any bytes give findings and problems, in groups, in short and in full.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "cli/kept_findings.h"
+#include "cli/report.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path& Folder() {
+  static const fs::path folder = [] {
+    const char* shared = fs::exists("/dev/shm") ? "/dev/shm" : "/tmp";
+    const fs::path path = fs::path(shared) / ("luff-findings-fuzz-" + std::to_string(getpid()));
+    fs::create_directories(path / "rules" / "luff");
+    std::atexit([] { fs::remove_all(Folder()); });
+    return path;
+  }();
+  return folder;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace luff::cli;
+  std::ofstream(Folder() / "rules" / "luff" / "findings.jsonl", std::ios::binary | std::ios::trunc)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  const KeptFindings kept = FindingsOfRun(Folder().string());
+  if (InGroups(kept.findings).size() != kept.findings.size()) std::abort();
+  (void)FindingsInShort(kept.findings).size();
+  std::vector<FindingEvent> events;
+  for (const auto& finding : kept.findings) events.emplace_back(finding, "new");
+  Teller teller(false, 80);
+  (void)teller.Tell(events).size();
+  return 0;
+}

@@ -1,0 +1,225 @@
+#include "cli/verdict.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "base/bounded_read.h"
+#include "base/format.h"
+#include "base/json.h"
+#include "cli/coverage.h"
+#include "cli/reading.h"
+#include "cli/report.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+#include "luff/base/env.h"
+#include "luff/query/trial.h"
+#include "luff/store/control.h"
+
+namespace luff::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::uint64_t kMaxAsideBytes = 1 << 16;
+constexpr std::size_t kShownAside = 4;
+
+std::string HowItEnded(const actions::ExitState& exit) {
+  return exit.signal != 0 ? fmt::format("was ended by signal {} ({})", exit.signal, strsignal(exit.signal))
+                          : fmt::format("failed with exit code {}", exit.code);
+}
+
+void Tell(const std::string& text) {
+  fmt::print(stderr, "luff: {}\n", Wrapped(text, 6, StderrIsTerminal() ? TerminalWidth() : 100));
+}
+
+// Whole steps that are not in the run: "no findings" says nothing of them.
+void TellLostSteps(const query::Trial& trial) {
+  for (const query::GapInfo& gap : trial.Gaps()) {
+    if (!IsOfWholeSteps(gap)) continue;
+    const auto first = std::max<std::int64_t>(gap.first_step, 0);
+    const auto between = static_cast<std::uint64_t>(gap.last_step - first) + 1;
+    if (between == 1) {
+      fmt::print(stderr, "luff: step {} is not in the run, and no rule saw it: {}\n", first, gap.reason);
+      continue;
+    }
+    fmt::print(stderr, "luff: {}steps {} to {} are not in the run, and no rule saw them: {}\n",
+               gap.count < between ? fmt::format("{} of the ", gap.count) : "", first, gap.last_step,
+               gap.reason);
+  }
+}
+
+void WriteOutcome(const Ending& ending, bool stopped) {
+  const actions::Runner& runner = ending.runner;
+  Json body;
+  body["state"] = stopped ? "stopped" : ending.exit.code == 0 ? "completed" : "failed";
+  body["exit_code"] = ending.exit.code;
+  body["signal"] = ending.exit.signal;
+  body["why"] = stopped ? fmt::format("{}: {}", runner.stop_finding().rule, runner.stop_finding().what)
+                : ending.exit.code == 0 ? ""
+                                        : "the command " + HowItEnded(ending.exit);
+  body["findings"] = ending.findings.size();
+  if (stopped) {
+    body["train_step"] = runner.coordinator().committed_step();
+    body["remark"] = runner.coordinator().remark();
+  }
+  store::ControlRecord record;
+  record.kind = "outcome";
+  record.body = JsonText(body);
+  record.finding = stopped ? runner.stop_finding().id : "";
+  record.author = "luff run";
+  const Result<std::uint64_t> written = store::WriteControl(ending.place.path(), record);
+  if (!written.ok())
+    fmt::print(stderr, "luff: the outcome cannot be written into the run: {}\n",
+               Escaped(written.status().message()));
+}
+
+std::string AtAboutStep(std::int64_t step) { return step >= 0 ? fmt::format(" at about step {}", step) : ""; }
+
+// Why there is no run that could be read.
+std::string WhyNoRun(const Ending& ending, const Status& error) {
+  const RunPlace& place = ending.place;
+  const std::string when = AtAboutStep(place.last_step());
+  switch (place.state()) {
+    case RunPlace::State::kRemoved:
+      return fmt::format("the run's directory was removed{} while the job ran: {}", when,
+                         Escaped(ending.options.run));
+    case RunPlace::State::kReplaced:
+      return fmt::format(
+          "the run's directory is gone (moved, or its file system unmounted){}, while the job "
+          "ran: {}",
+          when, Escaped(ending.options.run));
+    case RunPlace::State::kMoved:
+    case RunPlace::State::kHere: break;
+  }
+  if (Env::Real().Exists(place.path() + "/run.json"))
+    return fmt::format("the run cannot be read: {}", Escaped(error.message()));
+  if (place.began() || ending.train_step >= 0)
+    return fmt::format("the run's files were removed while the job ran; it had come to step {}: {}",
+                       ending.train_step, Escaped(place.path()));
+  return "nothing was recorded: Luff saw no training step. It attaches to Python as PyTorch, Keras, "
+         "TensorFlow, JAX, MXNet, XGBoost, LightGBM or scikit-learn begin to train; `python -I`, `-E` or "
+         "`-S`, an emptied environment, or a Python that cannot import luff hide it";
+}
+
+int ConcludeWithoutRun(const Ending& ending, const std::string& aside, const Status& error) {
+  const bool lost = ending.place.state() != RunPlace::State::kHere || ending.place.began();
+  std::string why = aside.empty() || lost ? WhyNoRun(ending, error) : "nothing was recorded";
+  if (!ending.findings.empty()) why += fmt::format(" ({})", FindingsInShort(ending.findings));
+  if (!lost) RemoveUnusedRun(ending.options);
+  if (ending.exit.code != 0)
+    fmt::print(stderr, "luff: {} {}\n", Escaped(ending.options.command.front()), HowItEnded(ending.exit));
+  Tell(why);
+  return ending.exit.code;
+}
+
+// Processes that Luff was to watch and could not: what they left in the run's directory.
+std::string TellAside(const std::string& run) {
+  const Result<std::string> text = ReadRegular(run + "/aside.jsonl", kMaxAsideBytes, 1);
+  if (!text.ok()) return "";
+  std::string first;
+  std::size_t told = 0;
+  std::size_t from = 0;
+  for (std::size_t end = 0; (end = text->find('\n', from)) != std::string::npos; from = end + 1) {
+    const Json json = TryParseOrderedJson(std::string_view(*text).substr(from, end - from));
+    if (!json.is_object() || !json.contains("pid") || !json.contains("error")) continue;
+    if (!json["pid"].is_number_integer() || !json["error"].is_string()) continue;
+    if (told++ >= kShownAside) continue;
+    const std::string line = fmt::format("process {} was not watched: {}", json["pid"].get<std::int64_t>(),
+                                         Escaped(json["error"].get<std::string>()));
+    Tell(line);
+    if (first.empty()) first = line;
+  }
+  if (told > kShownAside) Tell(fmt::format("so were {} more", told - kShownAside));
+  return first;
+}
+
+// What can be read now is less than was there.
+bool TellDamage(const Ending& ending, const query::Trial& trial, std::uint64_t steps) {
+  if (ending.place.state() == RunPlace::State::kMoved)
+    Tell(fmt::format("the run's directory was moved{} while the job ran; what came later may be missing: {}",
+                     AtAboutStep(ending.place.last_step()), Escaped(ending.place.path())));
+  const std::vector<std::string> problems = trial.Problems();
+  if (!problems.empty())
+    Tell(fmt::format("the run is damaged: {}{} (`luff verify` says all)", Escaped(problems.front()),
+                     problems.size() > 1 ? fmt::format(", and {} more", problems.size() - 1) : ""));
+  const std::vector<query::GapInfo> gaps = trial.Gaps();
+  const bool told = std::any_of(gaps.begin(), gaps.end(), [](const auto& gap) { return gap.count > 0; });
+  const bool shorter = !told && static_cast<std::int64_t>(steps) < ending.train_step;
+  if (shorter)
+    Tell(fmt::format("the run was truncated while the job ran: it had come to step {}, {} left in it",
+                     ending.train_step, steps == 1 ? "1 step is" : fmt::format("{} steps are", steps)));
+  return shorter || !problems.empty() || ending.place.state() != RunPlace::State::kHere;
+}
+
+// The job left because it was told to.
+bool WasStopped(const Ending& ending, const query::Trial& trial) {
+  bool left_by_stop = ending.signalled;
+  for (const query::WorkerInfo& worker : trial.workers())
+    left_by_stop = left_by_stop || (worker.ended && worker.reason == format::EndReason::kStopped);
+  return ending.runner.coordinator().stop_decided() && left_by_stop;
+}
+
+}  // namespace
+
+void RemoveUnusedRun(const SuperviseOptions& options) {
+  if (options.resume) return;
+  std::error_code error;
+  if (std::filesystem::exists(options.run + "/run.json", error)) return;
+  std::filesystem::remove(options.run + "/aside.jsonl", error);
+  if (options.lock != nullptr) options.lock->Remove();
+  std::filesystem::remove(options.run, error);  // only when it is empty
+}
+
+int Conclude(const Ending& ending) {
+  const std::vector<rules::Finding>& findings = ending.findings;
+  const std::string aside = TellAside(ending.place.path());
+  const auto opened = query::Trial::Open(ending.place.path());
+  const bool another = ending.place.state() == RunPlace::State::kReplaced;
+  if (!opened.ok() || another) return ConcludeWithoutRun(ending, aside, opened.status());
+  query::Trial& trial = *opened.value();
+  const Result<bool> news = trial.Refresh();
+  static_cast<void>(news);
+  const bool stopped = WasStopped(ending, trial);
+  WriteOutcome(ending, stopped);
+  TellLostSteps(trial);
+  const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
+  const bool damaged = TellDamage(ending, trial, steps);
+  // Of a worker that ended before the training: what its hook says. Of others it stands in the outcome.
+  if (!stopped && ending.exit.code == 0) {
+    if (const std::string why = trial.outcome().why; !why.empty()) Tell(Escaped(why));
+  }
+  if (const std::string lacks = LacksText(ending.coverage); !lacks.empty() && steps > 0)
+    fmt::print(stderr, "luff: {} (`luff show` names them)\n", lacks);
+  const std::string run = Escaped(ending.place.path());
+  const std::string judged = ending.coverage.rules > 0
+                                 ? JudgedText(ending.coverage)
+                                 : Plural(ending.options.choices.size(), "rule", "rules");
+  const std::string watched = fmt::format("{}, {}", Plural(steps, "step", "steps"), judged);
+  const std::string seen = fmt::format("{}, {}", watched, FindingsInShort(findings));
+  std::string partly = ending.rules_failed ? " (rules did not see all of it)" : "";
+  if (!ending.failed_rules.empty())
+    partly += fmt::format(" ({} did not judge all of it)",
+                          Escaped(fmt::format("{}", fmt::join(ending.failed_rules, ", "))));
+  if (stopped) {
+    const std::string others =
+        findings.size() > 1 ? fmt::format(", {} in all", Plural(findings.size(), "finding", "findings")) : "";
+    fmt::print(stderr, "luff: stopped by {} after {}{}{} — run: {}\n", NameOf(ending.runner.stop_finding()),
+               watched, others, partly, run);
+    return kExitStopped;
+  }
+  if (ending.exit.code != 0) {
+    fmt::print(stderr, "luff: {} {} after {}{} — run: {}\n", Escaped(ending.options.command.front()),
+               HowItEnded(ending.exit), seen, partly, run);
+  } else {
+    const bool ok = findings.empty() && !damaged && steps > 0;
+    fmt::print(stderr, "luff: {}: {}{} — run: {}\n", ok ? "ok" : "done", seen, partly, run);
+  }
+  return ending.exit.code;
+}
+
+}  // namespace luff::cli

@@ -1,0 +1,155 @@
+#include "luff/store/loss.h"
+
+#include <algorithm>
+#include <iterator>
+#include <new>
+
+namespace luff::store {
+namespace {
+
+constexpr std::size_t kMaxAnswers = 4096;
+constexpr std::uint64_t kMaxEventBytes = 1U << 20;
+
+template <typename T>
+std::uint64_t Held(const std::vector<T>& items) noexcept {
+  return items.capacity() * sizeof(T);
+}
+
+/// Moves `from` in front of (or behind) what `to` holds. All or nothing.
+template <typename T>
+void Join(std::vector<T>* from, std::vector<T>* to, bool in_front) {
+  if (from->empty()) return;
+  if (to->empty()) {
+    to->swap(*from);
+  } else {
+    to->reserve(to->size() + from->size());
+    to->insert(in_front ? to->begin() : to->end(), std::make_move_iterator(from->begin()),
+               std::make_move_iterator(from->end()));
+  }
+  *from = {};
+}
+
+format::GapRow GapOfNoStep(std::uint64_t count, std::uint64_t bytes, std::int64_t step) noexcept {
+  return GapOfSteps(format::GapReason::kTooMany, count, bytes, step, step);
+}
+
+}  // namespace
+
+format::GapRow GapOfSteps(format::GapReason reason, std::uint64_t steps, std::uint64_t bytes,
+                          std::int64_t first_step, std::int64_t last_step) noexcept {
+  format::GapRow row{};
+  row.tensor = row.collection = format::kNoId;
+  row.reason = static_cast<std::uint16_t>(reason);
+  row.count = steps;
+  row.bytes = bytes;
+  row.first_step = first_step;
+  row.last_step = last_step;
+  return row;
+}
+
+std::uint64_t RowBytes(const StepBatch& batch) noexcept {
+  std::uint64_t bytes =
+      sizeof(format::StepMark) + batch.summaries.size() * sizeof(format::SummaryRow) +
+      batch.index.size() * sizeof(format::IndexRow) + batch.forms.size() * sizeof(format::FormRow) +
+      batch.scalars.size() * sizeof(format::ScalarRow) + batch.events.size() * sizeof(format::EventRow) +
+      batch.gaps.size() * sizeof(format::GapRow);
+  for (const auto& [tensor, bins] : batch.histograms) bytes += bins.size() * sizeof(HistogramBin);
+  for (const auto& [tensor, units] : batch.units) bytes += units.positive.size() * 24;
+  for (const std::string& json : batch.event_json) bytes += json.size();
+  return bytes;
+}
+
+std::uint64_t MemoryOf(const StepBatch& batch) noexcept {
+  std::uint64_t bytes = sizeof(StepBatch) + Held(batch.tensors) + Held(batch.layouts) +
+                        Held(batch.documents) + Held(batch.summaries) + Held(batch.index) +
+                        Held(batch.index_retention) + Held(batch.histograms) + Held(batch.units) +
+                        Held(batch.forms) + Held(batch.scalars) + Held(batch.events) +
+                        Held(batch.event_json) + Held(batch.gaps) + Held(batch.acks);
+  for (const TensorDef& def : batch.tensors) {
+    bytes +=
+        def.name.capacity() + def.module_path.capacity() + def.module_type.capacity() + Held(def.collections);
+  }
+  for (const LayoutDef& def : batch.layouts) bytes += Held(def.global_shape) + Held(def.global_offset);
+  for (const auto& [name, json] : batch.documents) bytes += name.capacity() + json.capacity();
+  for (const auto& [tensor, bins] : batch.histograms) bytes += Held(bins);
+  for (const auto& [tensor, units] : batch.units)
+    bytes += Held(units.positive) + Held(units.zero) + Held(units.sum);
+  for (const std::string& json : batch.event_json) bytes += json.capacity();
+  return bytes;
+}
+
+bool LossLedger::Fold(StepBatch* batch, bool step, format::GapReason reason) noexcept {
+  const std::int64_t at = batch->mark.global_step;
+  if (step) gaps_.Add(GapOfSteps(reason, 1, RowBytes(*batch), at, at), at);
+  for (const format::GapRow& gap : batch->gaps) gaps_.Add(gap, at);
+  StepBatch rest;
+  rest.tensors.swap(batch->tensors);
+  rest.layouts.swap(batch->layouts);
+  rest.documents.swap(batch->documents);
+  rest.acks.swap(batch->acks);
+  if (!step) rest.event_json.swap(batch->event_json);
+  *batch = {};  // its memory serves what is kept
+  bool kept = false;
+  try {
+    Join(&rest.tensors, &kept_.tensors, false);
+    Join(&rest.layouts, &kept_.layouts, false);
+    kept = true;
+    KeepDocuments(&rest.documents);
+    if (kept_.acks.size() < kMaxAnswers) Join(&rest.acks, &kept_.acks, false);
+    KeepEvents(&rest.event_json, at);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): said below
+  }
+  const std::uint64_t left = rest.documents.size() + rest.acks.size() + rest.event_json.size();
+  if (left != 0) gaps_.Add(GapOfNoStep(left, 0, at), at);
+  return kept;
+}
+
+void LossLedger::KeepDocuments(std::vector<std::pair<std::string, std::string>>* documents) {
+  while (!documents->empty()) {
+    auto& document = documents->back();
+    const auto known = std::find_if(kept_.documents.begin(), kept_.documents.end(),
+                                    [&](const auto& old) { return old.first == document.first; });
+    if (known != kept_.documents.end()) {
+      known->second.swap(document.second);
+    } else {
+      kept_.documents.push_back(std::move(document));
+    }
+    documents->pop_back();
+  }
+}
+
+void LossLedger::KeepEvents(std::vector<std::string>* events, std::int64_t step) {
+  std::uint64_t dropped = 0, bytes = 0;
+  for (std::string& json : *events) {
+    if (event_bytes_ + json.size() > kMaxEventBytes) {
+      ++dropped;
+      bytes += json.size();
+      continue;
+    }
+    event_bytes_ += json.size();
+    kept_.event_json.push_back(std::move(json));
+  }
+  events->clear();
+  if (dropped != 0) gaps_.Add(GapOfNoStep(dropped, bytes, step), step);
+}
+
+void LossLedger::Release(std::int64_t now_ns, bool all, StepBatch* batch) {
+  Join(&kept_.tensors, &batch->tensors, true);
+  Join(&kept_.layouts, &batch->layouts, true);
+  std::erase_if(kept_.documents, [&](const auto& old) {
+    return std::any_of(batch->documents.begin(), batch->documents.end(),
+                       [&](const auto& newer) { return newer.first == old.first; });
+  });
+  Join(&kept_.documents, &batch->documents, true);
+  Join(&kept_.acks, &batch->acks, true);
+  Join(&kept_.event_json, &batch->event_json, true);
+  event_bytes_ = 0;
+  gaps_.Collect(now_ns, all, &batch->gaps);
+}
+
+bool LossLedger::empty() const noexcept {
+  return kept_.tensors.empty() && kept_.layouts.empty() && kept_.documents.empty() && kept_.acks.empty() &&
+         kept_.event_json.empty() && gaps_.empty();
+}
+
+}  // namespace luff::store

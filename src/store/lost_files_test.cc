@@ -1,0 +1,234 @@
+// Files and descriptors of a run that somebody takes away while it is written and read: nobody dies of it,
+// nothing of the user's is touched, and what is lost is said.
+#include <fcntl.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "store/test_run.h"
+
+namespace luff::store {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::size_t kElements = 50'000;  // large enough for direct I/O
+
+/// Numbers of this process that lead into a folder.
+std::vector<int> NumbersBelow(const std::string& folder) {
+  std::vector<int> numbers;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    if (fs::read_symlink(entry.path(), ignored).string().starts_with(folder)) {
+      numbers.push_back(std::stoi(entry.path().filename().string()));
+    }
+  }
+  return numbers;
+}
+
+class LostFilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(CreateRun(run(), TestRun(), false, false).ok());
+    options_.run_path = run();
+    auto writer = WorkerWriter::Open(options_, TestRun());
+    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+    writer_ = std::move(writer).value();
+    StepBatch batch;
+    batch.tensors = {Def(0, "a")};
+    batch.layouts = {VectorLayout(0, kElements)};
+    ASSERT_TRUE(writer_->PublishLoose(batch).ok());
+  }
+  /// A step with a value, as capture writes it: where the value can't be appended the summary goes alone.
+  Status Step(std::int64_t step) {
+    ChunkBlock block;
+    block.Add(0, ValueOf(0, step, kElements), false);
+    StepBatch batch;
+    std::vector<Place> places;
+    const Status appended = writer_->AppendChunks(block.refs(), {}, step, &places);
+    if (appended.ok()) {
+      batch.index = block.rows();
+      batch.index[0].data_file = places[0].data_file;
+      batch.index[0].offset = places[0].offset;
+    }
+    batch.summaries = {SummaryOf(0, step)};
+    batch.mark = MarkOf(step);
+    const Status published = writer_->PublishStep(batch);
+    return appended.ok() ? published : appended;
+  }
+  void Steps(std::int64_t from, std::int64_t to) {
+    for (std::int64_t step = from; step < to; ++step) {
+      const Status status = Step(step);
+      EXPECT_TRUE(status.ok()) << step << ": " << status.ToString();
+    }
+  }
+  struct Seen {
+    std::set<std::int64_t> steps, values;
+    std::uint64_t lost = 0;  // counted by gaps of reason kFileLost
+    std::size_t names = 0;
+    bool ended = false;
+  };
+  Seen Read(const std::string& path) {
+    Seen seen;
+    auto reader = RunReader::Open(path);
+    EXPECT_TRUE(reader.ok()) << reader.status().ToString();
+    (void)(*reader)->Refresh();
+    const auto& worker = *(*reader)->workers()[0];
+    for (const auto& segment : worker.segments()) {
+      for (const auto step : segment->steps().global_step) seen.steps.insert(step);
+      const auto slot = segment->FindSlot(0);
+      const auto index = slot ? segment->Index(*slot) : Result<format::IndexBlock>(NotFound(""));
+      for (std::size_t i = 0; index.ok() && i < index->rows.size(); ++i) {
+        const auto payload = worker.ReadPayload(index->rows.subspan(i, 1), kElements * 4);
+        const std::int64_t step = segment->steps().global_step[index->step[i]];
+        if (payload.ok() && std::ranges::equal(payload->bytes, ValueOf(0, step, kElements)))
+          seen.values.insert(step);
+      }
+    }
+    for (const auto& gap : worker.gaps()) {
+      if (gap.row.reason == static_cast<std::uint16_t>(format::GapReason::kFileLost))
+        seen.lost += gap.row.count;
+    }
+    seen.names = worker.definitions().size();
+    seen.ended = worker.end().has_value();
+    return seen;
+  }
+  void Close() { EXPECT_TRUE(writer_->Close(format::EndReason::kCompleted).ok()); }
+  [[nodiscard]] std::string run() const { return directory_.path() + "/run"; }
+  [[nodiscard]] std::string folder() const { return run() + "/w0000"; }
+
+  TemporaryDirectory directory_;
+  WriterOptions options_;
+  std::unique_ptr<WorkerWriter> writer_;
+};
+
+std::set<std::int64_t> Between(std::int64_t from, std::int64_t to) {
+  std::set<std::int64_t> steps;
+  for (std::int64_t step = from; step < to; ++step) steps.insert(step);
+  return steps;
+}
+
+TEST_F(LostFilesTest, ClosedDescriptorsCostNoStepAndNoFileOfTheUser) {
+  Steps(0, 5);
+  const std::string theirs = directory_.path() + "/theirs";
+  std::ofstream(theirs) << "theirs";
+  std::vector<int> taken;
+  for (int round = 0; round < 2; ++round) {
+    const auto numbers = NumbersBelow(fs::canonical(run()).string());
+    ASSERT_GE(numbers.size(), 3U);  // directory, live page, metadata, payload
+    const int file = open(theirs.c_str(), O_RDWR | O_CLOEXEC);
+    for (const int number : numbers) ASSERT_EQ(dup2(file, number), number);
+    taken.insert(taken.end(), numbers.begin(), numbers.end());
+    close(file);
+    Steps(5 + round * 5, 10 + round * 5);
+  }
+  Close();
+  writer_.reset();
+  for (const int number : taken) EXPECT_NE(fcntl(number, F_GETFD), -1);
+  EXPECT_EQ(ReadWholeFile(Env::Real(), theirs, 1 << 20).value(), "theirs");
+  const Seen seen = Read(run());
+  EXPECT_EQ(seen.steps, Between(0, 15));
+  EXPECT_EQ(seen.values, Between(0, 15));
+  EXPECT_TRUE(seen.ended);
+  EXPECT_EQ(seen.names, 1U);
+  for (const int number : taken) close(number);
+}
+
+TEST_F(LostFilesTest, WhoClosesThemAgainAndAgainEndsTheRecording) {
+  int rounds = 0;
+  for (; rounds < 200 && writer_->gone().ok(); ++rounds) {
+    for (const int number : NumbersBelow(fs::canonical(run()).string())) close(number);
+    (void)Step(rounds);
+  }
+  EXPECT_LT(rounds, 200);
+  EXPECT_NE(writer_->gone().message().find("taken away"), std::string::npos) << writer_->gone().ToString();
+  (void)writer_->Close(format::EndReason::kCompleted);
+}
+
+class LostSegmentTest : public LostFilesTest, public testing::WithParamInterface<bool> {
+ protected:
+  void TakeAway(const std::string& name) {
+    const std::string path = folder() + "/" + name;
+    if (GetParam())
+      fs::resize_file(path, 100);
+    else
+      ASSERT_TRUE(fs::remove(path));
+  }
+};
+
+TEST_P(LostSegmentTest, TheStepsOfASegmentAreAGapAndTheNextBeginsAtOnce) {
+  Steps(0, 5);
+  TakeAway("m-000001.lfm");
+  Steps(5, 10);
+  const Seen before = Read(run());
+  EXPECT_EQ(before.names, 1U) << "defined again, although nothing is sealed";
+  Close();
+  const Seen seen = Read(run());
+  EXPECT_EQ(seen.steps, Between(5, 10));
+  EXPECT_EQ(seen.values, Between(5, 10));
+  EXPECT_EQ(seen.lost, 5U);
+  EXPECT_TRUE(seen.ended);
+}
+
+TEST_P(LostSegmentTest, TheValuesOfAPayloadFileAreAGap) {
+  Steps(0, 5);
+  TakeAway("d-000001.lfd");
+  Steps(5, 10);
+  Close();
+  const Seen seen = Read(run());
+  EXPECT_EQ(seen.steps, Between(0, 10));
+  EXPECT_EQ(seen.values, Between(5, 10));
+  EXPECT_EQ(seen.lost, 5U);
+}
+
+TEST_P(LostSegmentTest, WithoutItsLivePageARunIsWrittenAndFollowedAllTheSame) {
+  Steps(0, 5);
+  auto reader = RunReader::Open(run());
+  ASSERT_TRUE(reader.ok());
+  const WorkerReader& worker = *(*reader)->workers()[0];
+  ASSERT_TRUE(worker.uses_live_page());
+  if (GetParam())
+    fs::resize_file(folder() + "/live", 0);
+  else
+    ASSERT_TRUE(fs::remove(folder() + "/live"));
+  Steps(5, 10);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE((*reader)->Refresh().ok());
+    (void)worker.liveness();
+  }
+  EXPECT_EQ(worker.next_ordinal(), 10U);
+  Close();
+  EXPECT_EQ(Read(run()).values, Between(0, 10));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, LostSegmentTest, testing::Bool(),
+                         [](const auto& which) { return which.param ? "CutOff" : "Removed"; });
+
+TEST_F(LostFilesTest, AMovedRunIsWrittenWhereItIs) {
+  Steps(0, 5);
+  const std::string moved = directory_.path() + "/moved";
+  fs::rename(run(), moved);
+  fs::create_directories(folder());  // somebody else's run of that name
+  for (const int number : NumbersBelow(fs::canonical(moved).string() + "/w0000/m-")) close(number);
+  Steps(5, 10);  // needs a new segment
+  Close();
+  EXPECT_TRUE(fs::is_empty(folder()));
+  const Seen seen = Read(moved);
+  EXPECT_EQ(seen.values, Between(0, 10));
+  EXPECT_TRUE(seen.ended);
+}
+
+TEST_F(LostFilesTest, ARemovedRunEndsTheRecordingAndSaysWhy) {
+  Steps(0, 5);
+  EXPECT_TRUE(writer_->gone().ok());
+  fs::remove_all(run());
+  EXPECT_FALSE(Step(5).ok());
+  EXPECT_NE(writer_->gone().message().find("removed"), std::string::npos) << writer_->gone().ToString();
+  writer_->Heartbeat();
+  EXPECT_FALSE(Step(6).ok());
+  EXPECT_FALSE(writer_->Close(format::EndReason::kCompleted).ok());
+  EXPECT_FALSE(fs::exists(run()));
+}
+
+}  // namespace
+}  // namespace luff::store
