@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from luff import corrections, stop
-from luff._codes import EndReason, Mode
+from luff._codes import NO_ID, EndReason, GapReason, Mode
 from luff._hook import (
     Guard,
     ResumePoint,
@@ -23,12 +23,14 @@ from luff._hook import (
     resume_point,
     run_from_environment,
 )
+from luff._plain import plain, shown
 from luff.errors import InvalidArgumentError
 
 __all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
 
 STOP, ACT = 2, 3  # what Session.at_step_boundary gives
-MAX_ERRORS = 1000  # then a hook switches itself off
+MAX_ERRORS = 1000  # then a hook gives up
+_CLOSE_S = 2.0  # of what ends without being asked
 SCHEDULE = ("save_interval", "start_step", "end_step", "save_steps")
 #: Of statistics, attached by hand where the framework says what a step is: at 50 their cost no longer shows in a
 #: dense network of 16 ms a step. smdebug saves every 500th step by default.
@@ -64,7 +66,11 @@ class BaseHook:
     lock
         Held while Luff works; the session is touched only under it.
     live
-        False once the hook is closed, or has switched itself off.
+        False once the run has ended: the hook was closed, has given up, gave way to a newer one, or was let go.
+    reference
+        A weak reference to the hook.
+    registry
+        Where it is registered, or None.
     """
 
     def __init__(
@@ -79,6 +85,8 @@ class BaseHook:
         self.guard = Guard()
         self.lock = threading.RLock()
         self.live = True
+        self.reference = weakref.ref(self)
+        self.registry: Any = None
         _living.add(self)
 
     # What a framework says -------------------------------------------------------------------------------------
@@ -90,9 +98,6 @@ class BaseHook:
 
     def _finish(self) -> None:
         """Publishes what waits, before the session is closed."""
-
-    def _forget(self) -> None:
-        """The hook is asked nothing any more."""
 
     def _lower_lr(self, factor: float) -> None:
         """Multiplies the learning rate."""
@@ -129,21 +134,51 @@ class BaseHook:
 
     def close(self, reason: int = int(EndReason.COMPLETED), timeout_s: float = 5.0) -> None:
         """Publishes the last step and ends the run. The training goes on as if it had never been watched."""
+        if self.live:
+            self.guarded("close", self._finish)
+            self._end_run(int(reason), "", timeout_s)
+
+    def replaced_by(self, newer: BaseHook) -> None:
+        """A newer hook watches what this one did: its run ends, and says so."""
+        if self.live:
+            self.guarded("close", self._finish)
+            self._end_run(
+                int(EndReason.COMPLETED), f"a newer hook took its place, and records into {newer.run}"
+            )
+
+    def give_up(self, why: str) -> None:
+        """The hook stands aside: its run ends, and says why."""
+        session = self.session
+        if session is not None and self.live:
+            session.gap(NO_ID, int(GapReason.HOOK_ERROR), 0, 1)
+        self._end_run(int(EndReason.FAILED), why)
+
+    def _end_run(self, reason: int, why: str, timeout_s: float = _CLOSE_S) -> None:
+        """Ends the run; `why`, where nobody has asked for it."""
         if not self.live:
             return
-        self.guarded("close", self._finish)
         self.live = False
-        self._forget()
         _living.discard(self)
-        corrections.forget(self._accept_corrections)
-        session = self.session
-        if session is not None:
-            try:
-                if self.guard.unreported:
-                    self.guard.report(session)
-                session.close(int(reason), timeout_s)
-            except Exception as error:
-                self.guard.note("close", error)
+        try:
+            if self.registry is not None:
+                self.registry.discard(self)
+            corrections.forget(self._accept_corrections)
+            session = self.session
+            if session is None:
+                return
+            if self.guard.unreported:
+                self.guard.report(session)
+            if why:
+                session.set_document("end", json.dumps({"why": why}))
+            session.close(reason, timeout_s)
+        except Exception as error:
+            self.guard.note("close", error)
+
+    def __del__(self) -> None:
+        try:  # nobody holds it, nor what it watched
+            self.close(timeout_s=_CLOSE_S)
+        except Exception:  # half made, or the interpreter is half gone
+            pass
 
     def __enter__(self) -> Any:
         return self
@@ -167,7 +202,9 @@ class BaseHook:
         except Exception as error:
             self.guard.note(place, error)
             if self.guard.count > MAX_ERRORS:
-                self.live = False
+                self.give_up(
+                    f"{MAX_ERRORS} errors inside Luff, the last in {place}: {self.guard.first.get(place)}"
+                )
             return None
 
     def obey(self, answer: int) -> None:
@@ -254,10 +291,57 @@ def mode_of(mode: Mode | str | int | None) -> int | None:
 
 
 def listed(collections: Collections, **named: Any) -> list[dict[str, Any]]:
-    """Collections as a list of settings; `named`: those of one that is only named."""
+    """Collections as a list of settings; `named`: those of one that is only named.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For what is neither a name nor settings.
+    """
+    if collections is None:
+        return []
+    if isinstance(collections, str):
+        return [{"name": collections, **named}]
     if isinstance(collections, Mapping):
-        return [{"name": name, **settings} for name, settings in collections.items()]
-    return [{"name": item, **named} if isinstance(item, str) else dict(item) for item in collections or ()]
+        return [_settings(name, given, named) for name, given in collections.items()]
+    if not isinstance(collections, Iterable) or isinstance(collections, bytes):
+        raise InvalidArgumentError(
+            f"collections is {shown(collections)}, expected names of collections, or settings by name"
+        )
+    found: list[dict[str, Any]] = []
+    for index, item in enumerate(collections):
+        if isinstance(item, str):
+            found.append({"name": item, **named})
+        elif isinstance(item, Mapping):
+            found.append(_named(plain(item, f"collections[{index}]"), f"collections[{index}]"))
+        else:
+            raise InvalidArgumentError(
+                f"collections[{index}] is {shown(item)}, expected a name, a Collection or a mapping of settings"
+            )
+    return found
+
+
+def _settings(name: object, given: object, named: Mapping[str, Any]) -> dict[str, Any]:
+    place = f"collections[{name!r}]"
+    if not isinstance(name, str):
+        raise InvalidArgumentError(
+            f"collections has the key {shown(name)}, expected the name of a collection"
+        )
+    if given is None:
+        return {"name": name, **named}
+    if isinstance(given, Mapping):
+        return _named({"name": name, **plain(given, place)}, place)
+    if callable(getattr(given, "to_json_dict", None)):  # a SaveConfig: when, of what the name means
+        return {"name": name, **named, "save": plain(given, place)}
+    raise InvalidArgumentError(
+        f"{place} is {shown(given)}, expected a mapping of settings, a SaveConfig or None"
+    )
+
+
+def _named(settings: dict[str, Any], place: str) -> dict[str, Any]:
+    if not isinstance(settings.get("name", ""), str):
+        raise InvalidArgumentError(f"{place}['name'] is {shown(settings['name'])}, expected a text")
+    return settings
 
 
 def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,7 +352,13 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
     collections
         Names (raw values and summaries of what the collection means), or settings by name.
     options
-        ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all else of docs/capture.md.
+        ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all else of docs/capture.md. Numbers may be
+        NumPy's, `save` a `luff.config.SaveConfig`, a list of texts one text.
+
+    Raises
+    ------
+    InvalidArgumentError
+        For a value that no configuration can hold: names it, and what is expected.
     """
     config: dict[str, Any] = {}
     if collections is not None:
@@ -277,7 +367,7 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
     if save:
         config["save"] = save
     config.update({key: value for key, value in options.items() if key not in save})
-    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
+    return plain(config, "")  # type: ignore[no-any-return]
 
 
 def thinned(collections: Collections, options: Mapping[str, Any]) -> Collections:

@@ -74,6 +74,8 @@ class GapReason(IntEnum):
     SCRIPTED = 14
     CLOSING = 15
     TOO_MANY = 16
+    RECORDING_FAILED = 17
+    FILE_LOST = 18
 
 
 class EventKind(IntEnum):

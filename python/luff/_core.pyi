@@ -14,6 +14,27 @@ def raise_status(code: int, message: str) -> None:
     Raise the exception of a status code, so that tests can see each of them.
     """
 
+def escaped(text: str) -> str:
+    """Text for a terminal: what steers one becomes \\xNN."""
+
+def valid_text(text: str) -> str:
+    """Text whose bytes that were no UTF-8 have become \\xNN."""
+
+def write_output(path: str, content: bytes, replace: bool) -> None:
+    """
+    Write a file whole; links are not followed, a file that is there is kept unless `replace`.
+    """
+
+class OutputFolder:
+    """A directory that is filled with files; below it no link is followed."""
+
+    def __init__(self, path: str) -> None: ...
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file whole, in place of one of this name."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+
 def search(pattern: str, texts: Sequence[str]) -> list[int]:
     """
     Places of the texts in which an expression of Python's dialect matches. Its matching is bounded: beyond the bound it counts as no match.
@@ -183,6 +204,11 @@ class Session:
     @property
     def run_path(self) -> str:
         """The run directory."""
+
+def on_terminate(function: object) -> None:
+    """
+    What the main thread calls before SIGTERM ends the process, if it comes to Python code within 0.15 s.
+    """
 
 class Trial:
     def refresh(self) -> bool: ...

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 ENVIRONMENT_VARIABLE = "LUFF_SESSION"
+_MAX_ASIDE_BYTES = 1 << 16  # then others have said enough
 
 
 class Session(Protocol):
@@ -222,8 +223,26 @@ def rank_from_environment() -> tuple[int, int] | None:
     return (rank, world) if 0 <= rank < world else None
 
 
+def note_aside(path: str, error: BaseException) -> None:
+    """Leaves a line in the run of a supervisor that says why this process is not watched; never raises."""
+    try:
+        text = f"{type(error).__name__}: {error}"[:1000]
+        line = json.dumps({"pid": os.getpid(), "error": text}) + "\n"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(os.path.join(path, "aside.jsonl"), flags, 0o600)
+        try:
+            if os.fstat(file).st_size < _MAX_ASIDE_BYTES:
+                os.write(file, line.encode())
+        finally:
+            os.close(file)
+    except Exception:  # the directory is gone, or full: nobody can be told
+        return
+
+
 def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     """Opens a session for this process.
+
+    Under `luff run` an error is left in the run's directory too, for the verdict.
 
     Parameters
     ----------
@@ -237,6 +256,15 @@ def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     LuffError
         When the run cannot be created or joined.
     """
+    try:
+        return _open_session(options, rank)
+    except Exception as error:
+        if options.join and os.environ.get(ENVIRONMENT_VARIABLE):
+            note_aside(options.path, error)
+        raise
+
+
+def _open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     from luff import _core
 
     arguments: dict[str, Any] = {

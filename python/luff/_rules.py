@@ -66,9 +66,6 @@ def _module(path: str) -> Any:
 
             smdebug.install()
     module = importlib.util.module_from_spec(spec)
-    folder = os.path.dirname(path)
-    if folder not in sys.path:
-        sys.path.append(folder)  # modules beside it, after all that is installed
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

@@ -8,6 +8,7 @@ how a run ends are the same everywhere.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -16,8 +17,9 @@ import numpy as np
 from luff import corrections
 from luff._arrays import Arrays
 from luff._base_hook import BaseHook, mode_of
-from luff._codes import EventKind, GapReason, Mode, Role
+from luff._codes import NO_ID, EventKind, GapReason, Mode, Role
 from luff._hook import RunOptions, Session, StepClock, environment_document, rank_from_environment
+from luff._turn import Turn
 
 __all__ = ["MAX_HELD", "MAX_HELD_NS", "Held", "Holder", "StepHook"]
 
@@ -59,6 +61,8 @@ class StepHook(BaseHook):
         Counts of steps and updates.
     forced
         Mode set by hand, or None.
+    turn
+        The thread whose calls are the steps.
     """
 
     #: Name in the document "environment".
@@ -74,12 +78,13 @@ class StepHook(BaseHook):
         self.clock = StepClock()
         self.arrays: Arrays | None = None
         self.forced: int | None = None
+        self.turn = Turn()
         self._session: Session | None = None
         self._mode = 0  # of the step that has begun; 0: none
         self._update = 0  # updates before it
         self._began_ns = 0
         self._later: list[Held] = []
-        self._later_of = 0
+        self._later_of: Any = None  # weak reference
         self._later_from: Holder | None = None  # what has the values of the steps that are held
         self.may_wait = False  # the step that has begun may be held: nothing of it is recorded yet
         self._given_scalars: list[tuple[str, float]] = []
@@ -153,12 +158,36 @@ class StepHook(BaseHook):
                 self.open_now()
             except Exception as error:
                 self.guard.note("open", error)
-                self.live = False
+                self.give_up(f"the run could not be opened: {error}")
         return self._session
 
     def while_live(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """As `guarded`, while the hook is live; None otherwise."""
         return self.guarded(place, function, *arguments) if self.live else None
+
+    def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """As `while_live`, of what the training does: None in a thread whose steps these are not."""
+        return self.guarded(place, self._told, function, arguments) if self.live else None
+
+    def _told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if not self.turn.here():
+            if self._mode and self.turn.lost():
+                self.abandon()  # of a thread that has ended
+            elif self._mode and self.turn.idle():
+                self.settle()
+            if not self.turn.mine(not self._mode):
+                self._count_missed()
+                return None
+        return function(*arguments)
+
+    def settle(self) -> None:
+        """Ends a step that is over, where only the next one would have ended it."""
+
+    def _count_missed(self) -> None:
+        """Another thread's call was not recorded."""
+        count = self.turn.to_tell()
+        if count and self._session is not None:
+            self._session.gap(NO_ID, int(GapReason.NOT_SEEN), 0, count)
 
     # Steps (under the lock) ------------------------------------------------------------------------------------
 
@@ -185,7 +214,8 @@ class StepHook(BaseHook):
         mode = self.forced or mode
         if self._later and (self._later_from is not holder or self._later[0].mode != mode):
             self.release()
-        self._later_from, self._later_of, self._mode = holder, id(of), mode
+        self._later_from, self._mode = holder, mode
+        self._later_of = None if holder is None or of is None else weakref.ref(of)
         self._update = self.clock.latest_update()
         session.begin_step(mode, self.clock.mode_steps[mode])
         self.may_wait = holder is not None
@@ -199,7 +229,9 @@ class StepHook(BaseHook):
     def begin_again(self, mode: int, of: Any, roles: tuple[int, ...]) -> bool:
         """Begins a step like those that are held, in few words; False: it is another, or one of the roles is due."""
         session, later = self._session, self._later
-        if not later or session is None or self._mode or self._later_of != id(of) or later[0].mode != mode:
+        if not later or session is None or self._mode or later[0].mode != mode:
+            return False
+        if self._later_of is None or self._later_of() is not of:
             return False
         if self._given_scalars or self._given_arrays or self.forced or not self.live:
             return False
@@ -295,6 +327,8 @@ class StepHook(BaseHook):
         session = self._session
         if session is None or not self.live or not session.stop_state():
             return
+        if not (self.turn.here() or self.turn.vacant()):
+            return
         self.guarded("held", self.release)
         self.obey(self.guarded("stop", session.at_step_boundary, self.clock.mode_steps[_TRAIN]) or 0)
 
@@ -350,7 +384,7 @@ class StepHook(BaseHook):
 
     def _given_up(self) -> None:
         if self._session is not None:
-            self._session.gap(0xFFFFFFFF, int(GapReason.TOO_MANY), 0, 1)
+            self._session.gap(NO_ID, int(GapReason.TOO_MANY), 0, 1)
 
     def _hand_over(self) -> None:
         scalars, self._given_scalars = self._given_scalars, []
@@ -379,6 +413,6 @@ class StepHook(BaseHook):
         """In a forked child: nothing of the parent's session is ours; what it trains is a worker of its own."""
         super().forked()
         self._session, self.arrays, self._mode = None, None, 0
-        self.clock = StepClock()
+        self.clock, self.turn = StepClock(), Turn()
         self._later, self._later_from, self.may_wait = [], None, False
         self._given_scalars, self._given_arrays, self._given_bytes = [], [], 0

@@ -13,6 +13,7 @@ from typing import Any
 
 from luff._codes import Mode
 from luff._core import check_config
+from luff._plain import plain, shown, texts, whole
 from luff.errors import InvalidArgumentError
 
 __all__ = ["Collection", "ReductionConfig", "SaveConfig", "SaveConfigMode", "describe", "to_json"]
@@ -25,12 +26,22 @@ _EXTRA = {("prod", False), ("prod", True), ("min", True)}
 
 
 def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise InvalidArgumentError(f"{name} is {value!r}, expected a whole number")
+    number = whole(value)
+    if number is not None:
+        return number
     try:
-        return int(value)
+        return int(value) if isinstance(value, str) else int("")
     except ValueError:
-        raise InvalidArgumentError(f"{name} is {value!r}, expected a whole number") from None
+        raise InvalidArgumentError(f"{name} is {shown(value)}, expected a whole number") from None
+
+
+def _steps(value: object) -> list[int]:
+    as_list = getattr(value, "tolist", None)
+    items = as_list() if callable(as_list) else value
+    numbers = [whole(item) for item in items] if isinstance(items, (list, tuple, range, set)) else [None]
+    if None in numbers:
+        raise InvalidArgumentError(f"save_steps is {shown(value)}, expected a list of whole numbers")
+    return [number for number in numbers if number is not None]
 
 
 @dataclass(eq=True)
@@ -59,12 +70,7 @@ class SaveConfigMode:
         self.start_step = _integer("start_step", self.start_step)
         if self.end_step is not None:
             self.end_step = _integer("end_step", self.end_step)
-        steps = self.save_steps if self.save_steps is not None else []
-        if not isinstance(steps, list) or not all(
-            isinstance(s, int) and not isinstance(s, bool) for s in steps
-        ):
-            raise InvalidArgumentError(f"save_steps is {steps!r}, expected a list of whole numbers")
-        self.save_steps = list(steps)
+        self.save_steps = _steps(self.save_steps) if self.save_steps is not None else []
 
     def should_save_step(self, step: int) -> bool:
         """True if listed, or within the bounds and a multiple of the interval. Negative steps never count."""
@@ -184,7 +190,8 @@ class ReductionConfig:
             ("norms", _NORMS),
             ("abs_norms", _NORMS),
         ):
-            values = list(getattr(self, field_name) or [])
+            given = getattr(self, field_name)
+            values = texts(given, field_name) if given is not None else []
             for value in values:
                 if value not in allowed:
                     raise InvalidArgumentError(
@@ -279,7 +286,7 @@ class Collection(Mapping[str, Any]):
         self._json: dict[str, Any] = {"name": name}
         for key, value in (("include", include), ("exclude", exclude)):
             if value is not None:
-                self._json[key] = [value] if isinstance(value, str) else list(value)
+                self._json[key] = texts(value, f"{key} of collection {name!r}")
         for key, names in (
             ("include_roles", include_roles),
             ("tensor_names", tensor_names),
@@ -287,22 +294,24 @@ class Collection(Mapping[str, Any]):
             ("module_types", module_types),
         ):
             if names is not None:
-                self._json[key] = sorted(names)
+                self._json[key] = sorted(texts(names, f"{key} of collection {name!r}"))
         chosen = reduction_config.forms() if reduction_config is not None else forms
         if chosen is not None or save_histogram:
-            self._json["forms"] = list(chosen if chosen is not None else ("summary", "raw"))
+            self._json["forms"] = texts(
+                chosen if chosen is not None else ("summary", "raw"), f"forms of collection {name!r}"
+            )
             if save_histogram and "histogram" not in self._json["forms"]:
                 self._json["forms"].append("histogram")
         if isinstance(save_config, (SaveConfig, SaveConfigMode)):
             self._json["save"] = save_config.to_json_dict()
         elif save_config is not None:
-            self._json["save"] = dict(save_config)
+            self._json["save"] = plain(save_config, f"save_config of collection {name!r}")
         if unit_axis is not None:
             self._json["unit_axis"] = unit_axis
         if keep is not None:
-            self._json["keep"] = keep if isinstance(keep, str) else dict(keep)
+            self._json["keep"] = plain(keep, f"keep of collection {name!r}")
         if max_bytes:
-            self._json["max_bytes"] = max_bytes
+            self._json["max_bytes"] = plain(max_bytes, f"max_bytes of collection {name!r}")
         if policy is not None:
             self._json["policy"] = policy
 
@@ -338,11 +347,8 @@ def to_json(collections: Iterable[Collection | Mapping[str, Any]] = (), **settin
     InvalidArgumentError
         With the key that is wrong, its place and the nearest known key.
     """
-    record: dict[str, Any] = {
-        key: value.to_json_dict() if isinstance(value, (SaveConfig, SaveConfigMode)) else value
-        for key, value in settings.items()
-    }
-    listed = [dict(collection) for collection in collections]
+    record: dict[str, Any] = plain(settings, "")
+    listed = [plain(collection, f"collections[{index}]") for index, collection in enumerate(collections)]
     if listed:
         record["collections"] = listed
     text = json.dumps(record)

@@ -13,6 +13,7 @@ are counted and told, never raised. Where Luff is not attached nothing ever call
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from luff.errors import InvalidArgumentError
 
 __all__ = ["Corrections", "accept", "accepted"]
 
-_listeners: list[Callable[[], None]] = []
+_listeners: list[weakref.WeakMethod[Callable[[], None]]] = []
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,9 @@ def accept(
     """
     global _accepted
     _accepted = Corrections(lower_lr, skip_batch, rollback)
-    for listener in tuple(_listeners):
-        listener()
+    for listener in [reference() for reference in tuple(_listeners)]:
+        if listener is not None:
+            listener()
 
 
 def accepted() -> Corrections:
@@ -112,11 +114,10 @@ def accepted() -> Corrections:
 
 
 def listen(listener: Callable[[], None]) -> None:
-    """Calls `listener` whenever `accept` is called."""
-    _listeners.append(listener)
+    """Calls `listener`, a method, whenever `accept` is called, as long as its object is alive."""
+    _listeners.append(weakref.WeakMethod(listener))
 
 
 def forget(listener: Callable[[], None]) -> None:
     """The opposite of `listen`."""
-    if listener in _listeners:
-        _listeners.remove(listener)
+    _listeners[:] = [one for one in _listeners if one() is not None and one() != listener]

@@ -7,13 +7,11 @@ ends as it would have without Luff.
 from __future__ import annotations
 
 import atexit
-import os
-import signal
 import sys
-import threading
+import time
 import weakref
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 from luff._codes import EndReason
@@ -25,6 +23,8 @@ EXIT_CODE = 76
 """Exit code of a training process (and of ``luff run``) that a finding stopped."""
 
 _CLOSE_DEADLINE_S = 2.0
+_MOMENT_S = 0.05
+_SIGNAL_DEADLINE_S = 0.3
 _AFTER_OTHERS = (
     -100
 )  # priority among what `multiprocessing` calls at an end; its own join children, flush queues
@@ -91,11 +91,9 @@ def watch(hook: Closable) -> None:
     _installed = True
     atexit.register(_at_exit)
     _chain_excepthook()
-    if (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    ):
-        signal.signal(signal.SIGTERM, _on_terminate)
+    from luff import _core
+
+    _core.on_terminate(_by_signal)
 
 
 def forget() -> None:
@@ -105,10 +103,12 @@ def forget() -> None:
     _reason, _last = EndReason.COMPLETED, None
 
 
-def _close_all(reason: EndReason) -> None:
+def _close_all(reason: EndReason, timeout_s: float = _CLOSE_DEADLINE_S) -> None:
+    """Closes all hooks, which have the time together that one alone would have, and a moment each."""
+    until = time.monotonic() + timeout_s
     for hook in list(_watched):
         try:
-            hook.close(int(reason), _CLOSE_DEADLINE_S)
+            hook.close(int(reason), max(until - time.monotonic(), _MOMENT_S))
         except Exception:
             pass
     _watched.clear()
@@ -152,7 +152,6 @@ def _chain_excepthook() -> None:
     sys.excepthook = excepthook
 
 
-def _on_terminate(_signum: int, _frame: FrameType | None) -> None:
-    _close_all(EndReason.SIGNAL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
+def _by_signal() -> None:
+    """Called between two lines of the main thread when SIGTERM has come, which ends the process in any case."""
+    _close_all(EndReason.SIGNAL, _SIGNAL_DEADLINE_S)

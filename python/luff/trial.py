@@ -9,7 +9,6 @@ Functions that take a step take `mode` too: with ``"GLOBAL"`` (the default) the 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from luff import _core
+from luff._bounded import parse_json
 from luff._codes import EventKind, Form, Mode, Role
 from luff.errors import InvalidArgumentError, OutOfRangeError
 
@@ -233,7 +233,7 @@ class Trial:
     def collections(self) -> dict[str, Any]:
         """Name of each collection and its settings."""
         text = self._core.document("collections")
-        settings = {c.get("name"): c for c in json.loads(text)} if text else {}
+        settings = {c.get("name"): c for c in parse_json(text)} if text else {}
         return {name: settings.get(name, {}) for name in self._core.collections()}
 
     def scalars(
@@ -260,7 +260,7 @@ class Trial:
         if _mode(mode) == Mode.GLOBAL:
             for step, worker, text in self._core.json_events():
                 try:
-                    item = json.loads(text)
+                    item = parse_json(text)
                 except ValueError:
                     continue
                 if isinstance(item, dict):
@@ -278,7 +278,7 @@ class Trial:
     def document(self, name: str) -> Any:
         """Document of the run, e.g. ``"model"``, ``"collections"``, ``"environment"``; None when there is none."""
         text = self._core.document(name)
-        return json.loads(text) if text else None
+        return parse_json(text) if text else None
 
 
 class Tensor:

@@ -1,11 +1,12 @@
 #include "errors.h"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <exception>
 #include <string>
 #include <string_view>
+
+#include "text.h"
 
 namespace luff::python {
 namespace nb = nanobind;

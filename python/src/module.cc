@@ -1,19 +1,21 @@
 // luff._core: a thin, private binding without policy. One file and one Init function per area; the public
 // Python modules in python/luff decide about defaults and names.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <string>
 
 #include "luff/base/version.h"
+#include "text.h"
 
 namespace luff::python {
 
 // One line per area, here and in the body below; the files stand in CMakeLists.txt beside this one.
 void InitErrors(nanobind::module_& m);
+void InitOutput(nanobind::module_& m);
 void InitRegex(nanobind::module_& m);
 #ifdef LUFF_CORE_CAPTURE
 void InitSession(nanobind::module_& m);
+void InitTerminate(nanobind::module_& m);
 #endif
 #ifdef LUFF_CORE_QUERY
 void InitTrial(nanobind::module_& m);
@@ -28,9 +30,11 @@ NB_MODULE(_core, m) {
   m.doc() = "The C++ core of Luff. Private: use the modules of `luff`.";
   m.def("version", [] { return std::string(luff::Version()); }, "The version of this build.");
   luff::python::InitErrors(m);
+  luff::python::InitOutput(m);
   luff::python::InitRegex(m);
 #ifdef LUFF_CORE_CAPTURE
   luff::python::InitSession(m);
+  luff::python::InitTerminate(m);
 #endif
 #ifdef LUFF_CORE_QUERY
   luff::python::InitTrial(m);

@@ -1,6 +1,5 @@
 // luff._core: Luff's own expressions, whose matching is bounded.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
@@ -9,6 +8,7 @@
 
 #include "errors.h"
 #include "luff/base/regex.h"
+#include "text.h"
 
 namespace nb = nanobind;
 

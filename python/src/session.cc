@@ -3,8 +3,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -24,6 +22,8 @@
 #include "errors.h"
 #include "luff/capture/config.h"
 #include "luff/capture/session.h"
+#include "terminate.h"
+#include "text.h"
 
 namespace luff::python {
 namespace nb = nanobind;
@@ -53,7 +53,12 @@ class PySession {
  public:
   PySession(std::unique_ptr<capture::Session> session, std::string run_path)
       : session_(std::move(session)),
-        run_path_(std::move(run_path)) {}
+        run_path_(std::move(run_path)) {
+    EndAtTerminate(session_.get());
+  }
+  ~PySession() { ForgetAtTerminate(session_.get()); }
+  PySession(const PySession&) = delete;
+  PySession& operator=(const PySession&) = delete;
 
   static std::unique_ptr<PySession> Open(const std::string& run_path, bool resume, bool join,
                                          std::optional<std::uint32_t> worker, std::uint32_t world_size,
@@ -66,7 +71,11 @@ class PySession {
     options.world_size = world_size;
     options.config_json = config_json;
     options.command_json = command_json;
-    return std::make_unique<PySession>(Unwrap(capture::Session::Open(options)), run_path);
+    auto opened = [&options] {
+      const nb::gil_scoped_release others_go_on;  // a dead network file system may take a minute
+      return capture::Session::Open(options);
+    }();
+    return std::make_unique<PySession>(Unwrap(std::move(opened)), run_path);
   }
 
   [[nodiscard]] capture::Session& get() const noexcept { return *session_; }
@@ -306,6 +315,7 @@ void InitSession(nb::module_& m) {
           [](const PySession& s, std::uint32_t reason, double timeout_s) {
             const nb::gil_scoped_release release;
             s.get().Close(static_cast<format::EndReason>(reason), Milliseconds(timeout_s));
+            ForgetAtTerminate(&s.get());
           },
           nb::arg("reason"), nb::arg("timeout_s") = 2.0, "End the recording. Idempotent.")
       .def(

@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "errors.h"
 #include "luff/query/trial.h"
+#include "text.h"
 
 namespace luff::python {
 namespace nb = nanobind;

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from luff._base_hook import SCHEDULE, Collections, listed
+from luff._plain import plain
 from luff.config import describe
 
 __all__ = ["COLLECTIONS", "DEFAULT_INTERVAL", "Wanted", "make_config", "number_in"]
@@ -58,7 +59,7 @@ def make_config(
         "save": {"save_interval": DEFAULT_INTERVAL, **save},
     }
     config.update({key: value for key, value in options.items() if key not in save})
-    return json.loads(json.dumps(config))  # type: ignore[no-any-return]
+    return plain(config, "")  # type: ignore[no-any-return]
 
 
 class Wanted:

@@ -228,6 +228,8 @@ class BoostingHook(StepHook):
             self._trainings += 1
             prefix = "" if self._trainings == 1 else f"fit{self._trainings}/"
         self._booster = weakref.ref(model)
+        if self.registry is not None:
+            self.registry.enter(self)
         recorder = Recorder(self.arrays, prefix, self.wanted(), self.is_loss, self.columns)
         self._training = Training(
             weakref.ref(key), thread, self._trainings, prefix, rounds, planned, recorder, rounds

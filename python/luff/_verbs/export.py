@@ -8,6 +8,7 @@ writes the missing ones.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import luff
+from luff import _core
+from luff._bounded import parse_json, read_regular
 from luff._codes import Mode
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 _PART_ROWS = 1 << 20  # of a part at least, unless it is the last
 _STATE = "luff-export.json"
+_MAX_FINDINGS = 256 << 20  # bytes of one file
 _COUNTS = ("count", "zero_count", "nan_count", "inf_count")
 _NUMBERS = ("min", "max", "mean", "std", "sum", "abs_mean", "l2")
 _MODES = [m.name for m in sorted(Mode, key=int)]
@@ -43,7 +47,7 @@ def _table(name: str, worker: int, modes: Any, columns: dict[str, Any], numbers:
     import pyarrow as pa
 
     made: dict[str, Any] = {
-        "tensor": _dictionary(np.zeros(len(modes), np.int32), [name]),
+        "tensor": _dictionary(np.zeros(len(modes), np.int32), [_core.valid_text(name)]),
         "worker": pa.array(np.full(len(modes), worker, np.uint32)),
         "mode": _dictionary(np.asarray(modes, np.int32) - 1, _MODES),
     }
@@ -75,14 +79,13 @@ def _tables(
         yield place, None
 
 
-def _write(table: Any, path: Path) -> int:
+def _write(table: Any, folder: _core.OutputFolder, name: str) -> int:
     import pyarrow.parquet as pq
 
-    unfinished = path.with_suffix(".tmp")
-    pq.write_table(table, unfinished, compression="zstd")
-    size = unfinished.stat().st_size
-    unfinished.replace(path)
-    return size
+    content = io.BytesIO()
+    pq.write_table(table, content, compression="zstd")
+    folder.write(name, content.getvalue())
+    return content.tell()
 
 
 def _findings(run: str) -> Any:
@@ -91,16 +94,20 @@ def _findings(run: str) -> Any:
 
     found: dict[str, dict[str, Any]] = {}
     for file in sorted(Path(run).glob("rules/*/findings.jsonl")):
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                try:
-                    finding = json.loads(line)
-                    found[str(finding["id"])] = finding
-                except (ValueError, KeyError, TypeError):
-                    continue  # a line that is no finding; `luff show` counts them
+        try:
+            lines = read_regular(run, str(file.relative_to(run)), _MAX_FINDINGS)
+        except (OSError, ValueError):
+            continue  # `luff show` says what is wrong with it
+        for line in lines.decode(errors="replace").split("\n"):
+            try:
+                finding = parse_json(line)
+                found[str(finding["id"])] = finding
+            except (ValueError, KeyError, TypeError):
+                continue  # a line that is no finding; `luff show` counts them
     rows = list(found.values())
     columns: dict[str, Any] = {
-        key: pa.array([str(row.get(key, "")) for row in rows], pa.string()) for key in _FINDING_TEXTS
+        key: pa.array([_core.valid_text(str(row.get(key, ""))) for row in rows], pa.string())
+        for key in _FINDING_TEXTS
     }
     for key in _FINDING_NUMBERS:
         values = [row.get(key) for row in rows]
@@ -128,12 +135,13 @@ class _Progress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _prepare(trial: luff.Trial, out: Path, what: dict[str, Any]) -> None:
+def _prepare(trial: luff.Trial, out: Path, what: dict[str, Any]) -> _core.OutputFolder:
     """A directory that is new, or of the same export of the same run."""
+    stale: list[str] = []
     state = out / _STATE
     if state.exists():
         try:
-            known = json.loads(state.read_text(encoding="utf-8"))
+            known = parse_json(state.read_text(encoding="utf-8"))
         except ValueError as error:
             raise luff.errors.CorruptionError(
                 f"cannot be read ({error}); remove the directory: {state}"
@@ -143,14 +151,16 @@ def _prepare(trial: luff.Trial, out: Path, what: dict[str, Any]) -> None:
                 f"the output directory holds an export of another run, format or choice; give another one: {out}"
             )
         if known.get("steps") != len(trial.steps()):  # the run has gone on: its tables are written anew
-            for part in out.glob("*/part-*.parquet"):
-                part.unlink()
+            stale = [f"{part.parent.name}/{part.name}" for part in out.glob("*/part-*.parquet")]
     elif out.exists() and any(out.iterdir()):
         raise luff.errors.AlreadyExistsError(
             f"the output directory is not empty and holds no export of luff's; give another one: {out}"
         )
-    out.mkdir(parents=True, exist_ok=True)
-    state.write_text(json.dumps({"what": what, "steps": len(trial.steps())}) + "\n", encoding="utf-8")
+    folder = _core.OutputFolder(str(out))
+    for name in stale:
+        folder.remove(name)
+    folder.write(_STATE, json.dumps({"what": what, "steps": len(trial.steps())}).encode() + b"\n")
+    return folder
 
 
 def export(
@@ -183,15 +193,14 @@ def export(
             "mode": mode,
             "worker": worker,
         }
-        _prepare(trial, target, what)
+        output = _prepare(trial, target, what)
         progress = _Progress(len(names))
         rows = size = 0
         for kind in ("summaries", "scalars"):
-            folder = target / kind
-            folder.mkdir(exist_ok=True)
             # Parts are named by their first tensor and the one after their last: what is there is passed over.
             done = {
-                int(p.stem.split("-")[1]): int(p.stem.split("-")[2]) for p in folder.glob("part-*-*.parquet")
+                int(p.stem.split("-")[1]): int(p.stem.split("-")[2])
+                for p in (target / kind).glob("part-*-*.parquet")
             }
             first = 0
             while first < len(names):
@@ -211,11 +220,11 @@ def export(
                         break
                 if held:
                     joined = pa.concat_tables(held).unify_dictionaries()
-                    size += _write(joined, folder / f"part-{first:08d}-{last:08d}.parquet")
+                    size += _write(joined, output, f"{kind}/part-{first:08d}-{last:08d}.parquet")
                     rows += count
                 first = last
         progress.end()
-        size += _write(_findings(trial.path), target / "findings.parquet")
+        size += _write(_findings(trial.path), output, "findings.parquet")
         return rows, size
 
 
@@ -243,9 +252,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"luff: {error}; Parquet needs pyarrow: pip install pyarrow", file=sys.stderr)
         return 2
     except (luff.LuffError, OSError, ValueError) as error:
-        print(f"luff: {error}", file=sys.stderr)
+        print(f"luff: {_core.escaped(str(error))}", file=sys.stderr)
         return 2
-    print(f"{rows} rows, {size / 2**20:.1f} MiB written to {os.path.abspath(args.out)}")
+    print(f"{rows} rows, {size / 2**20:.1f} MiB written to {_core.escaped(os.path.abspath(args.out))}")
     return 0
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import luff
+from luff import _core
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,8 +114,22 @@ def _norms(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> Non
     axis.set_ylabel("value" if loss else "l2 norm")
 
 
-def draw(run: str, names: list[str], out: str, mode: str = "GLOBAL", worker: int | None = None) -> None:
-    """Draw scalars, norms and, of what is named and has histograms, these over the steps into the file `out`."""
+def draw(
+    run: str,
+    names: list[str],
+    out: str,
+    mode: str = "GLOBAL",
+    worker: int | None = None,
+    *,
+    replace: bool = True,
+) -> None:
+    """Draw scalars, norms and, of what is named and has histograms, these over the steps into the file `out`.
+
+    Parameters
+    ----------
+    replace
+        A file that is there already is replaced.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -132,11 +150,13 @@ def draw(run: str, names: list[str], out: str, mode: str = "GLOBAL", worker: int
             labels = axis.get_legend_handles_labels()[1]
             if labels and labels != ["TRAIN"]:
                 axis.legend(fontsize="small")
-            axis.set_title(name.replace("$", r"\$"), fontsize="small", loc="left")
+            axis.set_title(_core.escaped(name), fontsize="small", loc="left", parse_math=False)
         axes[-1, 0].set_xlabel("step" if mode == "GLOBAL" else f"{mode} step")
         figure.tight_layout()
-        figure.savefig(out)
+        picture = io.BytesIO()
+        figure.savefig(picture, format=Path(out).suffix[1:] or None)
         plt.close(figure)
+    _core.write_output(out, picture.getvalue(), replace)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -147,16 +167,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", required=True)
     parser.add_argument("--mode", default="GLOBAL")
     parser.add_argument("--worker", type=int)
+    parser.add_argument("--force", action="store_true")
     args = parser.parse_args(arguments)
+    run, out = os.path.abspath(args.run), os.path.abspath(args.out)
+    os.chdir(os.path.dirname(os.path.abspath(__file__)))  # Matplotlib reads settings of the working directory
     try:
-        draw(args.run, args.names, args.out, args.mode, args.worker)
+        draw(run, args.names, out, args.mode, args.worker, replace=args.force)
     except ImportError as error:
         print(f"luff: {error}; a picture needs matplotlib: pip install matplotlib", file=sys.stderr)
         return 2
     except (luff.LuffError, OSError, ValueError) as error:
-        print(f"luff: {error}", file=sys.stderr)
+        print(f"luff: {_core.escaped(str(error))}", file=sys.stderr)
         return 2
-    print(args.out)
+    print(_core.escaped(args.out))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 _SOCKET = 3
 _PROTOCOL = 1
 _WAIT_S = 5.0
+
+
+def _visible(error: UnicodeError) -> tuple[str, int]:
+    """Bytes of a name that are no UTF-8, as the luff command shows them; in JSON a backslash is two."""
+    assert isinstance(error, UnicodeEncodeError)
+    wrong = map(ord, error.object[error.start : error.end])
+    return "".join(f"\\\\x{c - 0xDC00:02x}" if 0xDC80 <= c <= 0xDCFF else "?" for c in wrong), error.end
+
+
+codecs.register_error("luff.visible", _visible)
 
 
 class _Over(Exception):
@@ -33,7 +44,8 @@ class _Child:
         self.rule: Rule | None = None
 
     def say(self, kind: str, **members: Any) -> None:
-        self.out.write(json.dumps({"say": kind, **members}).encode() + b"\n")
+        line = json.dumps({"say": kind, **members}, ensure_ascii=False)
+        self.out.write(line.encode("utf-8", "luff.visible") + b"\n")
         self.out.flush()
 
     def serve(self) -> None:
@@ -168,8 +180,6 @@ def main() -> int:
     # What the rule prints goes to descriptor 1, never among the lines. Descriptors of its own for both directions.
     lines, out = os.fdopen(os.dup(_SOCKET), "rb"), os.fdopen(os.dup(_SOCKET), "wb")
     os.close(_SOCKET)
-    if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd():
-        del sys.path[0]  # files of the working directory are named, never found
     child = _Child(lines, out)
     try:
         from luff.errors import LuffError, NotFoundError

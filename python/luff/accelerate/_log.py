@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 
+from luff._patch import Method, once, wrap
 from luff.torch._hooks import Hook, hooks
 from luff.torch._memory import read_scalar
 
 __all__ = ["install", "record"]
 
 _MAX_METRICS = 4096  # of one call
-_installed = False
 
 
 def record(values: Any) -> None:
@@ -25,16 +24,13 @@ def record(values: Any) -> None:
         hook.guarded("log", _record, hook, values)
 
 
+@once
 def install() -> None:
     """Replaces the method; once per process."""
-    global _installed
-    if not _installed:
-        _installed = True
-        Accelerator.log = _telling(Accelerator.log)
+    wrap(Accelerator, "log", _telling)
 
 
-def _telling(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+def _telling(original: Method) -> Method:
     def log(self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, values, *args, **kwargs)
         record(values)

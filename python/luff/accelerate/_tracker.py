@@ -9,6 +9,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 from luff._base_hook import choose_run, make_config
+from luff._hook import run_from_environment
 from luff.torch import Hook, _functional, _wraps
 from luff.torch._hooks import hooks
 
@@ -61,12 +62,12 @@ class Tracker(GeneralTracker):  # type: ignore[misc, unused-ignore]
         """Opens the run: all processes of the training know their ranks now."""
         if self._hook is not None and self._hook.live:
             return
-        if hooks.default is not None:  # of ``luff run``
+        if run_from_environment() is not None and hooks.default is not None:
             self._hook = hooks.default
             return
         hook = Hook(self._options)
         hook.open_now()
-        hooks.add(hook)
+        hooks.add(hook, default=True)
         _wraps.install()
         _functional.install()
         self._hook = hook

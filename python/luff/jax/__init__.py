@@ -20,10 +20,8 @@ from typing import Any
 
 from luff import corrections
 from luff._base_hook import Collections, choose_run, make_config
-from luff._hook import run_from_environment
 from luff.errors import StopTraining
-from luff.jax import _auto
-from luff.jax._hook import Hook
+from luff.jax._hook import Hook, hooks
 from luff.jax._summaries import summarize
 
 __all__ = [
@@ -37,9 +35,6 @@ __all__ = [
     "summarize",
 ]
 
-_attached: Hook | None = None
-_default: Hook | None = None
-
 
 def attach(
     *,
@@ -50,7 +45,9 @@ def attach(
     correct: corrections.Corrections | None = None,
     **options: Any,
 ) -> Hook:
-    """Opens a run that a training's steps are recorded into.
+    """Opens a run that a training's steps are recorded into. The hook attached before ends; its run says so.
+
+    The hook lives as long as somebody holds it, or a function that it watches.
 
     Parameters
     ----------
@@ -77,42 +74,12 @@ def attach(
     LuffError
         When the run exists already, cannot be created, or the configuration is wrong.
     """
-    global _attached
-    if _attached is not None and _attached.live:
-        _attached.close()
     hook = Hook(choose_run(run, resume, make_config(collections, options)), on_stop, correct)
     hook.open_now()
-    _attached = hook
-    return hook
+    return hooks.attached(hook)
 
 
-def attach_to_all() -> Hook | None:
-    """Watches whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
-    global _default
-    options = run_from_environment()
-    if options is None:
-        return None
-    if _default is None:
-        _default = Hook(options)
-    _auto.install(lambda: _default if _attached is None and _default is not None and _default.live else None)
-    return _default
-
-
-def get_hook() -> Hook | None:
-    """The hook attached last, or that of ``luff run``, while it is open."""
-    hook = _attached if _attached is not None else _default
-    return hook if hook is not None and hook.live else None
-
-
-def save_scalar(name: str, value: float) -> None:
-    """Records a number in the current step, or the next; nothing happens where Luff is not attached."""
-    hook = get_hook()
-    if hook is not None:
-        hook.save_scalar(name, value)
-
-
-def save_tensor(name: str, value: Any) -> None:
-    """Records an array in the current step, or the next; nothing happens where Luff is not attached."""
-    hook = get_hook()
-    if hook is not None:
-        hook.save_tensor(name, value)
+attach_to_all = hooks.attach_to_all
+get_hook = hooks.get_hook
+save_scalar = hooks.save_scalar
+save_tensor = hooks.save_tensor

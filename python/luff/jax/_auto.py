@@ -6,6 +6,7 @@ trains. Nothing is added to what is compiled.
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import threading
@@ -67,7 +68,15 @@ class Jitted:
         return self if instance is None else types.MethodType(self, instance)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_luff_compiled"], name)
+        if "_luff_compiled" not in self.__dict__:  # while it is copied
+            raise AttributeError(name)
+        return getattr(self._luff_compiled, name)
+
+    def __copy__(self) -> Jitted:
+        return Jitted(copy.copy(self._luff_compiled), self._luff_call)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
+        return Jitted(copy.deepcopy(self._luff_compiled, memo), self._luff_call)
 
     def __repr__(self) -> str:
         return repr(self._luff_compiled)

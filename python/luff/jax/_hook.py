@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from luff import corrections
-from luff._base_hook import mode_of
+from luff._base_hook import BaseHook, mode_of
 from luff._codes import GapReason, Mode, Role
 from luff._hook import RunOptions, Session
+from luff._registry import Registry
 from luff._step_hook import Holder, StepHook
-from luff.jax import _describe
+from luff.jax import _auto, _describe
 from luff.jax._auto import take_gradients
 from luff.jax._find import has_tracer, in_trace
 from luff.jax._flax import nnx_of
@@ -24,7 +25,7 @@ from luff.jax._trees import Leaf, Part, Trees
 from luff.jax._values import Reader, Tensors, is_gone
 from luff.jax._watch import Watcher
 
-__all__ = ["Hook"]
+__all__ = ["Hook", "hooks"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,7 +53,7 @@ class Hook(StepHook):
         self._held: list[Part] = []  # what the next TRAIN step uses, given after the one before
         self._early = False  # the TRAIN step that has begun waits for its loss
         self._donates = True  # until seen: the call that trains takes the parameters away
-        self._described: set[int] = set()
+        self._described: dict[int, list[Leaf]] = {}  # by id of the leaves, which are kept
         self._trained: dict[int, list[Leaf]] = {}
         self._settings: dict[Any, bool] = {}  # whether states of this kind hold settings
         self._document = _describe.Document()
@@ -107,14 +108,15 @@ class Hook(StepHook):
         StopTraining
             If a finding stops the run.
         """
+        hooks.used(self)
         chosen = mode_of(mode) or _TRAIN
-        self.while_live("step", self._step, chosen, loss, params, grads, opt_state, updated)
+        self.told("step", self._step, chosen, loss, params, grads, opt_state, updated)
         if chosen == _TRAIN:
             self.boundary()
 
     def start(self, params: Any) -> None:
         """Says what parameters the first step uses, where a loop says its steps by `step`."""
-        self.while_live("start", self._hold, params)
+        self.told("start", self._hold, params)
 
     def _step(self, mode: int, loss: Any, params: Any, grads: Any, state: Any, updated: bool) -> None:
         losses = list(loss.items()) if isinstance(loss, Mapping) else [("loss", loss)]
@@ -193,6 +195,10 @@ class Hook(StepHook):
             self.abandon()
         super()._finish()
 
+    def settle(self) -> None:
+        """A step that waits for its loss, while another thread trains, is none."""
+        self.abandon()
+
     def hidden(self, count: int = 1) -> None:
         """Steps happen inside of a function that is compiled, where their values cannot be read."""
         if self._session is not None:
@@ -224,6 +230,7 @@ class Hook(StepHook):
         StopTraining
             By the function returned, before it computes: if a finding stops the run.
         """
+        hooks.used(self)
         chosen = mode_of(mode) or _TRAIN
         watcher = Watcher(lambda: self, function, chosen, read)
 
@@ -244,14 +251,14 @@ class Hook(StepHook):
             If a finding stops the run.
         """
         self.boundary()
-        return self.while_live("update", self._before_update, model)  # type: ignore[no-any-return]
+        return self.told("update", self._before_update, model)  # type: ignore[no-any-return]
 
     def _before_update(self, model: Any) -> tuple[list[Part], Any, Any]:
         return (self.trees.parts(model), *take_gradients())
 
     def after_update(self, seen: tuple[list[Part], Any, Any], grads: Any, state: Any) -> None:
         """The update is done."""
-        self.while_live("update", self._after_update, seen, grads, state)
+        self.told("update", self._after_update, seen, grads, state)
 
     def _after_update(self, seen: tuple[list[Part], Any, Any], grads: Any, state: Any) -> None:
         parts, loss, noted = seen
@@ -333,7 +340,7 @@ class Hook(StepHook):
 
     def _describe(self, session: Session, part: Part) -> None:
         if len(self._described) < 4096:
-            self._described.add(id(part.leaves))
+            self._described[id(part.leaves)] = part.leaves
         if self._document.model(part):
             session.set_document("model", self._document.text())
 
@@ -360,3 +367,52 @@ class Hook(StepHook):
             self.reader.capture_summaries(known[1], values)
         else:
             self.reader.capture(known[1], values)
+
+
+class Hooks(Registry[Hook]):
+    """The hooks of JAX: one is attached at a time, and nothing that it belongs to holds it.
+
+    It is held here until somebody is seen to do so; from then on, if `get_hook` is asked for it.
+    """
+
+    _held: Hook | None = None
+    _asked = False
+
+    def attached(self, hook: Hook) -> Hook:
+        """The hook watches from now on, in the place of the one before; gives it back."""
+        self.add(hook)
+        self._held, self._asked = hook, False
+        for other in self.living:
+            if other is not hook and other is not self.default:
+                other.replaced_by(hook)
+        return hook
+
+    def used(self, hook: Hook) -> None:
+        """A method of the hook was called by who holds it."""
+        if self._held is hook and not self._asked:
+            self._held = None
+
+    def get_hook(self) -> Hook | None:
+        """The hook attached last, or that of ``luff run``, while it is open."""
+        hook = self.current()
+        if hook is not None and hook is not self.default:
+            self._held, self._asked = hook, True
+        return hook
+
+    def discard(self, hook: BaseHook) -> None:
+        """A hook is asked nothing any more."""
+        super().discard(hook)
+        if self._held is hook:
+            self._held = None
+
+    def watching(self) -> Hook | None:
+        """The hook of ``luff run``, where no other is attached."""
+        living = self.living
+        return self.default if living and living[0] is self.default else None
+
+
+def _install() -> None:
+    _auto.install(hooks.watching)
+
+
+hooks = Hooks(Hook, _install)

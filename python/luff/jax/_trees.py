@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from luff._codes import Role
+from luff._weak import Identities
 from luff.jax._flax import nnx_of
 
 __all__ = ["Leaf", "Part", "Trees"]
@@ -68,7 +69,7 @@ class Trees:
     def __init__(self) -> None:
         self._structures: dict[Any, tuple[list[Leaf], list[int]]] = {}
         self._modules: dict[int, _Module] = {}
-        self._models: dict[int, tuple[str, str]] = {}  # name and type by id of the module
+        self._models: Identities[str] = Identities()  # names; that of a module that is gone is given again
         self._prefixes: dict[frozenset[str], tuple[str, dict[str, Leaf]]] = {}
 
     def parts(self, tree: Any) -> list[Part]:
@@ -183,16 +184,15 @@ class Trees:
         return Part(leaves, values, model, kind, modules), [variable for _, variable in variables]
 
     def _name_model(self, module: Any, kind: str) -> str:
-        known = self._models.get(id(module))
-        if known is not None and known[1] == kind:
-            return known[0]
-        taken = {name for name, _ in self._models.values()}
+        known = self._models.get(module)
+        if known is not None:
+            return known
+        taken = set(self._models.values())
         name, count = kind, 1
         while name in taken:
             count += 1
             name = f"{kind}_{count}"
-        if len(self._models) < _MAX_STRUCTURES:
-            self._models[id(module)] = (name, kind)
+        self._models[module] = name
         return name
 
 

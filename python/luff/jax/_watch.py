@@ -115,20 +115,20 @@ class Watcher:
             seen = (
                 None
                 if self._kind == _OTHER
-                else hook.while_live("watch", self._before, hook, (*bound, *args), kwargs)
+                else hook.told("watch", self._before, hook, (*bound, *args), kwargs)
             )
             try:
                 result = function(*args, **kwargs)
             except BaseException:
                 if self._kind > 0:
-                    hook.while_live("watch", hook.abandon)
+                    hook.told("watch", hook.abandon)
                 raise
             if self._auto:
                 self._learn(seen)
             if seen is not None:
-                hook.while_live("watch", self._after, hook, seen, args, kwargs, result)
+                hook.told("watch", self._after, hook, seen, args, kwargs, result)
             elif self._kind == _GRADIENTS:
-                hook.while_live("watch", note_gradients, result, _has_value(result), False)
+                hook.told("watch", note_gradients, result, _has_value(result), False)
             return result
         finally:
             traced.depth = 0

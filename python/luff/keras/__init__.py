@@ -16,7 +16,6 @@ import os
 from typing import Any
 
 from luff._base_hook import Collections
-from luff._hook import run_from_environment
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.keras import _wraps
 from luff.keras._hook import Hook, hooks
@@ -30,6 +29,8 @@ def attach(
     model: Any, *, run: str | os.PathLike[str] | None = None, collections: Collections = None, **options: Any
 ) -> Hook:
     """Attaches Luff to a model: `fit`, `evaluate`, `predict` and the methods for single batches.
+
+    A hook that the model had before ends; its run says so.
 
     Parameters
     ----------
@@ -50,34 +51,11 @@ def attach(
     if not isinstance(model, keras.Model):
         raise InvalidArgumentError(f"model is a {type(model).__name__}; expected a keras.Model")
     hook = Hook(run, collections=collections, **options)
-    hooks.bind(model, hook)
+    hooks.add(hook, [model])
     return hook
 
 
-def attach_to_all() -> Hook | None:
-    """Watches whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
-    if hooks.default is None:
-        options = run_from_environment()
-        if options is None:
-            return None
-        hooks.add(Hook(_options=options), default=True)
-    return hooks.default
-
-
-def get_hook() -> Hook | None:
-    """The hook in whose step this thread is; else that of the process, or the only one."""
-    return hooks.current()
-
-
-def save_scalar(name: str, value: float) -> None:
-    """Records a number in the current step, or the next; nothing happens where Luff is not attached."""
-    hook = hooks.current()
-    if hook is not None:
-        hook.save_scalar(name, value)
-
-
-def save_tensor(name: str, value: Any) -> None:
-    """Records an array in the current step, or the next; nothing happens where Luff is not attached."""
-    hook = hooks.current()
-    if hook is not None:
-        hook.save_tensor(name, value)
+attach_to_all = hooks.attach_to_all
+get_hook = hooks.get_hook
+save_scalar = hooks.save_scalar
+save_tensor = hooks.save_tensor

@@ -14,6 +14,7 @@ from luff import corrections
 from luff._base_hook import Collections, choose_run, make_config, thinned
 from luff._codes import GapReason, Role
 from luff._hook import RunOptions, Session, run_from_environment
+from luff._registry import Registry
 from luff._step_hook import Held, StepHook
 from luff.keras._backends import make_values
 from luff.keras._describe import Document
@@ -84,8 +85,8 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self.loops: Loops | None = None
         self._document = Document()
         self._described = -1  # optimizers in the document
+        self._trained: Any = None  # weak reference to the model that it is a call-back of
         self._training: Any = None  # weak reference to the model of the step that has begun
-        self.thread: int | None = None
         keras.callbacks.Callback.__init__(self)
         if _options is None:
             self.open_now()
@@ -118,13 +119,20 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self.values, self.loops, self._training = None, None, None
         self._document = Document()
 
+    @property
+    def _model(self) -> Any:
+        """The model, for Keras' own methods. It holds the hook, and not the other way round."""
+        return None if self._trained is None else self._trained()
+
+    @_model.setter
+    def _model(self, model: Any) -> None:
+        self._trained = None if model is None else weakref.ref(model)
+
     def set_model(self, model: Any) -> None:
         """As a call-back: the model that is trained with it."""
         keras.callbacks.Callback.set_model(self, model)
-        hooks.bind(model, self)
-
-    def _forget(self) -> None:
-        hooks.discard(self)
+        if self.live:
+            hooks.add(self, [model])
 
     def _lower_lr(self, factor: float) -> None:
         optimizers = [] if self.values is None else self.values.optimizers.living()
@@ -154,11 +162,11 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
 
     def begin_batch(self, model: Any, mode: int) -> None:
         """A batch begins."""
-        self.while_live("begin", self._begin_batch, model, mode)
+        self.told("begin", self._begin_batch, model, mode)
 
     def end_batch(self, model: Any, logs: Any, batches: int = 1) -> None:
         """A batch has ended; `logs` are what Keras says of it, `batches` how many were run since `begin_batch`."""
-        self.while_live("end", self._end_batch, model, logs, batches)
+        self.told("end", self._end_batch, model, logs, batches)
 
     def end_epoch(self, logs: Any) -> None:
         """An epoch has ended: its losses and metrics go into the next step, or the last of all."""
@@ -168,7 +176,19 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
 
     def drop_batch(self) -> None:
         """A batch that has begun was none."""
-        self.while_live("drop", self.abandon)
+        self.told("drop", self.abandon)
+
+    def here(self) -> bool:
+        """The steps are this thread's; threads of replicas do the work of another."""
+        return self.turn.here() or type(threading.current_thread()).__name__ == "_MirroredReplicaThread"
+
+    def _told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        return function(*arguments) if self.here() else super()._told(function, arguments)
+
+    def settle(self) -> None:
+        """The step of a loop is over once it has worked: only the next tape ends it."""
+        if self.loops is not None:
+            self.loops.end()
 
     def _begin_batch(self, model: Any, mode: int) -> None:
         if self.training_model() is model and self.begin_again(mode, model, ARRAYS):
@@ -180,7 +200,6 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         holder = None if self.values is None else self.values.holder(model, mode)
         if self.begin(mode, holder, model) is None or self.values is None:
             return
-        self.thread = threading.get_ident()
         self._training = weakref.ref(model)
         if self.may_wait and self.values.due():
             self.record_now()
@@ -229,12 +248,20 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self._session.set_document("model", self._document.text(optimizers, self.training_model()))
 
     def _finish(self) -> None:
-        self.release()
-        if self.loops is not None:
-            self.loops.end()
-        if self.mode:
-            self.abandon()  # a batch that was never finished
-        super()._finish()
+        for part in (self.values, self.loops):
+            if part is not None:
+                part.hook = self  # a collector clears weak references before it calls us
+        try:
+            self.release()
+            if self.loops is not None:
+                self.loops.end()
+            if self.mode:
+                self.abandon()  # a batch that was never finished
+            super()._finish()
+            if self.values is not None and threading.main_thread().is_alive():  # the process does not end yet
+                self.guarded("rest", self.values.rest)
+        finally:
+            self.values = self.loops = None
 
 
 def _numbers(logs: Any) -> dict[str, Any]:
@@ -244,62 +271,24 @@ def _numbers(logs: Any) -> dict[str, Any]:
     return {key: v for key, v in logs.items() if key != "loss" and len(getattr(v, "shape", ())) == 0}
 
 
-class Hooks:
-    """The hooks of this process, and which one watches what."""
-
-    def __init__(self) -> None:
-        self._bound: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._living: list[Hook] = []
-        self.default: Hook | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._living)
-
-    def add(self, hook: Hook, default: bool = False) -> None:
-        """A hook was made."""
-        self._living.append(hook)
-        if default:
-            self.default = hook
-
-    def watch_all(self, hook: Hook) -> None:
-        """The hook watches what no other does."""
-        self.default = hook
-
-    def bind(self, model: Any, hook: Hook) -> None:
-        """The hook watches this model."""
-        self._bound[model] = weakref.ref(hook)
-
-    def discard(self, hook: Hook) -> None:
-        """A hook is closed."""
-        self._living = [other for other in self._living if other is not hook]
-        if self.default is hook:
-            self.default = None
+class Hooks(Registry[Hook]):
+    """The hooks of Keras; a thing is a model."""
 
     def of_model(self, model: Any) -> Hook | None:
         """The hook that watches a model."""
-        if not self._living:
-            return None
-        bound = self._bound.get(model)
-        hook = bound() if bound is not None else None
-        return hook if hook is not None and hook.live else self.default
+        return self.of(model) or self.default
 
     def training(self) -> Hook | None:
-        """The hook in whose step this is; else the one that watches what no other does."""
-        if len(self._living) == 1:
-            hook = self._living[0]
-            return hook if hook.mode else self.default
-        stepping = [hook for hook in self._living if hook.mode]
-        if len(stepping) == 1:
-            return stepping[0]
-        thread = threading.get_ident()
-        for hook in stepping:
-            if hook.thread == thread:
+        """The hook in whose step this thread is; else the one that watches what no other does."""
+        for hook in self.living:
+            if hook.mode and hook.here():
                 return hook
         return self.default
 
-    def current(self) -> Hook | None:
-        """The hook in whose step this is; else that of the process, or the only one."""
-        return self.training() or (self._living[0] if len(self._living) == 1 else None)
+    def last(self) -> Hook | None:
+        """The hook in whose step this thread is."""
+        hook = self.training()
+        return hook if hook is not None and hook.mode and hook.here() else super().last()
 
 
-hooks = Hooks()
+hooks = Hooks(lambda options: Hook(_options=options))

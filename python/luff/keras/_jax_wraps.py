@@ -8,13 +8,14 @@ from typing import Any
 import keras
 from keras.src.backend.jax.trainer import JAXTrainer
 
+from luff._patch import once, wrap
 from luff.keras._hook import Hook, hooks
 from luff.keras._jax_values import KEY, JaxValues, Step
-from luff.keras._wrap import wrap
 
 __all__ = ["install"]
 
 
+@once
 def install() -> None:
     """Wraps; once."""
     wrap(JAXTrainer, "make_train_function", functools.partial(_make, "train"))
@@ -24,7 +25,8 @@ def install() -> None:
 
 
 def _values(hook: Hook | None) -> JaxValues | None:
-    return hook.values if hook is not None and hook.mode and isinstance(hook.values, JaxValues) else None
+    values = hook.values if hook is not None and hook.mode and hook.here() else None
+    return values if isinstance(values, JaxValues) else None
 
 
 def _make(kind: str, original: Any) -> Any:

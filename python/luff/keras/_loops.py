@@ -6,11 +6,11 @@ Compiled: each call of the outermost `tf.function` in whose graph an optimizer u
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from luff._codes import GapReason, Mode
+from luff._weak import Identities
 from luff.keras._tensorflow import Kept, kept_of
 from luff.keras._values import ARRAYS
 
@@ -28,12 +28,12 @@ class Loops:
     """Steps of loops, for one hook. All under its lock."""
 
     def __init__(self, hook: Hook, values: TensorFlowValues) -> None:
-        self._hook = hook
+        self.hook: Any = weakref.proxy(hook)
         self._values = values
         self._trains: weakref.WeakSet[Any] = (
             weakref.WeakSet()
         )  # functions in whose graph an optimizer updates
-        self._variables: dict[int, Any] = {}
+        self._variables: Identities[None] = Identities()
         self.open = False  # a step of a loop has begun
         self._worked = False  # and a gradient was asked for, or applied
         self._function: Any = None
@@ -44,7 +44,7 @@ class Loops:
 
     def begin(self, function: Any = None) -> None:
         """A tape is entered, or a function that trains is called."""
-        hook = self._hook
+        hook = self.hook
         if hook.mode and not self.open:
             return  # a step of fit
         if self.open:
@@ -57,18 +57,17 @@ class Loops:
         holder = self._values.holder_of(function) if function is not None and self.trains(function) else None
         if hook.begin(_TRAIN, holder, function) is None:
             return
-        hook.thread = threading.get_ident()
         hook.forget_training()
         self.open, self._worked, self._function = True, False, function
         kept: Kept | None = None if function is None else kept_of(function, _TRAIN)
         if hook.may_wait and self._values.due():
             hook.record_now()
-        known = [v for v in (reference() for reference in self._variables.values()) if v is not None]
+        known = self._variables.things()
         self._values.begin_loop(kept, known if function is not None and self.trains(function) else [])
 
     def worked(self, variables: list[Any], function: Any) -> None:
         """A gradient is asked for, or applied: eagerly, or in the graph of a function."""
-        if self._hook.mode and not self.open:
+        if self.hook.mode and not self.open:
             return
         if not self.open:
             self.begin(function)
@@ -76,8 +75,8 @@ class Loops:
         if function is not None:
             self._trains.add(function)
         for variable in variables:
-            if id(variable) not in self._variables:
-                self._variables[id(variable)] = weakref.ref(variable)
+            if variable not in self._variables:
+                self._variables[variable] = None
 
     def returned(self, function: Any) -> None:
         """The outermost function has returned: what it trained is a step."""
@@ -93,20 +92,20 @@ class Loops:
             return
         self.open = False
         if not self._worked and self._function is None:
-            self._hook.abandon()
+            self.hook.abandon()
             return
-        if self._hook.hold({}):
+        if self.hook.hold({}):
             return
-        before = self._hook.clock.latest_update()
+        before = self.hook.clock.latest_update()
         self._values.after(None, _TRAIN)
-        hidden = self._hook.clock.latest_update() - before - 1
-        session = self._hook.session
+        hidden = self.hook.clock.latest_update() - before - 1
+        session = self.hook.session
         if self._function is not None and hidden > 0 and session is not None:
             session.gap(0xFFFFFFFF, _NOT_SEEN, 0, hidden)
-        self._hook.end()
+        self.hook.end()
 
     def drop(self) -> None:
         """The step was none."""
         if self.open:
             self.open = False
-            self._hook.abandon()
+            self.hook.abandon()

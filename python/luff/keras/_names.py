@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from luff._codes import Role
+from luff._weak import Identities
 from luff.keras._kinds import layer_kind
 
 __all__ = ["Names", "Variable", "layers_of"]
@@ -60,29 +60,30 @@ class Names:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Variable]] = {}
-        self._models: dict[int, tuple[Any, int, str]] = {}
+        self._known: Identities[Variable] = Identities()
+        self._models: Identities[tuple[int, str]] = Identities()  # variables, prefix
         self._taken: set[str] = set()
-        self._paths: dict[int, tuple[Any, str]] = {}
+        self._paths: Identities[str] = Identities()
+        self._first = True
 
     def models(self) -> list[tuple[Any, str]]:
         """(model, prefix of its names) of the models that are alive."""
-        found = [(reference(), prefix) for reference, _, prefix in self._models.values()]
-        return [(model, prefix) for model, prefix in found if model is not None]
+        found = [(model, self._models.get(model)) for model in self._models.things()]
+        return [(model, known[1]) for model, known in found if known is not None]
 
     def learn(self, model: Any) -> bool:
         """Names the variables of a model; False if there is nothing new."""
         count = len(model.variables)
-        known = self._models.get(id(model))
-        if known is not None and known[0]() is model:
-            if known[1] == count:
+        known = self._models.get(model)
+        if known is not None:
+            if known[0] == count:
                 return False
-            prefix = known[2]
+            prefix = known[1]
         else:
-            prefix = "" if not self._models else f"{model.name}/"
-        self._models[id(model)] = (weakref.ref(model), count, prefix)
+            prefix, self._first = "" if self._first else f"{model.name}/", False
+        self._models[model] = (count, prefix)
         for path, layer in layers_of(model):
-            self._paths[id(layer)] = (weakref.ref(layer), prefix + path)
+            self._paths[layer] = prefix + path
             trainable = {id(v) for v in layer._trainable_variables}
             for variable in [*layer._trainable_variables, *layer._non_trainable_variables]:
                 self._name(variable, prefix + path, layer_kind(layer), id(variable) in trainable)
@@ -90,27 +91,26 @@ class Names:
 
     def of(self, variable: Any) -> Variable:
         """Name of a variable; one of no model is called by its own path."""
-        known = self._known.get(id(variable))
-        if known is not None and known[0]() is variable:
-            return known[1]
+        known = self._known.get(variable)
+        if known is not None:
+            return known
         path = str(getattr(variable, "path", None) or getattr(variable, "name", "variable"))
         head, _, tail = path.removesuffix(":0").rpartition("/")
         return self._add(variable, head, tail, "", bool(getattr(variable, "trainable", True)))
 
     def path_of(self, layer: Any, model: Any = None) -> str:
         """Path of a layer of `model`, or of one that was learned; "" for others, and for the model itself."""
-        known = self._paths.get(id(layer))
-        if known is not None and known[0]() is layer:
-            return known[1]
-        if model is not None and id(model) not in self._models:  # it is called for the first time
+        known = self._paths.get(layer)
+        if known is not None:
+            return known
+        if model is not None and model not in self._models:  # it is called for the first time
             for path, inner in layers_of(model):
                 if inner is layer:
-                    return path if not self._models else f"{model.name}/{path}"
+                    return path if self._first else f"{model.name}/{path}"
         return ""
 
     def _name(self, variable: Any, path: str, kind: str, trainable: bool) -> None:
-        known = self._known.get(id(variable))
-        if known is None or known[0]() is not variable:
+        if variable not in self._known:
             self._add(variable, path, str(variable.name), kind, trainable)
 
     def _add(self, variable: Any, path: str, tail: str, kind: str, trainable: bool) -> Variable:
@@ -123,11 +123,11 @@ class Names:
         parameter = trainable or _is_parameter(tail)
         role = _BUFFER if not parameter else _BIAS if "bias" in tail or tail == "beta" else _WEIGHT
         found = Variable(name, role, path, kind, parameter)
-        self._known[id(variable)] = (weakref.ref(variable), found)
+        self._known[variable] = found
         value = getattr(variable, "_value", None)
         if value is not None and value is not variable:
             try:
-                self._known[id(value)] = (weakref.ref(value), found)
+                self._known[value] = found
             except TypeError:  # arrays of some backends
                 pass
         return found

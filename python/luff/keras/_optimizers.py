@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 from luff._codes import Role
+from luff._weak import Identities
 from luff.keras._table import Spec
 
 __all__ = ["Known", "Optimizers", "state_of"]
@@ -28,25 +29,26 @@ class Optimizers:
     """Those of one run, in the order in which they were seen."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Known] = {}
+        self._of: Identities[Known] = Identities()
+        self._taken: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._taken)
 
     def of(self, optimizer: Any) -> Known:
         """What an optimizer is called; inside of one that scales losses the one that updates is meant."""
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        found = self._known.get(id(optimizer))
-        if found is None or found.reference() is not optimizer:
-            taken = {other.name for other in self._known.values()}
+        found = self._of.get(optimizer)
+        if found is None:
             stem = str(getattr(optimizer, "name", type(optimizer).__name__))
-            name = stem if stem not in taken else f"{stem}_{len(self._known)}"
-            found = self._known[id(optimizer)] = Known(optimizer, len(self._known), name)
+            name = stem if stem not in self._taken else f"{stem}_{len(self)}"
+            self._taken.add(name)
+            found = self._of[optimizer] = Known(optimizer, len(self) - 1, name)
         return found
 
     def living(self) -> list[tuple[Known, Any]]:
         """Those that are alive."""
-        pairs = [(known, known.reference()) for known in self._known.values()]
+        pairs = [(known, known.reference()) for known in self._of.values()]
         return [(known, optimizer) for known, optimizer in pairs if optimizer is not None]
 
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from luff._arrays import Arrays, dtype_code
 from luff._codes import Form, GapReason, Role
+from luff._hook import Session
 from luff._rows import rows_that_fit
 
-__all__ = ["Spec", "Table"]
+__all__ = ["Spec", "Table", "tell_missing"]
 
 _SAMPLE = int(Role.SAMPLE)
 
@@ -90,7 +91,11 @@ class Table:
         return (rows, *array.shape[1:]) if rows else ()
 
     def _missing(self, index: int) -> None:
-        number = self._numbers[index]
-        due = self._arrays.session.due_tensor(number)
-        if due:
-            self._arrays.session.gap(number, int(GapReason.UNSUPPORTED), due & int(Form.RAW), 1)
+        tell_missing(self._arrays.session, self._numbers[index])
+
+
+def tell_missing(session: Session, number: int, reason: int = int(GapReason.UNSUPPORTED)) -> None:
+    """A value that is due has no array: a gap."""
+    due = session.due_tensor(number)
+    if due:
+        session.gap(number, reason, due & int(Form.RAW), 1)

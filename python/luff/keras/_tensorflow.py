@@ -16,53 +16,28 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
-from tensorflow.python.ops import control_flow_util
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from luff._arrays import Arrays
-from luff._codes import Role
+from luff._codes import GapReason, Role
 from luff._hook import Session
-from luff.keras._table import Spec, Table
+from luff.keras._table import Spec, Table, tell_missing
+from luff.keras._tensorflow_graphs import aside, can_be_kept, graph_key, local, may_keep, may_tell_time
+from luff.keras._tensorflow_keepers import Flag, Keeper
 from luff.keras._tensorflow_ring import Ring, Row
 
 __all__ = [
     "Kept",
     "Rows",
     "array_of",
-    "graph_key",
-    "in_graph",
-    "in_xla",
     "kept_of",
-    "local",
     "record_row",
     "resource_of",
 ]
 
 _LOSS = int(Role.LOSS)
+_UNSUPPORTED = int(GapReason.UNSUPPORTED)
 _ALIKE = 8  # steps that must have been alike before numbers are read later
 _WARY = 1000  # and so many more once one was not
-
-
-def in_graph() -> bool:
-    """A graph is being traced."""
-    return not tf.executing_eagerly()
-
-
-def in_xla() -> bool:
-    """A graph is being traced that XLA will compile."""
-    return in_graph() and bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
-
-
-def graph_key() -> int:
-    """Tells the graph that is traced from others; 0 where none is."""
-    return id(tf.compat.v1.get_default_graph()) if in_graph() else 0
-
-
-def local(value: Any) -> Any:
-    """The first replica's part of what a distribution strategy holds; else the value itself."""
-    if isinstance(value, tf.distribute.DistributedValues):
-        return value.values[0]
-    return value
 
 
 def resource_of(variable: Any) -> Any:
@@ -136,42 +111,7 @@ class Rows:
         return True
 
 
-class _Keeper:
-    """A variable of Luff's own, to which a graph assigns a value."""
-
-    def __init__(self, spec: Spec, tensor: Any, owner: int | None) -> None:
-        shape = tf.TensorShape(tensor.shape)
-        if shape.rank is None:
-            raise ValueError(f"the rank of {spec.name} is not known while its graph is traced")
-        with tf.init_scope():
-            start = tf.zeros([0 if size is None else size for size in shape.as_list()], tensor.dtype)
-            self.variable = ResourceVariable(
-                start, trainable=False, shape=shape, dtype=tensor.dtype, name="luff"
-            )
-        self.spec = spec
-        self.owner = owner
-
-    def fits(self, tensor: Any) -> bool:
-        """The value can be kept here too."""
-        variable = self.variable
-        return bool(variable.dtype == tensor.dtype and variable.shape.is_compatible_with(tensor.shape))
-
-
-class _Flag:
-    """Whether a graph keeps values of a role in the step that runs."""
-
-    def __init__(self, due: bool) -> None:
-        self._due = due
-        with tf.init_scope():
-            self.variable = ResourceVariable(due, trainable=False, dtype=tf.bool, name="luff_due")
-            self._values = (tf.constant(False), tf.constant(True))
-
-    def set(self, due: bool) -> None:
-        """Of the step that begins."""
-        if due != self._due:
-            self._due = due
-            # What `assign` does besides takes longer than this.
-            tf.raw_ops.AssignVariableOp(resource=self.variable.handle, value=self._values[due])
+_Key = tuple[str, Any, int | None]  # name, dtype and owner of what is kept
 
 
 @dataclass
@@ -188,9 +128,10 @@ class Kept:
     """What the graphs of one kind of step keep, and how it is captured after the step."""
 
     def __init__(self) -> None:
-        self._keepers: dict[str, _Keeper] = {}
-        self._scalars: set[str] = set()
-        self._flags: dict[int, _Flag] = {}  # by role
+        self._keepers: dict[_Key, Keeper] = {}
+        self._numbers: set[_Key] = set()  # of those: losses and learning rates
+        self._refused: dict[str, tuple[Spec, int]] = {}  # what is not kept, and why
+        self._flags: dict[int, Flag] = {}  # by role
         self._rings: list[tuple[Ring, _Reader]] = []
         self._traced: list[tuple[int, Spec, Any]] = []  # numbers that the graph that is traced keeps
         self._loose = False  # some numbers are in no ring
@@ -202,9 +143,10 @@ class Kept:
         self._roles: set[int] = set()
         self._arrays: Arrays | None = None
         self._table: Table | None = None
-        self._order: tuple[list[_Keeper], list[_Keeper]] = ([], [])
+        self._order: tuple[list[Keeper], list[Keeper]] = ([], [])
+        self._missing: list[tuple[int, int]] = []  # numbers of what is refused, and why
 
-    def keep(self, spec: Spec, tensor: Any, owner: int | None = None, scalar: bool = False) -> None:
+    def keep(self, spec: Spec, value: Any, owner: int | None = None, scalar: bool = False) -> None:
         """Adds to the graph that is being traced that the value is kept.
 
         Parameters
@@ -212,29 +154,38 @@ class Kept:
         owner
             Key of the counter of the optimizer that must have updated for the value to be of this step.
         """
-        variable, tensor = self._keeper(spec, tensor, owner, scalar)
-        variable.assign(tensor, read_value=False)
-        if scalar:
-            self._traced.append((graph_key(), spec, tensor))
+        if not may_keep():
+            return
+        for keeper, tensor in self._with_keepers([(spec, value, owner)], scalar):
+            keeper.assign(tensor)
+            if scalar:
+                self._traced.append((graph_key(), spec, tensor))
 
     def keep_where_due(
         self, session: Session, role: int, values: Iterable[tuple[Spec, Any, int | None]]
     ) -> None:
         """As `keep`, of several values (and their owners) of one role, in steps only that this role is due in."""
-        pairs = [self._keeper(spec, tensor, owner, False) for spec, tensor, owner in values]
+        if not may_keep():
+            return
+        pairs = self._with_keepers(values, False)
+        if not pairs:
+            return
         flag = self._flags.get(role)
         if flag is None:
-            flag = self._flags[role] = _Flag(bool(session.due_role(role)))
+            flag = self._flags[role] = Flag(bool(session.due_role(role)))
 
         def keep() -> None:
-            for variable, tensor in pairs:
-                variable.assign(tensor, read_value=False)
+            for keeper, tensor in pairs:
+                keeper.assign(tensor)
 
-        tf.cond(flag.variable, keep, lambda: None)
+        with aside():
+            tf.cond(flag.variable, keep, lambda: None)
 
     def note_update(self, optimizer: Any) -> None:
         """Adds to the graph that is being traced that this update is noted, with the numbers that the graph keeps."""
         traced, self._traced = self._traced, []
+        if not may_tell_time():
+            return
         here = [(spec, tensor) for graph, spec, tensor in traced if graph == graph_key()]
         if not any(spec.role == _LOSS for spec, _ in here):
             return  # the loss is of another graph than the update, which may be left out
@@ -283,16 +234,37 @@ class Kept:
         for role, flag in self._flags.items():
             flag.set(bool(session.due_role(role)))
 
-    def _keeper(self, spec: Spec, tensor: Any, owner: int | None, scalar: bool) -> tuple[Any, Any]:
-        tensor = local(tensor)
-        if isinstance(tensor, tf.IndexedSlices):
-            tensor = tensor.values
-        found = self._keepers.get(spec.name)
-        if found is None or not found.fits(tensor):
-            found = self._keepers[spec.name] = _Keeper(spec, tensor, owner)
+    def refuse(self, spec: Spec, reason: int) -> None:
+        """A value of the graph that is traced is not kept: a gap where it is due."""
+        if may_keep():
+            self._refused[spec.name] = (spec, reason)
             self._plan = None
-            (self._scalars.add if scalar else self._scalars.discard)(spec.name)
-        return found.variable, tensor
+
+    def rest(self) -> None:
+        """Nobody reads any more: graphs keep no arrays, and none is held."""
+        for flag in self._flags.values():
+            flag.set(False)
+        for keeper in self._keepers.values():
+            keeper.clear()
+
+    def _with_keepers(
+        self, values: Iterable[tuple[Spec, Any, int | None]], scalar: bool
+    ) -> list[tuple[Keeper, Any]]:
+        found = []
+        for spec, value, owner in values:
+            tensor = can_be_kept(value)
+            if tensor is None or (scalar and tensor.dtype.is_complex):
+                self.refuse(spec, _UNSUPPORTED)
+                continue
+            key = (spec.name, tensor.dtype, owner)
+            keeper = self._keepers.get(key)
+            if keeper is None:
+                keeper = self._keepers[key] = Keeper(spec, tensor.dtype, owner)
+                self._plan = None
+                if scalar:
+                    self._numbers.add(key)
+            found.append((keeper, tensor))
+        return found
 
     def count(self, optimizer: Any) -> int:
         """Counts the updates of an optimizer of the graph that is being traced; its key."""
@@ -309,28 +281,21 @@ class Kept:
 
     def has(self, name: str) -> bool:
         """A value of this name is kept."""
-        return name in self._keepers
+        return any(keeper.spec.name == name for keeper in self._keepers.values())
 
     def value(self, name: str) -> Any:
         """What is kept under a name now, as an array; None for what is not."""
-        found = self._keepers.get(name)
-        return None if found is None else array_of(found.variable.read_value())
+        for keeper in self._keepers.values():
+            if keeper.spec.name == name:
+                value = keeper.value(array_of(keeper.variable.read_value()))
+                if value is not None:
+                    return value
+        return None
 
     def capture(self, arrays: Arrays) -> list[tuple[Any, int, int]]:
         """Captures what the step has left; gives (optimizer, updates, accumulated gradients) of each in it."""
         if self._plan is None or self._arrays is not arrays:
-            self._arrays = arrays
-            keepers = [k for name, k in self._keepers.items() if name not in self._scalars]
-            scalars = [self._keepers[name] for name in sorted(self._scalars)]
-            self._order = (keepers, scalars)
-            self._table = Table(arrays, [keeper.spec for keeper in keepers])
-            self._values = _Reader([keeper.variable for keeper in keepers])
-            self._roles = {keeper.spec.role for keeper in keepers}
-            numbers = [keeper.variable for keeper in scalars]
-            self._plan = _Reader([*numbers, *(counter.variable for counter in self.counters.values())])
-            noted = {spec.name for ring, _ in self._rings for spec in ring.specs}
-            counted = {id(ring.optimizer()) for ring, _ in self._rings}
-            self._loose = not (self._scalars <= noted and self.counters.keys() <= counted)
+            self._plan = self._planned(arrays)
         self._traced.clear()
         keepers, scalars = self._order
         session = arrays.session
@@ -356,17 +321,48 @@ class Kept:
                     counter.seen = count
                     if updates:
                         updated.add(key)
-            for keeper, value in zip(scalars, values, strict=False):
-                if keeper.owner in updated and keeper.spec.name not in known:
+            for keeper, array in zip(scalars, values, strict=False):
+                value = keeper.value(array)
+                if value is not None and keeper.owner in updated and keeper.spec.name not in known:
                     session.scalar(_number(arrays, keeper.spec), float(value))
         if self._table is not None and any(session.due_role(role) for role in self._roles):
-            self._table.capture(
-                [
-                    value if keeper.owner in updated else None
-                    for keeper, value in zip(keepers, self._values.read(), strict=True)
-                ]
-            )
+            self._capture_arrays(self._table, keepers, updated)
+        for number, reason in self._missing:
+            tell_missing(session, number, reason)
         return done
+
+    def _capture_arrays(self, table: Table, keepers: list[Keeper], updated: set[int | None]) -> None:
+        values = [keeper.value(array) for keeper, array in zip(keepers, self._values.read(), strict=True)]
+        table.capture(
+            [
+                value if keeper.owner in updated else None
+                for keeper, value in zip(keepers, values, strict=True)
+            ]
+        )
+        for keeper, value in zip(keepers, values, strict=True):
+            if value is not None:
+                keeper.give_back(value)
+
+    def _planned(self, arrays: Arrays) -> _Reader:
+        """Reads the numbers of a step; how all else is read is laid down too."""
+        self._arrays = arrays
+        keepers = [keeper for key, keeper in self._keepers.items() if key not in self._numbers]
+        scalars = [self._keepers[key] for key in sorted(self._numbers, key=lambda key: key[0])]
+        self._order = (keepers, scalars)
+        self._table = Table(arrays, [keeper.spec for keeper in keepers])
+        self._values = _Reader([keeper.variable for keeper in keepers])
+        self._roles = {keeper.spec.role for keeper in keepers}
+        self._missing = [(_number(arrays, spec), reason) for spec, reason in self._refused.values()]
+        names = {keeper.spec.name for keeper in scalars}
+        noted = {spec.name for ring, _ in self._rings for spec in ring.specs}
+        counted = {id(ring.optimizer()) for ring, _ in self._rings}
+        self._loose = not (names <= noted and self.counters.keys() <= counted)
+        return _Reader(
+            [
+                *(keeper.variable for keeper in scalars),
+                *(counter.variable for counter in self.counters.values()),
+            ]
+        )
 
 
 def record_row(arrays: Arrays, ring: Ring, row: Row) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from luff.keras._table import Spec
+from luff.keras._tensorflow_graphs import aside
 
 __all__ = ["ROWS", "Ring", "Row"]
 
@@ -44,7 +45,7 @@ class Ring:
     def __init__(self, optimizer: Any, specs: tuple[Spec, ...]) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.specs = specs
-        with tf.init_scope(), tf.device("CPU:0"):
+        with tf.init_scope(), aside():
             self._count = ResourceVariable(0, trainable=False, dtype=tf.int64, name="luff_count")
             empty = tf.zeros([ROWS, _VALUES + len(specs)], tf.float64)
             self.variable = ResourceVariable(empty, trainable=False, name="luff_rows")
@@ -52,9 +53,9 @@ class Ring:
 
     def write(self, values: list[Any]) -> None:
         """Adds to the graph that is being traced that a row is written; a value for each spec."""
-        with tf.device("CPU:0"):
+        with aside():
             number = self._count.assign_add(1, read_value=True)
-            row = [tf.cast(number, tf.float64), tf.timestamp(), *(tf.cast(v, tf.float64) for v in values)]
+            row = [tf.cast(number, tf.float64), tf.timestamp(), *map(_one_number, values)]
             tf.raw_ops.ResourceScatterUpdate(
                 resource=self.variable.handle, indices=(number - 1) % ROWS, updates=tf.stack(row)
             )
@@ -83,3 +84,10 @@ class Ring:
         newest = int(rows[-1, _NUMBER])
         count, self._seen = newest - self._seen, newest
         return count, [Row(float(row[_TIME]) * 1e9, row[_VALUES:].tolist()) for row in rows]
+
+
+def _one_number(value: Any) -> Any:
+    """A number, whatever shape the value turns out to have: a graph may claim what is not so."""
+    value = tf.cast(value, tf.float64)
+    value = tf.raw_ops.PlaceholderWithDefault(input=value, shape=tf.TensorShape(None))
+    return tf.reduce_sum(tf.reshape(value, [-1]))

@@ -12,16 +12,8 @@ from luff._codes import GapReason, Mode, Role
 from luff._step_hook import Held
 from luff.keras._optimizers import Known, state_of
 from luff.keras._table import Spec
-from luff.keras._tensorflow import (
-    Kept,
-    Rows,
-    array_of,
-    graph_key,
-    in_graph,
-    in_xla,
-    kept_of,
-    record_row,
-)
+from luff.keras._tensorflow import Kept, Rows, array_of, kept_of, record_row
+from luff.keras._tensorflow_graphs import graph_key, in_graph, in_xla
 from luff.keras._tensorflow_ring import Ring, Row
 from luff.keras._values import Values
 
@@ -33,7 +25,8 @@ __all__ = ["TensorFlowValues"]
 _WEIGHTS = (int(Role.WEIGHT), int(Role.BIAS), int(Role.BUFFER))
 _TRAIN = int(Mode.TRAIN)
 _GRADIENT = int(Role.GRADIENT)
-_NOT_SEEN = int(GapReason.NOT_SEEN)
+_INSIDE = (int(Role.INPUT), int(Role.OUTPUT))
+_NOT_SEEN, _COMPILED = int(GapReason.NOT_SEEN), int(GapReason.COMPILED_GRAPH)
 _NO_ID = 0xFFFFFFFF
 _TOLERANCE_NS = 1_000_000  # between the clocks of Python and TensorFlow
 _LOOK = 64  # so often a model is asked for its variables
@@ -47,6 +40,7 @@ class TensorFlowValues(Values):
         self._rows: dict[int, tuple[Any, int, Rows]] = {}
         self._looks = 0
         self._now: Kept | None = None
+        self._used: weakref.WeakSet[Kept] = weakref.WeakSet()
         self._missing = False  # the weights of this step are not captured yet
         self._loop_variables: list[Any] = []
         self._alone = (hook.rank() or (0, 1))[1] == 1  # ranks that agree on a stop must know how far each is
@@ -108,6 +102,7 @@ class TensorFlowValues(Values):
         self.fresh()
         self._now = kept
         if kept is not None:
+            self._used.add(kept)
             kept.begin(self.session)
         self._missing = False
 
@@ -129,6 +124,12 @@ class TensorFlowValues(Values):
         self.compiled = kept.compiled
         self.has_loss = self.has_loss or any(kept.has(name) for name in self.total_name.values())
         return kept.capture(self.arrays)
+
+    def rest(self) -> None:
+        """The run has ended: graphs keep no arrays any more."""
+        if not in_graph():
+            for kept in list(self._used):
+                kept.rest()
 
     def weights(self, model: Any) -> bool:
         """Captures the variables of a model as they are now; False if they have no values yet."""
@@ -240,14 +241,16 @@ class TensorFlowValues(Values):
                 return
             if in_xla():
                 now.compiled = True
+            elif spec.role in _INSIDE and self.hook.mode != _TRAIN:
+                now.refuse(spec, _COMPILED)  # kept, it could not be fused with what follows: other last bits
             else:
-                if hasattr(value, "_value"):  # a variable of Keras
-                    value = tf.convert_to_tensor(value)
                 key = None if owner is None else now.count(owner)
-                if self._together is not None and not scalar:
+                if scalar:
+                    now.keep(spec, value, key, scalar)
+                elif self._together is not None:
                     self._together.append((spec, value, key))
                 else:
-                    now.keep(spec, value, key, scalar)
+                    now.keep_where_due(self.session, spec.role, [(spec, value, key)])
         elif scalar:
             self.scalar(spec, value)
         else:

@@ -9,12 +9,11 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
+from luff._patch import once, wrap
 from luff.keras._hook import Hook, hooks
-from luff.keras._wrap import wrap
+from luff.keras._tensorflow_graphs import calls, in_xla, pristine
 
 __all__ = ["install"]
-
-_installed = False
 
 
 class _Local(threading.local):
@@ -28,14 +27,12 @@ _local = _Local()
 _outermost: list[Any] = []  # functions that are being called, for the threads of replicas
 
 
+@once
 def install() -> None:
     """Wraps; once."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
     wrap(TFOptimizer, "_distributed_tf_update_step", _update)
     wrap(Function, "__call__", _function)
+    wrap(Function, "get_concrete_function", _concrete)
     wrap(tf.GradientTape, "__enter__", _enter)
     wrap(tf.GradientTape, "gradient", _gradient)
 
@@ -53,7 +50,7 @@ def _update(original: Any) -> Any:
             grads_and_vars = list(grads_and_vars)
             hook = hooks.training()
             if hook is not None:
-                hook.while_live("gradients", _updates, hook, self, grads_and_vars, learning_rate)
+                hook.told("gradients", _updates, hook, self, grads_and_vars, learning_rate)
         return original(self, distribution, grads_and_vars, learning_rate)
 
     return update
@@ -70,30 +67,56 @@ def _updates(hook: Hook, optimizer: Any, pairs: list[tuple[Any, Any]], rate: Any
 
 def _function(original: Any) -> Any:
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
-        if not hooks or _local.function is not None or not tf.executing_eagerly():
+        if not hooks:
             return original(self, *arguments, **named)
-        hook = hooks.training()
-        if hook is None or (hook.mode and (hook.loops is None or not hook.loops.open)):
-            return original(self, *arguments, **named)
-        _local.function = self
-        _outermost.append(self)
+        calls.stack.append(self)
         try:
-            if hook.loops is not None and hook.loops.trains(self):
-                hook.while_live("begin", hook.loops.begin, self)
-            result = original(self, *arguments, **named)
-        except BaseException:
-            if hook.loops is not None:
-                hook.while_live("drop", hook.loops.drop)
-            raise
+            if tf.executing_eagerly():
+                return _called(original, self, arguments, named)
+            if in_xla():
+                with pristine(self):
+                    return original(self, *arguments, **named)
+            return original(self, *arguments, **named)
         finally:
-            _local.function = None
-            _outermost.remove(self)
-        if hook.loops is not None and hook.loops.open:
-            hook.while_live("end", hook.loops.returned, self)
-            hook.boundary()
-        return result
+            calls.stack.pop()
 
     return call
+
+
+def _called(original: Any, self: Any, arguments: Any, named: Any) -> Any:
+    """A call that is part of no graph."""
+    hook = None if _local.function is not None else hooks.training()
+    if hook is None or (hook.mode and (hook.loops is None or not hook.loops.open)):
+        return original(self, *arguments, **named)
+    _local.function = self
+    _outermost.append(self)
+    try:
+        if hook.loops is not None and hook.loops.trains(self):
+            hook.told("begin", hook.loops.begin, self)
+        result = original(self, *arguments, **named)
+    except BaseException:
+        if hook.loops is not None:
+            hook.told("drop", hook.loops.drop)
+        raise
+    finally:
+        _local.function = None
+        _outermost.remove(self)
+    if hook.loops is not None and hook.loops.open:
+        hook.told("end", hook.loops.returned, self)
+        hook.boundary()
+    return result
+
+
+def _concrete(original: Any) -> Any:
+    """What is exported or looked at is the function as it was written."""
+
+    def get_concrete_function(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not tf.executing_eagerly():
+            return original(self, *arguments, **named)
+        with pristine(self):
+            return original(self, *arguments, **named)
+
+    return get_concrete_function
 
 
 def _enter(original: Any) -> Any:
@@ -101,7 +124,7 @@ def _enter(original: Any) -> Any:
         if hooks:
             hook = hooks.training()
             if hook is not None and (not hook.mode or (hook.loops is not None and hook.loops.open)):
-                hook.while_live("tape", _tape, hook)
+                hook.told("tape", _tape, hook)
                 if tf.executing_eagerly():
                     hook.boundary()
         return original(self)
@@ -122,7 +145,7 @@ def _gradient(original: Any) -> Any:
         if hooks:
             hook = hooks.training()
             if hook is not None and hook.loops is not None and hook.loops.open:
-                hook.while_live("target", _target, hook, target)
+                hook.told("target", _target, hook, target)
         return original(self, target, *arguments, **named)
 
     return gradient

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import keras
 from keras.src.backend.torch.trainer import TorchTrainer
 
+from luff._patch import once, unwrapped, wrap
 from luff.keras._hook import hooks
-from luff.keras._wrap import unwrapped, wrap
 
 __all__ = ["install"]
 
 
+@once
 def install() -> None:
     """Wraps; once."""
     for kind in ("train", "test", "predict"):
@@ -50,20 +52,14 @@ def _alone(function: Any, compiled: bool) -> Any:
         if not hooks:
             return function(data)
         found = sys.modules.get("luff.torch._hooks")
-        others: list[Any] = []
-        if found is not None:
-            others, found.hooks.living = found.hooks.living, []
-        try:
+        with found.hooks.muted() if found is not None else contextlib.nullcontext():
             if not compiled:
                 return function(data)
             hook = hooks.training()
             if hook is not None and hook.values is not None:
                 hook.values.compiled = True
-            with unwrapped():
+            with unwrapped(), hooks.muted():
                 return function(data)
-        finally:
-            if found is not None:
-                found.hooks.living = others
 
     return called
 
@@ -72,7 +68,7 @@ def _update(original: Any) -> Any:
     def update(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
         if hooks:
             hook = hooks.training()
-            if hook is not None and hook.mode and hook.values is not None:
+            if hook is not None and hook.mode and hook.here() and hook.values is not None:
                 pairs = list(zip(grads, trainable_variables, strict=True))
                 hook.while_live("gradients", hook.values.gradients, self, pairs, learning_rate)
         return original(self, grads, trainable_variables, learning_rate)

@@ -6,6 +6,7 @@ given out by the compiled function where it is not.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ class Values:
     def __init__(self, hook: Hook) -> None:
         if hook.arrays is None:
             raise LookupError("no session is open")
-        self.hook = hook
+        self.hook: Any = weakref.proxy(hook)  # which holds us, and shall go at once
         self.arrays = hook.arrays
         self.session: Session = hook.arrays.session
         self.wanted = Wanted(hook.config)
@@ -102,6 +103,9 @@ class Values:
 
     def before_held(self, holder: Any, until_ns: int) -> None:
         """Steps that have waited, and ended until then, are about to be recorded."""
+
+    def rest(self) -> None:
+        """The run has ended: nothing is put anywhere any more."""
 
     def record_held(self, held: Held, holder: Any) -> None:
         """Records one of them."""

@@ -9,13 +9,12 @@ from typing import Any
 import keras
 
 from luff._codes import Mode
+from luff._patch import Method, once, wrap
 from luff.keras._hook import Hook, hooks
-from luff.keras._wrap import Method, wrap
 
 __all__ = ["install"]
 
 _TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
-_installed = False
 
 
 class _Local(threading.local):
@@ -29,12 +28,9 @@ class _Local(threading.local):
 _local = _Local()
 
 
+@once
 def install() -> None:
     """Wraps; once."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
     kinds = (("train", _TRAIN), ("test", _EVAL), ("predict", _PREDICT))
     lists = keras.callbacks.CallbackList
     for name, mode in kinds:
@@ -63,7 +59,7 @@ def install() -> None:
 def _in_step() -> Hook | None:
     """The hook in whose step this is."""
     hook = hooks.training()
-    return hook if hook is not None and hook.mode and hook.values is not None else None
+    return hook if hook is not None and hook.mode and hook.here() and hook.values is not None else None
 
 
 def _batch_begin(mode: int, original: Method) -> Method:
@@ -109,7 +105,7 @@ def _epoch_end(original: Method) -> Method:
 def _on_batch(mode: int, original: Method) -> Method:
     def on_batch(self: Any, *arguments: Any, **named: Any) -> Any:
         hook = hooks.of_model(self) if hooks else None
-        if hook is None or hook.mode:
+        if hook is None or (hook.mode and hook.here()):
             return original(self, *arguments, **named)
         hook.begin_batch(self, mode)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,14 +13,14 @@ from luff._base_hook import Collections
 from luff._boosting._hook import BoostingHook, Facts, Training
 from luff._boosting._trees import Rounds
 from luff._hook import RunOptions
+from luff._registry import Registry
 from luff.errors import InvalidArgumentError
 from luff.lightgbm import _train
 from luff.lightgbm._describe import is_loss, metrics_of, parameters_of, sampled_share
 from luff.lightgbm._trees import TREE_COLUMNS, read_rounds
 
-__all__ = ["Hook", "living"]
+__all__ = ["Hook", "hooks"]
 
-living: weakref.WeakSet[Hook] = weakref.WeakSet()
 _MAX_NAMES = 1000
 
 
@@ -89,10 +88,7 @@ class Hook(BoostingHook):
         self._validation_data = validation_data
         self._threads = 0
         super().__init__(run, collections, hyperparameters, resume, on_stop, _options, options)
-        living.add(self)
-
-    def _forget(self) -> None:
-        living.discard(self)
+        hooks.add(self)
 
     # What LightGBM tells ---------------------------------------------------------------------------------------
 
@@ -219,6 +215,9 @@ class Hook(BoostingHook):
         for booster in [model] if isinstance(model, lightgbm.Booster) else model.boosters:
             rate = float(parameters_of(booster)["learning_rate"])
             booster.reset_parameter({"learning_rate": rate * factor})
+
+
+hooks: Registry[Hook] = Registry(lambda options: Hook(_options=options))
 
 
 def _rounds_of(model: Any) -> int:

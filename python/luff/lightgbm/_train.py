@@ -6,19 +6,17 @@ a callback is told.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Call", "current", "install", "set_default"]
+from luff._patch import Method, once, wrap
+
+__all__ = ["Call", "current", "install"]
 
 _local = threading.local()
-_installed = False
-_default: Callable[[], Any] | None = None
 
 
 @dataclass
@@ -29,43 +27,33 @@ class Call:
     model: Any = None  # the booster, once a callback was told of it
 
 
-def set_default(maker: Callable[[], Any] | None) -> None:
-    """The hook of trainings that name none, or None."""
-    global _default
-    _default = maker
-
-
 def current() -> Call | None:
     """The call under way in this thread; None if LightGBM was imported in another way."""
     return getattr(_local, "call", None)
 
 
+@once
 def install() -> None:
-    """Begins to listen. Idempotent; nothing is ever undone, and nothing happens without a hook."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
+    """Begins to listen. Nothing is ever undone, and nothing happens without a hook."""
     import lightgbm
     from lightgbm import engine
 
     for name in ("train", "cv"):
         original = getattr(engine, name)
-        wrapped = _watched(original)
-        for module in (engine, lightgbm, sys.modules.get("lightgbm.sklearn")):
+        wrap(engine, name, _watched)
+        for module in (lightgbm, sys.modules.get("lightgbm.sklearn")):
             if module is not None and getattr(module, name, None) is original:
-                setattr(module, name, wrapped)
+                setattr(module, name, getattr(engine, name))
 
 
-def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+def _watched(original: Method) -> Method:
     places = list(inspect.signature(original).parameters)
     data_at, callbacks_at = places.index("train_set"), places.index("callbacks")
 
-    @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
         given = args[callbacks_at] if len(args) > callbacks_at else kwargs.get("callbacks")
-        hooks, callbacks = _hooks_of(given)
-        if not hooks:
+        told, callbacks = _hooks_of(given)
+        if not told:
             return original(*args, **kwargs)
         if len(args) > callbacks_at:
             args = (*args[:callbacks_at], callbacks, *args[callbacks_at + 1 :])
@@ -73,13 +61,13 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
             kwargs["callbacks"] = callbacks
         data = args[data_at] if len(args) > data_at else kwargs.get("train_set")
         before = current()
-        call = _local.call = Call(hooks[0].raw_data(data))
+        call = _local.call = Call(told[0].raw_data(data))
         result = None
         try:
             result = original(*args, **kwargs)
         finally:
             _local.call = before
-            for hook in hooks:
+            for hook in told:
                 hook.call_ended(call, result)
         return result
 
@@ -88,12 +76,12 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _hooks_of(given: Any) -> tuple[list[Any], Any]:
     """The hooks of a training, and its callbacks, that of ``luff run`` among them where it has no other."""
-    from luff.lightgbm._hook import Hook
+    from luff.lightgbm._hook import Hook, hooks
 
     if given is not None and not isinstance(given, (list, tuple, set)):
         return [], given
     found = [callback for callback in given or () if isinstance(callback, Hook)]
-    hook = _default() if not found and _default is not None else None
+    hook = hooks.default if not found else None
     if hook is None:
         return found, given
     callbacks = list(given or ())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from luff._patch import Method, wrap
 from luff.torch._loop import callbacks_in, running
 from luff.torch._wraps import local
 
@@ -29,10 +29,10 @@ def install() -> None:
             continue
         _installed.add(package)
         for name in ("fit", "validate", "test", "predict"):
-            setattr(trainer, name, running(getattr(trainer, name), _callbacks))
+            wrap(trainer, name, functools.partial(running, callbacks_of=_callbacks))
         detour = getattr(sys.modules.get(strategies), "_ForwardRedirection", None)
         if detour is not None:
-            detour.__call__ = _detouring(detour.__call__)
+            wrap(detour, "__call__", _detouring)
 
 
 def watch_all() -> None:
@@ -54,10 +54,9 @@ def _callbacks(trainer: Any) -> list[Any]:
     return callbacks_in(callbacks, Callback, add if _watching_all else None)
 
 
-def _detouring(original: Callable[..., Any]) -> Callable[..., Any]:
+def _detouring(original: Method) -> Method:
     """A wrapper (DDP) is called to call the model, and that to call `training_step`: neither is a model's call."""
 
-    @functools.wraps(original)
     def __call__(self: Any, wrapper_module: Any, original_module: Any, *args: Any, **kwargs: Any) -> Any:
         if local.inside:
             return original(self, wrapper_module, original_module, *args, **kwargs)

@@ -19,11 +19,10 @@ from typing import Any
 from mxnet import gluon as _gluon
 
 from luff._base_hook import Collections, choose_run, make_config
-from luff._hook import run_from_environment
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
-from luff.mxnet import _wraps
 from luff.mxnet._hook import Hook
+from luff.mxnet._wraps import hooks, install
 
 __all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
 
@@ -39,7 +38,7 @@ def attach(
     correct: Corrections | None = None,
     **options: Any,
 ) -> Hook:
-    """Attaches Luff to a model and what trains it.
+    """Attaches Luff to a model and what trains it. A hook that the model had before ends; its run says so.
 
     Parameters
     ----------
@@ -81,34 +80,11 @@ def attach(
     for known in [trainer] if isinstance(trainer, _gluon.Trainer) else list(trainer or ()):
         hook.trainer(known)
     hook.open_now()
-    _wraps.add(hook)
-    return hook
+    install()
+    return hooks.add(hook, nets)
 
 
-def attach_to_all() -> Hook | None:
-    """Attaches to whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
-    options = run_from_environment()
-    if options is None:
-        return None
-    if _wraps.hooks.default is None:
-        _wraps.add(Hook(options), default=True)
-    return _wraps.hooks.default
-
-
-def get_hook() -> Hook | None:
-    """The hook whose model was called last, or the only one."""
-    return _wraps.hooks.current()
-
-
-def save_scalar(name: str, value: float) -> None:
-    """Records a number in the current step; nothing happens where Luff is not attached."""
-    hook = get_hook()
-    if hook is not None:
-        hook.save_scalar(name, value)
-
-
-def save_tensor(name: str, value: Any) -> None:
-    """Records a tensor in the current step; nothing happens where Luff is not attached."""
-    hook = get_hook()
-    if hook is not None:
-        hook.save_tensor(name, value)
+attach_to_all = hooks.attach_to_all
+get_hook = hooks.get_hook
+save_scalar = hooks.save_scalar
+save_tensor = hooks.save_tensor

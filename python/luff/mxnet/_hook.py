@@ -8,7 +8,6 @@ when the next step begins. What layers give is read at once, and only where it i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +18,7 @@ from luff import corrections
 from luff._codes import NO_ID, EventKind, GapReason, Mode, Role
 from luff._hook import RunOptions, Session
 from luff._step_hook import StepHook
+from luff._weak import Identities
 from luff.mxnet._arrays import Reader, arrays_in
 from luff.mxnet._evidence import Evidence
 from luff.mxnet._model import Models, describe, torch_name
@@ -36,7 +36,6 @@ _ROLES = (_WEIGHT, _BIAS, _BUFFER)
 _TRAINING, _SOME_TRAIN, _SOME_EVAL, _GRADIENTS, _TOLD = 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12
 _MAX_CALLS = 64  # of one block or loss in one step
 _MAX_DESCRIPTIONS = 64
-_MAX_KINDS = 4096  # models remembered
 _COMPILED, _NOT_SEEN = int(GapReason.COMPILED_GRAPH), int(GapReason.NOT_SEEN)
 _DEPENDS = (gluon.nn.Dropout, gluon.nn.BatchNorm)
 
@@ -79,16 +78,16 @@ class Hook(StepHook):
     ) -> None:
         super().__init__(options, on_stop, correct)
         self._models = Models()
-        self._optimizers: dict[int, Optimizer] = {}  # by id of the trainer
+        self._optimizers: Identities[Optimizer] = Identities()  # by trainer
+        self._optimizer_names: list[str] = []
         self.reader: Reader | None = None
         self._evidence = Evidence()
         self._step: _Step | None = None
-        self._thread: int | None = None
         self._losses: dict[str, Any] = {}
         self._descriptions = 0
         self._stale = True
         self._accumulates = False  # a TRAIN step has ended without an update though there is a trainer
-        self._kinds: dict[int, tuple[bool, bool]] = {}  # by id of a model
+        self._kinds: Identities[tuple[bool, bool]] = Identities()  # of models
         for net in nets:
             self._models.add(net)
 
@@ -106,7 +105,7 @@ class Hook(StepHook):
     def forked(self) -> None:
         """In a forked child: a worker of its own, from its first training step on."""
         super().forked()
-        self._step, self.reader, self._thread = None, None, None
+        self._step, self.reader = None, None
         self._evidence = Evidence()
         self._stale, self._descriptions = True, 0
         for parameter in self._models.parameters.values():
@@ -146,7 +145,7 @@ class Hook(StepHook):
 
     def holds(self, trainer: Any) -> bool:
         """The trainer updates a parameter of the hook's models, or was given to it."""
-        if id(trainer) in self._optimizers:
+        if trainer in self._optimizers:
             return True
         if any(id(parameter) in self._models.parameters for parameter in trainer._params):
             return True
@@ -155,17 +154,18 @@ class Hook(StepHook):
 
     def trainer(self, trainer: Any) -> Optimizer:
         """What is known of a trainer; a new one gets the next number."""
-        found = self._optimizers.get(id(trainer))
-        if found is None or found.trainer is not trainer:
-            found = self._optimizers[id(trainer)] = Optimizer(
-                trainer, len(self._optimizers), [one.name for one in self._optimizers.values()]
+        found = self._optimizers.get(trainer)
+        if found is None:
+            found = self._optimizers[trainer] = Optimizer(
+                trainer, len(self._optimizer_names), self._optimizer_names
             )
+            self._optimizer_names.append(found.name)
             self._stale = True
         return found
 
     # Forward ---------------------------------------------------------------------------------------------------
 
-    def turn(self) -> None:
+    def forward_comes(self) -> None:
         """An outermost call of a model is about to begin: publishes the step before, if it is over."""
         step = self._step
         if step is None:
@@ -178,7 +178,7 @@ class Hook(StepHook):
     def turn_backward(self) -> bool:
         """A backward pass is about to begin; of a loop without blocks each is a step. True if one was published."""
         step = self._step
-        over = step is not None and step.recording and step.backward and not step.forwards and self._here()
+        over = step is not None and step.recording and step.backward and not step.forwards
         if over:
             self._publish()
         return over
@@ -186,7 +186,7 @@ class Hook(StepHook):
     def forward_begins(self, block: Any, args: Any) -> bool:
         """An outermost call of a model begins; True to be told of the calls within."""
         values = arrays_in(args)
-        if not values or not self._here():
+        if not values:
             return False
         recording = autograd.is_recording()
         if self._session is None and not recording:
@@ -213,7 +213,7 @@ class Hook(StepHook):
     def forward_ended(self, block: Any, args: Any, output: Any) -> None:
         """An outermost call of a model has returned."""
         step = self._step
-        if step is None or not self._here() or (step.recording and not autograd.is_recording()):
+        if step is None or (step.recording and not autograd.is_recording()):
             return
         if step.inputs or step.outputs:
             self._layer(step, block, args, output)
@@ -221,7 +221,7 @@ class Hook(StepHook):
     def inner_called(self, block: Any, args: Any, output: Any) -> None:
         """A block inside of a model has been called."""
         step = self._step
-        if step is None or not self._here():
+        if step is None:
             return
         if isinstance(block, gluon.loss.Loss):
             self.loss_called(block, args, output)
@@ -231,7 +231,7 @@ class Hook(StepHook):
     def loss_called(self, block: Any, args: Any, output: Any) -> None:
         """A loss has been called."""
         values = arrays_in(output)
-        if not values or not self._here():
+        if not values:
             return
         recording = autograd.is_recording()
         step = self._step
@@ -264,8 +264,6 @@ class Hook(StepHook):
 
     def backward_begins(self, heads: Any) -> None:
         """A backward pass begins: what came before it was training."""
-        if not self._here():
-            return
         step = self._train_step()
         if step is None or self._session is None:
             return
@@ -286,8 +284,6 @@ class Hook(StepHook):
 
     def update_begins(self, trainer: Any) -> None:
         """A trainer is about to use its gradients."""
-        if not self._here():
-            return
         optimizer = self.trainer(trainer)
         step = self._train_step()
         if step is None:
@@ -306,7 +302,7 @@ class Hook(StepHook):
     def update_ended(self, trainer: Any) -> None:
         """A trainer has updated, or left it out since gradients were not finite."""
         step, session = self._step, self._session
-        if step is None or session is None or not self._here():
+        if step is None or session is None:
             return
         optimizer = self.trainer(trainer)
         if not optimizer.has_updated():
@@ -390,7 +386,8 @@ class Hook(StepHook):
         session, reader = self._session, self.reader
         if session is None or reader is None:
             return
-        number = self._models.numbers.get(id(block), NO_ID)
+        number = self._models.numbers.get(block)
+        number = NO_ID if number is None else number
         training = autograd.is_training()
         bits = self._mode | _TOLD | (_TRAINING if training else 0)
         if self._about(block)[0]:
@@ -402,15 +399,13 @@ class Hook(StepHook):
 
     def _about(self, block: Any) -> tuple[bool, bool]:
         """Of a model: some layer depends on the mode; some block inside is a loss."""
-        known = self._kinds.get(id(block))
+        known = self._kinds.get(block)
         if known is None:
             parts: list[Any] = []
             block.apply(parts.append)
             depends = any(isinstance(part, _DEPENDS) and getattr(part, "_rate", 1) > 0 for part in parts)
             known = (depends, any(isinstance(part, gluon.loss.Loss) for part in parts))
-            if len(self._kinds) >= _MAX_KINDS:
-                self._kinds.clear()
-            self._kinds[id(block)] = known
+            self._kinds[block] = known
         return known
 
     # Steps -----------------------------------------------------------------------------------------------------
@@ -421,7 +416,6 @@ class Hook(StepHook):
             return None
         step = self._step = _Step(recording)
         step.inputs, step.outputs = bool(session.due_role(_INPUT)), bool(session.due_role(_OUTPUT))
-        self._thread = threading.get_ident()
         self._evidence.begin(self)
         return step
 
@@ -442,11 +436,14 @@ class Hook(StepHook):
         self._publish()
         super()._finish()
 
-    def _here(self) -> bool:
-        """True in the thread that trains."""
-        if self._step is None or self._thread is None:
-            return True
-        return threading.get_ident() == self._thread
+    def settle(self) -> None:
+        """A step that only the next one would have ended."""
+        self._publish()
+
+    def abandon(self) -> None:
+        """Drops the step that has begun."""
+        self._step = None
+        super().abandon()
 
     def _awaits_update(self, step: _Step) -> bool:
         """The update of a TRAIN step is still to come."""

@@ -12,6 +12,7 @@ import numpy as np
 from mxnet import gluon
 
 from luff._codes import Role
+from luff._weak import Identities
 
 __all__ = ["Models", "Parameter", "describe", "torch_name"]
 
@@ -102,8 +103,9 @@ class Models:
 
     roots: list[Any] = field(default_factory=list)  # weak references
     parameters: dict[int, Parameter] = field(default_factory=dict)  # by id
-    numbers: dict[int, int] = field(default_factory=dict)  # id of a block: its number in the document
-    inside: dict[int, Any] = field(default_factory=dict)  # id of a block: weak reference to it
+    numbers: Identities[int] = field(default_factory=Identities)  # of blocks, in the document
+    inside: Identities[None] = field(default_factory=Identities)  # blocks
+    numbered: int = 0
 
     def living(self) -> list[Any]:
         """The models that still exist."""
@@ -111,8 +113,7 @@ class Models:
 
     def owns(self, block: Any) -> bool:
         """A model, or a part of one."""
-        known = self.inside.get(id(block))
-        return known is not None and known() is block
+        return block in self.inside
 
     def add(self, block: Any) -> None:
         """A model."""
@@ -129,8 +130,10 @@ class Models:
         self.inside.clear()
         for root in self.living():
             for _, block in blocks_of(root):
-                self.inside[id(block)] = weakref.ref(block)
-                self.numbers.setdefault(id(block), len(self.numbers))
+                self.inside[block] = None
+                if block not in self.numbers:
+                    self.numbers[block] = self.numbered
+                    self.numbered += 1
                 for key, parameter in block._reg_params.items():
                     if id(parameter) not in found:
                         known = self.parameters.get(id(parameter))
@@ -253,7 +256,7 @@ def describe(models: Models, optimizers: Iterable[tuple[int, str, Any]], losses:
                 "type": torch_name(block),
                 "mxnet_type": type(block).__name__,
                 "name": block.name,
-                "number": models.numbers.get(id(block)),
+                "number": models.numbers.get(block),
                 "settings": settings_of(block),
                 "hybridized": bool(getattr(block, "_active", False)),
             }

@@ -17,14 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 from luff._base_hook import Collections
-from luff._hook import run_from_environment
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.sklearn import _wraps
-from luff.sklearn._hook import Hook
+from luff.sklearn._hook import Hook, hooks
 
 __all__ = ["Hook", "StopTraining", "attach_to_all", "get_hook", "save_scalar", "watch"]
-
-_default: Hook | None = None
 
 
 def watch(
@@ -37,6 +34,8 @@ def watch(
     **options: Any,
 ) -> Hook:
     """Records what an estimator trains, from its next call of ``fit`` or ``partial_fit`` on.
+
+    A hook that it had before ends; its run says so.
 
     Parameters
     ----------
@@ -68,33 +67,9 @@ def watch(
             "partial_fit or warm_start"
         )
     hook = Hook(run, collections=collections, resume=resume, on_stop=on_stop, **options)
-    _wraps.watched[last] = hook
-    return hook
+    return hooks.add(hook, [last])
 
 
-def attach_to_all() -> Hook | None:
-    """Watches whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
-    global _default
-    if _default is None:
-        options = run_from_environment()
-        if options is None:
-            return None
-        _default = Hook(_options=options)
-        _wraps.set_default(lambda: _default if _default is not None and _default.live else None)
-    _wraps.install()
-    return _default
-
-
-def get_hook() -> Hook | None:
-    """The hook of ``luff run``, or the only one that is open."""
-    if _default is not None and _default.live:
-        return _default
-    hooks = {id(hook): hook for hook in _wraps.watched.values() if hook.live}
-    return next(iter(hooks.values())) if len(hooks) == 1 else None
-
-
-def save_scalar(name: str, value: float) -> None:
-    """Records a number with the step; nothing happens where Luff is not attached."""
-    hook = get_hook()
-    if hook is not None:
-        hook.save_scalar(name, value)
+attach_to_all = hooks.attach_to_all
+get_hook = hooks.get_hook
+save_scalar = hooks.save_scalar

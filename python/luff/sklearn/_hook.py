@@ -18,9 +18,10 @@ from luff._boosting._hook import BoostingHook
 from luff._boosting._trees import Rounds
 from luff._codes import GapReason, Mode
 from luff._hook import RunOptions
+from luff._registry import Registry
 from luff.sklearn._trees import read_rounds
 
-__all__ = ["LOSSES", "Hook", "Model"]
+__all__ = ["LOSSES", "Hook", "Model", "hooks"]
 
 _TRAIN = int(Mode.TRAIN)
 _MAX_MODELS = 64
@@ -130,6 +131,7 @@ class Hook(BoostingHook):
             model = Model(kind if count == 1 else f"{kind}_{count}", sum(self._counts.values()) - 1)
             self._models[estimator] = model
         self._thread, self._depth = thread, self._depth + 1
+        hooks.enter(self)
         return model
 
     def _leaves(self, whole: bool) -> None:
@@ -240,3 +242,12 @@ class Hook(BoostingHook):
         self._models = weakref.WeakKeyDictionary()
         self._counts, self._depth, self._thread, self._updates = {}, 0, 0, False
         self._descriptions, self._optimizers, self._schedules = [], [], []
+
+
+def _install() -> None:
+    from luff.sklearn import _wraps
+
+    _wraps.install()
+
+
+hooks: Registry[Hook] = Registry(lambda options: Hook(_options=options), _install)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from luff._codes import Role
-from luff.sklearn import _wraps
-from luff.sklearn._hook import Hook, Model
+from luff.sklearn._hook import Hook, Model, hooks
 
 __all__ = ["listen_to"]
 
@@ -32,8 +31,8 @@ def listen_to(kind: type) -> bool:
 
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        hook = _wraps.watched.get(self)  # only what was asked for
-        if hook is None or not hook.live:
+        hook = hooks.of(self)  # only what was asked for
+        if hook is None:
             return original(self, *args, **kwargs)
         model = hook.enters(self, False)
         try:

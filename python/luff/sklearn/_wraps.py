@@ -10,18 +10,14 @@ import functools
 import importlib
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from luff.sklearn._hook import Hook
+from luff.sklearn._hook import Hook, hooks
 
-__all__ = ["Patch", "entering", "hook_of", "install", "listen_to", "set_default", "watched"]
+__all__ = ["Patch", "entering", "hook_of", "install", "listen_to"]
 
-#: Hooks by estimator.
-watched: weakref.WeakKeyDictionary[Any, Hook] = weakref.WeakKeyDictionary()
-_default: Callable[[], Hook | None] | None = None
 _installed: set[str] = set()
 _lock = threading.Lock()
 _FAMILIES = ("_mlp", "_linear", "_clusters", "_boosted", "_histograms", "_forests")
@@ -46,21 +42,9 @@ class Patch:
     install: Callable[[Any], None]
 
 
-def set_default(maker: Callable[[], Hook | None]) -> None:
-    """The hook of estimators that have none of their own."""
-    global _default
-    _default = maker
-
-
 def hook_of(estimator: Any) -> Hook | None:
     """The hook that watches an estimator, or None."""
-    try:
-        hook = watched.get(estimator)
-    except TypeError:  # one that cannot be hashed
-        hook = None
-    if hook is not None and hook.live:
-        return hook
-    return None if _default is None else _default()
+    return hooks.of(estimator) or hooks.default
 
 
 def _patches() -> list[Patch]:

@@ -59,9 +59,8 @@ def attach(
             f"Keras uses {keras.backend.backend()}; expected tensorflow (KERAS_BACKEND=tensorflow)"
         )
     hook = Hook(run, collections=collections, **options)
-    hooks.watch_all(hook)
+    hooks.add(hook, [model] if isinstance(model, keras.Model) else (), default=True)
     if isinstance(model, keras.Model):
-        hooks.bind(model, hook)
         if model.built:
             hook.guarded("model", hook.learn, model)
     return hook

@@ -19,10 +19,9 @@ from typing import Any
 import torch as _torch
 
 from luff._base_hook import choose_run, make_config
-from luff._hook import run_from_environment
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
-from luff.torch import _functional, _wraps
+from luff.torch import _wraps
 from luff.torch._hooks import Hook, hooks
 
 __all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
@@ -40,7 +39,7 @@ def attach(
     correct: Corrections | None = None,
     **options: Any,
 ) -> Hook:
-    """Attaches Luff to a model and what trains it.
+    """Attaches Luff to a model and what trains it. A hook that the model had before ends; its run says so.
 
     Parameters
     ----------
@@ -94,40 +93,13 @@ def attach(
         )
         settings = loss_settings(loss_fn) if isinstance(loss_fn, _torch.nn.Module) else {"functional": True}
         hook.machine.recorder.losses[name] = settings
-    hooks.add(hook)
+    hooks.add(hook, [model, *model.parameters()])
     hook.guarded("model", hook.machine.called.root, model)
     hook.guarded("names", hook.machine.name_now)
     return hook
 
 
-def attach_to_all() -> Hook | None:
-    """Attaches to whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
-    if hooks.default is not None:
-        return hooks.default
-    options = run_from_environment()
-    if options is None:
-        return None
-    hook = Hook(options)
-    hooks.add(hook)
-    _wraps.install()
-    _functional.install()
-    return hook
-
-
-def get_hook() -> Hook | None:
-    """The hook whose model was called last, or the only one."""
-    return hooks.current()
-
-
-def save_scalar(name: str, value: float) -> None:
-    """Records a number in the current step; nothing happens where Luff is not attached."""
-    hook = hooks.current()
-    if hook is not None:
-        hook.save_scalar(name, value)
-
-
-def save_tensor(name: str, value: Any) -> None:
-    """Records a tensor in the current step; nothing happens where Luff is not attached."""
-    hook = hooks.current()
-    if hook is not None:
-        hook.save_tensor(name, value)
+attach_to_all = hooks.attach_to_all
+get_hook = hooks.get_hook
+save_scalar = hooks.save_scalar
+save_tensor = hooks.save_tensor

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -46,9 +47,10 @@ class Causal:
         self._match: tuple[int, Ids] | None = None
         self._waiting: list[tuple[int, Replay]] = []
         self._ended: list[Replay] = []
+        self._not_asked = ""  # why
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._ended)
+        return bool(self._waiting or self._ended or self._not_asked)
 
     def begins(self, step: int) -> None:
         """A TRAIN step (counted from the first of the process) has begun."""
@@ -93,15 +95,21 @@ class Causal:
         model = call[0]()
         if model is None:
             return
-        replay = Replay.ask(question(model, call[1], call[2], call[3], match), _LARGEST)
-        if replay is not None:
+        replay = Replay.ask(question(model, call[1], call[2], call[3], match), _LARGEST, [model])
+        if isinstance(replay, str):
+            self._not_asked = replay
+        else:
             self._waiting.append((self._step, replay))
 
     def tell(self, session: Session, wait: bool = False) -> None:
         """Tells what is known by now; never waits, but for the end of the run (bounded)."""
+        until = time.monotonic() + _WAIT_S if wait else 0.0
+        if self._not_asked:
+            session.event_json(json.dumps({"kind": "causal", "no_replay": self._not_asked}))
+            self._not_asked = ""
         going = []
         for step, replay in self._waiting:
-            answer = replay.answer(_WAIT_S if wait else 0.0)
+            answer = replay.answer(until)
             if answer is None:
                 going.append((step, replay))
                 continue

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.compiler import is_compiling
 
+from luff._patch import Method, once, wrap
 from luff.torch._hooks import hooks
 from luff.torch._wraps import busy, local
 
@@ -41,27 +41,21 @@ _KINDS = {
     "soft_margin_loss": "SoftMarginLoss",
     "triplet_margin_loss": "TripletMarginLoss",
 }
-_installed = False
 
 
+@once
 def install() -> None:
     """Wraps the losses of `torch.nn.functional`; once per process."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
     for name, kind in _KINDS.items():
-        original = getattr(torch.nn.functional, name, None)
-        if original is not None:
-            setattr(torch.nn.functional, name, _telling(original, kind))
+        if hasattr(torch.nn.functional, name):
+            wrap(torch.nn.functional, name, functools.partial(_telling, kind))
 
 
-def _telling(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+def _telling(kind: str, original: Method) -> Method:
     names = tuple(inspect.signature(original).parameters)[:3]
 
-    @functools.wraps(original)
     def loss(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or local.in_loss or not hooks.living:
+        if is_compiling() or local.in_loss or not hooks:
             return original(*args, **kwargs)
         local.in_loss = True
         try:
@@ -70,7 +64,7 @@ def _telling(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
             local.in_loss = False
         hook = hooks.current()
         if hook is not None and hook.live and not hook.asleep and not busy():
-            hook.guarded("loss", hook.machine.losses.function_returned, kind, names, args, kwargs, output)
+            hook.told("loss", hook.machine.losses.function_returned, kind, names, args, kwargs, output)
         return output
 
     loss.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]

@@ -21,10 +21,13 @@ from luff._hook import (
     environment_document,
     rank_from_environment,
 )
+from luff._registry import Registry
+from luff._weak import Identities
 from luff.torch._corrections import lower_lr
 from luff.torch._machine import Machine
 from luff.torch._memory import is_readable, local_part
 from luff.torch._names import Names
+from luff.torch._recorder import parameters_of
 
 __all__ = ["Hook", "hooks"]
 
@@ -47,17 +50,17 @@ class Hook(BaseHook):
         correct: corrections.Corrections | None = None,
     ) -> None:
         super().__init__(options, on_stop, correct)
-        self._model = None if model is None else weakref.ref(model)
-        self._owned: dict[int, tuple[Any, bool]] = {}
-        self._owned_optimizers: dict[int, tuple[Any, bool]] = {}
-        self._parameter_ids: set[int] = set()
+        self._owned: Identities[bool] = (
+            Identities()
+        )  # modules and optimizers, and whether they are the hook's
+        self._parameters: Identities[None] = Identities()
         self.asleep = False  # a forked child that has not trained yet
         self.on_all = model is None
         self.deferred = False  # a framework's loop carries out what was agreed on
         names = Names()
         if model is not None:
             names.add_root(model)
-            self._parameter_ids = {id(parameter) for parameter in model.parameters()}
+            self._learn(model)
         self.machine = self._machine(names, eager=model is not None)
 
     # Belonging -------------------------------------------------------------------------------------------------
@@ -66,32 +69,45 @@ class Hook(BaseHook):
         """True if the module is the hook's model, a part of it, or holds it."""
         if self.on_all:
             return True
-        known = self._owned.get(id(module))
-        if known is None or known[0]() is not module:
-            if len(self._owned) > 65536:
-                self._owned.clear()
-            mine = any(id(p) in self._parameter_ids for p in module.parameters())
-            known = self._owned[id(module)] = (weakref.ref(module), mine)
-        return known[1]
+        known = self._owned.get(module)
+        if known is None:
+            known = self._owned[module] = any(p in self._parameters for p in module.parameters())
+        return known
+
+    def parameters(self) -> list[Any]:
+        """The parameters of the hook's models."""
+        return self._parameters.things()
+
+    def held_of(self, optimizer: Any) -> int:
+        """How many of the optimizer's parameters are the hook's."""
+        return sum(parameter in self._parameters for parameter in parameters_of(optimizer))
 
     def owns_optimizer(self, optimizer: Any) -> bool:
         """True if the optimizer holds a parameter of the hook's model."""
         if self.on_all:
             return True
-        known = self._owned_optimizers.get(id(optimizer))
-        if known is None or known[0]() is not optimizer:
-            groups = optimizer.param_groups
-            mine = any(id(p) in self._parameter_ids for group in groups for p in group["params"])
-            known = self._owned_optimizers[id(optimizer)] = (weakref.ref(optimizer), mine)
-        return known[1]
+        known = self._owned.get(optimizer)
+        if known is None:
+            known = self._owned[optimizer] = any(p in self._parameters for p in parameters_of(optimizer))
+        return known
 
     def watch(self, model: Any) -> None:
         """Watches a further model, or what was added to one since."""
+        if not self.live:
+            return
         if not self.on_all:
-            self._parameter_ids.update(id(parameter) for parameter in model.parameters())
-            self._owned.clear()
-            self._owned_optimizers.clear()
+            self._learn(model)
+            hooks.add(self, [model, *model.parameters()])
         self.guarded("model", self.machine.called.root, model)
+
+    def _learn(self, model: Any) -> None:
+        for parameter in model.parameters():
+            self._parameters[parameter] = None
+        self._owned.clear()
+
+    def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """As `guarded`, of what the training does: None in a thread whose steps these are not."""
+        return self.guarded(place, self.machine.told, function, arguments)
 
     # For users -------------------------------------------------------------------------------------------------
 
@@ -116,7 +132,7 @@ class Hook(BaseHook):
             Number of updates before the step that ends; by default Luff's own count.
         """
         number = mode_of(mode)
-        self.guarded("step", self.machine.next_step, number, update)
+        self.told("step", self.machine.next_step, number, update)
         self.leave_if_stopped()
 
     def save_scalar(self, name: str, value: float) -> None:
@@ -143,9 +159,6 @@ class Hook(BaseHook):
             self.machine.stop = 0
         self.obey(answer)
 
-    def _forget(self) -> None:
-        hooks.remove(self)
-
     def _lower_lr(self, factor: float) -> None:
         recorder = self.machine.recorder
         if recorder is None:
@@ -169,7 +182,13 @@ class Hook(BaseHook):
                 self.machine.optimizer_made(optimizer)
 
     def _machine(self, names: Names, eager: bool) -> Machine:
-        machine = Machine(names, self.guard, self._open, eager)
+        opener = weakref.WeakMethod(self._open)  # so that a hook that nobody holds goes at once
+
+        def opened() -> Session | None:
+            method = opener()
+            return None if method is None else method()
+
+        machine = Machine(names, self.guard, opened, eager)
         config = self._options.config
         machine.samples.early = bool(config.get("save_all")) or '"sample"' in json.dumps(config, default=str)
         return machine
@@ -181,7 +200,7 @@ class Hook(BaseHook):
             return self._open_session()[0]
         except Exception as error:
             self.guard.note("open", error)
-            self.live = False
+            self.give_up(f"the run could not be opened: {error}")
             return None
 
     def _open_session(self, rank: tuple[int, int] | None = None) -> tuple[Session, ResumePoint | None]:
@@ -252,55 +271,35 @@ class Hook(BaseHook):
         del keep
 
 
-class Hooks:
-    """All living hooks, and who is asked about what."""
+class Hooks(Registry[Hook]):
+    """The hooks of PyTorch: a thing is a model, and what holds its parameters is the hook's."""
 
-    def __init__(self) -> None:
-        self.living: list[Hook] = []  # replaced, never changed; the default comes last
-        self.default: Hook | None = None  # the one that watches everything
-        self.last: Hook | None = None
-
-    def add(self, hook: Hook) -> None:
-        """Asks a hook from now on."""
-        if hook.on_all:
-            self.default = hook
-            self.living = [*self.living, hook]
-        else:
-            at = len(self.living) - (self.default is not None)
-            self.living = [*self.living[:at], hook, *self.living[at:]]
-
-    def remove(self, hook: Hook) -> None:
-        """Forgets a closed hook."""
-        self.living = [other for other in self.living if other is not hook]
-        if self.default is hook:
-            self.default = None
-        if self.last is hook:
-            self.last = None
+    def gives_way(self, other: Hook, things: list[Any]) -> bool:
+        """The other hook watches the same model, or nothing that is not attached here (a part may be shared)."""
+        held, these = other.parameters(), {id(thing) for thing in things}
+        same = any(isinstance(thing, torch.nn.Module) and self.of(thing) is other for thing in things)
+        return same or (bool(held) and all(id(parameter) in these for parameter in held))
 
     def of_module(self, module: Any) -> Hook | None:
-        """The hook of a model's call."""
+        """The hook of a model's call: that of the model itself, before one of a part of it."""
+        attached = self.of(module)
+        if attached is not None:
+            return attached
         for hook in self.living:
             if hook.on_all or hook.owns(module):
                 return hook
         return None
 
     def of_optimizer(self, optimizer: Any) -> Hook | None:
-        """The hook of an optimizer."""
-        for hook in self.living:
-            if hook.on_all or hook.owns_optimizer(optimizer):
-                return hook
-        return None
-
-    def current(self) -> Hook | None:
-        """The hook whose model was called last: losses belong to it."""
-        if self.last is not None and self.last.live:
-            return self.last
-        if self.default is not None:
-            return self.default
-        return self.living[0] if len(self.living) == 1 else None
+        """The hook of an optimizer: the one with most of its parameters, where models share some."""
+        living = self.living
+        owners = [hook for hook in living if not hook.on_all and hook.owns_optimizer(optimizer)]
+        if len(owners) > 1:
+            return max(owners, key=lambda hook: hook.held_of(optimizer))
+        return owners[0] if owners else next((hook for hook in living if hook.on_all), None)
 
     def of_backward(self) -> list[Hook]:
-        """Hooks whose forward passes wait for a backward pass; else the current one."""
+        """Hooks whose forward passes, of this thread, wait for a backward pass; else the current one."""
         living = self.living
         if len(living) == 1:
             return living
@@ -311,4 +310,11 @@ class Hooks:
         return [] if current is None else [current]
 
 
-hooks = Hooks()
+def _install() -> None:
+    from luff.torch import _functional, _wraps
+
+    _wraps.install()
+    _functional.install()
+
+
+hooks = Hooks(Hook, _install)

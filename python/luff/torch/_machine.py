@@ -20,6 +20,8 @@ import torch
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Guard, Session, StepClock
+from luff._turn import Turn
+from luff._weak import Identities
 from luff.torch._batch import LaterBatch, batch_hash
 from luff.torch._called import CalledModels
 from luff.torch._evidence import Evidence
@@ -44,6 +46,11 @@ _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 _OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
 _OF_THE_NEXT = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP)})  # after an update
+
+
+def _part_of(module: Any, model: Any) -> bool:
+    """A module of the model, or of a copy that DataParallel made of it."""
+    return "_is_replica" in module.__dict__ or any(module is one for one in model.modules())
 
 
 class Machine:
@@ -74,13 +81,16 @@ class Machine:
         self._early: list[tuple[int, Any, Any]] = []
         self.given = Given(self)
         self.waiting_evals: deque[list[tuple[int, float]]] = deque()
+        self.turn = Turn()
+        self.calling: Any = None  # the model within whose call the thread that trains is
         self._optimizers: list[Any] = []  # made before the session was opened
         self.called = CalledModels()
         self._modes = ModeFlags()
-        self._trains_in_eval: dict[int, Any] = {}
+        self._trains_in_eval: Identities[bool] = Identities()
         self._last_mode = 0
         self._version: int | None = None
         self._late = False  # events wait that were seen before the session was open
+        self._trained = False  # a backward pass was seen
         self._blind = False  # updates happen that no hook sees (a compiled optimizer step)
 
     def optimizer_made(self, optimizer: Any) -> None:
@@ -92,18 +102,50 @@ class Machine:
 
     def cleared(self, optimizer: Any) -> None:
         """An optimizer's gradients are being cleared."""
-        record = None if self.recorder is None else self.recorder.optimizers.get(id(optimizer))
-        self.event(_ZERO_GRAD, 0 if record is None else record.number)
+        number = codes.NO_ID if self.recorder is None else self.recorder.number_of(optimizer)
+        self.event(_ZERO_GRAD, 0 if number == codes.NO_ID else number)
 
     def scheduler_stepped(self, scheduler: Any) -> None:
         """A learning rate scheduler has set a rate."""
         number = codes.NO_ID
         if self.recorder is not None:
             self.recorder.scheduler(scheduler)
-            optimizer = getattr(scheduler, "optimizer", None)
-            record = self.recorder.optimizers.get(id(optimizer))
-            number = codes.NO_ID if record is None else record.number
+            number = self.recorder.number_of(getattr(scheduler, "optimizer", None))
         self.event(int(EventKind.SCHEDULER_STEP), number)
+
+    # Threads ---------------------------------------------------------------------------------------------------
+
+    def told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Calls `function`, if the steps are this thread's."""
+        return function(*arguments) if self._mine() else None
+
+    def _mine(self, module: Any = None) -> bool:
+        """The steps are this thread's, or are from now on; else what it does is counted only.
+
+        A thread may begin where another has trained: when that one has done nothing for long; and with a forward pass
+        (of `module`) when that one has ended, has trained nothing yet, or has called the same model.
+        """
+        turn, step = self.turn, self.step
+        if turn.here():
+            return turn.mine(False)
+        if self.calling is not None and not turn.vacant():
+            if module is not None and not _part_of(module, self.calling):
+                turn.miss()
+            return False  # threads of the model's own forward pass are a part of that call
+        trains = step is not None and step.mode == _TRAIN
+        within = step is not None and trains and step.decided and not step.updated
+        free = turn.unused() or ((turn.vacant() or turn.idle()) and not within)
+        if module is not None and not free:
+            free = turn.vacant() or not self._trained or (not trains and self.called.knows(module))
+        if free:
+            while self.step is not None and not turn.unused():  # of the other thread
+                self.publish_step(self.step)
+            turn.take()
+            return True
+        turn.miss()
+        if self.session is not None and (count := turn.to_tell()):
+            self.session.gap(codes.NO_ID, _NOT_SEEN, 0, count)
+        return False
 
     # Opening ---------------------------------------------------------------------------------------------------
 
@@ -187,6 +229,8 @@ class Machine:
 
         Returns what captures the model's modules, if anything is due; False if the module is no model.
         """
+        if not self._mine(module):
+            return None
         root = self.called.root(module)
         if self.called.fresh and self.recorder is not None:
             self.recorder.stale, self.called.fresh = True, False
@@ -322,13 +366,13 @@ class Machine:
                 self.modules.begin_step()
 
     def _trained_in_eval(self, root: Any) -> bool:
-        known = self._trains_in_eval.get(id(root))
-        return known is not None and known() is root
+        return root in self._trains_in_eval
 
     # Backward --------------------------------------------------------------------------------------------------
 
-    def backward_begins(self, roots: list[Any]) -> None:
-        """A backward pass begins: what came before it was training."""
+    def backward_begins(self, roots: list[Any], weighted: bool = False) -> None:
+        """A backward pass begins: what came before it was training. `weighted`: roots come with gradients."""
+        self.evidence.accumulated.weighted = weighted
         if self.ensure_session() is None:
             return
         step = self._train_step()
@@ -346,7 +390,7 @@ class Machine:
             if step.may_train and self.forced is None:
                 root = step.root() if step.root is not None else None
                 if root is not None:
-                    self._trains_in_eval[id(root)] = weakref.ref(root)
+                    self._trains_in_eval[root] = True
                 if step.begun and self.session is not None:
                     self.session.abandon_step()
                 converted, self.step = step, None
@@ -375,7 +419,7 @@ class Machine:
             forms = session.due_role(_INPUT) | session.due_role(_OUTPUT)
             if forms and self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager:
                 session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)  # opened after the first forward pass
-        step.decided = True
+        step.decided = self._trained = True
         self._flush(step)
         step.direct = step.begun and step.mode == _TRAIN
 
@@ -498,7 +542,7 @@ class Machine:
     def waits_for_backward(self) -> bool:
         """True if forward passes were seen that a backward pass would make a TRAIN step."""
         step = self.step
-        return step is not None and (step.mode == _TRAIN or step.may_train)
+        return step is not None and (step.mode == _TRAIN or step.may_train) and self.turn.here()
 
     def finish(self) -> None:
         """The run ends: publishes what is open."""

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from luff._patch import once
+from luff._weak import Identities
+
 __all__ = ["Names", "class_name", "climb", "install", "unwrap"]
 
 _WRAPPED_BY = ("_orig_mod", "_forward_module", "module")
@@ -25,17 +28,12 @@ _WRAPPERS = frozenset(
         "FullyShardedDataParallel",
     }
 )
-_parents: dict[int, tuple[Any, Any]] = {}  # id(child module) -> (weak child, weak parent)
-_PARENTS_LIMIT = 1 << 20
-_installed = False
+_parents: Identities[Any] = Identities()  # of each child module, weakly
 
 
+@once
 def install() -> None:
     """Collects parent links from now on (public registration hooks)."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
     from torch.nn.modules import module as torch_module
 
     register = getattr(torch_module, "register_module_module_registration_hook", None)
@@ -47,12 +45,7 @@ def _on_module_registered(parent: Any, _name: str, child: Any) -> None:
     if child is None or torch.compiler.is_compiling():
         return
     try:
-        if len(_parents) >= _PARENTS_LIMIT:
-            for key in [key for key, (ref, _) in _parents.items() if ref() is None]:
-                del _parents[key]
-            if len(_parents) >= _PARENTS_LIMIT:
-                return
-        _parents[id(child)] = (weakref.ref(child), weakref.ref(parent))
+        _parents[child] = weakref.ref(parent)
     except Exception:
         pass
 
@@ -86,10 +79,8 @@ def unwrap(module: Any) -> Any:
 def climb(module: Any) -> Any:
     """The topmost owner of a module, wrappers included."""
     for _ in range(64):
-        known = _parents.get(id(module))
-        if known is None or known[0]() is not module:
-            break
-        parent = known[1]()
+        known = _parents.get(module)
+        parent = None if known is None else known()
         if parent is None or not any(child is module for child in parent._modules.values()):
             break
         module = parent
@@ -120,19 +111,22 @@ class Names:
     def __init__(self) -> None:
         self.roots: list[tuple[Any, str]] = []  # (weak model, name)
         self._used: dict[str, int] = {}
-        self._parameters: dict[int, tuple[Any, str]] = {}
-        self._modules: dict[int, tuple[Any, str, int]] = {}
+        self._first = ""  # name of the first model
+        self._parameters: Identities[str] = Identities()
+        self._modules: Identities[tuple[str, int]] = Identities()
         self._scanned = False
         self._next = 0
 
     def add_root(self, model: Any) -> None:
         """Names a model and everything in it. Nothing happens for a known one."""
         model = unwrap(model)
-        if self._find(self._modules, model) is not None:
+        if model in self._modules:
             return
+        self.roots = [root for root in self.roots if root[0]() is not None]
         base = class_name(model)
         self._used[base] = self._used.get(base, 0) + 1
         name = base if self._used[base] == 1 else f"{base}_{self._used[base]}"
+        self._first = self._first or name
         self.roots.append((weakref.ref(model), name))
         self.refresh(model, name)
 
@@ -141,15 +135,15 @@ class Names:
 
         Parts of the first model have their dotted path for a name, those of further models the model's name before it.
         """
-        prefix = "" if not self.roots or self.roots[0][1] == name else f"{name}."
+        prefix = "" if self._first == name else f"{name}."
         for path, module in model.named_modules():
-            if self._find(self._modules, module) is None:
+            if module not in self._modules:
                 path = _clean(path)
-                self._modules[id(module)] = (weakref.ref(module), prefix + path if path else name, self._next)
+                self._modules[module] = (prefix + path if path else name, self._next)
                 self._next += 1
         for path, parameter in model.named_parameters():
-            if self._find(self._parameters, parameter) is None:
-                self._parameters[id(parameter)] = (weakref.ref(parameter), f"{name}_{_clean(path)}")
+            if parameter not in self._parameters:
+                self._parameters[parameter] = f"{name}_{_clean(path)}"
 
     def name_all(self, called: Iterable[Any], parameters: Iterable[Any]) -> None:
         """Names the models that were called, then whatever an optimizer holds beyond them."""
@@ -166,17 +160,15 @@ class Names:
 
     def parameter(self, parameter: Any) -> str | None:
         """Name of a parameter, e.g. ``Net_conv1.weight``, or None."""
-        found = self._find(self._parameters, parameter)
-        return None if found is None else str(found[1])
+        return self._parameters.get(parameter)
 
     def name_parameter(self, parameter: Any, name: str) -> None:
         """Gives a name to a parameter that no model owns."""
-        self._parameters[id(parameter)] = (weakref.ref(parameter), name)
+        self._parameters[parameter] = name
 
     def module(self, module: Any) -> tuple[str, int] | None:
         """(name, number) of a module: the class name for a model, the dotted path below it."""
-        found = self._find(self._modules, module)
-        return None if found is None else (found[1], found[2])
+        return self._modules.get(module)
 
     def models(self) -> Iterator[tuple[Any, str]]:
         """Living models and their names."""
@@ -184,11 +176,6 @@ class Names:
             model = reference()
             if model is not None:
                 yield model, name
-
-    @staticmethod
-    def _find(table: dict[int, Any], thing: Any) -> Any:
-        found = table.get(id(thing))
-        return found if found is not None and found[0]() is thing else None
 
 
 def _clean(path: str) -> str:

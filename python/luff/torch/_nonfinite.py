@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ _MAX_AUTOPSIES = 3  # in a run
 _MAX_REPLAYS = 2
 _NODES = 4096
 _BYTES = 256 << 20  # of tensors looked at in an autopsy
-_WAIT_S = 2.0  # for a replay's answer at the end of the run
+_WAIT_S = 2.0  # for answers at the end of the run, while children work
 
 
 @dataclass(slots=True)
@@ -98,9 +99,11 @@ class NonFinite:
             ok = not self._machine.saved_hooks
             producer = find_in_graph(roots[0], self._machine.names, saved_ok=ok) or Producer("loss")
         record = producer.record(step, "graph")
-        replay = None
+        replay: Replay | None = None
         if producer.phase in ("input", "forward", "loss"):
-            replay = self._start(roots[0], False)
+            replay, reason = self._start(roots[0], False)
+            if reason:
+                record["no_replay"] = reason
         self._waiting.append((record, replay))
 
     def gradients_taken(self) -> None:
@@ -109,19 +112,23 @@ class NonFinite:
         again, self._bad_step = step <= self._bad_step + 1, step
         if again:
             return
-        replay = self._start(None, True)
+        replay, reason = self._start(None, True)
+        record = {"kind": "nonfinite", "step": step}
         if replay is not None:
-            self._waiting.append(({"kind": "nonfinite", "step": step}, replay))
+            self._waiting.append((record, replay))
+        elif reason:
+            self._waiting.append(({**record, "from": "graph", "no_replay": reason}, None))
 
     def publish(self, session: Session, wait: bool = False) -> None:
         """Tells what is known by now; never waits, but for the end of the run (bounded)."""
+        until = time.monotonic() + _WAIT_S if wait else 0.0
         going: list[tuple[dict[str, Any], Replay | None]] = []
         for record, replay in self._waiting:
             if record.get("from") == "graph":
                 session.event_json(json.dumps(record))
             if replay is None:
                 continue
-            answer = replay.answer(_WAIT_S if wait else 0.0)
+            answer = replay.answer(until)
             if answer is None:
                 going.append(({"kind": "nonfinite", "step": record["step"]}, replay))
                 continue
@@ -133,11 +140,14 @@ class NonFinite:
         self._waiting = going
         self._ended = [replay for replay in self._ended if not replay.collected()]
 
-    def _start(self, root: Any, backward: bool) -> Replay | None:
+    def _start(self, root: Any, backward: bool) -> tuple[Replay | None, str]:
+        """A child that evaluates the step again, or why there is none."""
         if self._replays >= _MAX_REPLAYS:
-            return None
+            return None, ""
         self._replays += 1
-        return Replay.start(frames_of_user(), root, backward, self._machine.names)
+        models = self._machine.called.models()
+        started = Replay.start(frames_of_user(), root, backward, self._machine.names, models)
+        return (None, started) if isinstance(started, str) else (started, "")
 
     def _in_weights(self, models: Iterable[Any]) -> Producer | None:
         """A parameter or buffer that is not finite was so before this step's forward pass."""

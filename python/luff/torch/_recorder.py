@@ -18,7 +18,7 @@ from luff.torch._names import Names, class_name
 from luff.torch._replicas import replicas
 from luff.torch._tables import Table
 
-__all__ = ["OptimizerRecord", "Recorder"]
+__all__ = ["OptimizerRecord", "Recorder", "parameters_of"]
 
 _WEIGHT, _BIAS, _GRADIENT = int(Role.WEIGHT), int(Role.BIAS), int(Role.GRADIENT)
 _BUFFER, _STATE, _SETTING = int(Role.BUFFER), int(Role.OPTIMIZER_STATE), int(Role.OPTIMIZER_SETTING)
@@ -87,6 +87,11 @@ class Recorder:
             self.stale = True
             self.generation += 1
         return record
+
+    def number_of(self, optimizer: Any) -> int:
+        """The number of an optimizer; that of none for one that was not seen."""
+        record = self.optimizers.get(id(optimizer))
+        return codes.NO_ID if record is None or record.reference() is not optimizer else record.number
 
     def living(self) -> list[tuple[OptimizerRecord, Any]]:
         """Records of the optimizers that still exist."""

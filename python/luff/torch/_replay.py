@@ -1,28 +1,28 @@
 """A step's statements evaluated again in a forked child, to see which operation and line made NaN.
 
 The training process forks once and goes on; what the child finds comes through a pipe that is asked at step ends.
-The child has no descriptor but the pipe, may not write, connect or start anything, runs one thread at the lowest
-priority, and is ended by the kernel after `_SECONDS`. What is safe and why: docs/adr/0010.
+The child shares nothing with anybody but the pipe (`_alone`), may not write, connect or start anything, runs one thread
+at the lowest priority, and is ended by the kernel after ten seconds. What is safe and why: docs/adr/0010.
 """
 
 from __future__ import annotations
 
 import json
+import linecache
 import os
-import select
-import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from luff.torch import _alone
+from luff.torch._patience import wait_for
+
 __all__ = ["Replay", "frames_of_user"]
 
-_SECONDS = 10.0
-_LARGEST = 8 << 30  # bytes of memory in use: a larger process is not forked
 _ANSWER = 4096  # at most PIPE_BUF: comes whole or not at all
 _FRAMES = 8
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -45,25 +45,14 @@ def frames_of_user() -> list[Any]:
     return frames
 
 
-def _memory_in_use() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def allowed() -> bool:
-    """Whether this process may be forked for a replay."""
-    if os.environ.get("LUFF_REPLAY", "").lower() in ("0", "off", "no", "false"):
-        return False
-    if not sys.platform.startswith("linux") or not hasattr(os, "fork"):
-        return False
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return False
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        return False
-    if torch.utils.data.get_worker_info() is not None:
-        return False
-    return _memory_in_use() <= _LARGEST
+def _shared(models: Iterable[Any]) -> str:
+    """Others may change what is in shared memory while a child copies it: the copy would be of no one step."""
+    try:
+        if any(tensor.is_shared() for model in models for tensor in (*model.parameters(), *model.buffers())):
+            return "parameters are in memory that other processes write"
+    except (RuntimeError, NotImplementedError):
+        return "the memory of a parameter is not its own"
+    return ""
 
 
 class Replay:
@@ -72,11 +61,13 @@ class Replay:
     def __init__(self, pid: int, pipe: int) -> None:
         self._pid = pid
         self._pipe = pipe
-        self._until = time.monotonic() + _SECONDS + 2
+        self._until = time.monotonic() + _alone.SECONDS + 2
 
     @staticmethod
-    def start(frames: list[Any], root: Any, backward: bool, names: Any) -> Replay | None:
-        """Forks; None where that is not allowed.
+    def start(
+        frames: list[Any], root: Any, backward: bool, names: Any, models: Iterable[Any]
+    ) -> Replay | str:
+        """Forks; where that is not allowed, why.
 
         Parameters
         ----------
@@ -88,20 +79,27 @@ class Replay:
             The loss is finite, its gradients are not.
         names
             Names of modules.
+        models
+            Those whose parameters and buffers the step uses.
         """
-        if not frames or not allowed():
-            return None
+        if not frames:
+            return "no function of the script is running"
+        reason = _alone.why_not() or _shared(models)
+        if reason:
+            return reason
 
         def search() -> dict[str, Any] | None:
             from luff.torch import _retrace
 
             return _retrace.search(frames, root, backward, names)
 
-        return _forked(search)
+        return _forked(search, {frame.f_code.co_filename for frame in frames})
 
     @staticmethod
-    def ask(question: Callable[[], dict[str, Any] | None], largest: int) -> Replay | None:
-        """Forks a child that answers another question; None where that is not allowed.
+    def ask(
+        question: Callable[[], dict[str, Any] | None], largest: int, models: Iterable[Any] = ()
+    ) -> Replay | str:
+        """Forks a child that answers another question; where that is not allowed, why.
 
         Parameters
         ----------
@@ -109,30 +107,37 @@ class Replay:
             Called in the child. What it returns is the answer, as JSON of at most 4 KiB.
         largest
             Bytes of memory in use: a larger process is not forked.
+        models
+            Those whose parameters and buffers it uses.
         """
-        if not allowed() or _memory_in_use() > largest:
-            return None
-        return _forked(question)
+        return _alone.why_not(largest) or _shared(models) or _forked(question, ())
 
-    def answer(self, wait_s: float = 0.0) -> dict[str, Any] | None:
-        """What the child has found: {} for nothing; None while it is at work."""
+    def answer(self, until: float = 0.0) -> dict[str, Any] | None:
+        """What the child has found ({}: nothing), or "no_replay", why it could not look; None while it is at work.
+
+        `until`: the run ends; waits while the child works, at most until then (monotonic).
+        """
         if self._pipe < 0:
             return {}
-        if wait_s > 0:
-            select.select([self._pipe], [], [], wait_s)
+        if until > 0:
+            wait_for(self._pipe, self._pid, until)
         try:
             data = os.read(self._pipe, _ANSWER)
         except BlockingIOError:
-            if wait_s <= 0 and time.monotonic() < self._until:
+            if until <= 0 and time.monotonic() < self._until:
                 return None
             data = b""
         os.close(self._pipe)
         self._pipe = -1
         try:
-            found = json.loads(data) if data else {}
+            found = (
+                json.loads(data)
+                if data
+                else {"no_replay": "the child that evaluates the step again gave no answer"}
+            )
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return _quoted(found) if isinstance(found, dict) else {}
 
     def collected(self) -> bool:
         """Collects the child once it has ended (by itself, or by the kernel): nothing is waited for."""
@@ -142,31 +147,48 @@ class Replay:
             return True  # the script itself has collected it
 
 
-def _forked(question: Callable[[], dict[str, Any] | None]) -> Replay:
+def _quoted(found: dict[str, Any]) -> dict[str, Any]:
+    """With the text of its line: the child can open no file."""
+    if "line" in found and "code" not in found:
+        text = linecache.getline(str(found.get("file")), int(found["line"])).strip()
+        if text:
+            found["code"] = text[:160]
+    return found
+
+
+def _forked(question: Callable[[], dict[str, Any] | None], files: Iterable[str]) -> Replay:
     receiving, sending = os.pipe()
-    if sys.version_info >= (3, 12):
+    parent = os.getpid()
+    try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: there are other threads
             pid = os.fork()
-    else:
-        pid = os.fork()
+    except OSError:
+        os.close(receiving)
+        os.close(sending)
+        raise
     if pid == 0:
-        _child(sending, question)
+        _child(sending, parent, files, question)
     os.close(sending)
     os.set_blocking(receiving, False)
     return Replay(pid, receiving)
 
 
-def _child(pipe: int, question: Callable[[], dict[str, Any] | None]) -> None:
+def _child(
+    pipe: int, parent: int, files: Iterable[str], question: Callable[[], dict[str, Any] | None]
+) -> None:
     """Everything that happens in the child; never returns."""
     try:
-        _confine(pipe)
-        found = question()
-        if found:
-            os.write(pipe, json.dumps(found).encode()[:_ANSWER])
+        from luff.torch import _retrace  # noqa: F401 (nothing can be imported later)
+
+        _alone.cut_off(pipe, parent, files)
+        _switch_off()
+        os.write(pipe, json.dumps(question() or {}).encode()[:_ANSWER])
     except BaseException as error:
         if os.environ.get("LUFF_REPLAY") == "debug":
             os.write(pipe, json.dumps({"error": repr(error)[:1000]}).encode())
+        else:
+            os.write(pipe, b'{"no_replay": "evaluated again in a child, the step failed"}')
     finally:
         os._exit(0)
 
@@ -199,38 +221,13 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         raise PermissionError(f"a replay may not do {event}")
 
 
-def _confine(pipe: int) -> None:
-    """Leaves the child nothing but memory, one thread, and the pipe."""
-    for number in signal.valid_signals():
-        try:
-            if signal.getsignal(number) not in (signal.SIG_DFL, None):
-                signal.signal(number, signal.SIG_DFL)
-        except (OSError, ValueError):
-            continue
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-    signal.setitimer(signal.ITIMER_REAL, _SECONDS)  # and its signal ends the process
-    os.setsid()
-    os.nice(10)
-    try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("1000")
-    except OSError:
-        pass
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
-    limit = os.sysconf("SC_OPEN_MAX")
-    os.closerange(3, pipe)
-    os.closerange(pipe + 1, limit if 0 < limit <= 1 << 20 else 1 << 20)
+def _switch_off() -> None:
+    """No hook of ours, no compiler, one thread, and nothing that Python would report to the system."""
     from luff.torch._hooks import hooks
 
-    for hook in hooks.living:
-        hook.live = False
-    hooks.living = []
-    hooks.default = hooks.last = None
+    hooks.silence()
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         dynamo.config.disable = True
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
     sys.addaudithook(_audit)

@@ -43,10 +43,6 @@ _NAMES = {
 }
 
 
-class Refused(Exception):
-    """The replay would write to memory that others share."""
-
-
 class Place(dict[str, Any]):
     """An operation in the user's program."""
 
@@ -113,13 +109,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.outside: dict[str, Any] | None = None  # NaN that came from outside of the statement
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        schema = func._schema
-        if schema.is_mutable:
-            for argument, value in zip(schema.arguments, args, strict=False):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    for tensor in _tensors(value):
-                        if tensor.is_shared():
-                            raise Refused
         before = self._inputs(args, kwargs)
         result = func(*args, **(kwargs or {}))
         if self.found is None and self.outside is None:
@@ -364,8 +353,6 @@ def _forward(
         wanted |= _names_in(node.value)
         try:
             result, tracer = _traced(node.value, withs, filename, {**frame.f_globals, **local}, names)
-        except Refused:
-            return None, None
         except Exception:
             continue  # a name has another value by now
         if tracer.found is not None:

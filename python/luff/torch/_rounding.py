@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import weakref
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ class Rounding:
     """Works under the hook's lock and guard."""
 
     def __init__(self) -> None:
-        # By number of the optimizer: its learning rate, and (parameter, weights before the update, moved by it).
+        # By number of the optimizer: its learning rate, and (weak parameter, weights before the update, moved by it).
         self._before: dict[int, tuple[float, list[tuple[Any, Bits, Bits]]]] = {}
         self._told: list[dict[str, Any]] = []
 
@@ -52,7 +53,7 @@ class Rounding:
             if weights is not None and slopes is not None and gradient.stride() == parameter.stride():
                 # Zero has no bit but the sign's.
                 moving = np.left_shift(slopes, 1) != 0
-                found.append((parameter, weights.copy(), moving))
+                found.append((weakref.ref(parameter), weights.copy(), moving))
         if found:
             rate = max((float(g["lr"]) for g in optimizer.param_groups if "lr" in g), default=-1.0)
             self._before[number] = (rate, found)
@@ -62,8 +63,9 @@ class Rounding:
         if not found or len(self._told) >= _PENDING:
             return
         parameters = []
-        for parameter, before, moving in found:
-            after = _bits_of(parameter)
+        for reference, before, moving in found:
+            parameter = reference()
+            after = None if parameter is None else _bits_of(parameter)
             if after is not None and after.shape == before.shape:
                 parameters.append(
                     _compared(names.parameter(parameter) or "", parameter, before, after, moving)

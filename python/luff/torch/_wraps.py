@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.compiler import is_compiling
@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason
+from luff._patch import Method, once, wrap
 from luff.torch import _dynamo, _names
 from luff.torch._hooks import Hook, hooks
 from luff.torch._memory import read_scalar
@@ -26,7 +27,6 @@ __all__ = ["busy", "install", "local"]
 
 _current_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 _tracing_state: Callable[[], Any] = torch._C._get_tracing_state
-_installed = False
 
 
 class _Local(threading.local):
@@ -42,23 +42,21 @@ class _Local(threading.local):
 local = _Local()
 
 
+@once
 def install() -> None:
     """Installs every wrap; once per process."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
     _names.install()
     _wrap_optimizers()
-    _wrap_backward()
-    _wrap_zero_grad()
+    wrap(torch.autograd, "backward", _telling_backward)
+    wrap(torch.optim.Optimizer, "zero_grad", _clearing_optimizer)
+    wrap(torch.nn.Module, "zero_grad", _clearing_module)
     _wrap_schedulers()
     _wrap_scaler()
     _wrap_clipping()
-    _wrap_load_state_dict()
+    wrap(torch.nn.Module, "load_state_dict", _loading)
     _wrap_saved_hooks()
     os.register_at_fork(after_in_child=_after_fork)
-    _wrap_module_call()
+    wrap(torch.nn.Module, "__call__", _telling_call)
     _dynamo.leave_out()
 
 
@@ -69,6 +67,11 @@ def busy() -> bool:
 
 def _after_fork() -> None:
     local.__dict__.clear()
+
+
+def _listens(hook: Hook | None) -> TypeGuard[Hook]:
+    """It records, and shall be told."""
+    return hook is not None and hook.live and not hook.asleep
 
 
 def _awake(hook: Hook) -> bool:
@@ -83,10 +86,7 @@ def _awake(hook: Hook) -> bool:
 # Module calls ------------------------------------------------------------------------------------------------------
 
 
-def _wrap_module_call() -> None:
-    original = torch.nn.Module.__call__
-
-    @functools.wraps(original)
+def _telling_call(original: Method) -> Method:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
@@ -97,13 +97,13 @@ def _wrap_module_call() -> None:
             return _inner_call(original, self, args, kwargs)
         return _outer_call(original, self, args, kwargs)
 
-    torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
+    return __call__
 
 
 def _outer_call(
     original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if not hooks.living or _current_graph_task() != -1 or _tracing_state() is not None:
+    if not hooks or _current_graph_task() != -1 or _tracing_state() is not None:
         return original(module, *args, **kwargs)
     if local.through and local.through[0] is module:
         local.through = local.through[1:]
@@ -113,26 +113,31 @@ def _outer_call(
     hook = hooks.of_module(module)
     if hook is None:
         return _loss_call(original, module, args, kwargs)
-    if not hook.live or hook.asleep:
+    if not _listens(hook):
         return original(module, *args, **kwargs)
     capture = hook.guarded("forward", hook.machine.forward_begins, module, args, kwargs)
     if capture is False:
         return _loss_call(original, module, args, kwargs)
-    hooks.last = hook
-    if hook.machine.stop >= 2:
+    hooks.enter(hook)
+    if hook.machine.stop >= 2 and hook.machine.turn.here():
         hook.leave_if_stopped()
     local.inside = 1 if capture is None else 2
     local.capture = (hook, capture)
+    trains = hook.machine.turn.here()
+    if trains:
+        hook.machine.calling = module
     try:
         if capture is None:
             return original(module, *args, **kwargs)
-        hook.guarded("input", capture.before, module, args, kwargs)
+        hook.told("input", capture.before, module, args, kwargs)
         output = original(module, *args, **kwargs)
-        hook.guarded("output", capture.after, module, output)
+        hook.told("output", capture.after, module, output)
         return output
     finally:
         local.inside = 0
         local.capture = None
+        if trains:
+            hook.machine.calling = None
 
 
 def _inner_call(
@@ -141,9 +146,9 @@ def _inner_call(
     if _current_graph_task() != -1 or _tracing_state() is not None:
         return original(module, *args, **kwargs)
     hook, capture = local.capture
-    hook.guarded("input", capture.before, module, args, kwargs)
+    hook.told("input", capture.before, module, args, kwargs)
     output = original(module, *args, **kwargs)
-    hook.guarded("output", capture.after, module, output)
+    hook.told("output", capture.after, module, output)
     if isinstance(module, torch.jit.ScriptModule):
         hook.guarded("scripted", hook.machine.hidden, GapReason.SCRIPTED)
     elif type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None:
@@ -156,39 +161,35 @@ def _loss_call(
 ) -> Any:
     """A module without parameters, called by no other: a loss, a metric, an activation."""
     hook = hooks.current()
-    if hook is None or not hook.live or hook.asleep:
+    if not _listens(hook):
         return original(module, *args, **kwargs)
     local.inside, local.in_loss = 1, True
     try:
         output = original(module, *args, **kwargs)
     finally:
         local.inside, local.in_loss = 0, False
-    hook.guarded("loss", hook.machine.losses.module_returned, module, args, kwargs, output)
+    hook.told("loss", hook.machine.losses.module_returned, module, args, kwargs, output)
     return output
 
 
 # Backward ----------------------------------------------------------------------------------------------------------
 
 
-def _wrap_backward() -> None:
-    original = torch.autograd.backward
-
-    @functools.wraps(original)
+def _telling_backward(original: Method) -> Method:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks.living or _current_graph_task() != -1:
+        if is_compiling() or not hooks or _current_graph_task() != -1:
             return original(tensors, *args, **kwargs)
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors) if _listed(tensors) else []
         given = args[0] if args else kwargs.get("grad_tensors")
         for hook in (told := [hook for hook in hooks.of_backward() if _awake(hook)]):
-            hook.machine.evidence.accumulated.weighted = given is not None
-            hook.guarded("backward", hook.machine.backward_begins, roots)
+            hook.told("backward", hook.machine.backward_begins, roots, given is not None)
         del roots
         result = original(tensors, *args, **kwargs)
         for hook in told:
-            hook.guarded("backward end", hook.machine.backward_ended)
+            hook.told("backward end", hook.machine.backward_ended)
         return result
 
-    torch.autograd.backward = backward
+    return backward
 
 
 def _listed(tensors: Any) -> bool:
@@ -196,57 +197,67 @@ def _listed(tensors: Any) -> bool:
 
 
 def _wrap_saved_hooks() -> None:
-    cls = getattr(torch.autograd.graph, "saved_tensors_hooks", None)
-    if cls is None:
-        return
-    original_enter, original_exit = cls.__enter__, cls.__exit__
+    kind = getattr(torch.autograd.graph, "saved_tensors_hooks", None)
+    if kind is not None:
+        wrap(kind, "__enter__", _entering_saved_hooks)
+        wrap(kind, "__exit__", _leaving_saved_hooks)
 
-    @functools.wraps(original_enter)
+
+def _entering_saved_hooks(original: Method) -> Method:
     def __enter__(self: Any) -> Any:
-        result = original_enter(self)
-        if not is_compiling():
+        result = original(self)
+        if not is_compiling() and hooks:
             for hook in hooks.living:
                 hook.machine.saved_hooks = True
                 hook.machine.saving += 1
         return result
 
-    @functools.wraps(original_exit)
+    return __enter__
+
+
+def _leaving_saved_hooks(original: Method) -> Method:
     def __exit__(self: Any, *args: object) -> Any:
-        if not is_compiling():
+        if not is_compiling() and hooks:
             for hook in hooks.living:
                 hook.machine.saving = max(hook.machine.saving - 1, 0)
-        return original_exit(self, *args)
+        return original(self, *args)
 
-    cls.__enter__, cls.__exit__ = __enter__, __exit__
+    return __exit__
 
 
 # Optimizers --------------------------------------------------------------------------------------------------------
 
 
 def _wrap_optimizers() -> None:
-    original = torch.optim.Optimizer.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if not is_compiling() and hooks.living:
-            hook = hooks.of_optimizer(self)
-            if hook is not None:
-                hook.guarded("optimizer", hook.machine.optimizer_made, self)
-
-    torch.optim.Optimizer.__init__ = __init__  # type: ignore[method-assign]
+    wrap(torch.optim.Optimizer, "__init__", _making_optimizer)
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
 
 
+def _making_optimizer(original: Method) -> Method:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not is_compiling() and hooks:
+            hook = hooks.of_optimizer(self)
+            if hook is not None:
+                hook.guarded("optimizer", hook.machine.optimizer_made, self)
+
+    return __init__
+
+
+def _tell_update(hook: Hook, place: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Of an update; one inside of a backward pass may be in a thread of autograd's own."""
+    (hook.told if _current_graph_task() == -1 else hook.guarded)(place, function, *arguments)
+
+
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if is_compiling() or not hooks.living:
+    if is_compiling() or not hooks:
         return None
     hook = hooks.of_optimizer(optimizer)
     if hook is None or not _awake(hook):
         return None
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    hook.guarded("update", hook.machine.update_begins, optimizer, callable(closure))
+    _tell_update(hook, "update", hook.machine.update_begins, optimizer, callable(closure))
     if not callable(closure):
         return None
     wrapped = _wrap_closure(hook, optimizer, closure)
@@ -263,46 +274,44 @@ def _wrap_closure(hook: Hook, optimizer: Any, closure: Callable[..., Any]) -> Ca
             result = closure(*args, **kwargs)
         finally:
             hook.machine.closure_depth -= 1
-        hook.guarded("closure", hook.machine.closure_returned, optimizer)
+        hook.told("closure", hook.machine.closure_returned, optimizer)
         return result
 
     return evaluate
 
 
 def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-    if is_compiling() or not hooks.living:
+    if is_compiling() or not hooks:
         return
     hook = hooks.of_optimizer(optimizer)
-    if hook is None or not hook.live or hook.asleep:
+    if not _listens(hook):
         return
     local.updates += 1
-    hook.guarded("update end", hook.machine.update_ended, optimizer, _current_graph_task() != -1)
-    if hook.machine.stop >= 2:
+    _tell_update(hook, "update end", hook.machine.update_ended, optimizer, _current_graph_task() != -1)
+    if hook.machine.stop >= 2 and hook.machine.turn.here():
         hook.leave_if_stopped()
 
 
-def _wrap_zero_grad() -> None:
-    original_optimizer = torch.optim.Optimizer.zero_grad
-    original_module = torch.nn.Module.zero_grad
-
-    @functools.wraps(original_optimizer)
+def _clearing_optimizer(original: Method) -> Method:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and hooks.living:
+        if not is_compiling() and hooks:
             hook = hooks.of_optimizer(self)
-            if hook is not None and hook.live and not hook.asleep:
-                hook.guarded("zero_grad", hook.machine.cleared, self)
-        return original_optimizer(self, *args, **kwargs)
+            if _listens(hook):
+                hook.told("zero_grad", hook.machine.cleared, self)
+        return original(self, *args, **kwargs)
 
-    @functools.wraps(original_module)
-    def module_zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and hooks.living:
+    return zero_grad
+
+
+def _clearing_module(original: Method) -> Method:
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_compiling() and hooks:
             hook = hooks.of_module(self)
-            if hook is not None and hook.live and not hook.asleep:
-                hook.guarded("zero_grad", hook.machine.event, int(EventKind.ZERO_GRAD), codes.NO_ID, 1)
-        return original_module(self, *args, **kwargs)
+            if _listens(hook):
+                hook.told("zero_grad", hook.machine.event, int(EventKind.ZERO_GRAD), codes.NO_ID, 1)
+        return original(self, *args, **kwargs)
 
-    torch.optim.Optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
-    torch.nn.Module.zero_grad = module_zero_grad  # type: ignore[method-assign]
+    return zero_grad
 
 
 def _wrap_schedulers() -> None:
@@ -310,13 +319,12 @@ def _wrap_schedulers() -> None:
     base = getattr(module, "LRScheduler", None) or module._LRScheduler
     for cls in {c for c in vars(module).values() if isinstance(c, type)}:
         if "step" in cls.__dict__ and (issubclass(cls, base) or cls.__name__ == "ReduceLROnPlateau"):
-            cls.step = _scheduler_step(cls.step)  # type: ignore[attr-defined]
+            wrap(cls, "step", _scheduler_step)
 
 
-def _scheduler_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+def _scheduler_step(original: Method) -> Method:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks.living or local.scheduling:
+        if is_compiling() or not hooks or local.scheduling:
             return original(self, *args, **kwargs)
         local.scheduling = True
         try:
@@ -326,8 +334,8 @@ def _scheduler_step(original: Callable[..., Any]) -> Callable[..., Any]:
         if getattr(self, "last_epoch", 1) > 0:  # its first step is part of making it
             optimizer = getattr(self, "optimizer", None)
             hook = hooks.default if optimizer is None else hooks.of_optimizer(optimizer)
-            if hook is not None and hook.live and not hook.asleep:
-                hook.guarded("scheduler", hook.machine.scheduler_stepped, self)
+            if _listens(hook):
+                hook.told("scheduler", hook.machine.scheduler_stepped, self)
         return result
 
     return step
@@ -344,34 +352,35 @@ def _wrap_scaler() -> None:
             from torch.cuda.amp.grad_scaler import GradScaler  # type: ignore[assignment]
         except ImportError:
             return
-    original_scale, original_step = GradScaler.scale, GradScaler.step
+    wrap(GradScaler, "scale", _scaling)
+    wrap(GradScaler, "step", _stepping)
 
-    @functools.wraps(original_scale)
+
+def _scaling(original: Method) -> Method:
     def scale(self: Any, outputs: Any) -> Any:
-        result = original_scale(self, outputs)
-        if (
-            not is_compiling()
-            and hooks.living
-            and isinstance(outputs, torch.Tensor)
-            and result is not outputs
-        ):
+        result = original(self, outputs)
+        if not is_compiling() and hooks and isinstance(outputs, torch.Tensor) and result is not outputs:
             for hook in hooks.of_backward():
-                if hook.live and not hook.asleep:
-                    hook.guarded("scale", _scaled, hook, self, outputs, result)
+                if _listens(hook):
+                    hook.told("scale", _scaled, hook, self, outputs, result)
         return result
 
-    @functools.wraps(original_step)
+    return scale
+
+
+def _stepping(original: Method) -> Method:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = local.updates
-        result = original_step(self, optimizer, *args, **kwargs)
-        if not is_compiling() and hooks.living and local.updates == before:
+        result = original(self, optimizer, *args, **kwargs)
+        if not is_compiling() and hooks and local.updates == before:
             hook = hooks.of_optimizer(optimizer)
-            if hook is not None and hook.live and not hook.asleep:
-                hook.guarded("skip", hook.machine.update_skipped, optimizer)
-                hook.leave_if_stopped()
+            if _listens(hook):
+                hook.told("skip", hook.machine.update_skipped, optimizer)
+                if hook.machine.turn.here():
+                    hook.leave_if_stopped()
         return result
 
-    GradScaler.scale, GradScaler.step = scale, step  # type: ignore[method-assign]
+    return step
 
 
 def _scaled(hook: Hook, scaler: Any, outputs: Any, result: Any) -> None:
@@ -384,16 +393,13 @@ def _wrap_clipping() -> None:
 
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(module, name, None)
-        if original is None:
-            continue
-        wrapped = _clipping(original)
-        setattr(module, name, wrapped)
-        if getattr(torch.nn.utils, name, None) is original:
-            setattr(torch.nn.utils, name, wrapped)
+        if original is not None:
+            wrap(module, name, _clipping)
+            if getattr(torch.nn.utils, name, None) is original:
+                setattr(torch.nn.utils, name, getattr(module, name))
 
 
-def _clipping(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+def _clipping(original: Method) -> Method:
     def clip(parameters: Any, limit: Any = None, *args: Any, **kwargs: Any) -> Any:
         given = kwargs if limit is None else {**kwargs}
         result = (
@@ -401,11 +407,11 @@ def _clipping(original: Callable[..., Any]) -> Callable[..., Any]:
             if limit is None
             else original(parameters, limit, *args, **given)
         )
-        if not is_compiling() and hooks.living:
+        if not is_compiling() and hooks:
             hook = hooks.current()
-            if hook is not None and hook.live and not hook.asleep:
+            if _listens(hook):
                 value = limit if limit is not None else kwargs.get("max_norm", kwargs.get("clip_value"))
-                hook.guarded("clip", hook.machine.evidence.clipped, value, result)
+                hook.told("clip", hook.machine.evidence.clipped, value, result)
         return result
 
     return clip
@@ -414,12 +420,9 @@ def _clipping(original: Callable[..., Any]) -> Callable[..., Any]:
 # Checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def _wrap_load_state_dict() -> None:
-    original = torch.nn.Module.load_state_dict
-
-    @functools.wraps(original)
+def _loading(original: Method) -> Method:
     def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not hooks.living or local.loading:
+        if is_compiling() or not hooks or local.loading:
             return original(self, state_dict, *args, **kwargs)
         local.loading = True
         try:
@@ -427,9 +430,9 @@ def _wrap_load_state_dict() -> None:
         finally:
             local.loading = False
         hook = hooks.of_module(self)
-        if hook is not None and hook.live and not hook.asleep:
+        if _listens(hook):
             strict = args[0] if args else kwargs.get("strict", True)
             hook.guarded("load", hook.machine.evidence.loads.loaded, self, state_dict, strict, result)
         return result
 
-    torch.nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
+    return load_state_dict

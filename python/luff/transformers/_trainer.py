@@ -7,22 +7,20 @@ from typing import Any
 
 from transformers.trainer import Trainer
 
+from luff._patch import once, wrap
 from luff.torch._loop import callbacks_in, running
 
 __all__ = ["install", "watch_all"]
 
 _MODES = {"train": None, "evaluate": "EVAL", "predict": "PREDICT"}
-_installed = False
 _watching_all = False
 
 
+@once
 def install() -> None:
     """Replaces what has to be; once per process."""
-    global _installed
-    if not _installed:
-        _installed = True
-        for name, mode in _MODES.items():
-            setattr(Trainer, name, running(getattr(Trainer, name), _callbacks, partial(_begins, mode)))
+    for name, mode in _MODES.items():
+        wrap(Trainer, name, partial(running, callbacks_of=_callbacks, begins=partial(_begins, mode)))
 
 
 def watch_all() -> None:

@@ -13,39 +13,13 @@ does without a change to the script. Either way models and metrics are bit by bi
 from __future__ import annotations
 
 from luff._boosting._frame import trees
-from luff._hook import run_from_environment
 from luff.errors import StopTraining
 from luff.xgboost import _container
-from luff.xgboost._hook import Hook, living
+from luff.xgboost._hook import Hook, hooks
 
 __all__ = ["Hook", "StopTraining", "attach_to_all", "get_hook", "save_scalar", "trees"]
 
 _container.install()
-_default: Hook | None = None
-
-
-def attach_to_all() -> Hook | None:
-    """Watches whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
-    global _default
-    if _default is None:
-        options = run_from_environment()
-        if options is None:
-            return None
-        _default = Hook(_options=options)
-        _container.set_default(lambda: _default if _default is not None and _default.live else None)
-    return _default
-
-
-def get_hook() -> Hook | None:
-    """The hook made last that is still open, or that of ``luff run``."""
-    hooks = list(living)
-    if _default is not None and _default.live:
-        return _default
-    return hooks[-1] if len(hooks) == 1 else None
-
-
-def save_scalar(name: str, value: float) -> None:
-    """Records a number with the next round; nothing happens where Luff is not attached."""
-    hook = get_hook()
-    if hook is not None:
-        hook.save_scalar(name, value)
+attach_to_all = hooks.attach_to_all
+get_hook = hooks.get_hook
+save_scalar = hooks.save_scalar

@@ -6,24 +6,16 @@ after every other callback, also in the round in which one of them ends the trai
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
-__all__ = ["install", "planned_rounds", "set_default"]
+from luff._patch import Method, once, wrap
+
+__all__ = ["install", "planned_rounds"]
 
 _local = threading.local()
-_installed = False
-_default: Callable[[], Any] | None = None
 _hooks: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()  # container -> hooks
-
-
-def set_default(maker: Callable[[], Any] | None) -> None:
-    """The hook of trainings that name none, or None."""
-    global _default
-    _default = maker
 
 
 def planned_rounds() -> int | None:
@@ -36,55 +28,54 @@ def hooks_of(container: Any) -> list[Any]:
     """The hooks that watch a container's training."""
     found = _hooks.get(container)
     if found is None:
-        from luff.xgboost._hook import Hook
+        from luff.xgboost._hook import Hook, hooks
 
         found = [callback for callback in container.callbacks if isinstance(callback, Hook)]
-        if not found and _default is not None:
-            hook = _default()
-            found = [] if hook is None else [hook]
+        if not found and hooks.default is not None:
+            found = [hooks.default]
         _hooks[container] = found
     return found
 
 
+@once
 def install() -> None:
-    """Begins to listen. Idempotent; nothing is ever undone, and nothing happens without a hook."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
+    """Begins to listen. Nothing is ever undone, and nothing happens without a hook."""
     from xgboost import callback
 
-    _wrap_container(callback.CallbackContainer)
+    kind = callback.CallbackContainer
+    wrap(kind, "before_training", _before_training)
+    wrap(kind, "after_iteration", _after_iteration)
+    wrap(kind, "after_training", _after_training)
     _wrap_functions()
 
 
-def _wrap_container(kind: Any) -> None:
-    before_training, after_training = kind.before_training, kind.after_training
-    after_iteration = kind.after_iteration
-
-    @functools.wraps(before_training)
-    def luff_before_training(self: Any, model: Any) -> Any:
-        model = before_training(self, model)
+def _before_training(original: Method) -> Method:
+    def before_training(self: Any, model: Any) -> Any:
+        model = original(self, model)
         for hook in hooks_of(self):
             hook.begin_training(self, model, planned_rounds())
         return model
 
-    @functools.wraps(after_iteration)
-    def luff_after_iteration(self: Any, model: Any, epoch: int, dtrain: Any, evals: Any) -> Any:
-        done = after_iteration(self, model, epoch, dtrain, evals)
+    return before_training
+
+
+def _after_iteration(original: Method) -> Method:
+    def after_iteration(self: Any, model: Any, epoch: int, dtrain: Any, evals: Any) -> Any:
+        done = original(self, model, epoch, dtrain, evals)
         for hook in hooks_of(self):
             hook.round(self, model, dtrain, evals)
         return done
 
-    @functools.wraps(after_training)
-    def luff_after_training(self: Any, model: Any) -> Any:
+    return after_iteration
+
+
+def _after_training(original: Method) -> Method:
+    def after_training(self: Any, model: Any) -> Any:
         for hook in hooks_of(self):
             hook.training_ended(self)
-        return after_training(self, model)
+        return original(self, model)
 
-    kind.before_training = luff_before_training
-    kind.after_iteration = luff_after_iteration
-    kind.after_training = luff_after_training
+    return after_training
 
 
 def _wrap_functions() -> None:
@@ -95,14 +86,13 @@ def _wrap_functions() -> None:
 
     for name in ("train", "cv"):
         original = getattr(training, name)
-        wrapped = _noting_rounds(original)
-        for module in (training, xgboost, sys.modules.get("xgboost.sklearn")):
+        wrap(training, name, _noting_rounds)
+        for module in (xgboost, sys.modules.get("xgboost.sklearn")):
             if module is not None and getattr(module, name, None) is original:
-                setattr(module, name, wrapped)
+                setattr(module, name, getattr(training, name))
 
 
-def _noting_rounds(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+def _noting_rounds(original: Method) -> Method:
     def noting_rounds(*args: Any, **kwargs: Any) -> Any:
         before = getattr(_local, "rounds", None)
         _local.rounds = args[2] if len(args) > 2 else kwargs.get("num_boost_round", 10)

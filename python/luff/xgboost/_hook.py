@@ -14,13 +14,12 @@ from luff._base_hook import Collections
 from luff._boosting._hook import BoostingHook, Facts, Training
 from luff._boosting._trees import Rounds
 from luff._hook import RunOptions, rank_from_environment
+from luff._registry import Registry
 from luff.xgboost._describe import feature_names, parameters_of, read_data, rows_of
 from luff.xgboost._metrics import is_loss, latest
 from luff.xgboost._trees import read_rounds
 
-__all__ = ["Hook", "living"]
-
-living: weakref.WeakSet[Hook] = weakref.WeakSet()
+__all__ = ["Hook", "hooks"]
 
 
 class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]
@@ -75,10 +74,7 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]
         self._beginning: weakref.WeakSet[Any] = weakref.WeakSet()  # containers of trainings under way
         self._threads = False  # the workers of a collective are threads: one of them is watched
         super().__init__(run, collections, hyperparameters, resume, on_stop, _options, options)
-        living.add(self)
-
-    def _forget(self) -> None:
-        living.discard(self)
+        hooks.add(self)
 
     def __reduce__(self) -> Any:
         return (TrainingCallback, ())  # another process has a hook of its own, or none
@@ -181,3 +177,6 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]
             raise LookupError("no training is under way")
         settings, _ = parameters_of(booster)
         booster.set_param({"eta": float(settings["eta"]) * factor})
+
+
+hooks: Registry[Hook] = Registry(lambda options: Hook(_options=options))

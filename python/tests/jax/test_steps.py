@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import optax
 import pytest
 from flax import nnx
 from jax_cases import KEY, Net, X, Y, as_bytes, loss_of, make_params, net_step, plain
+from luff.jax._auto import Jitted
 
 EVERYTHING: dict[str, Any] = {"save_all": True, "save_interval": 1}
 
@@ -420,3 +422,18 @@ def test_results_and_compilations_are_those_of_the_bare_training(tmp_path: Path,
         assert hook.health()["hook_errors"] == 0
     assert bare == watched
     assert KEY is not None
+
+
+def test_a_watched_function_is_used_as_the_compiled_one() -> None:
+    compiled = jax.jit(lambda x: jnp.sin(x) * x)
+    watched = Jitted(compiled, lambda function, args, kwargs: function(*args, **kwargs))
+    for use in (
+        lambda f: f(1.0),
+        lambda f: jax.grad(f)(1.0),
+        lambda f: jax.vmap(f)(jnp.ones(3))[0],
+        lambda f: jax.jit(lambda g, x: g(x), static_argnums=0)(f, 1.0),
+        lambda f: f.lower(1.0).compile()(1.0),
+        lambda f: copy.copy(f)(1.0),
+        lambda f: copy.deepcopy({"step": f})["step"](1.0),
+    ):
+        assert use(watched) == use(compiled)

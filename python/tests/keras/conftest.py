@@ -29,7 +29,7 @@ def closed():
     yield
     from luff.keras._hook import hooks
 
-    for hook in list(hooks._living):
+    for hook in hooks.living:
         hook.close()
 
 

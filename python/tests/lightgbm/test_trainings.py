@@ -157,7 +157,7 @@ def test_the_learning_rate_can_be_lowered(sets, tmp_path):
 
 def test_callbacks_of_the_user_keep_their_order(sets, monkeypatch):
     """A callback without an order is called in its place, also where ``luff run`` adds one."""
-    from luff.lightgbm import _train
+    from luff.lightgbm._hook import hooks
 
     seen = []
 
@@ -183,6 +183,6 @@ def test_callbacks_of_the_user_keep_their_order(sets, monkeypatch):
         def call_ended(self, call, result):
             pass
 
-    monkeypatch.setattr(_train, "_default", Listening)
+    monkeypatch.setattr(hooks, "default", Listening())
     lgb.train(BASE, sets()[0], 1, callbacks=[Named("a"), Named("b", -1.5), Named("c")])
     assert seen == ["a", "b", "c"]

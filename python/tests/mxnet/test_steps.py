@@ -246,3 +246,31 @@ def test_an_error_of_the_training_reaches_the_training(data, tmp_path):
             learn(net, nd.array(data[0], dtype="float16"), trainer)
         assert hook.health()["hook_errors"] == 0
     mx.nd.waitall()
+
+
+def test_a_newer_hook_takes_the_place_and_a_net_takes_its_hook_along(data, tmp_path):
+    import gc
+    import weakref
+
+    def told(name):
+        with luff.open_trial(str(tmp_path / name)) as trial:
+            return len(trial.steps("TRAIN")), trial.outcome, "a newer hook" in trial.outcome_reason
+
+    def train(net, trainer):
+        for _ in range(3):
+            with mx.autograd.record():
+                loss = (net(mx.nd.array(data[0][:8])) ** 2).mean()
+            loss.backward()
+            trainer.step(8)
+
+    net = mx.gluon.nn.Dense(3)
+    net.initialize()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    for name in ("first", "second"):
+        luff.mxnet.attach(net, trainer, run=tmp_path / name)
+        train(net, trainer)
+    reference = weakref.ref(luff.mxnet.get_hook())
+    del net, trainer
+    gc.collect()
+    assert reference() is None
+    assert [told("first"), told("second")] == [(3, "completed", True), (3, "completed", False)]

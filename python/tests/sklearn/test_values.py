@@ -271,7 +271,7 @@ def test_a_training_in_another_thread_is_counted_as_not_seen(digits, tmp_path):
     outer.__class__ = Counting
     with luff.sklearn.watch(outer, run=tmp_path / "run") as hook, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        luff.sklearn._wraps.watched[inner] = hook
+        luff.sklearn._wraps.hooks.add(hook, [inner])
         outer.fit(x, y)
     assert hook.guard.first == {}
     trial = luff.open_trial(tmp_path / "run")
@@ -294,7 +294,7 @@ def test_boosting_in_a_thread_beside_a_network_is_counted_as_not_seen(digits, tm
     with luff.sklearn.watch(outer, run=tmp_path / "run") as hook, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert luff.sklearn._wraps.listen_to(boosted)
-        luff.sklearn._wraps.watched[boosted] = hook
+        luff.sklearn._wraps.hooks.add(hook, [boosted])
         outer.fit(x, y)
     assert hook.guard.first == {}
     trial = luff.open_trial(tmp_path / "run")

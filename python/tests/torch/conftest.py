@@ -48,7 +48,7 @@ def watched(monkeypatch):
         else:
             asked = {"collections": [{"name": "asked", "roles": [Role(r).name.lower() for r in roles or ()]}]}
             hook = luff.torch.Hook(RunOptions("/nowhere", config=asked))
-            _hooks.hooks.add(hook)
+            _hooks.hooks.add(hook, default=True)
             _wraps.install()
         opened.append((hook, session))
         return hook, session

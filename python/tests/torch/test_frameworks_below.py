@@ -18,8 +18,7 @@ def _functional_losses(monkeypatch):
     """Functions of losses are wrapped for one test."""
     for name in _functional._KINDS:
         monkeypatch.setattr(F, name, getattr(F, name))
-    monkeypatch.setattr(_functional, "_installed", False)
-    _functional.install()
+    _functional.install.__wrapped__()
 
 
 def told(session, kind):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from luff._bounded import parse_json, read_regular
 from luff.compat.smdebug.core.access_layer.file import write_text
 from luff.compat.smdebug.core.collection import Collection
 from luff.compat.smdebug.core.locations import get_path_to_collections
@@ -15,6 +16,7 @@ from luff.compat.smdebug.exceptions import SMDebugError, SMDebugTypeError, SMDeb
 __all__ = ["CollectionManager"]
 
 _TOP = {"collections", "_meta"}
+_MAX_BYTES = 256 << 20  # of a collections file
 
 
 class CollectionManager:
@@ -78,8 +80,8 @@ class CollectionManager:
     @classmethod
     def load(cls, filename: str) -> CollectionManager:
         """Read a collections file."""
-        with open(filename, encoding="utf-8") as file:
-            text = file.read()
+        folder, name = os.path.split(os.path.abspath(filename))
+        text = read_regular(folder, name, _MAX_BYTES).decode()
         try:
             return cls.load_from_string(text)
         except SMDebugValueError as error:
@@ -89,7 +91,7 @@ class CollectionManager:
     def load_from_string(cls, s: str) -> CollectionManager:
         """Make one of the text of a collections file."""
         try:
-            found = json.loads(s)
+            found = parse_json(s)
         except ValueError as error:
             raise SMDebugValueError(f"found no JSON ({error}), expected a collections file") from None
         if not isinstance(found, dict) or not isinstance(found.get("collections"), dict):

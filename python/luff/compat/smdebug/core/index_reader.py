@@ -6,13 +6,13 @@ places, so that a million records are some ten megabytes.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
+from luff._bounded import parse_json, read_regular
 from luff.compat.smdebug.core.locations import parse_step_from_file, parse_worker_name_from_file
 from luff.compat.smdebug.core.modes import ModeKeys
 from luff.compat.smdebug.core.reductions import parse_reduction_name
@@ -21,9 +21,10 @@ from luff.compat.smdebug.exceptions import IndexReaderException
 __all__ = ["IndexEntry", "LocalIndexReader", "ReadIndexFilesCache", "S3IndexReader"]
 
 # What a file may bring about that was not written by a hook.
-_WRONG = (ValueError, KeyError, TypeError, AttributeError, OSError, ArithmeticError, RecursionError)
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, OSError, ArithmeticError)
 # A folder that has not changed for so long cannot change without its time stamp telling.
 _SETTLED_NS = 200_000_000
+_MAX_BYTES = 256 << 20  # of an index file
 
 
 @dataclass
@@ -119,8 +120,8 @@ class LocalIndexReader:
         return out
 
     def _entry(self, path: str, step: int, worker: str) -> IndexEntry:
-        with open(path, "rb") as file:
-            found = json.loads(file.read())
+        folder, name = os.path.split(path)
+        found = parse_json(read_regular(folder, name, _MAX_BYTES))
         if not isinstance(found, dict) or not isinstance(found.get("meta"), dict) or not found["meta"]:
             raise IndexReaderException('found no "meta", expected an index file')
         tensors, shapes = found.get("tensor_payload"), found.get("shape_payload")

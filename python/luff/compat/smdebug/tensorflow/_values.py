@@ -15,8 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from luff._codes import Role
+from luff.compat.smdebug.core.error_handling_agent import error_handling_agent
 from luff.keras._table import Spec
-from luff.keras._tensorflow import Kept, in_graph, in_xla
+from luff.keras._tensorflow import Kept
+from luff.keras._tensorflow_graphs import in_graph, in_xla
 
 __all__ = ["Inside", "layers_of", "to_numpy"]
 
@@ -109,7 +111,8 @@ class Inside:
     def kept(self, mode: Any) -> list[tuple[str, Any]]:
         """(name, value) of what the graphs of a mode have kept."""
         found = self._kept.get(mode)
-        return [] if found is None else [(name, found[0].value(name)) for name in found[1]]
+        values = [] if found is None else [(name, found[0].value(name)) for name in found[1]]
+        return [(name, value) for name, value in values if value is not None]
 
     def _call(self, layer: Any, call: Any) -> Any:
         @functools.wraps(call)
@@ -121,6 +124,7 @@ class Inside:
 
         return watched
 
+    @error_handling_agent.catch_smdebug_errors()
     def _several(self, name: str, values: Any) -> None:
         if not self._wants(name):
             return
@@ -130,6 +134,7 @@ class Inside:
             self._also(name, full)
             self._see(full, value)
 
+    @error_handling_agent.catch_smdebug_errors()
     def _see(self, name: str, value: Any) -> None:
         if not in_graph():
             self._give(name, value)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable
 from typing import Any
+
+from luff._held_file import HeldFile
 
 __all__ = ["SMDEBUG_TEMP_PATH_SUFFIX", "TSAccessFile", "get_temp_path", "write_text"]
 
@@ -24,9 +27,9 @@ class TSAccessFile:
         self._temporary = get_temp_path(path)
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         binary = "b" in mode
-        self._file: Any = open(  # noqa: SIM115
-            self._temporary, "wb" if binary else "w", 1 << 18, encoding=None if binary else "utf-8"
-        )
+        self._file: Any = io.BufferedWriter(HeldFile(self._temporary), 1 << 18)
+        if not binary:
+            self._file = io.TextIOWrapper(self._file, encoding="utf-8")
         self.bytes = 0
 
     def write(self, parts: Iterable[Any]) -> tuple[int, int]:

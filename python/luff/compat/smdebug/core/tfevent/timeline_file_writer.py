@@ -5,6 +5,7 @@ A file is written beside its place and moved there, under the time of its last e
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ import sys
 import time
 from typing import Any
 
+from luff._held_file import HeldFile
 from luff.compat.smdebug.core.config_constants import DEFAULT_RESOURCE_CONFIG_FILE
 from luff.compat.smdebug.core.logger import get_logger
 from luff.compat.smdebug.profiler.profiler_constants import (
@@ -67,7 +69,7 @@ class _File:
         self._temporary = os.path.join(self._folder, f"{_node_id()}_{self._suffix}.tmp")
         try:
             os.makedirs(self._folder, exist_ok=True)
-            self._file = open(self._temporary, "w", encoding="utf-8")  # noqa: SIM115
+            self._file = io.TextIOWrapper(io.BufferedWriter(HeldFile(self._temporary)), encoding="utf-8")
         except OSError as error:
             self._failures += 1
             if self._failures >= self._most_failures:

@@ -1,0 +1,44 @@
+"""What others may have made: JSON of any depth, names that lead anywhere. In C++: base/json, base/bounded_read."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What `text` says; ValueError also for what is too deep to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("lists and objects are too deep in one another") from None
+
+
+def read_regular(root: str | os.PathLike[str], name: str, limit: int) -> bytes:
+    """A file beneath `root`, followed name by name: no link, no pipe, no device, `limit` bytes at most.
+
+    OSError says what is wrong with it, ValueError that it is larger.
+    """
+    path = os.path.join(root, name)
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        *folders, last = name.split("/")
+        for part in folders:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        info = os.fstat(file)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(f"found something that is no regular file: {path}")
+        if info.st_size > limit:
+            raise ValueError(f"found {info.st_size} bytes, expected at most {limit}: {path}")
+        with os.fdopen(file, "rb", closefd=False) as opened:
+            return opened.read(limit)
+    finally:
+        os.close(file)

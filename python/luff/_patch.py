@@ -1,0 +1,125 @@
+"""Functions of frameworks, replaced by ones that also tell Luff: the one way to put them in and take them out.
+
+A wrapper is put in once and stays; without a hook it costs one test. Others may patch the same function, before us or
+after: what they have put around ours stays in its place, and what ours was put around is called by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+__all__ = ["Method", "once", "unwrapped", "wrap"]
+
+Method = Callable[..., Any]
+F = TypeVar("F", bound=Callable[..., None])
+_lock = threading.RLock()
+_MISSING: Any = object()
+
+
+class _Inner:
+    """A wrapper that is taken away while something compiles what it wraps."""
+
+    def __init__(
+        self, owner: Any, name: str, original: Method, own: Any, make: Callable[[Method], Method]
+    ) -> None:
+        self.owner, self.name, self.make = owner, name, make
+        self.original = original
+        self.own = own  # what the owner itself had; nothing: inherited
+        self.wrapper: Method = _wrapper(original, make)
+        self.out = False
+
+    def put_in(self) -> None:
+        """Listens; around what others have put there meanwhile."""
+        now = getattr(self.owner, self.name)
+        if now is not self.original:
+            self.original = self.own = now
+            self.wrapper = _wrapper(now, self.make)
+        setattr(self.owner, self.name, self.wrapper)
+        self.out = False
+
+    def take_out(self) -> None:
+        """Listens no more, unless others are around it: then theirs stays, and ours below it."""
+        if vars(self.owner).get(self.name) is not self.wrapper:
+            return
+        if self.own is _MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.own)
+        self.out = True
+
+
+_inner: list[_Inner] = []
+_depth = 0
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def once(install: F) -> F:
+    """A function that installs: what it does is done once in a process, whichever thread asks first."""
+    done = False
+
+    @functools.wraps(install)
+    def installed() -> None:
+        nonlocal done
+        if not done:
+            with _lock:
+                if not done:
+                    install()
+                    done = True
+
+    return installed  # type: ignore[return-value]
+
+
+def _wrapper(original: Method, make: Callable[[Method], Method]) -> Method:
+    made = make(original)
+    return made if hasattr(made, "__wrapped__") else functools.wraps(original)(made)
+
+
+def wrap(owner: Any, name: str, make: Callable[[Method], Method], inner: bool = False) -> None:
+    """Puts a wrapper around a function of a class or a module.
+
+    Parameters
+    ----------
+    make
+        Gives the wrapper of a function.
+    inner
+        It is called while a step is computed: taken away where that is compiled by what would look into it.
+    """
+    original = getattr(owner, name)
+    if not inner:
+        setattr(owner, name, _wrapper(original, make))
+        return
+    known = _Inner(owner, name, original, vars(owner).get(name, _MISSING), make)
+    known.put_in()
+    _inner.append(known)
+
+
+@contextlib.contextmanager
+def unwrapped() -> Iterator[None]:
+    """Without the wrappers of what is called while a step is computed."""
+    global _depth
+    with _lock:
+        _depth += 1
+        if _depth == 1:
+            for one in _inner:
+                one.take_out()
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0:
+                for one in _inner:
+                    if one.out:
+                        one.put_in()

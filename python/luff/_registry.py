@@ -1,0 +1,197 @@
+"""The hooks of one framework in this process: which of them watches what, how long it lives, what a second one means.
+
+- A hook lives as long as somebody holds it, or what it was attached to. When it goes, its run ends.
+- A hook that watches whatever is trained (`default`) lives until it is closed, or another takes its place.
+- Of two hooks of one thing the newer one watches it; the run of the older one ends, and says why.
+- In a forked child hooks are workers of their own, which record once the child trains.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from luff._base_hook import BaseHook
+from luff._hook import RunOptions, run_from_environment
+from luff._weak import Identities
+
+__all__ = ["Registry"]
+
+H = TypeVar("H", bound=BaseHook)
+_all: weakref.WeakSet[Registry[Any]] = weakref.WeakSet()
+
+
+class _Here(threading.local):
+    """Of each thread."""
+
+    last: Any = None  # weak reference to the hook that was at work last
+    muted = 0
+
+
+class Registry(Generic[H]):
+    """Hooks of one framework. False where there is none, or none that shall listen in this thread.
+
+    Parameters
+    ----------
+    make
+        Makes the hook that watches whatever this process trains, for `attach_to_all`.
+    install
+        Begins to listen; called before.
+
+    Attributes
+    ----------
+    default
+        The hook that watches what no other does, or None.
+    """
+
+    def __init__(self, make: Callable[[RunOptions], H], install: Callable[[], object] = lambda: None) -> None:
+        self._make = make
+        self._install = install
+        self._hooks: tuple[Any, ...] = ()  # weak references, the newest first; replaced, never changed
+        self._owners: Identities[H] = Identities()
+        self._here = _Here()
+        self._lock = threading.RLock()  # never held while a run ends
+        self.default: H | None = None
+        _all.add(self)
+
+    # Who there is ----------------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks) and not self._here.muted
+
+    @property
+    def living(self) -> list[H]:
+        """The hooks that are live: the newest first, last the one that watches what no other does."""
+        found = [
+            hook for hook in (reference() for reference in self._hooks) if hook is not None and hook.live
+        ]
+        default = self.default
+        if default is not None and len(found) > 1 and found[-1] is not default:
+            found = [hook for hook in found if hook is not default]
+            found.append(default)
+        return found
+
+    def of(self, thing: Any) -> H | None:
+        """The hook that was attached to a thing, while it is live."""
+        hook = self._owners.get(thing)
+        return hook if hook is not None and hook.live else None
+
+    def enter(self, hook: H) -> None:
+        """The hook is at work in this thread."""
+        self._here.last = hook.reference
+
+    def last(self) -> H | None:
+        """The hook that was at work last in this thread, while it is live."""
+        hook = None if self._here.last is None else self._here.last()
+        return hook if hook is not None and hook.live else None
+
+    def current(self) -> H | None:
+        """The hook that was at work last in this thread; else the newest, and last the one that watches all."""
+        found = self.last()
+        if found is None:
+            living = self.living
+            found = living[0] if living else None
+        return found
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Without the hooks, in this thread."""
+        self._here.muted += 1
+        try:
+            yield
+        finally:
+            self._here.muted -= 1
+
+    # Who comes and goes ----------------------------------------------------------------------------------------
+
+    def add(self, hook: H, things: Iterable[Any] = (), default: bool = False) -> H:
+        """A hook watches from now on; gives it back.
+
+        Parameters
+        ----------
+        things
+            What it is attached to: each keeps it alive. A hook that had one of them before ends.
+        default
+            It watches what no other does, in the place of the one that did.
+        """
+        things = list(things)
+        with self._lock:
+            others = [other for other in self.living if other is not hook and other is not self.default]
+            replaced = [other for other in others if self.gives_way(other, things)]
+            for thing in things:
+                self._owners[thing] = hook
+            if default:
+                if self.default is not None and self.default is not hook:
+                    replaced.append(self.default)
+                self.default = hook
+            hook.registry = self
+            if all(one() is not hook for one in self._hooks):
+                self._hooks = (hook.reference, *(one for one in self._hooks if one() is not None))
+        for other in replaced:
+            other.replaced_by(hook)
+        return hook
+
+    def gives_way(self, other: H, things: list[Any]) -> bool:
+        """The other hook has to end, as a newer one watches these things."""
+        held = [thing for thing in self._owners.things() if self._owners.get(thing) is other]
+        return bool(held) and all(any(thing is one for one in things) for thing in held)
+
+    def discard(self, hook: BaseHook) -> None:
+        """A hook is asked nothing any more."""
+        with self._lock:
+            self._hooks = tuple(one for one in self._hooks if one() is not None and one() is not hook)
+            for thing in self._owners.things():
+                if self._owners.get(thing) is hook:
+                    self._owners.pop(thing)
+            if self.default is hook:
+                self.default = None
+
+    def silence(self) -> None:
+        """In a forked child that shall record nothing: its hooks are none."""
+        for hook in self.living:
+            hook.live = False
+        self._hooks, self._owners, self.default = (), Identities(), None
+
+    def forked(self) -> None:
+        """In a forked child: another thread may have held the lock."""
+        self._lock = threading.RLock()
+
+    # For users, as functions of the framework's package --------------------------------------------------------
+
+    def attach_to_all(self) -> H | None:
+        """Watches whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
+        options = run_from_environment()
+        if options is None:
+            return self.default
+        if self.default is None:
+            self.add(self._make(options), default=True)
+        self._install()
+        return self.default
+
+    def get_hook(self) -> H | None:
+        """The hook at work in this thread; else the one attached last, or that of ``luff run``."""
+        return self.current()
+
+    def save_scalar(self, name: str, value: float) -> None:
+        """Records a number in the current step, or the next; nothing happens where Luff is not attached."""
+        hook: Any = self.current()
+        if hook is not None:
+            hook.save_scalar(name, value)
+
+    def save_tensor(self, name: str, value: Any) -> None:
+        """Records an array in the current step, or the next; nothing happens where Luff is not attached."""
+        hook: Any = self.current()
+        if hook is not None:
+            hook.save_tensor(name, value)
+
+
+def _after_fork() -> None:
+    for registry in list(_all):
+        registry.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

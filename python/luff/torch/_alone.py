@@ -1,0 +1,268 @@
+"""A forked child that nobody feels: whether this process may have one, and how the child is cut off.
+
+The child gives up every descriptor, puts a private copy in the place of every mapping that it shares with others, and
+looks whether any is left: then it ends without having done anything. Why that is enough: docs/adr/0010.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import linecache
+import os
+import resource
+import signal
+import stat
+import sys
+import warnings
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["SECONDS", "Shared", "cut_off", "shared_mappings", "why_not"]
+
+SECONDS = 10.0
+LARGEST = 8 << 30  # bytes of memory in use: a larger process is not forked
+_SHARED = 256 << 20  # bytes of shared memory that a child copies at most
+_ROOM = 512 << 20  # bytes that a child may take for itself
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_PRIVATE_FIXED_ANONYMOUS = 0x02 | 0x10 | 0x20
+#: Devices that a process may have open and a child may close: they hold nothing.
+_HARMLESS_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts/", "console", "fuse")
+#: Where a thread stands that waits for work, and so works on nothing.
+_WAITING = (
+    "threading.py",
+    "queue.py",
+    "selectors.py",
+    "socketserver.py",
+    os.path.join("concurrent", "futures", "thread.py"),
+    os.path.join("multiprocessing", "connection.py"),
+)
+
+
+class Shared(NamedTuple):
+    """Memory that other processes see this one write."""
+
+    start: int
+    size: int
+    name: str
+
+
+# In the training process ----------------------------------------------------------------------------------------------
+
+
+def why_not(largest: int = LARGEST) -> str:
+    """Why this process may not be forked for a question; "" if it may.
+
+    Parameters
+    ----------
+    largest
+        Bytes of memory in use: a larger process is not forked.
+    """
+    if os.environ.get("LUFF_REPLAY", "").lower() in ("0", "off", "no", "false"):
+        return "LUFF_REPLAY is off"
+    if not sys.platform.startswith("linux") or not hasattr(os, "fork"):
+        return "this system has no fork that can be confined"
+    try:
+        return _of_frameworks() or _of_process() or _of_memory(largest)
+    except (OSError, ValueError) as error:
+        return f"what the process shares with others cannot be read ({type(error).__name__})"
+
+
+def _of_frameworks() -> str:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "an accelerator is in use"
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        return "several ranks train together"
+    if torch.utils.data.get_worker_info() is not None:
+        return "this is a worker of a loader"
+    return ""
+
+
+def _of_process() -> str:
+    for mapping in shared_mappings():
+        if mapping.name.startswith("/dev/") and not mapping.name.startswith(("/dev/shm/", "/dev/zero")):
+            return f"memory of a device is mapped ({mapping.name})"
+    device = _open_device()
+    if device:
+        return f"a device is open ({device})"
+    if sum(mapping.size for mapping in shared_mappings()) > _SHARED:
+        return f"more than {_SHARED >> 20} MiB of memory are shared with other processes"
+    if not _is_default(signal.getsignal(signal.SIGCHLD)):
+        return "the script handles the end of its children itself (SIGCHLD)"
+    thread = _busy_thread()
+    return f"another thread is at work ({thread})" if thread else ""
+
+
+def shared_mappings() -> list[Shared]:
+    """What of this process's memory others see it write."""
+    found = []
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            parts = line.split(maxsplit=5)
+            if parts[1][1] == "w" and parts[1][3] == "s":
+                start, end = (int(number, 16) for number in parts[0].split("-"))
+                found.append(Shared(start, end - start, parts[5].strip() if len(parts) > 5 else ""))
+    return found
+
+
+def _open_device() -> str:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISCHR(os.fstat(int(name)).st_mode):
+                continue
+            path = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if not path.removeprefix("/dev/").startswith(_HARMLESS_DEVICES):
+            return path
+    return ""
+
+
+def _is_default(handler: Any) -> bool:
+    """Nobody's, or the one by which loaders notice that a worker has died: it asks for its own workers only."""
+    if not callable(handler) or isinstance(handler, signal.Handlers):
+        return handler is not None
+    if not str(getattr(handler, "__module__", "")).startswith("torch.utils.data"):
+        return False
+    held = (cell.cell_contents for cell in getattr(handler, "__closure__", None) or ())
+    return not any(callable(value) and not isinstance(value, signal.Handlers) for value in held)
+
+
+def _busy_thread() -> str:
+    import threading
+
+    here = threading.get_ident()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        if ident != here and not frame.f_code.co_filename.endswith(_WAITING):
+            return names.get(ident, "unknown")
+    return ""
+
+
+def _of_memory(largest: int) -> str:
+    """The child's copies must fit: what both write while it lives, and what it takes for itself."""
+    used = _statm(1)
+    if used > largest:
+        return f"the process uses more than {largest >> 30} GiB of memory"
+    return "memory is short" if _free_memory() < used + _ROOM else ""
+
+
+def _statm(column: int) -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[column]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _free_memory() -> int:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        free = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), 0)
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            with open(limit, encoding="ascii") as most, open(used, encoding="ascii") as now:
+                free = min(free, int(most.read()) - int(now.read()))
+        except (OSError, ValueError):  # there is no such limit
+            continue
+    return free
+
+
+# In the child ---------------------------------------------------------------------------------------------------------
+
+
+def cut_off(pipe: int, parent: int, files: Iterable[str]) -> None:
+    """Leaves the child nothing but memory of its own, one thread, and the pipe.
+
+    Parameters
+    ----------
+    parent
+        The process that has forked: the child ends with it.
+    files
+        Sources that the child may have to quote: no file can be opened later.
+
+    Raises
+    ------
+    OSError
+        If something shared is left: the child must end.
+    """
+    _of_signals()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_DIES_WITH_PARENT, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+    os.setsid()
+    os.nice(10)
+    _first_to_go()
+    for mapping in shared_mappings():
+        _make_private(libc, mapping)
+    if shared_mappings():
+        raise OSError("memory is shared still")
+    _keep_only(pipe)
+    for name in files:
+        linecache.getlines(name)
+    _limits()
+
+
+def _of_signals() -> None:
+    for number in signal.valid_signals():
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):  # those that cannot be caught
+            continue
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)  # and its signal ends the process
+
+
+def _first_to_go() -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("1000")
+    except OSError:
+        return
+
+
+def _make_private(libc: Any, mapping: Shared) -> None:
+    """The same bytes at the same place, seen by nobody else."""
+    content = ctypes.string_at(mapping.start, mapping.size)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
+    where = libc.mmap(mapping.start, mapping.size, 0x3, _PRIVATE_FIXED_ANONYMOUS, -1, 0)
+    if where != mapping.start:
+        raise OSError(ctypes.get_errno(), "mmap")
+    ctypes.memmove(mapping.start, content, mapping.size)
+
+
+def _keep_only(pipe: int) -> None:
+    """Puts the null device in the place of all descriptors but the pipe, whose number nothing of the script knows.
+
+    They are not closed: libraries end a process that finds a descriptor of theirs gone.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    taken = {0, 1, 2, *map(int, os.listdir("/proc/self/fd"))}
+    for descriptor in taken - {null, pipe}:
+        os.dup2(null, descriptor)
+
+
+def _limits() -> None:
+    room = _statm(0) + min(max(_free_memory() // 4, _ROOM), 4 << 30)
+    for which, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_CPU, int(SECONDS) + 2),
+        (resource.RLIMIT_AS, room),
+    ):
+        hard = resource.getrlimit(which)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(which, (most, most))
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))  # no descriptor can be opened any more

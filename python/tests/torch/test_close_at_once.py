@@ -1,0 +1,69 @@
+"""Closing a run waits for nobody who will not come."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import luff.torch
+import torch
+from luff.torch import _nonfinite
+from luff.torch._patience import wait_for
+
+
+def test_a_child_that_waits_for_a_lock_does_not_hold_the_close(tmp_path, monkeypatch):
+    monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)  # what the close waits at most, 2 s
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook = luff.torch.attach(model, run=tmp_path / "run")
+    lock = threading.Lock()
+
+    def loss_of(y):
+        with lock:
+            return ((y - y).abs().sqrt()).sum()  # finite, its gradient is not
+
+    loss = loss_of(model(torch.ones(4, 8)))
+    with lock:  # which the child, that evaluates the step again, can never take
+        loss.backward()
+        optimizer.step()
+    begin = time.monotonic()
+    hook.close()
+    assert time.monotonic() - begin < 30
+
+
+def _forked(work):
+    receiving, sending = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(sending)
+        finally:
+            os._exit(0)
+    os.close(sending)
+    return receiving, pid
+
+
+def test_a_child_is_waited_for_while_it_works():
+    def work(sending):
+        until = time.process_time() + 0.2  # of its own time, however loaded the machine is
+        while time.process_time() < until:
+            pass
+        os.write(sending, b"found")
+
+    receiving, pid = _forked(work)
+    wait_for(receiving, pid, time.monotonic() + 60)
+    os.set_blocking(receiving, False)
+    assert os.read(receiving, 16) == b"found"
+    os.waitpid(pid, 0)
+
+
+def test_a_child_that_sleeps_or_is_gone_is_not_waited_for():
+    receiving, pid = _forked(lambda _: time.sleep(60))
+    begin = time.monotonic()
+    wait_for(receiving, pid, begin + 50)
+    assert time.monotonic() - begin < 45
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    wait_for(receiving, pid, begin + 50)
+    assert time.monotonic() - begin < 45

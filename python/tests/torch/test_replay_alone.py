@@ -1,0 +1,275 @@
+"""The child that evaluates a step again shares nothing: what is counted, locked, sent or written stays so."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from luff.torch import _alone, _nonfinite, _replay
+from test_nonfinite import data, train
+from torch import nn
+
+STEPS, BAD = 6, 3
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A loaded machine may take its time."""
+    monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)
+    monkeypatch.setattr(_alone, "SECONDS", 60.0)
+
+
+@pytest.fixture(autouse=True)
+def _collected():
+    """A child of this test does not end in the next one."""
+    before = _children()
+    yield
+    until = time.monotonic() + 60
+    while time.monotonic() < until and (left := _children() - before):
+        for child in left:
+            try:
+                os.waitpid(child, os.WNOHANG)
+            except ChildProcessError:
+                continue  # collected meanwhile
+        time.sleep(0.01)
+
+
+def _children():
+    return {
+        int(child)
+        for thread in os.listdir("/proc/self/task")
+        for child in _text(f"/proc/self/task/{thread}/children").split()
+    }
+
+
+def _text(path):
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read()
+    except FileNotFoundError:  # the thread has ended
+        return ""
+
+
+class Touching(nn.Linear):
+    """Touches something in each forward pass, and makes NaN of the batch that is zero."""
+
+    def __init__(self, touch):
+        super().__init__(4, 1)
+        self.touch = touch
+
+    def forward(self, x):
+        self.touch()
+        result = super().forward(x)
+        return torch.log(result * 0) if bool((x == 0).all()) else result
+
+
+def some_data(step):
+    return data(step) * (step != BAD)
+
+
+def told(watched, touch, model=None, batch=some_data):
+    """Trains; what is told of the NaN last."""
+    hook, session = watched()
+
+    def loss_of(model, x, step):
+        y = model(x)
+        return y.mean()
+
+    train(model or Touching(touch), loss_of, steps=STEPS, batch=batch)
+    hook.close()
+    return [event for event in session.json_events if event["kind"] == "nonfinite"][-1]
+
+
+def is_found(event):
+    """The child has found the line."""
+    return event["from"] == "replay" and event["operator"] == "log" and "torch.log(" in event["code"]
+
+
+def ask(question, wait_s=60.0):
+    """What a child answers."""
+    replay = _replay.Replay.ask(question, _alone.LARGEST)
+    assert isinstance(replay, _replay.Replay), replay
+    return replay.answer(time.monotonic() + wait_s)
+
+
+def test_a_shared_counter_counts_the_training_s_steps_only(watched):
+    counter = multiprocessing.Value("i", 0)
+
+    def touch():
+        with counter.get_lock():
+            counter.value += 1
+
+    event = told(watched, touch)
+    assert counter.value == STEPS
+    assert is_found(event), event
+
+
+def test_a_lock_that_a_killed_child_holds_is_free(monkeypatch):
+    monkeypatch.setattr(_alone, "SECONDS", 0.5)
+    lock = multiprocessing.Lock()
+
+    def question():
+        with lock:
+            time.sleep(600)
+
+    assert "no answer" in ask(question)["no_replay"]
+    assert lock.acquire(timeout=10)
+
+
+def test_a_lock_that_another_process_holds_does_not_hold_the_training(watched):
+    lock = multiprocessing.Lock()
+
+    def touch():
+        with lock:
+            pass
+
+    assert is_found(told(watched, touch))
+    assert lock.acquire(timeout=10)
+
+
+def test_shared_parameters_are_the_training_s_own(watched):
+    class Counting(Touching):
+        def __init__(self):
+            super().__init__(lambda: self.seen.add_(1))
+            self.register_buffer("seen", torch.zeros(()))
+
+    model = Counting().share_memory()
+    assert "other processes" in told(watched, None, model)["no_replay"]  # others may change them meanwhile
+    assert int(model.seen) == STEPS
+
+
+def test_what_is_sent_or_written_is_sent_or_written_once(watched, tmp_path):
+    """A socket, a pipe, and a log file with a buffer: each step exactly once."""
+    ours, theirs = socket.socketpair()
+    receiving, sending = os.pipe()
+    with ours, theirs, open(tmp_path / "log", "w", encoding="utf-8") as log:
+
+        def touch():
+            ours.send(b"s")
+            os.write(sending, b"p")
+            print("a step", file=log)
+
+        event = told(watched, touch)
+        theirs.setblocking(False)
+        assert theirs.recv(1000) == b"s" * STEPS
+        assert os.read(receiving, 1000) == b"p" * STEPS
+    os.close(receiving)
+    os.close(sending)
+    assert (tmp_path / "log").read_text() == "a step\n" * STEPS
+    assert event["from"] == "graph"  # the child's socket is none, so it could not evaluate the step
+
+
+def test_a_loader_with_workers_goes_on(watched):
+    class Numbers(torch.utils.data.Dataset):
+        def __len__(self):
+            return STEPS * 8
+
+        def __getitem__(self, index):
+            return torch.full((4,), float(index // 8 - BAD))
+
+    batches = iter(torch.utils.data.DataLoader(Numbers(), batch_size=8, num_workers=1, timeout=60))
+    seen = []
+
+    def batch(step):
+        seen.append(next(batches))
+        return seen[-1]
+
+    assert is_found(told(watched, lambda: None, batch=batch))
+    assert [int(batch[0, 0]) for batch in seen] == [step - BAD for step in range(STEPS)]
+    assert list(batches) == []
+
+
+def test_no_file_is_opened_for_writing(tmp_path):
+    """Nor by what asks no audit hook: torch's own writer."""
+    kept = tmp_path / "checkpoint.pt"
+    kept.write_bytes(b"precious")
+    answer = ask(lambda: torch.save({"x": torch.ones(3)}, kept))
+    assert "failed" in answer["no_replay"]
+    assert kept.read_bytes() == b"precious"
+
+
+def test_memory_is_bounded():
+    assert "failed" in ask(lambda: {"sum": float(np.ones(1 << 33).sum())})["no_replay"]
+
+
+def test_the_child_ends_with_its_parent():
+    receiving, sending = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        started = _replay.Replay.ask(lambda: time.sleep(600), _alone.LARGEST)
+        os.write(sending, str(getattr(started, "_pid", started)).encode())
+        os._exit(0)
+    os.close(sending)
+    child = int(os.read(receiving, 100))
+    os.close(receiving)
+    os.waitpid(parent, 0)
+    until = time.monotonic() + 30
+    while time.monotonic() < until and _runs(child):
+        time.sleep(0.02)
+    assert not _runs(child)
+
+
+def _runs(pid):
+    state = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return bool(state) and state[0] != "Z"
+
+
+# Where there is no child, that is said ------------------------------------------------------------------------------
+
+
+def test_a_script_that_counts_its_children(watched):
+    ended = []
+    before = signal.signal(signal.SIGCHLD, lambda *_: ended.append(1))
+    try:
+        event = told(watched, lambda: None)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert "SIGCHLD" in event["no_replay"]
+    assert event["operator"] == "log"  # read off the graph
+    assert ended == []
+
+
+def test_a_thread_that_works(watched):
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set():
+            time.sleep(0)
+
+    thread = threading.Thread(target=work, name="augmenting")
+    thread.start()
+    try:
+        assert "augmenting" in told(watched, lambda: None)["no_replay"]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_thread_that_waits_is_none(watched):
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        assert is_found(told(watched, lambda: None))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_too_much_shared_memory(watched, monkeypatch):
+    monkeypatch.setattr(_alone, "_SHARED", 1 << 20)
+    shared = torch.zeros(1 << 19).share_memory_()
+    assert "shared" in told(watched, lambda: None)["no_replay"]
+    assert shared.is_shared()
+
+
+def test_memory_that_is_short(watched, monkeypatch):
+    monkeypatch.setattr(_alone, "_free_memory", lambda: 1 << 20)
+    assert told(watched, lambda: None)["no_replay"] == "memory is short"
