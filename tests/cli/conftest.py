@@ -23,21 +23,27 @@ class Done(NamedTuple):
 Command = Callable[..., Done]
 
 
-@pytest.fixture(scope="session")
-def luff() -> Command:
-    """The luff command: exit code, stdout, stderr."""
+def executable() -> str:
+    """The luff command; LUFF_EXECUTABLE names one that is not installed."""
     # An environment that adds packages to .venv has no command of its own.
     beside = [Path(sys.executable).parent / "luff", Path(__file__).parents[2] / ".venv" / "bin" / "luff"]
     found = next((path for path in beside if path.exists()), beside[0])
-    executable = os.environ.get("LUFF_EXECUTABLE", str(found))
-    if not Path(executable).exists():
-        pytest.skip(f"no luff command at {executable}")
+    command = os.environ.get("LUFF_EXECUTABLE", str(found))
+    if not Path(command).exists():
+        pytest.skip(f"no luff command at {command}")
+    return command
+
+
+@pytest.fixture(scope="session")
+def luff() -> Command:
+    """The luff command: exit code, stdout, stderr."""
+    command = executable()
 
     def call(*arguments: object) -> Done:
         done = subprocess.run(
-            [executable, *map(str, arguments)],
+            [command, *map(str, arguments)],
             capture_output=True, text=True, timeout=60, check=False,
-            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "100"},
+            env={**os.environ, "LUFF_PYTHON": sys.executable, "NO_COLOR": "1", "COLUMNS": "100"},
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
 

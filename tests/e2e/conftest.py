@@ -59,7 +59,11 @@ class Luff:
         self.environment |= {"HOME": str(self.home), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
     def start(
-        self, *arguments: str, start_new_session: bool = False, **environment: str
+        self,
+        *arguments: str,
+        start_new_session: bool = False,
+        process_group: int | None = None,
+        **environment: str,
     ) -> subprocess.Popen[str]:
         """Starts luff with arguments."""
         return subprocess.Popen(
@@ -71,6 +75,7 @@ class Luff:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=start_new_session,
+            process_group=process_group,
         )
 
     def __call__(self, *arguments: str, timeout_s: float = 120, **environment: str) -> tuple[int, str, str]:

@@ -52,20 +52,55 @@ def test_training_that_is_killed_is_a_failed_run(luff: Luff) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_processes_that_the_command_leaves_are_ended(luff: Luff, code: int) -> None:
+def test_processes_that_the_command_leaves_are_left_alone(luff: Luff, code: int) -> None:
     mark = f"sleep 98{os.getpid()}{code}"
-    ended, _, err = luff("run", "--", "sh", "-c", f"{mark} & exit {code}")
+    ended, _, err = luff("run", "--", "sh", "-c", f"{mark} >/dev/null 2>&1 & exit {code}")
     assert ended == code, err
-    assert processes_with(mark) == []
+    (left,) = processes_with(mark)
+    os.kill(left, signal.SIGKILL)
 
 
-def test_stubborn_process_that_the_command_leaves_is_killed(luff: Luff) -> None:
-    mark = f"97{os.getpid()}"
-    ended, _, err = luff(
-        "run", "--", "sh", "-c", f"sh -c 'trap \"\" TERM; sleep {mark}; sleep {mark}' & exit 4"
+_LEFT_BEHIND = """
+import pathlib, sys, time
+from luff._base_hook import choose_run, make_config
+from luff._codes import Mode, Role
+from luff._step_hook import StepHook
+
+hook = StepHook(choose_run(None, False, make_config(None, {})))
+for step in range(3):
+    hook.begin(int(Mode.TRAIN))
+    hook.scalar("loss", 1.0, int(Role.LOSS))
+    hook.end()
+hook.flush()
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_job_goes_on_while_workers_of_a_launcher_record(luff: Luff, ends: bool) -> None:
+    script, mark = luff.tmp / "worker.py", luff.tmp / "mark"
+    script.write_text(_LEFT_BEHIND)
+    worker = f"{sys.executable} {script} {mark} {1 if ends else 1000} >/dev/null 2>&1"
+    launcher = f"{worker} & while ! test -e {mark}; do sleep 0.05; done"
+    code, _, err = luff(
+        "run",
+        "--run",
+        str(luff.tmp / "run"),
+        "--",
+        "sh",
+        "-c",
+        launcher,
+        LUFF_RULE_IDLE_S="60" if ends else "2",
     )
-    assert ended == 4, err
-    assert processes_with(mark) == []
+    assert code == 0
+    assert "processes that it has left still record" in err
+    assert "ok: 3 steps" in err
+    if ends:
+        _wait(lambda: processes_with(str(script)) == [], "the end of the worker")
+    else:
+        (left,) = processes_with(str(script))
+        os.kill(left, signal.SIGKILL)
 
 
 def test_nothing_but_the_run_is_written(luff: Luff) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import time
@@ -21,7 +22,13 @@ def test_healthy_run_is_silent_and_has_a_verdict(luff: Luff) -> None:
     code, listed, _ = luff("rules", "--json")
     assert code == 0
     rules = len(json.loads(listed))
-    assert job.stderr.splitlines() == [f"luff: ok: 120 steps, {rules} rules, no findings — run: {job.run}"]
+    lacks, verdict = job.stderr.splitlines()
+    judged = re.fullmatch(
+        rf"luff: ok: 120 steps, (\d+) of {rules} rules judged, no findings — run: {re.escape(str(job.run))}",
+        verdict,
+    )
+    assert judged, verdict
+    assert lacks.startswith(f"luff: {rules - int(judged[1])} rules had nothing to look at: "), lacks
 
 
 def test_stdout_is_the_same_with_and_without(luff: Luff) -> None:

@@ -37,6 +37,7 @@ def test_without_arguments_lists_every_verb_with_one_line() -> None:
         "bench",
         "fuzz",
         "crash",
+        "attack",
         "wheel",
         "demo",
         "compat",
@@ -52,7 +53,20 @@ def test_unknown_verb_names_those_that_exist() -> None:
 
 
 def test_every_verb_explains_itself() -> None:
-    for verb in ["setup", "build", "test", "check", "fix", "bench", "fuzz", "crash", "wheel", "demo", "docs"]:
+    for verb in [
+        "setup",
+        "build",
+        "test",
+        "check",
+        "fix",
+        "bench",
+        "fuzz",
+        "crash",
+        "attack",
+        "wheel",
+        "demo",
+        "docs",
+    ]:
         done = dev(verb, "-h")
         assert done.returncode == 0, done.stderr
         assert f"./dev {verb}" in done.stdout
