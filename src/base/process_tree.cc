@@ -69,6 +69,17 @@ std::vector<BelowProcess> ProcessesBelow(pid_t top, const std::function<bool(pid
   return found;
 }
 
+std::vector<pid_t> ProcessesAbove(pid_t bottom) {
+  std::vector<pid_t> above;
+  Known known{bottom, 0, 0};
+  while (known.pid > 0 && above.size() < 1000) {  // what is read while it changes may go in a circle
+    above.push_back(known.pid);
+    if (!Read(known.pid, &known)) break;
+    known.pid = known.parent;
+  }
+  return above;
+}
+
 bool KillBelow(pid_t top, const std::function<bool(pid_t)>& skip) noexcept {
   try {
     for (int turn = 0; turn < 50; ++turn) {  // somebody may fork while we look

@@ -17,6 +17,9 @@ struct BelowProcess {
 [[nodiscard]] std::vector<BelowProcess> ProcessesBelow(pid_t top,
                                                        const std::function<bool(pid_t)>& skip = {});
 
+/// A process, its parent, the parent's parent and so on.
+[[nodiscard]] std::vector<pid_t> ProcessesAbove(pid_t bottom);
+
 /// Kills all below `top`, until nobody is left there or only those that do not die (a dead disk). False: some
 /// are.
 bool KillBelow(pid_t top, const std::function<bool(pid_t)>& skip = {}) noexcept;

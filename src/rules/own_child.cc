@@ -20,6 +20,7 @@
 #include "base/bounded_read.h"
 #include "base/format.h"
 #include "base/process_tree.h"
+#include "rules/signal_shield.h"
 
 extern char** environ;
 
@@ -57,9 +58,29 @@ std::vector<char*> Pointers(std::vector<std::string>* texts) {
   return pointers;
 }
 
+/// What a child says of its start, on a pipe that a successful exec closes.
+struct Report {
+  enum class What { kNoShield, kNoProgram } what;
+  int error;
+};
+
+bool Say(int pipe, Report::What what, int error) {
+  const Report report{what, error};
+  return write(pipe, &report, sizeof(report)) == sizeof(report);
+}
+
+/// False: nothing more comes.
+bool Hear(int pipe, Report* report) {
+  ssize_t got = 0;
+  do {
+    got = read(pipe, report, sizeof(*report));
+  } while (got < 0 && errno == EINTR);
+  return got == sizeof(*report);
+}
+
 /// In the child, between fork and exec: calls that are safe there only.
 [[noreturn]] void Become(char* const* argv, char* const* environment, int socket, int output, int report,
-                         std::uint64_t memory_bytes, pid_t parent) {
+                         std::uint64_t memory_bytes, pid_t parent, const SignalShield& shield) {
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what it starts stays below it, also after exec
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -89,10 +110,10 @@ std::vector<char*> Pointers(std::vector<std::string>* texts) {
   sigset_t empty;
   sigemptyset(&empty);
   sigprocmask(SIG_SETMASK, &empty, nullptr);
+  if (const int error = shield.PutOn(); error != 0 && !Say(report, Report::What::kNoShield, error))
+    _exit(126);
   execvpe(argv[0], argv, environment);
-  const int error = errno;
-  const ssize_t written = write(report, &error, sizeof(error));
-  _exit(written == sizeof(error) ? 127 : 126);
+  _exit(Say(report, Report::What::kNoProgram, errno) ? 127 : 126);
 }
 
 /// Who is not to be ended: rules that live, and what we were started with.
@@ -124,6 +145,7 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
   std::vector<std::string> environment = Environment(options.environment);
   const std::vector<char*> argv_pointers = Pointers(&argv);
   const std::vector<char*> environment_pointers = Pointers(&environment);
+  const SignalShield shield;
   int sockets[2] = {-1, -1};
   int output[2] = {-1, -1};
   int report[2] = {-1, -1};
@@ -139,7 +161,7 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
   const pid_t pid = fork();
   if (pid == 0) {
     Become(argv_pointers.data(), environment_pointers.data(), sockets[1], output[1], report[1],
-           options.memory_bytes, parent);
+           options.memory_bytes, parent, shield);
   }
   const int fork_error = errno;
   CloseAll({sockets[1], output[1], report[1]});
@@ -147,19 +169,19 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
     CloseAll({sockets[0], output[0], report[0]});
     return ResourceExhausted(fmt::format("cannot start a rule's process: {}", std::strerror(fork_error)));
   }
-  int error = 0;
-  ssize_t got = 0;
-  do {
-    got = read(report[0], &error, sizeof(error));
-  } while (got < 0 && errno == EINTR);
+  Report told{};
+  int no_shield = 0;
+  int no_program = 0;
+  while (Hear(report[0], &told)) (told.what == Report::What::kNoShield ? no_shield : no_program) = told.error;
   close(report[0]);
   fcntl(sockets[0], F_SETFL, O_NONBLOCK);
   fcntl(output[0], F_SETFL, O_NONBLOCK);
   std::unique_ptr<OwnChild> child(new OwnChild(pid, sockets[0], output[0], options.show_output));
   Known().insert(pid);
-  if (got == static_cast<ssize_t>(sizeof(error))) {
-    const std::string what = fmt::format("cannot run '{}': {}", options.argv[0], std::strerror(error));
-    return error == ENOENT ? NotFound(what) : FailedPrecondition(what);
+  if (no_shield != 0) child->unshielded_ = std::strerror(no_shield);
+  if (no_program != 0) {
+    const std::string what = fmt::format("cannot run '{}': {}", options.argv[0], std::strerror(no_program));
+    return no_program == ENOENT ? NotFound(what) : FailedPrecondition(what);
   }
   return child;
 }

@@ -13,7 +13,8 @@
 namespace luff::rules {
 
 /// A process that runs one rule of the user's. Lines go both ways over one socket, which is its descriptor 3
-/// (docs/spec/rule-child.md); what it prints goes elsewhere and is kept in its last kilobytes only.
+/// (docs/spec/rule-child.md); what it prints goes elsewhere and is kept in its last kilobytes only. Signals
+/// of it or of its children reach none of the processes above it (SignalShield).
 /// **Thread-compatible.** The destructor kills it with all its children.
 class OwnChild {
  public:
@@ -37,6 +38,8 @@ class OwnChild {
   /// Appends whole lines that have come, and sends what is queued; waits at most `wait_ms` for something to
   /// happen. True if any byte came.
   bool Receive(int wait_ms, std::vector<std::string>* lines);
+  /// "", or why the kernel does not hold its signals back.
+  [[nodiscard]] const std::string& unshielded() const noexcept { return unshielded_; }
   /// It sent a line longer than kMaxLine.
   [[nodiscard]] bool broken() const noexcept { return broken_; }
   /// "" while it lives; then how it ended, e.g. "exit code 1" or "signal 9 (Killed)".
@@ -59,7 +62,7 @@ class OwnChild {
   pid_t pid_;
   int socket_, output_;
   bool show_output_, broken_ = false;
-  std::string to_send_, heard_, printed_, ended_;
+  std::string to_send_, heard_, printed_, ended_, unshielded_;
 };
 
 }  // namespace luff::rules

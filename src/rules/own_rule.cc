@@ -128,6 +128,10 @@ class OwnRule final : public Rule {
       return;
     }
     child_ = std::move(started).value();
+    if (const std::string& why = child_->unshielded(); !why.empty() && deaths_ == 0) {
+      sink.Note(fmt::format("the kernel does not keep it from sending signals to other processes: {}", why),
+                false);
+    }
     Json json;
     json["do"] = "begin";
     json["protocol"] = kProtocol;

@@ -1,9 +1,16 @@
 // The parent's side of docs/spec/rule-child.md, with shell scripts in the place of rules.
 #include "rules/own_rule.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -266,6 +273,49 @@ TEST(OwnChildTest, ChildrenOfAChildEndWithIt) {
       EXPECT_TRUE(IsDead(grandchild)) << script;
     }
   }
+}
+
+TEST(OwnChildTest, ItsSignalsReachItselfAndItsChildrenOnly) {
+  // Of a signal that harms nobody. The number of the child is not that of somebody above, nor is 0 its group.
+  const std::string script = R"(try() { kill -s URG -- "$1" 2>/dev/null && echo yes >&3 || echo no >&3; }
+    sleep 1000 & try $!; try $$; try 0; try $PPID; set -- $(cat /proc/$PPID/stat); try -$5; try 1; try -1)";
+  auto started = OwnChild::Start({{"/bin/sh", "-c", script + "\nsleep 1000"}, {}, 0, false});
+  ASSERT_TRUE(started.ok());
+  EXPECT_EQ((*started)->unshielded(), "");
+  std::vector<std::string> lines;
+  while (lines.size() < 7 && (*started)->Ended().empty()) (*started)->Receive(50, &lines);
+  EXPECT_THAT(lines, ElementsAre("yes", "yes", "yes", "no", "no", "no", "no"));
+}
+
+/// A kernel, or a sandbox around us, that has no filters for system calls.
+bool TakeAwayFilters() {
+  sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_seccomp, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{4, filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, 2, &program) == 0;
+}
+
+TEST_F(OwnRuleTest, AKernelThatHoldsNoSignalsBackIsTold) {
+  const pid_t child = fork();  // what is taken away does not come back
+  if (child == 0) {
+    if (!TakeAwayFilters()) _exit(2);
+    const auto rule = Make("begun() { :; }; step() { [ $n = 3 ] && found; }");
+    Heard heard;
+    Tell(*rule, heard, 0, 5);
+    rule->OnEnd(trial_, heard);
+    EXPECT_THAT(heard.causes, ElementsAre("c3"));
+    EXPECT_THAT(heard.notes, ElementsAre("the kernel does not keep it from sending signals to other "
+                                         "processes: Function not implemented"));
+    EXPECT_EQ(heard.failures, 0);
+    _exit(HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "there are none to be taken away";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(OwnSpecTest, ValuesAsTextAndBack) {
