@@ -36,7 +36,7 @@ class Loops:
         self._variables: Identities[None] = Identities()
         self.open = False  # a step of a loop has begun
         self._worked = False  # and a gradient was asked for, or applied
-        self._function: Any = None
+        self._function: Any = None  # weak reference to the compiled function of the step, if it has one
 
     def trains(self, function: Any) -> bool:
         """An optimizer updates in this function."""
@@ -51,19 +51,24 @@ class Loops:
             if function is None and not self._worked:
                 return  # a second tape beside the first
             self.end()
-        if function is not None and function is self._function and hook.begin_again(_TRAIN, function, ARRAYS):
+        if self._is_of(function) and hook.begin_again(_TRAIN, function, ARRAYS):
             self.open, self._worked = True, False
             return
         holder = self._values.holder_of(function) if function is not None and self.trains(function) else None
         if hook.begin(_TRAIN, holder, function) is None:
             return
         hook.forget_training()
-        self.open, self._worked, self._function = True, False, function
+        self.open, self._worked = True, False
+        self._function = None if function is None else weakref.ref(function)
         kept: Kept | None = None if function is None else kept_of(function, _TRAIN)
         if hook.may_wait and self._values.due():
             hook.record_now()
         known = self._variables.things()
         self._values.begin_loop(kept, known if function is not None and self.trains(function) else [])
+
+    def _is_of(self, function: Any) -> bool:
+        """The step is, or was, a call of this function."""
+        return self._function is not None and self._function() is function and function is not None
 
     def worked(self, variables: list[Any], function: Any) -> None:
         """A gradient is asked for, or applied: eagerly, or in the graph of a function."""
@@ -80,7 +85,7 @@ class Loops:
 
     def returned(self, function: Any) -> None:
         """The outermost function has returned: what it trained is a step."""
-        if self.open and self._function is function:
+        if self.open and self._is_of(function):
             if self._worked or self.trains(function):
                 self.end()
             else:

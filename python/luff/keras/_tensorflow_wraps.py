@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
@@ -12,6 +12,9 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 from luff._patch import once, wrap
 from luff.keras._hook import Hook, hooks
 from luff.keras._tensorflow_graphs import calls, in_xla, pristine
+
+if TYPE_CHECKING:
+    from luff.keras._loops import Loops
 
 __all__ = ["install"]
 
@@ -37,6 +40,12 @@ def install() -> None:
     wrap(tf.GradientTape, "gradient", _gradient)
 
 
+def _open_loops(hook: Hook) -> Loops | None:
+    """The loops of a hook while a step of one is open. Asked for once: another thread may close the hook meanwhile."""
+    loops = hook.loops
+    return loops if loops is not None and loops.open else None
+
+
 def _current() -> Any:
     """The outermost compiled function that is being called; None where nothing is traced."""
     if tf.executing_eagerly():
@@ -57,7 +66,7 @@ def _update(original: Any) -> Any:
 
 
 def _updates(hook: Hook, optimizer: Any, pairs: list[tuple[Any, Any]], rate: Any) -> None:
-    if not hook.mode or (hook.loops is not None and hook.loops.open):
+    if not hook.mode or _open_loops(hook) is not None:
         if hook.ensure_session() is None or hook.loops is None:
             return
         hook.loops.worked([variable for _, variable in pairs], _current())
@@ -86,23 +95,26 @@ def _function(original: Any) -> Any:
 def _called(original: Any, self: Any, arguments: Any, named: Any) -> Any:
     """A call that is part of no graph."""
     hook = None if _local.function is not None else hooks.training()
-    if hook is None or (hook.mode and (hook.loops is None or not hook.loops.open)):
+    if hook is None or (hook.mode and _open_loops(hook) is None):
         return original(self, *arguments, **named)
     _local.function = self
     _outermost.append(self)
     try:
-        if hook.loops is not None and hook.loops.trains(self):
-            hook.told("begin", hook.loops.begin, self)
+        loops = hook.loops
+        if loops is not None and loops.trains(self):
+            hook.told("begin", loops.begin, self)
         result = original(self, *arguments, **named)
     except BaseException:
-        if hook.loops is not None:
-            hook.told("drop", hook.loops.drop)
+        loops = hook.loops  # there since the call, where it is the first
+        if loops is not None:
+            hook.told("drop", loops.drop)
         raise
     finally:
         _local.function = None
         _outermost.remove(self)
-    if hook.loops is not None and hook.loops.open:
-        hook.told("end", hook.loops.returned, self)
+    loops = _open_loops(hook)
+    if loops is not None:
+        hook.told("end", loops.returned, self)
         hook.boundary()
     return result
 
@@ -123,7 +135,7 @@ def _enter(original: Any) -> Any:
     def enter(self: Any) -> Any:
         if hooks:
             hook = hooks.training()
-            if hook is not None and (not hook.mode or (hook.loops is not None and hook.loops.open)):
+            if hook is not None and (not hook.mode or _open_loops(hook) is not None):
                 hook.told("tape", _tape, hook)
                 if tf.executing_eagerly():
                     hook.boundary()
@@ -144,7 +156,7 @@ def _gradient(original: Any) -> Any:
     def gradient(self: Any, target: Any, *arguments: Any, **named: Any) -> Any:
         if hooks:
             hook = hooks.training()
-            if hook is not None and hook.loops is not None and hook.loops.open:
+            if hook is not None and _open_loops(hook) is not None:
                 hook.told("target", _target, hook, target)
         return original(self, target, *arguments, **named)
 

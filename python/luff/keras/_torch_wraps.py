@@ -56,8 +56,9 @@ def _alone(function: Any, compiled: bool) -> Any:
             if not compiled:
                 return function(data)
             hook = hooks.training()
-            if hook is not None and hook.values is not None:
-                hook.values.compiled = True
+            values = None if hook is None else hook.values
+            if values is not None:
+                values.compiled = True
             with unwrapped(), hooks.muted():
                 return function(data)
 
@@ -68,9 +69,10 @@ def _update(original: Any) -> Any:
     def update(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
         if hooks:
             hook = hooks.training()
-            if hook is not None and hook.mode and hook.here() and hook.values is not None:
+            values = hook.values if hook is not None and hook.mode and hook.here() else None
+            if hook is not None and values is not None:
                 pairs = list(zip(grads, trainable_variables, strict=True))
-                hook.while_live("gradients", hook.values.gradients, self, pairs, learning_rate)
+                hook.while_live("gradients", values.gradients, self, pairs, learning_rate)
         return original(self, grads, trainable_variables, learning_rate)
 
     return update

@@ -11,6 +11,7 @@ import keras
 from luff._codes import Mode
 from luff._patch import Method, once, wrap
 from luff.keras._hook import Hook, hooks
+from luff.keras._values import Values
 
 __all__ = ["install"]
 
@@ -56,10 +57,11 @@ def install() -> None:
         _torch_wraps.install()
 
 
-def _in_step() -> Hook | None:
-    """The hook in whose step this is."""
+def _in_step() -> tuple[Hook, Values] | None:
+    """The hook in whose step this is, and its values: asked for once, as another thread may close it meanwhile."""
     hook = hooks.training()
-    return hook if hook is not None and hook.mode and hook.here() and hook.values is not None else None
+    values = hook.values if hook is not None and hook.mode and hook.here() else None
+    return None if hook is None or values is None else (hook, values)
 
 
 def _batch_begin(mode: int, original: Method) -> Method:
@@ -124,9 +126,10 @@ def _on_batch(mode: int, original: Method) -> Method:
 def _mean(original: Method) -> Method:
     def update_state(self: Any, values: Any, *arguments: Any, **named: Any) -> Any:
         if hooks and self.name == "loss":
-            hook = _in_step()
-            if hook is not None and hook.values is not None:
-                hook.while_live("loss", hook.values.total, values)
+            found = _in_step()
+            if found is not None:
+                hook, ours = found
+                hook.while_live("loss", ours.total, values)
         return original(self, values, *arguments, **named)
 
     return update_state
@@ -141,9 +144,10 @@ def _loss(original: Method) -> Method:
             result = original(self, y_true, y_pred, *arguments, **named)
         finally:
             _local.losses -= 1
-        hook = _in_step()
-        if hook is not None and hook.values is not None:
-            hook.while_live("loss", hook.values.loss_called, self, y_true, y_pred, result)
+        found = _in_step()
+        if found is not None:
+            hook, values = found
+            hook.while_live("loss", values.loss_called, self, y_true, y_pred, result)
         return result
 
     return call
@@ -163,17 +167,18 @@ def _layer(original: Method) -> Method:
             _local.calls -= 1
         if outer:
             _local.root = None
-        hook = _in_step()
-        if hook is not None:
-            hook.while_live("layer", _called, hook, self, arguments, result, outer)
+        found = _in_step()
+        if found is not None:
+            found[0].while_live("layer", _called, *found, self, arguments, result, outer)
         return result
 
     return call
 
 
-def _called(hook: Hook, layer: Any, arguments: tuple[Any, ...], result: Any, outer: bool) -> None:
-    values = hook.values
-    if values is None or (not outer and not values.layers):
+def _called(
+    hook: Hook, values: Values, layer: Any, arguments: tuple[Any, ...], result: Any, outer: bool
+) -> None:
+    if not outer and not values.layers:
         return
     if outer and isinstance(layer, keras.Model):
         if layer.built:

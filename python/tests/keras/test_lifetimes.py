@@ -67,6 +67,78 @@ def test_models_one_after_the_other(data, tmp_path):
     assert [told(tmp_path / str(number)) for number in range(4)] == [(3, "completed", "")] * 4
 
 
+class Ending(luff.keras.Hook):
+    """Is closed, as by another thread, when what it holds is asked for the nth time without its lock."""
+
+    left = 0
+
+    def __getattribute__(self, name):
+        if name in ("values", "loops", "mode", "live") and self.left and not self.lock._is_owned():
+            self.left -= 1
+            if not self.left:
+                found = super().__getattribute__(name)
+                self.close()
+                return found
+        return super().__getattribute__(name)
+
+
+def of_fit(model, data):
+    model.fit(data[0][:32], data[1][:32], batch_size=32, verbose=0)
+
+
+def of_a_tape(model, data):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = model.loss(data[1][:32], model(data[0][:32], training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+
+def of_a_function(model, data):
+    import tensorflow as tf
+
+    loop = tf.function(lambda: of_a_tape(model, data))
+    for _ in range(2):  # traced, and called
+        loop()
+
+
+@pytest.mark.parametrize("step", [of_fit, of_a_tape, of_a_function])
+def test_a_hook_that_another_thread_closes_anywhere_harms_nothing(data, tmp_path, step):
+    model = a_model()
+    model.run_eagerly = True
+    for number in range(1, 1000):
+        hook = Ending(tmp_path / str(number))
+        hooks.add(hook, [model], default=True)
+        hook.left = number
+        step(model, data)
+        left, hook.left = hook.left, 0
+        assert hook.live == (left > 0)
+        if left:  # the step asks no more often
+            break
+    assert number > 5
+
+
+def test_a_compiled_loop_is_let_go(data, tmp_path):
+    import tensorflow as tf
+
+    hook = luff.keras.Hook(tmp_path / "run")
+    hooks.add(hook, default=True)
+
+    def train():
+        model = a_model()
+        loop = tf.function(lambda: of_a_tape(model, data))
+        for _ in range(3):
+            loop()
+        return [weakref.ref(loop), weakref.ref(model)]
+
+    references = train()
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+    hook.close()
+    assert told(tmp_path / "run")[0] == 3
+
+
 class Pausing(keras.callbacks.Callback):
     """Has two threads take turns."""
 
