@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 __all__ = ["Method", "once", "unwrapped", "wrap"]
@@ -66,17 +66,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def once(install: F) -> F:
-    """A function that installs: what it does is done once in a process, whichever thread asks first."""
-    done = False
+    """A function that installs: what it does with its arguments is done once in a process, whoever asks first."""
+    done: set[tuple[Any, ...]] = set()
 
     @functools.wraps(install)
-    def installed() -> None:
-        nonlocal done
-        if not done:
+    def installed(*arguments: Any) -> None:
+        if arguments not in done:
             with _lock:
-                if not done:
-                    install()
-                    done = True
+                if arguments not in done:
+                    install(*arguments)
+                    done.add(arguments)
 
     return installed  # type: ignore[return-value]
 
@@ -86,7 +85,9 @@ def _wrapper(original: Method, make: Callable[[Method], Method]) -> Method:
     return made if hasattr(made, "__wrapped__") else functools.wraps(original)(made)
 
 
-def wrap(owner: Any, name: str, make: Callable[[Method], Method], inner: bool = False) -> None:
+def wrap(
+    owner: Any, name: str, make: Callable[[Method], Method], inner: bool = False, also: Iterable[Any] = ()
+) -> None:
     """Puts a wrapper around a function of a class or a module.
 
     Parameters
@@ -95,10 +96,16 @@ def wrap(owner: Any, name: str, make: Callable[[Method], Method], inner: bool = 
         Gives the wrapper of a function.
     inner
         It is called while a step is computed: taken away where that is compiled by what would look into it.
+    also
+        Modules that may have the same function under the same name; None: one that is not imported.
     """
     original = getattr(owner, name)
     if not inner:
-        setattr(owner, name, _wrapper(original, make))
+        wrapper = _wrapper(original, make)
+        setattr(owner, name, wrapper)
+        for one in also:
+            if getattr(one, name, None) is original:
+                setattr(one, name, wrapper)
         return
     known = _Inner(owner, name, original, vars(owner).get(name, _MISSING), make)
     known.put_in()

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 
+from luff._patch import Method, once, wrap
 from luff.jax._find import has_tracer
 from luff.jax._flax import nnx_of
 
@@ -50,7 +51,6 @@ class Traced(threading.local):
 
 traced = Traced()
 _watch: Callable[..., Any] | None = None
-_installed: set[str] = set()
 
 
 class Jitted:
@@ -95,16 +95,12 @@ def install(hook_for: Callable[[], Any]) -> None:
         from luff.jax._watch import Watcher
 
         _watch = functools.partial(Watcher, hook_for)
-    if "jax" not in _installed:
-        _installed.add("jax")
-        _wrap_jax()
+    _wrap_jax()
     optax = sys.modules.get("optax")
-    if "optax" not in _installed and hasattr(optax, "apply_updates"):
-        _installed.add("optax")
+    if hasattr(optax, "apply_updates"):
         _wrap_optax(optax, hook_for)
     nnx = nnx_of()
-    if "flax" not in _installed and hasattr(nnx, "Optimizer"):
-        _installed.add("flax")
+    if hasattr(nnx, "Optimizer"):
         _wrap_flax(nnx, hook_for)
 
 
@@ -115,23 +111,25 @@ def _is_users(frame: Any) -> bool:
 # JAX -----------------------------------------------------------------------------------------------------------
 
 
+@once
 def _wrap_jax() -> None:
-    compile_it = jax.jit
+    wrap(jax, "jit", _compiling)
+    for name in ("value_and_grad", "grad"):
+        wrap(jax, name, functools.partial(_noting, has_value=name == "value_and_grad", only_users=True))
+    for name in ("scan", "fori_loop", "while_loop"):
+        wrap(jax.lax, name, _looping)
 
-    @functools.wraps(compile_it)
+
+def _compiling(original: Method) -> Method:
     def jit(*args: Any, **kwargs: Any) -> Any:
-        compiled = compile_it(*args, **kwargs)
+        compiled = original(*args, **kwargs)
         if not args or not _is_users(sys._getframe(1)):
             if args or not callable(compiled) or not _is_users(sys._getframe(1)):
                 return compiled
             return lambda function: _jitted(compiled(function), function)  # a decorator with options
         return _jitted(compiled, args[0])
 
-    jax.jit = jit
-    for name in ("value_and_grad", "grad"):
-        setattr(jax, name, _noting(getattr(jax, name), name == "value_and_grad", only_users=True))
-    for name in ("scan", "fori_loop", "while_loop"):
-        setattr(jax.lax, name, _looping(getattr(jax.lax, name)))
+    return jit
 
 
 def _jitted(compiled: Any, function: Any) -> Any:
@@ -141,8 +139,7 @@ def _jitted(compiled: Any, function: Any) -> Any:
         return compiled
 
 
-def _looping(loop: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(loop)
+def _looping(loop: Method) -> Method:
     def counting(*args: Any, **kwargs: Any) -> Any:
         if not traced.depth:
             return loop(*args, **kwargs)
@@ -155,10 +152,9 @@ def _looping(loop: Callable[..., Any]) -> Callable[..., Any]:
     return counting
 
 
-def _noting(make: Callable[..., Any], has_value: bool, only_users: bool) -> Callable[..., Any]:
+def _noting(make: Method, has_value: bool, only_users: bool) -> Method:
     """`jax.value_and_grad` and the like: what they give outside of compiled functions belongs to the next update."""
 
-    @functools.wraps(make)
     def differentiate(*args: Any, **kwargs: Any) -> Any:
         function = make(*args, **kwargs)
         if not args or not callable(function) or (only_users and not _is_users(sys._getframe(1))):
@@ -208,23 +204,24 @@ def take_gradients() -> tuple[Any, Any]:
 # Optax ---------------------------------------------------------------------------------------------------------
 
 
+@once
 def _wrap_optax(optax: Any, hook_for: Callable[[], Any]) -> None:
-    apply_updates = optax.apply_updates
+    also = (sys.modules.get("optax._src.update"),)
+    wrap(optax, "apply_updates", functools.partial(_applying, hook_for), also=also)
 
-    @functools.wraps(apply_updates)
-    def applying(params: Any, updates: Any, *args: Any, **kwargs: Any) -> Any:
+
+def _applying(hook_for: Callable[[], Any], original: Method) -> Method:
+    def apply_updates(params: Any, updates: Any, *args: Any, **kwargs: Any) -> Any:
         seen = None
         if _seen(params, updates) and not traced.depth:
             hook = hook_for()
             seen = hook.before_update(params) if hook is not None else None
-        result = apply_updates(params, updates, *args, **kwargs)
+        result = original(params, updates, *args, **kwargs)
         if seen is not None:
             hook.after_update(seen, None, None)
         return result
 
-    for module in (optax, sys.modules.get("optax._src.update")):
-        if module is not None and getattr(module, "apply_updates", None) is apply_updates:
-            setattr(module, "apply_updates", applying)  # noqa: B010
+    return apply_updates
 
 
 def _seen(params: Any, updates: Any) -> bool:
@@ -242,24 +239,24 @@ def _seen(params: Any, updates: Any) -> bool:
 # Flax ----------------------------------------------------------------------------------------------------------
 
 
+@once
 def _wrap_flax(nnx: Any, hook_for: Callable[[], Any]) -> None:
     for name in ("value_and_grad", "grad"):
-        setattr(nnx, name, _noting(getattr(nnx, name), name == "value_and_grad", only_users=False))
+        wrap(nnx, name, functools.partial(_noting, has_value=name == "value_and_grad", only_users=False))
     for name in ("scan", "fori_loop", "while_loop"):
         if hasattr(nnx, name):
-            setattr(nnx, name, _looping(getattr(nnx, name)))
-    _wrap_update(nnx.Optimizer, hook_for)
+            wrap(nnx, name, _looping)
+    wrap(nnx.Optimizer, "update", functools.partial(_updating, hook_for))
     if hasattr(nnx, "jit_partial"):
-        nnx.jit_partial = _remembering(nnx.jit_partial)
+        wrap(nnx, "jit_partial", _remembering)
     compilation = sys.modules.get("flax.nnx.transforms.compilation")
     for name in ("JitWrapped", "SimpleJitWrapped", "SimpleJitPartialWrapped"):
         kind = getattr(compilation, name, None)
         if kind is not None and not hasattr(kind.__call__, _MARK):
-            _wrap_call(kind)
+            wrap(kind, "__call__", _calling)
 
 
-def _remembering(jit_partial: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(jit_partial)
+def _remembering(jit_partial: Method) -> Method:
     def remembering(fun: Any, *bound: Any, **kwargs: Any) -> Any:
         compiled = jit_partial(fun, *bound, **kwargs)
         try:
@@ -271,10 +268,7 @@ def _remembering(jit_partial: Callable[..., Any]) -> Callable[..., Any]:
     return remembering
 
 
-def _wrap_update(kind: Any, hook_for: Callable[[], Any]) -> None:
-    update = kind.update
-
-    @functools.wraps(update)
+def _updating(hook_for: Callable[[], Any], update: Method) -> Method:
     def updating(self: Any, *args: Any, **kwargs: Any) -> Any:
         if traced.depth:
             return update(self, *args, **kwargs)
@@ -292,14 +286,12 @@ def _wrap_update(kind: Any, hook_for: Callable[[], Any]) -> None:
             hook.after_update(seen, grads, self)
         return result
 
-    kind.update = updating
+    return updating
 
 
-def _wrap_call(kind: Any) -> None:
-    call = kind.__call__
+def _calling(call: Method) -> Method:
     watchers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-    @functools.wraps(call)
     def calling(self: Any, *args: Any, **kwargs: Any) -> Any:
         if traced.depth or _watch is None:
             return call(self, *args, **kwargs)
@@ -312,4 +304,4 @@ def _wrap_call(kind: Any) -> None:
         return watcher(functools.partial(call, self), args, kwargs, self.__dict__.get(_BOUND, ()))
 
     setattr(calling, _MARK, True)
-    kind.__call__ = calling
+    return calling

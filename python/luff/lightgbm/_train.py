@@ -39,11 +39,7 @@ def install() -> None:
     from lightgbm import engine
 
     for name in ("train", "cv"):
-        original = getattr(engine, name)
-        wrap(engine, name, _watched)
-        for module in (lightgbm, sys.modules.get("lightgbm.sklearn")):
-            if module is not None and getattr(module, name, None) is original:
-                setattr(module, name, getattr(engine, name))
+        wrap(engine, name, _watched, also=(lightgbm, sys.modules.get("lightgbm.sklearn")))
 
 
 def _watched(original: Method) -> Method:

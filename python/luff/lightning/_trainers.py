@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any
 
-from luff._patch import Method, wrap
+from luff._patch import Method, once, wrap
 from luff.torch._loop import callbacks_in, running
 from luff.torch._wraps import local
 
@@ -17,22 +16,20 @@ _PACKAGES = {
     "lightning": ("lightning.pytorch", "lightning.pytorch.strategies.strategy"),
     "pytorch_lightning": ("pytorch_lightning", "pytorch_lightning.strategies.strategy"),
 }
-_installed: set[str] = set()
 _watching_all = False
+_replace = once(wrap)
 
 
 def install() -> None:
     """Replaces what has to be, in the packages that are imported already; once each."""
-    for package, (trainers, strategies) in _PACKAGES.items():
+    for trainers, strategies in _PACKAGES.values():
         trainer = getattr(sys.modules.get(trainers), "Trainer", None)
-        if trainer is None or package in _installed:
-            continue
-        _installed.add(package)
-        for name in ("fit", "validate", "test", "predict"):
-            wrap(trainer, name, functools.partial(running, callbacks_of=_callbacks))
         detour = getattr(sys.modules.get(strategies), "_ForwardRedirection", None)
+        if trainer is not None:
+            for name in ("fit", "validate", "test", "predict"):
+                _replace(trainer, name, _running)
         if detour is not None:
-            wrap(detour, "__call__", _detouring)
+            _replace(detour, "__call__", _detouring)
 
 
 def watch_all() -> None:
@@ -52,6 +49,10 @@ def _callbacks(trainer: Any) -> list[Any]:
         callbacks.insert(writers[0] if writers else len(callbacks), ours)
 
     return callbacks_in(callbacks, Callback, add if _watching_all else None)
+
+
+def _running(original: Method) -> Method:
+    return running(original, _callbacks)
 
 
 def _detouring(original: Method) -> Method:

@@ -10,18 +10,21 @@ import numpy as np
 
 from luff._boosting._hook import Facts
 from luff._boosting._recorder import Metric
+from luff._patch import Method, once, wrap
 from luff.sklearn._hook import Hook
 from luff.sklearn._wraps import Patch, hook_of
 
 __all__ = ["PATCH", "facts_of", "feature_names"]
 
 
+@once
 def _install(module: Any) -> None:
-    kind = module.BaseGradientBoosting
-    original = kind._fit_stages
+    wrap(module.BaseGradientBoosting, "_fit_stages", _watched)
+
+
+def _watched(original: Method) -> Method:
     signature = inspect.signature(original)
 
-    @functools.wraps(original)
     def fit_stages(self: Any, *args: Any, **kwargs: Any) -> Any:
         hook = hook_of(self)
         if hook is None:
@@ -37,7 +40,7 @@ def _install(module: Any) -> None:
         finally:
             hook.training_ended(self)
 
-    kind._fit_stages = fit_stages
+    return fit_stages
 
 
 PATCH = Patch("sklearn.ensemble._gb", ("BaseGradientBoosting",), _install)

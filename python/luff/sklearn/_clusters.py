@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 from luff._codes import Role
+from luff._patch import Method, once, wrap
 from luff.sklearn._hook import Hook, Model
 from luff.sklearn._wraps import Patch, entering, hook_of
 
@@ -18,29 +19,32 @@ __all__ = ["PATCH"]
 _local = threading.local()  # the estimator under way
 
 
+@once
 def _install(module: Any) -> None:
-    kind, step = module.MiniBatchKMeans, module._mini_batch_step
+    for name, fresh in (("fit", _anew), ("partial_fit", _goes_on)):
+        wrap(module.MiniBatchKMeans, name, _under_way)
+        wrap(module.MiniBatchKMeans, name, functools.partial(entering, fresh=fresh))
+    wrap(module, "_mini_batch_step", _stepping)
 
-    for name in ("fit", "partial_fit"):
-        original = getattr(kind, name)
 
-        def training(self: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            before = getattr(_local, "estimator", None)
-            _local.estimator = self
-            try:
-                return _original(self, *args, **kwargs)
-            finally:
-                _local.estimator = before
+def _under_way(original: Method) -> Method:
+    def training(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = getattr(_local, "estimator", None)
+        _local.estimator = self
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _local.estimator = before
 
-        known = functools.wraps(original)(training)
-        setattr(kind, name, entering(known, _anew if name == "fit" else _goes_on))
+    return training
 
-    @functools.wraps(step)
-    def watched_step(*args: Any, **kwargs: Any) -> Any:
+
+def _stepping(original: Method) -> Method:
+    def step(*args: Any, **kwargs: Any) -> Any:
         estimator = getattr(_local, "estimator", None)
         hook = None if estimator is None else hook_of(estimator)
         model = None if hook is None else hook.model_of(estimator)
-        inertia = step(*args, **kwargs)
+        inertia = original(*args, **kwargs)
         if hook is not None and model is not None:
             rows = kwargs["X"] if "X" in kwargs else args[0]
             centers = kwargs["centers_new"] if "centers_new" in kwargs else args[3]
@@ -48,7 +52,7 @@ def _install(module: Any) -> None:
             hook.close_step()
         return inertia
 
-    module._mini_batch_step = watched_step
+    return step
 
 
 PATCH = Patch("sklearn.cluster._kmeans", ("MiniBatchKMeans",), _install)

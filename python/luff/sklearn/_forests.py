@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
+from luff._patch import Method, once, wrap
 from luff.sklearn._boosted import feature_names
 from luff.sklearn._hook import Hook, Model
 from luff.sklearn._wraps import Patch, hook_of
@@ -14,11 +14,12 @@ from luff.sklearn._wraps import Patch, hook_of
 __all__ = ["PATCH"]
 
 
+@once
 def _install(module: Any) -> None:
-    kind = module.BaseForest
-    original = kind.fit
+    wrap(module.BaseForest, "fit", _stepping)
 
-    @functools.wraps(original)
+
+def _stepping(original: Method) -> Method:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         hook = hook_of(self)
         if hook is None or (hook.watches_all and not self.warm_start):
@@ -33,7 +34,7 @@ def _install(module: Any) -> None:
             hook.leaves(model)
         return result
 
-    kind.fit = fit
+    return fit
 
 
 PATCH = Patch("sklearn.ensemble._forest", ("BaseForest",), _install)

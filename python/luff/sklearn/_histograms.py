@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from luff._boosting._hook import Facts
 from luff._boosting._recorder import Metric
+from luff._patch import Method, once, wrap
 from luff.sklearn._boosted import facts_of
 from luff.sklearn._hook import Hook
 from luff.sklearn._wraps import Patch, hook_of
@@ -18,40 +17,42 @@ __all__ = ["PATCH"]
 _local = threading.local()  # the training under way
 
 
+@once
 def _install(module: Any) -> None:
     kind = module.BaseHistGradientBoosting
-    fit = kind.fit
+    wrap(kind, "fit", _watched)
+    for name in ("_check_early_stopping_loss", "_check_early_stopping_scorer"):
+        wrap(kind, name, _checked)
+    wrap(module.TreeGrower, "make_predictor", _growing)
 
-    @functools.wraps(fit)
-    def watched_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+
+def _watched(original: Method) -> Method:
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         hook = hook_of(self)
         if hook is None:
-            return fit(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
         before = getattr(_local, "rounds", None)
         rounds = _local.rounds = _Rounds(hook, self, args[0] if args else kwargs.get("X"))
         try:
-            result = fit(self, *args, **kwargs)
+            result = original(self, *args, **kwargs)
             rounds.scored()  # of the last round, if it has no scores
             return result
         finally:
             _local.rounds = before
             hook.training_ended(self)
 
-    kind.fit = watched_fit
-    for name in ("_check_early_stopping_loss", "_check_early_stopping_scorer"):
-        setattr(kind, name, _checked(getattr(kind, name)))
-    grower = module.TreeGrower
-    make_predictor = grower.make_predictor
+    return fit
 
-    @functools.wraps(make_predictor)
-    def made(self: Any, *args: Any, **kwargs: Any) -> Any:
-        predictor = make_predictor(self, *args, **kwargs)
+
+def _growing(original: Method) -> Method:
+    def make_predictor(self: Any, *args: Any, **kwargs: Any) -> Any:
+        predictor = original(self, *args, **kwargs)
         rounds = getattr(_local, "rounds", None)
         if rounds is not None:
             rounds.tree()
         return predictor
 
-    grower.make_predictor = made
+    return make_predictor
 
 
 PATCH = Patch(
@@ -59,8 +60,7 @@ PATCH = Patch(
 )
 
 
-def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+def _checked(original: Method) -> Method:
     def check(self: Any, *args: Any, **kwargs: Any) -> Any:
         answer = original(self, *args, **kwargs)
         rounds = getattr(_local, "rounds", None)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luff._codes import Role
+from luff._patch import Method, once, wrap
 from luff.sklearn._hook import Hook, Model
 from luff.sklearn._samples import loss_samples, sample
 from luff.sklearn._wraps import Patch, entering, hook_of
@@ -25,11 +26,12 @@ _MAX_ROWS = 4096  # of a batch, that its loss is computed of
 _KINDS = ("BaseSGDClassifier", "BaseSGDRegressor", "SGDOneClassSVM")
 
 
+@once
 def _install(module: Any) -> None:
     for name in _KINDS:
         kind = getattr(module, name)
-        kind._fit = entering(kind._fit, _fresh, _whole_fit)
-        kind._partial_fit = _stepping(kind._partial_fit)
+        wrap(kind, "_fit", functools.partial(entering, fresh=_fresh, skip=_whole_fit))
+        wrap(kind, "_partial_fit", _stepping)
 
 
 PATCH = Patch("sklearn.linear_model._stochastic_gradient", _KINDS, _install)
@@ -44,10 +46,9 @@ def _whole_fit(hook: Hook, estimator: Any) -> bool:
     return hook.watches_all and not estimator.warm_start
 
 
-def _stepping(original: Callable[..., Any]) -> Callable[..., Any]:
+def _stepping(original: Method) -> Method:
     signature = inspect.signature(original)
 
-    @functools.wraps(original)
     def partial_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         hook = hook_of(self)
         if hook is None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from luff._codes import EventKind, Role
+from luff._patch import Method, once, wrap
 from luff.sklearn._hook import Hook, Model
 from luff.sklearn._samples import loss_samples, sample
 from luff.sklearn._wraps import Patch, entering, hook_of
@@ -22,37 +23,43 @@ _LOSSES = {"log_loss": "NLLLoss", "binary_log_loss": "BCELoss", "squared_error":
 _BATCH = int(EventKind.BATCH)
 
 
+@once
 def _install(module: Any) -> None:
     kind = module.BaseMultilayerPerceptron
-    kind._fit = entering(kind._fit, _fresh)
-    backprop, counting = kind._backprop, kind._update_no_improvement_count
+    wrap(kind, "_fit", functools.partial(entering, fresh=_fresh))
+    wrap(kind, "_backprop", _stepping)
+    wrap(kind, "_update_no_improvement_count", _counting)
 
-    @functools.wraps(backprop)
-    def watched_backprop(self: Any, *args: Any, **kwargs: Any) -> Any:
+
+def _stepping(original: Method) -> Method:
+    def backprop(self: Any, *args: Any, **kwargs: Any) -> Any:
         hook = hook_of(self)
         model = None if hook is None else hook.model_of(self)
         if hook is None or model is None:
-            return backprop(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
         hook.close_step()
-        result = backprop(self, *args, **kwargs)
+        result = original(self, *args, **kwargs)
         updates = self.solver != "lbfgs"  # which asks for many gradients before it moves
         hook.record("network", _step, model, self, args, kwargs, result, updates=updates)
         return result
 
-    @functools.wraps(counting)
-    def watched_counting(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return backprop
+
+
+def _counting(original: Method) -> Method:
+    def update_no_improvement_count(self: Any, *args: Any, **kwargs: Any) -> Any:
         hook = hook_of(self)
         model = None if hook is None else hook.model_of(self)
         if hook is None or model is None:
-            return counting(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
         hook.close_step()
         before = len(self.validation_scores_ or ())
-        result = counting(self, *args, **kwargs)
+        result = original(self, *args, **kwargs)
         if len(self.validation_scores_ or ()) > before:
             hook.evaluation(f"scalar/{model.name}_validation_score", float(self.validation_scores_[-1]))
         return result
 
-    kind._backprop, kind._update_no_improvement_count = watched_backprop, watched_counting
+    return update_no_improvement_count
 
 
 PATCH = Patch("sklearn.neural_network._multilayer_perceptron", ("BaseMultilayerPerceptron",), _install)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
 from luff._codes import Role
+from luff._patch import Method, once, wrap
 from luff.sklearn._hook import Hook, Model, hooks
 
 __all__ = ["listen_to"]
 
-_listened: set[type] = set()
 _ROLES = {"coef_": Role.WEIGHT, "intercept_": Role.BIAS}
 _NUMBERS = ("loss_", "inertia_", "n_iter_", "score_", "lower_bound_", "oob_score_", "bound_")
 
@@ -24,12 +23,16 @@ def listen_to(kind: type) -> bool:
         hasattr(kind, "fit") and "warm_start" in getattr(kind, "_parameter_constraints", {})
     ):
         return False
-    if kind in _listened:
-        return True
-    _listened.add(kind)
-    original = getattr(kind, method)
+    _install(kind, method)
+    return True
 
-    @functools.wraps(original)
+
+@once
+def _install(kind: type, method: str) -> None:
+    wrap(kind, method, _stepping)
+
+
+def _stepping(original: Method) -> Method:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         hook = hooks.of(self)  # only what was asked for
         if hook is None:
@@ -44,8 +47,7 @@ def listen_to(kind: type) -> bool:
             hook.leaves(model)
         return result
 
-    setattr(kind, method, step)
-    return True
+    return step
 
 
 def _step(hook: Hook, model: Model, estimator: Any) -> None:

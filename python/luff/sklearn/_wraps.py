@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,6 @@ from luff.sklearn._hook import Hook, hooks
 
 __all__ = ["Patch", "entering", "hook_of", "install", "listen_to"]
 
-_installed: set[str] = set()
-_lock = threading.Lock()
 _FAMILIES = ("_mlp", "_linear", "_clusters", "_boosted", "_histograms", "_forests")
 
 
@@ -34,7 +31,7 @@ class Patch:
     classes
         Those in it that are known then, with their subclasses.
     install
-        Wraps its methods.
+        Wraps its methods, once.
     """
 
     module: str
@@ -55,13 +52,8 @@ def install() -> None:
     """Wraps the methods of whatever is imported by now. Idempotent; nothing is ever undone."""
     for patch in _patches():
         module = sys.modules.get(patch.module)
-        if module is None or not all(hasattr(module, name) for name in patch.classes):
-            continue
-        with _lock:
-            if patch.module in _installed:
-                continue
-            _installed.add(patch.module)
-        patch.install(module)
+        if module is not None and all(hasattr(module, name) for name in patch.classes):
+            patch.install(module)
 
 
 def listen_to(estimator: Any) -> bool:

@@ -392,11 +392,8 @@ def _wrap_clipping() -> None:
     import torch.nn.utils.clip_grad as module
 
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        original = getattr(module, name, None)
-        if original is not None:
-            wrap(module, name, _clipping)
-            if getattr(torch.nn.utils, name, None) is original:
-                setattr(torch.nn.utils, name, getattr(module, name))
+        if hasattr(module, name):
+            wrap(module, name, _clipping, also=(torch.nn.utils,))
 
 
 def _clipping(original: Method) -> Method:

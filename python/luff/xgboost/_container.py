@@ -85,11 +85,7 @@ def _wrap_functions() -> None:
     from xgboost import training
 
     for name in ("train", "cv"):
-        original = getattr(training, name)
-        wrap(training, name, _noting_rounds)
-        for module in (xgboost, sys.modules.get("xgboost.sklearn")):
-            if module is not None and getattr(module, name, None) is original:
-                setattr(module, name, getattr(training, name))
+        wrap(training, name, _noting_rounds, also=(xgboost, sys.modules.get("xgboost.sklearn")))
 
 
 def _noting_rounds(original: Method) -> Method:

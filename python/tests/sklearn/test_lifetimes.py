@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import threading
+import warnings
 
 import luff
 import luff.sklearn
 import numpy as np
+from luff._patch import once
+from luff.sklearn import _wraps
 from sklearn.linear_model import SGDClassifier
 
 
@@ -38,3 +44,29 @@ def test_a_newer_hook_takes_the_place_and_an_estimator_takes_its_hook_along(tmp_
         with luff.open_trial(tmp_path / name) as trial:
             assert len(trial.steps("TRAIN")) == 3
             assert trial.has_tensor("scalar/mine")
+
+
+def test_a_child_that_is_forked_while_a_thread_installs_does_not_wait_for_it(monkeypatch):
+    begun, end = threading.Event(), threading.Event()
+    here = os.getpid()
+
+    @once
+    def install(_):
+        if os.getpid() == here:
+            begun.set()
+            end.wait(60)
+
+    monkeypatch.setattr(_wraps, "_patches", lambda: [_wraps.Patch("sklearn", (), install)])
+    thread = threading.Thread(target=_wraps.install)
+    thread.start()
+    assert begun.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: there are other threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        _wraps.install()
+        os._exit(0)
+    end.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
