@@ -1,18 +1,16 @@
 """A file that is open for long in the process of a training, which may close descriptors that it did not open.
 
-A closed number is given to the next file that is opened. So each write proves that the number leads to the same file
-still, and a number that does not is neither written nor closed. What the capture session has open is out of reach
-anyway (docs/adr/0013).
+What the capture session has open is out of reach anyway (docs/adr/0013).
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import os
-import resource
 from typing import Any
+
+from luff._descriptor import Descriptor
 
 __all__ = ["HeldFile"]
 
@@ -23,30 +21,15 @@ class HeldFile(io.RawIOBase):
     def __init__(self, path: str) -> None:
         super().__init__()
         self.name = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        end = 4096 if limit < 0 else min(limit, 4096)
-        try:  # where new files of the training are not put
-            high = fcntl.fcntl(self._fd, fcntl.F_DUPFD_CLOEXEC, end - min(256, end // 4))
-        except OSError:
-            pass
-        else:
-            os.close(self._fd)
-            self._fd = high
-        self._identity = self._behind()
-
-    def _behind(self) -> tuple[int, int] | None:
-        try:
-            info = os.fstat(self._fd)
-        except OSError:
-            return None
-        return info.st_dev, info.st_ino
+        self._descriptor = Descriptor(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        )
 
     def writable(self) -> bool:
         return True
 
     def fileno(self) -> int:
-        return self._fd
+        return self._descriptor.number
 
     def write(self, data: Any) -> int:
         """Write to the file, if it is ours.
@@ -56,14 +39,11 @@ class HeldFile(io.RawIOBase):
         OSError
             When the number leads elsewhere.
         """
-        if self._behind() != self._identity:
+        if not self._descriptor.is_ours():
             raise OSError(errno.EBADF, "the process has closed a descriptor that was luff's", self.name)
-        return os.write(self._fd, data)
+        return os.write(self._descriptor.number, data)
 
     def close(self) -> None:
-        if self.closed:
-            return
-        super().close()
-        if self._behind() == self._identity:
-            os.close(self._fd)
-        self._fd = -1
+        if not self.closed:
+            super().close()
+            self._descriptor.close()

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import stat
+import struct
 import sys
 import warnings
 from collections.abc import Iterable
@@ -26,9 +27,17 @@ LARGEST = 8 << 30  # bytes of memory in use: a larger process is not forked
 _SHARED = 256 << 20  # bytes of shared memory that a child copies at most
 _ROOM = 512 << 20  # bytes that a child may take for itself
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_NO_MORE_RIGHTS = 38  # PR_SET_NO_NEW_PRIVS
+_FILTER_CALLS = 22, 2  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050001  # what a filter answers: go on; EPERM
 _PRIVATE_FIXED_ANONYMOUS = 0x02 | 0x10 | 0x20
 #: Devices that a process may have open and a child may close: they hold nothing.
 _HARMLESS_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts/", "console", "fuse")
+#: Calls that reach semaphores, queues and memory of System V: by a number, that is neither descriptor nor mapping.
+_SYSTEM_V = {
+    "x86_64": (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220),
+    "aarch64": tuple(range(186, 197)),
+}
 #: Where a thread stands that waits for work, and so works on nothing.
 _WAITING = (
     "threading.py",
@@ -200,6 +209,7 @@ def cut_off(pipe: int, parent: int, files: Iterable[str]) -> None:
     if shared_mappings():
         raise OSError("memory is shared still")
     _keep_only(pipe)
+    _refuse_system_v(libc)
     for name in files:
         linecache.getlines(name)
     _limits()
@@ -250,6 +260,21 @@ def _keep_only(pipe: int) -> None:
     taken = {0, 1, 2, *map(int, os.listdir("/proc/self/fd"))}
     for descriptor in taken - {null, pipe}:
         os.dup2(null, descriptor)
+
+
+def _refuse_system_v(libc: Any) -> None:
+    """Has the kernel refuse what reaches objects of System V; nothing happens where it cannot filter calls."""
+    calls = _SYSTEM_V.get(os.uname().machine, ())
+    rules = [
+        (0x20, 0, 0, 0)
+    ]  # loads the number of the call; each of the next leads to the last, if it is its own
+    rules += [(0x15, len(calls) - place, 0, call) for place, call in enumerate(calls)]
+    rules += [(0x06, 0, 0, _ALLOW), (0x06, 0, 0, _REFUSE)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(code)))
+    if libc.prctl(_NO_MORE_RIGHTS, ctypes.c_ulong(1), 0, 0, 0) == 0:
+        option, mode = _FILTER_CALLS
+        libc.prctl(option, ctypes.c_ulong(mode), program, 0, 0)
 
 
 def _limits() -> None:

@@ -14,9 +14,11 @@ _IDLE = 5  # looks in a row at which it slept and had used no time: what it wait
 def wait_for(pipe: int, pid: int, until: float) -> None:
     """Returns when the pipe has something, when the child has stopped working, or at that time (monotonic)."""
     idle, used = 0, ("", 0)
+    answer = select.poll()  # `select.select` knows no number above 1023
+    answer.register(pipe, select.POLLIN)
     while idle < _IDLE:
         left = until - time.monotonic()
-        if left <= 0 or select.select([pipe], [], [], min(left, _LOOK_S))[0]:
+        if left <= 0 or answer.poll(min(left, _LOOK_S) * 1000):
             return
         now = _life(pid)
         idle = idle + 1 if now == used and now[0] not in "RD" else 0

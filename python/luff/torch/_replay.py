@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from luff._descriptor import Descriptor
 from luff.torch import _alone
 from luff.torch._patience import wait_for
 
@@ -58,7 +59,7 @@ def _shared(models: Iterable[Any]) -> str:
 class Replay:
     """One child at work."""
 
-    def __init__(self, pid: int, pipe: int) -> None:
+    def __init__(self, pid: int, pipe: Descriptor) -> None:
         self._pid = pid
         self._pipe = pipe
         self._until = time.monotonic() + _alone.SECONDS + 2
@@ -117,18 +118,21 @@ class Replay:
 
         `until`: the run ends; waits while the child works, at most until then (monotonic).
         """
-        if self._pipe < 0:
+        pipe = self._pipe
+        if pipe.number < 0:
             return {}
+        if not pipe.is_ours():
+            pipe.close()
+            return {"no_replay": "the script has closed the pipe that the answer comes through"}
         if until > 0:
-            wait_for(self._pipe, self._pid, until)
+            wait_for(pipe.number, self._pid, until)
         try:
-            data = os.read(self._pipe, _ANSWER)
+            data = os.read(pipe.number, _ANSWER)
         except BlockingIOError:
             if until <= 0 and time.monotonic() < self._until:
                 return None
             data = b""
-        os.close(self._pipe)
-        self._pipe = -1
+        pipe.close()
         try:
             found = (
                 json.loads(data)
@@ -157,27 +161,31 @@ def _quoted(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forked(question: Callable[[], dict[str, Any] | None], files: Iterable[str]) -> Replay:
-    receiving, sending = os.pipe()
+    receiving, sending = map(Descriptor, os.pipe())
     parent = os.getpid()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: there are other threads
             pid = os.fork()
     except OSError:
-        os.close(receiving)
-        os.close(sending)
+        receiving.close()
+        sending.close()
         raise
     if pid == 0:
         _child(sending, parent, files, question)
-    os.close(sending)
-    os.set_blocking(receiving, False)
+    sending.close()
+    if receiving.is_ours():  # handlers of `os.register_at_fork` have run since
+        os.set_blocking(receiving.number, False)
     return Replay(pid, receiving)
 
 
 def _child(
-    pipe: int, parent: int, files: Iterable[str], question: Callable[[], dict[str, Any] | None]
+    sending: Descriptor, parent: int, files: Iterable[str], question: Callable[[], dict[str, Any] | None]
 ) -> None:
     """Everything that happens in the child; never returns."""
+    if not sending.is_ours():
+        os._exit(0)
+    pipe = sending.number
     try:
         from luff.torch import _retrace  # noqa: F401 (nothing can be imported later)
 

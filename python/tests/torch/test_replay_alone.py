@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
 import socket
+import stat
 import threading
 import time
 
@@ -17,6 +20,7 @@ from test_nonfinite import data, train
 from torch import nn
 
 STEPS, BAD = 6, 3
+IPC_RMID, GETVAL = 0, 12
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +170,24 @@ def test_what_is_sent_or_written_is_sent_or_written_once(watched, tmp_path):
     assert event["from"] == "graph"  # the child's socket is none, so it could not evaluate the step
 
 
+class Operation(ctypes.Structure):
+    _fields_ = [("number", ctypes.c_ushort), ("change", ctypes.c_short), ("flags", ctypes.c_short)]
+
+
+def test_a_semaphore_of_system_v_counts_the_training_s_steps_only(watched):
+    libc = ctypes.CDLL(None, use_errno=True)
+    semaphore = libc.semget(0, 1, 0o600)
+    if semaphore < 0:
+        pytest.skip("no semaphores of System V here")
+    up = Operation(0, 1, 0)
+    try:
+        event = told(watched, lambda: libc.semop(semaphore, ctypes.byref(up), 1))
+        assert libc.semctl(semaphore, 0, GETVAL) == STEPS
+        assert is_found(event), event
+    finally:
+        libc.semctl(semaphore, 0, IPC_RMID)
+
+
 def test_a_loader_with_workers_goes_on(watched):
     class Numbers(torch.utils.data.Dataset):
         def __len__(self):
@@ -273,3 +295,60 @@ def test_too_much_shared_memory(watched, monkeypatch):
 def test_memory_that_is_short(watched, monkeypatch):
     monkeypatch.setattr(_alone, "_free_memory", lambda: 1 << 20)
     assert told(watched, lambda: None)["no_replay"] == "memory is short"
+
+
+# The script may close what it did not open ----------------------------------------------------------------------------
+
+
+def test_a_file_in_the_place_of_the_pipe_is_the_script_s(tmp_path):
+    replay = _replay.Replay.ask(lambda: {"found": 1}, _alone.LARGEST)
+    with in_place_of({replay._pipe.number}, tmp_path / "theirs"):
+        assert "closed the pipe" in replay.answer()["no_replay"]
+        assert replay.answer(time.monotonic() + 60) == {}
+
+
+def test_files_that_a_fork_puts_in_the_place_of_the_pipe_are_the_script_s(tmp_path):
+    entered = []
+
+    def reopen():
+        """As a library that closes all that it did not open, in both processes."""
+        if os.getpid() == testing or os.getppid() == testing:
+            pipes = {int(name) for name in os.listdir("/proc/self/fd")} - before
+            entered.append(in_place_of({number for number in pipes if is_pipe(number)}, tmp_path / "theirs"))
+            entered[-1].__enter__()
+
+    testing, before = os.getpid(), {int(name) for name in os.listdir("/proc/self/fd")}
+    os.register_at_fork(after_in_child=reopen, after_in_parent=reopen)
+    try:
+        replay = _replay.Replay.ask(lambda: {"found": 1}, _alone.LARGEST)
+        assert "closed the pipe" in replay.answer(time.monotonic() + 60)["no_replay"]
+    finally:
+        testing = 0  # a handler stays for ever
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not replay.collected():
+        time.sleep(0.01)
+    entered[0].__exit__(None, None, None)
+
+
+def is_pipe(number):
+    try:
+        return stat.S_ISFIFO(os.fstat(number).st_mode)
+    except OSError:  # the folder that lists them
+        return False
+
+
+@contextlib.contextmanager
+def in_place_of(numbers, path):
+    """Leads numbers of descriptors to a file, which has to be what it was in the end; then closes them."""
+    assert numbers
+    theirs = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    os.write(theirs, b'{"theirs": 1}')
+    os.lseek(theirs, 0, os.SEEK_SET)
+    for number in numbers:
+        os.dup2(theirs, number)  # closes what was there
+    yield
+    for number in numbers:
+        assert os.lseek(number, 0, os.SEEK_CUR) == 0
+        os.close(number)
+    os.close(theirs)
+    assert path.read_bytes().replace(b'{"theirs": 1}', b"") == b""

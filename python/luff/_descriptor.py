@@ -1,0 +1,51 @@
+"""Descriptors that are open for long in the process of a training, which may close what it did not open.
+
+A closed number is given to the next file that is opened. So each use proves that the number leads where it did, and a
+number that does not is neither read, written nor closed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+
+__all__ = ["Descriptor"]
+
+
+class Descriptor:
+    """A descriptor just opened; it gets a number where new files of the training are not put, if there is one.
+
+    Attributes
+    ----------
+    number
+        Negative once it is closed.
+    """
+
+    def __init__(self, number: int) -> None:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        end = 4096 if limit < 0 else min(limit, 4096)
+        try:
+            self.number = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, end - min(256, end // 4))
+        except OSError:
+            self.number = number
+        else:
+            os.close(number)
+        self._identity = self._behind()
+
+    def _behind(self) -> tuple[int, int] | None:
+        try:
+            info = os.fstat(self.number)
+        except OSError:
+            return None
+        return info.st_dev, info.st_ino
+
+    def is_ours(self) -> bool:
+        """The number leads to what was opened still."""
+        return self.number >= 0 and self._behind() == self._identity
+
+    def close(self) -> None:
+        """Closes it, if it is ours."""
+        if self.is_ours():
+            os.close(self.number)
+        self.number = -1
