@@ -119,6 +119,11 @@ class BaseHook:
         """Path of the run directory."""
         return self._options.path
 
+    @property
+    def calls_back(self) -> bool:
+        """It holds functions of the user's, and what these hold."""
+        return self._on_stop is not None or self._correct_by is not None
+
     def health(self) -> dict[str, Any]:
         """Counters of the session, and errors of the hook."""
         session = self.session

@@ -1,6 +1,8 @@
 """The hooks of one framework in this process: which of them watches what, how long it lives, what a second one means.
 
 - A hook lives as long as somebody holds it, or what it was attached to. When it goes, its run ends.
+- A call-back of a hook that leads to what the hook was attached to keeps both, until the next hook is attached: no
+  collector of Python sees that nobody else holds them.
 - A hook that watches whatever is trained (`default`) lives until it is closed, or another takes its place.
 - Of two hooks of one thing the newer one watches it; the run of the older one ends, and says why.
 - In a forked child hooks are workers of their own, which record once the child trains.
@@ -16,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from luff._base_hook import BaseHook
+from luff._garbage import is_garbage
 from luff._hook import RunOptions, run_from_environment
 from luff._weak import Identities
 
@@ -118,6 +121,7 @@ class Registry(Generic[H]):
         default
             It watches what no other does, in the place of the one that did.
         """
+        self._let_go()
         things = list(things)
         with self._lock:
             others = [other for other in self.living if other is not hook and other is not self.default]
@@ -135,18 +139,35 @@ class Registry(Generic[H]):
             other.replaced_by(hook)
         return hook
 
+    def hold(self, hook: H, thing: Any) -> None:
+        """A thing keeps a hook alive from now on, unless it has one."""
+        if hook.live and hook is not self.default and self.of(thing) is None:
+            self._owners[thing] = hook
+
+    def _let_go(self) -> None:
+        """Ends the hooks that live for what nobody but their own call-backs holds."""
+        for reference in self._hooks:
+            if self._is_garbage(reference):
+                self._owners.forget(reference())
+
+    def _is_garbage(self, reference: Any) -> bool:
+        hook = reference()
+        if hook is None or hook is self.default or not hook.calls_back:
+            return False
+        things = self._owners.with_value(hook)
+        del hook  # what holds it is counted
+        return bool(things) and is_garbage(reference, len(things), things, self)
+
     def gives_way(self, other: H, things: list[Any]) -> bool:
         """The other hook has to end, as a newer one watches these things."""
-        held = [thing for thing in self._owners.things() if self._owners.get(thing) is other]
-        return bool(held) and all(any(thing is one for one in things) for thing in held)
+        held = self._owners.with_value(other)
+        return bool(held) and held <= set(map(id, things))
 
     def discard(self, hook: BaseHook) -> None:
         """A hook is asked nothing any more."""
         with self._lock:
             self._hooks = tuple(one for one in self._hooks if one() is not None and one() is not hook)
-            for thing in self._owners.things():
-                if self._owners.get(thing) is hook:
-                    self._owners.pop(thing)
+            self._owners.forget(hook)
             if self.default is hook:
                 self.default = None
 

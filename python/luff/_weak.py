@@ -50,6 +50,15 @@ class Identities(Generic[V]):
         """Removes a thing; gives its value, or None."""
         return self._entries.pop(id(thing))[1] if thing in self else None
 
+    def with_value(self, value: object) -> set[int]:
+        """The things that have this very value, by their ``id()``."""
+        return {number for number, entry in list(self._entries.items()) if entry[1] is value}
+
+    def forget(self, value: object) -> None:
+        """Removes the things that have this very value."""
+        for number in self.with_value(value):
+            self._entries.pop(number, None)
+
     def things(self) -> list[Any]:
         """The things, in the order in which they were put in."""
         return [

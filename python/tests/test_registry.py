@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import subprocess
 import sys
 import threading
+import types
 import weakref
 
 import luff
 import pytest
-from luff import _base_hook, _patch, stop
+from luff import _base_hook, _garbage, _patch, corrections, stop
 from luff._base_hook import choose_run, make_config
 from luff._codes import EndReason, Mode, Role
 from luff._registry import Registry
@@ -42,8 +44,8 @@ def hooks():
 
 @pytest.fixture
 def attach(hooks, tmp_path):
-    def make(name, *things, default=False):
-        hook = StepHook(choose_run(tmp_path / name, False, make_config(None, {})))
+    def make(name, *things, default=False, **callbacks):
+        hook = StepHook(choose_run(tmp_path / name, False, make_config(None, {})), **callbacks)
         hook.open_now()
         return hooks.add(hook, things, default=default)
 
@@ -245,6 +247,116 @@ def test_many_hooks_leave_nothing_behind(attach, tmp_path):
     assert resources() == before
 
 
+# Call-backs that lead to what their hook was attached to ------------------------------------------------------------
+
+
+class Part:
+    """Of a model."""
+
+
+class Trainer:
+    """Has a model, which has it, as those of frameworks do."""
+
+    def __init__(self, model):
+        self.model = model
+        model.trainer = self
+
+    def save(self):
+        return self.model
+
+
+def closure(model):
+    return {"on_stop": lambda: model}
+
+
+def closure_over_a_part(model):
+    part = model.part
+    return {"on_stop": lambda: part}
+
+
+def method_of_its_trainer(model):
+    return {"on_stop": Trainer(model).save}
+
+
+def partial(model):
+    return {"on_stop": functools.partial(print, model)}
+
+
+def correction(model):
+    def lower(factor, model=model):
+        return model
+
+    return {"correct": corrections.Corrections(lower_lr=lower)}
+
+
+WAYS = [closure, closure_over_a_part, method_of_its_trainer, partial, correction]
+
+
+def attached(attach, name, way):
+    """A training whose function has returned: nobody holds the hook or the model but each other."""
+    model = Model()
+    model.part = Part()
+    hook = attach(name, model, model.part, **way(model))
+    record(hook)
+    return weakref.ref(hook), weakref.ref(model)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_next_hook_ends_one_that_its_own_call_backs_keep(hooks, attach, tmp_path, way):
+    references = [attached(attach, str(number), way) for number in range(3)]
+    last = attach("last")
+    gc.collect()  # of what a trainer and its model are to each other
+    assert [[one() for one in pair] for pair in references] == [[None, None]] * 3
+    assert hooks.living == [last]
+    assert [told(tmp_path / str(number)) for number in range(3)] == [(1, "completed", "")] * 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_close_lets_go_of_what_call_backs_keep(attach, way):
+    hook, model = attached(attach, "run", way)
+    hook().close()
+    gc.collect()
+    assert [hook(), model()] == [None, None]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", ["hook", "model", "part", "trainer", "call-back", "frame"])
+def test_what_somebody_holds_stays_with_its_call_backs(hooks, attach, way, what):
+    def suspended(model):
+        yield 1
+        print(model)
+
+    model = Model()
+    model.part = Part()
+    callbacks = way(model)
+    hook = attach("run", model, model.part, **callbacks)
+    held = {
+        "hook": hook,
+        "model": model,
+        "part": [model.part],
+        "trainer": Trainer(model),
+        "call-back": callbacks,
+        "frame": suspended(model),
+    }[what]
+    if what == "frame":
+        next(held)
+    references = [hook.reference, weakref.ref(model.part)]
+    del model, hook, callbacks
+    attach("next")
+    assert all(reference() is not None for reference in references)
+    assert references[0]().live
+    assert held is not None
+
+
+def test_what_is_too_large_to_look_at_stays_until_it_is_closed(attach, monkeypatch):
+    monkeypatch.setattr(_garbage, "MOST", 10)
+    hook, model = attached(attach, "run", closure)
+    attach("next")
+    assert model() is not None
+    hook().close()
+    assert model() is None
+
+
 # Identities --------------------------------------------------------------------------------------------------------
 
 
@@ -324,16 +436,31 @@ def test_what_is_installed_is_installed_once():
     barrier = threading.Barrier(4)
 
     @_patch.once
-    def install():
-        count.append(1)
+    def install(what):
+        count.append(what)
 
     def ask():
         barrier.wait()
-        install()
+        for what in ("one", "other", "one"):
+            install(what)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert count == [1]
+    assert sorted(count) == ["one", "other"]
+
+
+def test_a_function_that_several_modules_have_is_one():
+    def function():
+        return 1
+
+    def other():
+        return 2
+
+    first, second, foreign = (types.SimpleNamespace(call=call) for call in (function, function, other))
+    _patch.wrap(first, "call", noting("luff", []), also=(second, foreign, None))
+    assert first.call is second.call
+    assert first.call is not function
+    assert foreign.call is other

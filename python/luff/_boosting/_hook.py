@@ -169,6 +169,8 @@ class BoostingHook(StepHook):
     def training_begins(self, key: Any, model: Any, rounds: int, planned: int | None) -> None:
         """A training begins. `key` stands for it; `rounds` are those that the model has already."""
         self.while_live("begin", self._begin, key, model, rounds, planned)
+        if self.registry is not None and self.watches(key):
+            self.registry.hold(self, model)
 
     def round_ended(
         self,

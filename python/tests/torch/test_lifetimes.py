@@ -141,6 +141,28 @@ def test_nothing_keeps_a_model_or_a_hook_alive(tmp_path):
     assert (steps_of(tmp_path / "run"), outcome(tmp_path / "run")["state"]) == (4, "completed")
 
 
+def test_a_search_whose_call_backs_hold_the_model_keeps_one(tmp_path):
+    def objective(number):
+        model, optimizer = make()
+        luff.torch.attach(
+            model,
+            optimizer,
+            run=tmp_path / str(number),
+            on_stop=lambda: model.state_dict(),
+            correct=luff.corrections.Corrections(rollback=lambda _: optimizer),
+        )
+        train(model, optimizer, 3)
+        return weakref.ref(model)
+
+    models = [objective(number) for number in range(4)]
+    gc.collect()
+    assert [model() is None for model in models] == [True, True, True, False]
+    _hooks.hooks.current().close()
+    assert models[-1]() is None
+    assert [steps_of(tmp_path / str(number)) for number in range(4)] == [3] * 4
+    assert {outcome(tmp_path / str(number))["state"] for number in range(4)} == {"completed"}
+
+
 def test_a_hook_that_gives_up_ends_its_run_and_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr(_base_hook, "MAX_ERRORS", 5)
     model, optimizer = make()

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "boosting"))
 HAS_XGBOOST = importlib.util.find_spec("xgboost") is not None
 collect_ignore_glob = [] if HAS_XGBOOST else ["test_*.py"]
 
