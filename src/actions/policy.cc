@@ -101,7 +101,7 @@ std::vector<Decision> Policy::Tick(double now_s, std::int64_t train_step) {
 
 // A finding may reach the severity of an escalation long after the action that is escalated: the time counts
 // from that action.
-void Policy::WatchFor(const rules::Finding& finding, When now) {
+void Policy::WatchFor(const rules::Finding& finding, When now, bool anew) {
   for (const ActionSpec& spec : specs_) {
     if (spec.escalates.empty() || finding.severity < spec.severity) continue;
     if (watches_.size() >= kMaxWatches) return;
@@ -111,9 +111,13 @@ void Policy::WatchFor(const rules::Finding& finding, When now) {
     const bool watched = std::any_of(watches_.begin(), watches_.end(), [&](const Watch& watch) {
       return watch.spec == &spec && watch.finding.id == finding.id;
     });
-    const When& since = acted->second;
+    const When& since = anew ? now : acted->second;
     if (!watched) watches_.push_back({&spec, finding, {since.s, since.step >= 0 ? since.step : now.step}});
   }
+}
+
+void Policy::Resume(const rules::Finding& finding, double now_s, std::int64_t train_step) {
+  WatchFor(finding, {now_s, train_step}, true);
 }
 
 Decision Policy::Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event, When now) {

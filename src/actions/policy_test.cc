@@ -171,6 +171,33 @@ TEST(PolicyTest, RemembersWhatAnEarlierSupervisorDid) {
   EXPECT_EQ(Kinds(policy.OnFinding(MakeFinding("2"), "new", false, 1001, 0)), std::vector{What::kLimited});
 }
 
+TEST(PolicyTest, EscalatesWhatAnEarlierSupervisorLeftOpen) {
+  ActionSpec stop = Tell("stop");
+  stop.kind = ActionKind::kStop;
+  stop.severity = rules::Severity::kStop;
+  stop.escalates = "tell";
+  stop.after_steps = 50;
+  ActionSpec late = stop;
+  late.name = "late";
+  late.after_steps = -1;
+  late.after_s = 600;
+  Policy policy({Tell(), stop, late});
+  for (const char* id : {"1", "3", "4"}) policy.Remember("tell", id, "LossSpike/spike", -5000);
+  policy.Remember("stop", "4", "LossSpike/spike", -5000);
+  policy.Remember("late", "4", "LossSpike/spike", -5000);
+  policy.Resume(MakeFinding("1", "LossSpike", rules::Severity::kStop), 100, 1000);
+  policy.Resume(MakeFinding("3"), 100, 1000);                                       // a warning
+  policy.Resume(MakeFinding("4", "LossSpike", rules::Severity::kStop), 100, 1000);  // was stopped for already
+  policy.Resume(MakeFinding("5", "LossSpike", rules::Severity::kStop), 100, 1000);  // nobody acted for it
+  EXPECT_TRUE(policy.Tick(699, 1049).empty());  // both count from the restart
+  const auto far = policy.Tick(699, 1050);
+  ASSERT_EQ(far.size(), 1U);
+  EXPECT_EQ(far[0].spec->name, "stop");
+  EXPECT_EQ(far[0].finding.id, "1");
+  EXPECT_EQ(policy.Tick(700, 1050).size(), 1U);
+  EXPECT_FALSE(policy.waits());
+}
+
 TEST(PolicyTest, KindsHaveNames) {
   EXPECT_EQ(*ParseKind("lower_lr"), ActionKind::kLowerLr);
   EXPECT_EQ(KindName(ActionKind::kMail), "mail");

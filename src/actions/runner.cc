@@ -118,12 +118,18 @@ void Runner::Begin(std::int64_t now_ns) {
 void Runner::OnFinding(const rules::Finding& finding, std::string_view event, bool worse,
                        std::int64_t train_step, std::int64_t now_ns) {
   Begin(now_ns);
+  std::erase_if(resumed_, [&](const rules::Finding& before) { return before.id == finding.id; });
   for (const Decision& decision : policy_.OnFinding(finding, event, worse, Seconds(now_ns), train_step))
     Carry(decision, train_step);
 }
 
 Coordinator::Signal Runner::Poll(std::int64_t now_ns, std::int64_t train_step, std::uint32_t world,
                                  std::span<const query::WorkerInfo> workers, Coordinator::Acks acks) {
+  if (!resumed_.empty() && train_step >= 0) {
+    Begin(now_ns);
+    for (const rules::Finding& finding : std::exchange(resumed_, {}))
+      policy_.Resume(finding, Seconds(now_ns), train_step);
+  }
   if (policy_.waits()) {
     for (const Decision& decision : policy_.Tick(Seconds(now_ns), train_step)) Carry(decision, train_step);
   }

@@ -195,6 +195,32 @@ TEST_F(RunnerTest, TimeIsThatOfAClockThatNobodySets) {
   EXPECT_TRUE(runner.coordinator().stopping());
 }
 
+TEST_F(RunnerTest, AnEscalationWaitsForStepsOfTheJobThatGoesOn) {
+  ActionSpec stop = Spec(ActionKind::kStop);
+  stop.escalates = "lower_lr";
+  stop.after_steps = 10;
+  const std::vector<ActionSpec> specs = {Spec(ActionKind::kLowerLr), stop};
+  {
+    Runner first(Options(specs));
+    first.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
+    first.OnFinding(MakeFinding("f2"), "new", false, 20, 0);
+    Obey(&first);
+    EXPECT_FALSE(first.coordinator().stopping());
+  }
+  for (const bool heals : {true, false}) {
+    Runner next(Options(specs));
+    next.Begin(0);
+    next.Resume({MakeFinding("f1")});
+    static_cast<void>(next.Poll(0, -1, 1, {}, {}));  // no step is known yet
+    static_cast<void>(next.Poll(0, 20, 1, {}, {}));
+    static_cast<void>(next.Poll(0, 29, 1, {}, {}));
+    EXPECT_FALSE(next.coordinator().stopping());
+    if (heals) next.OnFinding(MakeFinding("f1"), "healed", false, 29, 0);
+    static_cast<void>(next.Poll(0, 30, 1, {}, {}));
+    EXPECT_EQ(next.coordinator().stopping(), !heals);
+  }
+}
+
 TEST_F(RunnerTest, AnAuditLineOfTheFutureIsOfNow) {
   ActionSpec spec = Spec(ActionKind::kLowerLr);
   spec.limit = 1;

@@ -73,17 +73,7 @@ class Supervisor {
 
   int Run() {
     actions::BecomeReaper();
-    // Findings of an earlier part of a resumed run are not said again.
-    if (const auto text = ReadRegular(findings_path_, 256ULL << 20, kFindingsInRun); text.ok()) {
-      std::size_t from = 0;
-      for (std::size_t end = 0; (end = text.value().find('\n', from)) != std::string::npos; from = end + 1) {
-        const auto parsed = rules::ParseFindingUntrusted(text.value().substr(from, end - from));
-        if (!parsed.ok()) continue;
-        before_[parsed.value().first.id] = parsed.value().first.severity;
-        teller_.Know(parsed.value().first);
-      }
-      findings_read_ = from;
-    }
+    TakeEarlierFindings();
     // What our process had as children before it became luff (`exec luff run` in a script) is not the job's.
     for (const BelowProcess& one : ProcessesBelow(getpid(), [this](pid_t pid) { return IsOurs(pid); }))
       inherited_.insert(one.pid);
@@ -121,6 +111,30 @@ class Supervisor {
   }
 
  private:
+  // Findings of an earlier part of a resumed run are not said again; those that are open may escalate.
+  void TakeEarlierFindings() {
+    const auto text = ReadRegular(findings_path_, 256ULL << 20, kFindingsInRun);
+    if (!text.ok()) return;
+    std::map<std::string, rules::Finding> open;
+    std::size_t from = 0;
+    for (std::size_t end = 0; (end = text.value().find('\n', from)) != std::string::npos; from = end + 1) {
+      const auto parsed = rules::ParseFindingUntrusted(text.value().substr(from, end - from));
+      if (!parsed.ok()) continue;
+      const rules::Finding& finding = parsed.value().first;
+      before_[finding.id] = finding.severity;
+      teller_.Know(finding);
+      if (finding.healed) {
+        open.erase(finding.id);
+      } else {
+        open[finding.id] = finding;
+      }
+    }
+    findings_read_ = from;
+    std::vector<rules::Finding> left;
+    for (auto& [id, finding] : open) left.push_back(std::move(finding));
+    runner_.Resume(std::move(left));
+  }
+
   // ---- starting
   // ------------------------------------------------------------------------------------------------------
 
@@ -301,6 +315,7 @@ class Supervisor {
     const auto& [finding, event] = parsed.value();
     if (const auto old = before_.find(finding.id); old != before_.end() && finding.severity <= old->second) {
       events->push_back(parsed.value());
+      if (finding.healed) runner_.OnFinding(finding, event, false, train_step_, Now());
       return;
     }
     const auto [place, is_new] = finding_at_.try_emplace(finding.id, findings_.size());

@@ -12,8 +12,10 @@ import pytest
 from .conftest import Job, Luff
 
 
-def _train(luff: Luff, until: int, *arguments: str, resume: bool = False) -> Job:
-    options = ("--resume",) if resume else ()
+def _train(
+    luff: Luff, until: int, *arguments: str, resume: bool = False, options: tuple[str, ...] = ()
+) -> Job:
+    options = (*options, "--resume") if resume else options
     checkpoint = luff.tmp / "checkpoint.pt"
     return luff.run(
         "resumable.py",
@@ -60,6 +62,34 @@ def test_what_was_found_before_is_still_one_finding(
     assert code == 0, err
     shown = [finding for finding in json.loads(out)["finding_list"] if finding["rule"] == rule]
     assert [finding["id"] for finding in shown] == [finding["id"] for finding in before]
+
+
+def test_an_escalation_follows_a_finding_from_before_the_restart(luff: Luff) -> None:
+    config = luff.tmp / "luff.toml"
+    config.write_text("""
+[[action]]
+kind = "command"
+name = "first"
+rules = ["NonFinite"]
+argv = ["true"]
+dry_run = false
+
+[[action]]
+kind = "stop"
+rules = ["NonFinite"]
+escalates = "first"
+after_steps = 60
+dry_run = false
+""")
+    options = ("--config", str(config))
+    first = _train(luff, 70, "--nan-at", "40", options=options)
+    assert first.code == 0, first.stderr
+    assert "NonFinite" in first.rules()
+    again = _train(luff, 10**6, "--nan-at", "40", resume=True, options=options)
+    assert again.code == 76, again.stderr
+    assert "luff: stopped by" in again.stderr
+    with luff_package.open_trial(again.run) as trial:
+        assert trial.steps("TRAIN")[-1] >= 70 + 60 - 1  # the time counts from the restart
 
 
 def test_a_fault_after_the_restart_is_found_once_where_it_began(luff: Luff) -> None:

@@ -75,6 +75,9 @@ class Policy {
   [[nodiscard]] std::vector<Decision> Tick(double now_s, std::int64_t train_step);
   /// What an earlier supervisor of the run has done: from the audit. `at_s` may lie before 0.
   void Remember(const std::string& action, const std::string& finding, const std::string& cause, double at_s);
+  /// A finding that the earlier supervisor left open: what escalates actions that have acted for it is armed,
+  /// and counts from now, for the job may have been changed in the meantime.
+  void Resume(const rules::Finding& finding, double now_s, std::int64_t train_step);
 
   [[nodiscard]] const std::vector<ActionSpec>& specs() const noexcept { return specs_; }
   [[nodiscard]] const ActionSpec* Find(std::string_view name) const noexcept;
@@ -92,8 +95,9 @@ class Policy {
     When since;
   };
   Decision Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event, When now);
-  /// Arms what escalates actions that have acted for the finding, as it is now.
-  void WatchFor(const rules::Finding& finding, When now);
+  /// Arms what escalates actions that have acted for the finding, as it is now. `anew`: counts from now, not
+  /// from the action.
+  void WatchFor(const rules::Finding& finding, When now, bool anew = false);
 
   const std::vector<ActionSpec> specs_;
   std::map<std::string, std::set<std::string>> matched_;         // action -> findings; bounded

@@ -35,6 +35,9 @@ class Runner {
   /// Once the run exists: reads what an earlier supervisor has done, and begins deliveries again that have no
   /// end.
   void Begin(std::int64_t now_ns);
+  /// Findings of an earlier supervisor that have not healed. Their escalations begin with the first TRAIN
+  /// step that is known.
+  void Resume(std::vector<rules::Finding> findings) { resumed_ = std::move(findings); }
   void OnFinding(const rules::Finding& finding, std::string_view event, bool worse, std::int64_t train_step,
                  std::int64_t now_ns);
   /// To be called often: every 20 ms while the coordinator is busy, else every second or two. `workers` and
@@ -71,6 +74,7 @@ class Runner {
   std::map<std::string, AuditLine> begun_;  // by id: what is under way
   std::set<std::string> limit_said_;
   std::vector<std::string> sayings_;
+  std::vector<rules::Finding> resumed_;
   rules::Finding stop_finding_;
   bool ended_ = false, audit_failed_ = false;
 };
