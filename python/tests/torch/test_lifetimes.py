@@ -238,7 +238,12 @@ def test_two_threads_of_one_hook_one_is_recorded_and_the_other_is_a_gap(tmp_path
     _hooks._install()
     pairs = [make(4), make(6)]
     pause = Turns()
-    in_threads(*[lambda pair=pair: train(*pair, 20, pause) for pair in pairs])
+
+    def both(pair):
+        train(*pair, 20, pause)
+        pause()  # when a thread has ended, the other one's steps are recorded
+
+    in_threads(*[lambda pair=pair: both(pair) for pair in pairs])
     hook.close()
     found = widths_of(tmp_path / "run")
     assert found in ([{4}] * len(found), [{6}] * len(found))
