@@ -38,6 +38,7 @@ def test_without_arguments_lists_every_verb_with_one_line() -> None:
         "fuzz",
         "crash",
         "attack",
+        "pin",
         "wheel",
         "demo",
         "compat",

@@ -10,9 +10,6 @@ import re
 from devlib import stamp
 from devlib.term import say
 
-# Their declared dependencies contradict current NumPy and protobuf; what they really need is in peers.txt.
-NO_DEPS = ("smdebug==1.0.34", "pyinstrument==3.4.2", "pyinstrument_cext==0.2.4")
-
 _DESCRIPTOR = re.compile(r"serialized_pb=(b?'(?:[^'\\]|\\.)*'|b?\"(?:[^\"\\]|\\.)*\")", re.DOTALL)
 _DEPENDENCY = re.compile(r"^from smdebug\.core\.tfevent\.proto import \w+_pb2.*$", re.MULTILINE)
 

@@ -10,6 +10,10 @@ from pathlib import Path
 from devlib import stamp
 from devlib.term import ROOT, VENV, Failed, output_of, passthrough, run, say
 
+REQUIREMENTS = ROOT / "requirements"
+TORCH = REQUIREMENTS / "torch.txt"
+TORCH_CUDA = REQUIREMENTS / "torch-cuda.txt"
+
 ENVIRONMENTS = {
     "tensorflow": "TensorFlow, Keras, JAX, Flax and Optax",
     "lightning": "Lightning, Hugging Face Transformers and Accelerate",
@@ -161,14 +165,14 @@ def find_python():
 
 
 def ensure_venv():
-    """.venv as requirements/dev.txt says; nothing is done when it is so already."""
-    requirements = ROOT / "requirements" / "dev.txt"
-    make_venv(VENV, requirements)
+    """.venv as requirements/dev.txt and torch.txt say; nothing is done when it is so already."""
+    make_venv(VENV, [REQUIREMENTS / "dev.txt", TORCH])
 
 
-def make_venv(folder, requirements, *, path_from=None, no_deps=()):
-    """An environment with pinned requirements. `path_from`: another environment that it also sees."""
-    value = stamp.digest([requirements], *no_deps, path_from or "")
+def make_venv(folder, files, *, path_from=None):
+    """An environment with what requirement files list. `path_from`: another environment that it also sees."""
+    cuda = [TORCH_CUDA] if TORCH in files else []
+    value = stamp.digest([*files, *cuda], path_from or "")
     mark = folder / "luff-requirements.stamp"
     if stamp.fresh(mark, value):
         return
@@ -182,32 +186,42 @@ def make_venv(folder, requirements, *, path_from=None, no_deps=()):
         if path_from:
             site = "lib/python3.11/site-packages"
             (folder / site / "zz_base.pth").write_text(f"{path_from / site}\n")
-        pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
-        run(f"{name}: {requirements.name}", [*pip, "-r", requirements], log=f"setup/{folder.name}-pip")
-        if no_deps:
-            run(
-                f"{name}: without dependencies",
-                [*pip, "--no-deps", *no_deps],
-                log=f"setup/{folder.name}-pip-no-deps",
-            )
+        for file in files:
+            install(python, file, name)
+        if cuda and any("nvidia" in line for line in _needs(python, "torch")):
+            install(python, TORCH_CUDA, name)
         stamp.write(mark, value)
+
+
+def install(python, file, name):
+    """Installs exactly what a requirement file lists: no file without its sha256 there, torch apart (torch.txt).
+
+    The lists are complete, so pip adds nothing to them; and sources are built by what is installed, as what pip would
+    fetch for such a build is checked against nothing.
+    """
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += ["--no-deps", "--no-build-isolation", "--use-pep517"]
+    if file != TORCH:
+        pip += ["--require-hashes"]
+    run(f"{name}: {file.name}", [*pip, "-r", file], log=f"setup/{Path(name).name}-{file.stem}")
+
+
+def _needs(python, package):
+    code = f"import importlib.metadata; print(*importlib.metadata.requires({package!r}) or [], sep='\\n')"
+    return (output_of([python, "-c", code]) or "").splitlines()
 
 
 def environment(name):
     """Makes .venvs/NAME; returns its python, or raises Failed where it can't be installed."""
     folder = ROOT / ".venvs" / name
     folder.parent.mkdir(exist_ok=True)
-    requirements = ROOT / "requirements" / f"{name}.txt"
+    files = [REQUIREMENTS / f"{name}.txt"]
     ensure_venv()
     if name == "peers":
         from devlib import peers
 
-        make_venv(folder, requirements, path_from=VENV, no_deps=peers.NO_DEPS)
+        make_venv(folder, [*files, REQUIREMENTS / "smdebug.txt"], path_from=VENV)
         peers.modernise(folder)
     else:
-        make_venv(
-            folder,
-            requirements,
-            path_from=VENV,
-        )
+        make_venv(folder, files, path_from=VENV)
     return folder / "bin" / "python"

@@ -24,26 +24,40 @@ def wheel_main(args):
 def build_wheel(python=None):
     """Builds and repairs; returns the file in dist/. Nothing is done when no input changed."""
     if python is not None:
-        return _build(python, isolated=True)
+        return _build(_builder(python))
     value = stamp.digest([*PRODUCT, "tools/devlib/sbom.py"])
     mark = ROOT / "build" / "stamps" / "wheel"
     ready = sorted(DIST.glob("luff-*-cp311-*manylinux*.whl"))
     if ready and stamp.fresh(mark, value):
         return ready[-1]
-    wheel = _build(VENV / "bin" / "python", isolated=False)
+    wheel = _build(VENV / "bin" / "python", "--config-settings=build-dir=build/product")
     stamp.write(mark, value)
     return wheel
 
 
-def _build(python, *, isolated):
-    tag = (setup.python_version(python) or "").replace(".", "")
-    if not tag:
+def _builder(python):
+    """The interpreter of a new environment that holds what builds the wheel: pip would fetch that unchecked."""
+    if not setup.python_version(python):
         raise Failed(f"not a Python: {python}")
+    folder = ROOT / "build" / "wheel-env"
+    run("environment of the build", [python, "-m", "venv", "--clear", folder], log="wheel/venv")
+    setup.install(folder / "bin" / "python", setup.REQUIREMENTS / "build.txt", "build/wheel-env")
+    return folder / "bin" / "python"
+
+
+def _build(python, *options):
     raw = ROOT / "build" / "wheel-raw"
     shutil.rmtree(raw, ignore_errors=True)
-    command = [python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "-w", raw, "."]
-    if not isolated:
-        command[-1:] = ["--no-build-isolation", "--config-settings=build-dir=build/product", "."]
+    command = [
+        python,
+        "-m",
+        "pip",
+        "wheel",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    command += [*options, "-w", raw, "."]
     with stamp.lock("product"):
         run("wheel", command, log="wheel/build", env=product_environment())
     made = next(raw.glob("luff-*.whl"))

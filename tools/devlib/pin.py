@@ -1,0 +1,74 @@
+"""./dev pin: writes requirements/*.txt anew from requirements/*.in, every package with its version and its hashes.
+
+An .in file names what is wanted directly, with versions; the .txt beside it holds that and all that it needs, with the
+sha256 of every file that was published for the version. A version stays as the .txt has it until its .in says
+otherwise, or until the .txt is removed.
+"""
+
+import re
+
+from devlib import setup
+from devlib.setup import REQUIREMENTS
+from devlib.term import ROOT, Failed, run, say
+
+# Complete in themselves. All other environments see .venv, and their files leave out what dev.txt has already.
+ALONE = ("base", "build", "dev", "pin")
+# What the build of PyTorch for CUDA needs and the one for CPUs does not: installed only beside the former.
+CUDA = re.compile(r"^(nvidia-|cuda-|triton==)")
+
+
+def pin_arguments(parser):
+    parser.add_argument("names", nargs="*", metavar="NAME", help="files to write, e.g. dev (default: all)")
+
+
+def pin_main(args):
+    known = sorted(file.stem for file in REQUIREMENTS.glob("*.in"))
+    unknown = set(args.names) - set(known)
+    if unknown:
+        raise Failed(f"no requirements/{min(unknown)}.in; there are: {' '.join(known)}")
+    setup.make_venv(ROOT / ".venvs" / "pin", [REQUIREMENTS / "pin.txt"])
+    names = args.names or known
+    for name in sorted(names, key=lambda n: n != "dev"):  # the others follow the versions of dev
+        _pin(name)
+
+
+def blocks(text):
+    """{"name==version": the lines of that requirement} of a .txt file."""
+    parts = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
+    return {part.split()[0]: part for part in parts}
+
+
+def _pin(name):
+    source, target = REQUIREMENTS / f"{name}.in", REQUIREMENTS / f"{name}.txt"
+    now, dev = _read(target), _read(REQUIREMENTS / "dev.txt")
+    named = {pin.split("==")[0] for pin in now}
+    scratch = ROOT / "build" / "pin" / target.name
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    preferred = [*now, *(pin for pin in dev if pin.split("==")[0] not in named)]
+    scratch.write_text("".join(f"{pin}\n" for pin in preferred))
+    options = ["--no-config", "--quiet", "--generate-hashes", "--no-header", "--no-emit-index-url"]
+    options += ["--no-emit-find-links", "--constraints", "requirements/torch.txt", "--output-file", scratch]
+    if name == "build":
+        options += ["--universal", "--python-version", "3.10"]  # a wheel is built for any Python
+    else:
+        options += ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]
+    if name == "smdebug":
+        options += ["--no-deps"]  # what it declares contradicts the rest
+    uv = ROOT / ".venvs" / "pin" / "bin" / "uv"
+    run(f"pin {name}", [uv, "pip", "compile", *options, source.relative_to(ROOT)], log=f"pin/{name}")
+    found = {p: block for p, block in blocks(scratch.read_text()).items() if not p.startswith("torch==")}
+    direct = {line.split("==")[0] for line in source.read_text().splitlines()}
+    if name == "dev":
+        _write(REQUIREMENTS / "torch-cuda.txt", [b for p, b in found.items() if CUDA.search(p)], "torch.txt")
+    if name not in ALONE:
+        found = {p: b for p, b in found.items() if p not in dev or p.split("==")[0] in direct}
+    _write(target, [b for p, b in found.items() if not CUDA.search(p)], source.name)
+
+
+def _read(file):
+    return blocks(file.read_text()) if file.exists() else {}
+
+
+def _write(file, parts, source):
+    file.write_text(f"# Written by ./dev pin from {source}, not to be edited.\n" + "".join(parts))
+    say(f"  requirements/{file.name}: {len(parts)} packages")
