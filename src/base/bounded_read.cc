@@ -12,28 +12,12 @@
 #include <cstring>
 #include <utility>
 
+#include "base/owned_fd.h"
+
 namespace luff {
 namespace {
 
 constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.Release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] int Release() noexcept { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 Status Failed(int error, const std::string& path) {
   switch (error) {
@@ -83,14 +67,14 @@ int OpenPath(const std::string& path, std::size_t inside) noexcept {
   if (inside == 0) return open(path.c_str(), kFlags);
   const std::size_t cut = RootBytes(path, inside);
   const std::string root = cut == 0 ? "." : path.substr(0, cut);
-  const Descriptor folder(open(root.c_str(), O_PATH | O_CLOEXEC | O_DIRECTORY));
+  const OwnedFd folder(open(root.c_str(), O_PATH | O_CLOEXEC | O_DIRECTORY));
   return folder.get() < 0 ? -1 : OpenBeneath(folder.get(), path.substr(cut));
 }
 
 }  // namespace
 
 int OpenBeneathByWalking(int root, const std::string& names) noexcept {
-  Descriptor at(-1);
+  OwnedFd at;
   for (std::size_t from = 0; from < names.size();) {
     const std::size_t slash = std::min(names.find('/', from), names.size());
     const std::string name = names.substr(from, slash - from);
@@ -114,7 +98,7 @@ int OpenBeneathByWalking(int root, const std::string& names) noexcept {
       return -1;
     }
     if (last) return fd;
-    at = Descriptor(fd);
+    at = OwnedFd(fd);
   }
   errno = EISDIR;
   return -1;
@@ -125,19 +109,18 @@ Result<std::unique_ptr<RegularFile>> RegularFile::Open(const std::string& path, 
   if (fd < 0) return Failed(errno, path);
   std::unique_ptr<RegularFile> file(new RegularFile(fd, path));
   struct stat info{};
-  if (fstat(fd, &info) != 0) return Failed(errno, path);
+  if (fstat(file->descriptor_.fd(), &info) != 0) return Failed(errno, path);
   if (!S_ISREG(info.st_mode)) return Failed(ENODEV, path);
   file->size_ = static_cast<std::uint64_t>(info.st_size);
   file->mtime_ns_ = static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
   return file;
 }
 
-RegularFile::~RegularFile() { close(fd_); }
-
 Result<std::size_t> RegularFile::ReadAt(std::span<std::byte> to, std::uint64_t offset) const {
   std::size_t done = 0;
   while (done < to.size()) {
-    const ssize_t got = pread(fd_, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+    const ssize_t got =
+        pread(descriptor_.fd(), to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return IoError("read: " + std::string(std::strerror(errno)) + ": " + path_);
     if (got == 0) break;
@@ -165,7 +148,7 @@ Result<std::string> ReadRegular(const std::string& path, std::uint64_t limit, st
 }
 
 std::string ReadKernelFile(const std::string& path, std::size_t limit) {
-  const Descriptor file(open(path.c_str(), kFlags));
+  const OwnedFd file(open(path.c_str(), kFlags));
   std::string text;
   if (file.get() < 0) return text;
   char buffer[4096];

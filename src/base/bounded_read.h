@@ -4,7 +4,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "base/posix_file.h"
 #include "luff/base/result.h"
 
 /// The one reader of files that others may have made: regular files only, and never more bytes than asked
@@ -18,15 +20,15 @@
 /// kResourceExhausted (no descriptor is left); kIo.
 namespace luff {
 
-/// An open regular file. **Immutable**, thread-safe.
+/// An open regular file. **Immutable**, thread-safe. A number that somebody else in the process closed, and
+/// that leads elsewhere since, is not closed again.
 class RegularFile {
  public:
   [[nodiscard]] static Result<std::unique_ptr<RegularFile>> Open(const std::string& path, std::size_t inside);
-  ~RegularFile();
+  ~RegularFile() = default;
   RegularFile(const RegularFile&) = delete;
   RegularFile& operator=(const RegularFile&) = delete;
 
-  [[nodiscard]] int descriptor() const noexcept { return fd_; }
   /// Both of the moment when it was opened.
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   [[nodiscard]] std::int64_t mtime_ns() const noexcept { return mtime_ns_; }
@@ -36,8 +38,8 @@ class RegularFile {
   [[nodiscard]] Status ReadAllAt(std::span<std::byte> to, std::uint64_t offset) const;
 
  private:
-  RegularFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  const int fd_;
+  RegularFile(int fd, std::string path) : descriptor_(fd), path_(std::move(path)) {}
+  const Descriptor descriptor_;
   const std::string path_;
   std::uint64_t size_ = 0;
   std::int64_t mtime_ns_ = 0;
