@@ -103,7 +103,9 @@ class Trial:
 
     def __init__(self, core: _core.Trial) -> None:
         self._core = core
-        self._tensors: dict[str, Tensor] = {}
+        self._ids: dict[
+            str, int
+        ] = {}  # of tensors that were asked for; not the tensors, which hold the trial
 
     def __enter__(self) -> Trial:  # noqa: PYI034  (Python 3.10 has no Self)
         return self
@@ -112,8 +114,8 @@ class Trial:
         self.close()
 
     def close(self) -> None:
-        """Forget the tensors made so far. Arrays that were read stay valid."""
-        self._tensors.clear()
+        """Forget the names asked for so far. Files are let go with the trial and its tensors; arrays stay valid."""
+        self._ids.clear()
 
     def __repr__(self) -> str:
         return f"<luff.Trial {self.path!r}, {self._core.step_count} steps, {self.outcome}>"
@@ -193,14 +195,14 @@ class Trial:
 
     def tensor(self, name: str) -> Tensor:
         """Return the tensor of this name. `NotFoundError` names the three nearest."""
-        found = self._tensors.get(name)
+        found = self._ids.get(name)
         if found is None:
-            found = self._tensors[name] = Tensor(self, name, self._core.find(name))
-        return found
+            found = self._ids[name] = self._core.find(name)
+        return Tensor(self, name, found)
 
     def has_tensor(self, name: str) -> bool:
         """Tell whether the run has a tensor of this name."""
-        return name in self._tensors or name in set(self.tensors())
+        return name in self._ids or name in set(self.tensors())
 
     def steps(self, mode: str | int = "GLOBAL") -> list[int]:
         """Complete steps, ascending."""
@@ -324,7 +326,7 @@ class Tensor:
         return self._core.tensor_workers(self._id, step, _mode(mode))
 
     def value(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> Any:
-        """Value at a step: a read-only array over the mapped file (a copy where it was stored encoded), or a str.
+        """Value at a step: a read-only array, or a str.
 
         Without `worker` that of the first worker that has it; of a sharded tensor each worker has its part.
 
@@ -335,7 +337,7 @@ class Tensor:
         UnavailableError
             The step is not there yet.
         CorruptionError
-            The stored bytes are damaged.
+            The stored bytes are damaged, or somebody cut their file off.
         """
         made = self._core.value(self._id, step, 4 if mode == "GLOBAL" else _mode(mode), worker)
         return made if type(made) is np.ndarray else _array(made)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "luff/base/bytes.h"
@@ -15,12 +16,16 @@ namespace {
 
 std::uint64_t BitmapBytes(std::uint64_t elements) noexcept { return AlignUp((elements + 7) / 8, 8); }
 
-/// Checksum of a header and its stored bytes. Raw: the content hash in the header already covers the stored
-/// bytes.
+/// Checksum of a header and the hash of its stored bytes. Raw: the content hash in the header already covers
+/// the stored bytes.
+std::uint64_t ChunkChecksum(const ChunkHeader& header, std::uint64_t stored_hash) noexcept {
+  const bool raw = header.codec == static_cast<std::uint8_t>(Codec::kRaw);
+  return XXH3_64bits_withSeed(&header, offsetof(ChunkHeader, checksum), raw ? 0 : stored_hash);
+}
+
 std::uint64_t ChunkChecksum(const ChunkHeader& header, std::span<const std::byte> stored) noexcept {
   const bool raw = header.codec == static_cast<std::uint8_t>(Codec::kRaw);
-  const std::uint64_t seed = raw ? 0 : XXH3_64bits(stored.data(), stored.size());
-  return XXH3_64bits_withSeed(&header, offsetof(ChunkHeader, checksum), seed);
+  return ChunkChecksum(header, raw ? 0 : XXH3_64bits(stored.data(), stored.size()));
 }
 
 /// memcmp with zeros, by words.
@@ -200,7 +205,7 @@ Result<ChunkHeader> ParseChunkHeaderUntrusted(std::span<const std::byte> bytes) 
   switch (static_cast<Codec>(header.codec)) {
     case Codec::kRaw:
       if (header.stored_bytes != header.raw_bytes) return Corruption("raw chunk of two sizes");
-      if (header.checksum != ChunkChecksum(header, {}))
+      if (header.checksum != ChunkChecksum(header, 0))
         return Corruption("checksum of a chunk header does not match");
       break;
     case Codec::kConstant:
@@ -243,6 +248,25 @@ Status VerifyChunkUntrusted(const ChunkView& chunk) {
       HashBytes(chunk.stored) != chunk.header.content_hash) {
     return Corruption("checksum of a chunk does not match");
   }
+  return Status::Ok();
+}
+
+Status VerifyChunkInPiecesUntrusted(const ChunkHeader& header, std::span<std::byte> scratch,
+                                    const ReadStored& read) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), XXH3_freeState);
+  if (state == nullptr) return ResourceExhausted("no memory for a checksum");
+  XXH3_64bits_reset(state.get());
+  for (std::uint64_t done = 0; done < header.stored_bytes;) {
+    const auto piece = scratch.first(
+        static_cast<std::size_t>(std::min<std::uint64_t>(scratch.size(), header.stored_bytes - done)));
+    LUFF_RETURN_IF_ERROR(read(done, piece));
+    XXH3_64bits_update(state.get(), piece.data(), piece.size());
+    done += piece.size();
+  }
+  const std::uint64_t hash = XXH3_64bits_digest(state.get());
+  const bool raw = header.codec == static_cast<std::uint8_t>(Codec::kRaw);
+  if (header.checksum != ChunkChecksum(header, hash) || (raw && hash != header.content_hash))
+    return Corruption("checksum of a chunk does not match");
   return Status::Ok();
 }
 

@@ -50,6 +50,16 @@ bool OrdinalsAscend(std::span<const std::uint64_t> ordinals) noexcept {
   return ascend;
 }
 
+/// Whether `bytes` are those of the section; with `verify` by its checksum.
+Status CheckSection(const FooterSection& section, std::span<const std::byte> bytes, bool verify) {
+  if (bytes.size() != section.bytes) return Corruption("part of the footer of a wrong size");
+  if (verify && HashBytes(bytes) != section.checksum) {
+    return Corruption("checksum of a part of the footer does not match, at byte " +
+                      std::to_string(section.offset) + " of it");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 StepMark StepColumns::mark(std::size_t i) const noexcept {
@@ -83,98 +93,119 @@ SummaryRow SummaryBlock::row(std::size_t i, std::uint32_t tensor) const noexcept
   return row;
 }
 
-Result<FooterView> FooterView::ParseUntrusted(std::span<const std::byte> file, std::uint64_t sequence) {
+Result<FooterDirectory> FooterDirectory::ReadUntrusted(std::uint64_t file_bytes, std::uint64_t sequence,
+                                                       const Read& read) {
   FileTail tail;
-  if (file.size() < kFileHeaderBytes + sizeof(FrameHeader) + sizeof(FooterHead) + sizeof(tail)) {
+  if (file_bytes < kFileHeaderBytes + sizeof(FrameHeader) + sizeof(FooterHead) + sizeof(tail)) {
     return NotFound("segment has no footer");
   }
-  if (reinterpret_cast<std::uintptr_t>(file.data()) % 8 != 0) {
-    return InvalidArgument("segment in memory that is not 8-byte aligned");
-  }
-  std::memcpy(&tail, file.data() + file.size() - sizeof(tail), sizeof(tail));
+  const std::uint64_t end = file_bytes - sizeof(tail);
+  LUFF_ASSIGN_OR_RETURN(const auto last, read(end, sizeof(tail)));
+  std::memcpy(&tail, last.data(), sizeof(tail));
   if (tail.magic != kTailMagic) return NotFound("segment has no footer");
-  if (tail.checksum != HashBytes(file.last(sizeof(tail)).first(offsetof(FileTail, checksum)))) {
+  if (tail.checksum != HashBytes(last.first(offsetof(FileTail, checksum)))) {
     return Corruption("checksum of the segment's tail does not match");
   }
-  const std::uint64_t end = file.size() - sizeof(tail);
+  constexpr std::size_t kBegin = sizeof(FrameHeader) + sizeof(FooterHead);
   if (tail.sequence != sequence || tail.footer_offset < kFileHeaderBytes || tail.footer_offset > end ||
       tail.footer_bytes != end - tail.footer_offset) {
     return Corruption("tail of the segment points outside of it");
   }
+  if (tail.footer_bytes < kBegin) return Corruption("footer is shorter than its head");
+  LUFF_ASSIGN_OR_RETURN(const auto begin, read(tail.footer_offset, kBegin));
   FrameView frame;
-  if (ParseFrameUntrusted(file.first(static_cast<std::size_t>(end)), tail.footer_offset, sequence, &frame) !=
-          FrameOutcome::kFrame ||
+  if (ParseFrameHeadUntrusted(begin, tail.footer_offset, sequence, &frame) != FrameOutcome::kFrame ||
       frame.kind != FrameKind::kFooter || frame.next_offset != end) {
     return Corruption("footer of the segment is damaged");
   }
-  FooterView view;
-  view.body_ = frame.body;
-  view.offset_ = tail.footer_offset;
   if (frame.body.size() < sizeof(FooterHead)) return Corruption("footer is shorter than its head");
-  std::memcpy(&view.head_, frame.body.data(), sizeof(FooterHead));
-  const FooterHead& head = view.head_;
-  if (head.head_bytes != sizeof(FooterHead) ||
-      head.checksum != HashBytes(frame.body.first(offsetof(FooterHead, checksum)))) {
+  FooterDirectory directory;
+  directory.offset_ = tail.footer_offset;
+  directory.body_bytes_ = tail.footer_bytes - sizeof(FrameHeader);
+  std::memcpy(&directory.head_, frame.body.data(), sizeof(FooterHead));
+  if (directory.head_.head_bytes != sizeof(FooterHead) ||
+      directory.head_.checksum != HashBytes(frame.body.first(offsetof(FooterHead, checksum)))) {
     return Corruption("head of the footer is damaged");
   }
-  LUFF_ASSIGN_OR_RETURN(const auto steps, view.SectionUntrusted(head.steps, true));
-  if (steps.size() != StepSectionBytes(head.step_count)) return Corruption("step columns of a wrong size");
+  LUFF_RETURN_IF_ERROR(directory.ReadStepsUntrusted(read));
+  LUFF_RETURN_IF_ERROR(directory.ReadTensorsUntrusted(read));
+  return directory;
+}
+
+Status FooterDirectory::ReadStepsUntrusted(const Read& read) {
+  const std::uint32_t count = head_.step_count;
+  if (head_.steps.bytes != StepSectionBytes(count)) return Corruption("step columns of a wrong size");
+  LUFF_ASSIGN_OR_RETURN(const auto steps, ReadSection(head_.steps, read));
   Slicer slicer(steps.data());
-  StepColumns& c = view.steps_;
-  c.ordinal = slicer.Take<std::uint64_t>(head.step_count);
-  c.global_step = slicer.Take<std::int64_t>(head.step_count);
-  c.mode_step = slicer.Take<std::int64_t>(head.step_count);
-  c.update = slicer.Take<std::int64_t>(head.step_count);
-  c.wall_unix_ns = slicer.Take<std::int64_t>(head.step_count);
-  c.duration_ns = slicer.Take<std::int64_t>(head.step_count);
-  c.forms = slicer.Take<std::uint32_t>(head.step_count);
-  c.epoch = slicer.Take<std::uint32_t>(head.step_count);
-  c.mode = slicer.Take<std::uint8_t>(head.step_count);
-  if (!OrdinalsAscend(c.ordinal)) return Corruption("steps of the segment are not in order");
-  for (const std::uint8_t mode : c.mode) {
+  steps_.ordinal = slicer.Take<std::uint64_t>(count);
+  steps_.global_step = slicer.Take<std::int64_t>(count);
+  steps_.mode_step = slicer.Take<std::int64_t>(count);
+  steps_.update = slicer.Take<std::int64_t>(count);
+  steps_.wall_unix_ns = slicer.Take<std::int64_t>(count);
+  steps_.duration_ns = slicer.Take<std::int64_t>(count);
+  steps_.forms = slicer.Take<std::uint32_t>(count);
+  steps_.epoch = slicer.Take<std::uint32_t>(count);
+  steps_.mode = slicer.Take<std::uint8_t>(count);
+  if (!OrdinalsAscend(steps_.ordinal)) return Corruption("steps of the segment are not in order");
+  for (const std::uint8_t mode : steps_.mode) {
     if (mode < 1 || mode > 4) return Corruption("step of unknown mode " + std::to_string(mode));
   }
-  LUFF_ASSIGN_OR_RETURN(const auto tensors, view.SectionUntrusted(head.tensors, true));
-  if (tensors.size() != head.tensor_count * sizeof(TensorEntry))
+  return Status::Ok();
+}
+
+Status FooterDirectory::ReadTensorsUntrusted(const Read& read) {
+  if (head_.tensors.bytes != head_.tensor_count * sizeof(TensorEntry))
     return Corruption("tensor directory of a wrong size");
-  view.tensors_ = {reinterpret_cast<const TensorEntry*>(tensors.data()), head.tensor_count};
-  for (std::size_t i = 1; i < view.tensors_.size(); ++i) {
-    if (view.tensors_[i - 1].tensor >= view.tensors_[i].tensor)
-      return Corruption("tensor directory is not sorted");
+  LUFF_ASSIGN_OR_RETURN(const auto tensors, ReadSection(head_.tensors, read));
+  tensors_ = {reinterpret_cast<const TensorEntry*>(tensors.data()), head_.tensor_count};
+  for (std::size_t i = 1; i < tensors_.size(); ++i) {
+    if (tensors_[i - 1].tensor >= tensors_[i].tensor) return Corruption("tensor directory is not sorted");
   }
-  return view;
+  return Status::Ok();
 }
 
-Result<std::span<const std::byte>> FooterView::SectionUntrusted(const FooterSection& section,
-                                                                bool verify) const {
-  return BlockUntrusted(section.offset, section.bytes, section.checksum, verify);
-}
-
-Result<std::span<const std::byte>> FooterView::BlockUntrusted(std::uint64_t offset, std::uint64_t bytes,
-                                                              std::uint64_t checksum, bool verify) const {
-  if (offset % 8 != 0 || offset > body_.size() || bytes > body_.size() - offset) {
+Result<std::uint64_t> FooterDirectory::PlaceOf(const FooterSection& section) const {
+  if (section.offset % 8 != 0 || section.offset > body_bytes_ ||
+      section.bytes > body_bytes_ - section.offset) {
     return Corruption("footer points outside of itself");
   }
-  const auto block = body_.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
-  if (verify && HashBytes(block) != checksum) {
-    return Corruption("checksum of a part of the footer does not match, at byte " + std::to_string(offset) +
-                      " of it");
-  }
-  return block;
+  return offset_ + sizeof(FrameHeader) + section.offset;
 }
 
-const TensorEntry* FooterView::Find(std::uint32_t tensor) const noexcept {
+Result<std::span<const std::byte>> FooterDirectory::ReadSection(const FooterSection& section,
+                                                                const Read& read) const {
+  LUFF_ASSIGN_OR_RETURN(const std::uint64_t place, PlaceOf(section));
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, read(place, section.bytes));
+  LUFF_RETURN_IF_ERROR(CheckSection(section, bytes, true));
+  return bytes;
+}
+
+const TensorEntry* FooterDirectory::Find(std::uint32_t tensor) const noexcept {
   const auto at =
       std::lower_bound(tensors_.begin(), tensors_.end(), tensor,
                        [](const TensorEntry& entry, std::uint32_t id) { return entry.tensor < id; });
   return at != tensors_.end() && at->tensor == tensor ? &*at : nullptr;
 }
 
-Result<SummaryBlock> FooterView::SummariesUntrusted(const TensorEntry& entry, bool verify) const {
+FooterSection FooterDirectory::SummarySection(const TensorEntry& entry) noexcept {
+  return {entry.summary_offset, SummaryBlockBytes(entry.summary_rows), entry.summary_checksum};
+}
+FooterSection FooterDirectory::ScalarSection(const TensorEntry& entry) noexcept {
+  return {entry.scalar_offset, ScalarBlockBytes(entry.scalar_rows), entry.scalar_checksum};
+}
+FooterSection FooterDirectory::IndexSection(const TensorEntry& entry) noexcept {
+  return {entry.index_offset, IndexBlockBytes(entry.index_rows), entry.index_checksum};
+}
+FooterSection FooterDirectory::FormSection(const TensorEntry& entry) noexcept {
+  return {entry.form_offset, FormBlockBytes(entry.form_rows), entry.form_checksum};
+}
+
+Result<SummaryBlock> FooterDirectory::SummariesUntrusted(const TensorEntry& entry,
+                                                         std::span<const std::byte> section,
+                                                         bool verify) const {
   const std::size_t n = entry.summary_rows;
-  LUFF_ASSIGN_OR_RETURN(const auto bytes, BlockUntrusted(entry.summary_offset, SummaryBlockBytes(n),
-                                                         entry.summary_checksum, verify));
-  Slicer slicer(bytes.data());
+  LUFF_RETURN_IF_ERROR(CheckSection(SummarySection(entry), section, verify));
+  Slicer slicer(section.data());
   SummaryBlock block;
   block.count = slicer.Take<std::uint64_t>(n);
   block.sum = slicer.Take<double>(n);
@@ -202,11 +233,11 @@ Result<SummaryBlock> FooterView::SummariesUntrusted(const TensorEntry& entry, bo
   return block;
 }
 
-Result<ScalarBlock> FooterView::ScalarsUntrusted(const TensorEntry& entry, bool verify) const {
+Result<ScalarBlock> FooterDirectory::ScalarsUntrusted(const TensorEntry& entry,
+                                                      std::span<const std::byte> section, bool verify) const {
   const std::size_t n = entry.scalar_rows;
-  LUFF_ASSIGN_OR_RETURN(const auto bytes, BlockUntrusted(entry.scalar_offset, ScalarBlockBytes(n),
-                                                         entry.scalar_checksum, verify));
-  Slicer slicer(bytes.data());
+  LUFF_RETURN_IF_ERROR(CheckSection(ScalarSection(entry), section, verify));
+  Slicer slicer(section.data());
   ScalarBlock block;
   block.value = slicer.Take<double>(n);
   block.step = slicer.Take<std::uint32_t>(n);
@@ -217,27 +248,27 @@ Result<ScalarBlock> FooterView::ScalarsUntrusted(const TensorEntry& entry, bool 
   return block;
 }
 
-Result<IndexBlock> FooterView::IndexUntrusted(const TensorEntry& entry, bool verify) const {
+Result<IndexBlock> FooterDirectory::IndexUntrusted(const TensorEntry& entry,
+                                                   std::span<const std::byte> section, bool verify) const {
   const std::size_t n = entry.index_rows;
-  LUFF_ASSIGN_OR_RETURN(const auto bytes,
-                        BlockUntrusted(entry.index_offset, IndexBlockBytes(n), entry.index_checksum, verify));
-  Slicer slicer(bytes.data());
+  LUFF_RETURN_IF_ERROR(CheckSection(IndexSection(entry), section, verify));
+  Slicer slicer(section.data());
   IndexBlock block;
   block.rows = slicer.Take<IndexRow>(n);
   block.step = slicer.Take<std::uint32_t>(n);
   if (verify) {
     if (!StepsInRange(block.step, steps_.size()))
       return Corruption("index row of a step that is not in the segment");
-    LUFF_RETURN_IF_ERROR(ParseIndexRowsUntrusted(bytes.first(n * sizeof(IndexRow))).status());
+    LUFF_RETURN_IF_ERROR(ParseIndexRowsUntrusted(section.first(n * sizeof(IndexRow))).status());
   }
   return block;
 }
 
-Result<FormBlock> FooterView::FormsUntrusted(const TensorEntry& entry, bool verify) const {
+Result<FormBlock> FooterDirectory::FormsUntrusted(const TensorEntry& entry,
+                                                  std::span<const std::byte> section, bool verify) const {
   const std::size_t n = entry.form_rows;
-  LUFF_ASSIGN_OR_RETURN(const auto bytes,
-                        BlockUntrusted(entry.form_offset, FormBlockBytes(n), entry.form_checksum, verify));
-  Slicer slicer(bytes.data());
+  LUFF_RETURN_IF_ERROR(CheckSection(FormSection(entry), section, verify));
+  Slicer slicer(section.data());
   FormBlock block;
   block.rows = slicer.Take<FormRow>(n);
   block.step = slicer.Take<std::uint32_t>(n);
@@ -247,28 +278,78 @@ Result<FormBlock> FooterView::FormsUntrusted(const TensorEntry& entry, bool veri
   return block;
 }
 
-Result<std::vector<TensorDefView>> FooterView::TensorDefsUntrusted() const {
-  LUFF_ASSIGN_OR_RETURN(const auto section, SectionUntrusted(head_.defs, true));
+Result<std::vector<TensorDefView>> FooterDirectory::TensorDefsUntrusted(
+    std::span<const std::byte> section) const {
+  LUFF_RETURN_IF_ERROR(CheckSection(head_.defs, section, true));
   return ParseTensorDefsUntrusted(section);
 }
 
-Result<std::vector<LayoutDefView>> FooterView::LayoutDefsUntrusted() const {
-  LUFF_ASSIGN_OR_RETURN(const auto section, SectionUntrusted(head_.layouts, true));
+Result<std::vector<LayoutDefView>> FooterDirectory::LayoutDefsUntrusted(
+    std::span<const std::byte> section) const {
+  LUFF_RETURN_IF_ERROR(CheckSection(head_.layouts, section, true));
   return ParseLayoutDefsUntrusted(section);
 }
 
-Result<std::span<const FrameEntry>> FooterView::FramesUntrusted() const {
-  LUFF_ASSIGN_OR_RETURN(const auto section, SectionUntrusted(head_.frames, true));
+Result<std::span<const FrameEntry>> FooterDirectory::FramesUntrusted(std::span<const std::byte> section,
+                                                                     bool verify) const {
+  LUFF_RETURN_IF_ERROR(CheckSection(head_.frames, section, verify));
   if (section.size() != head_.frame_count * sizeof(FrameEntry))
     return Corruption("frame directory of a wrong size");
   std::span<const FrameEntry> entries(reinterpret_cast<const FrameEntry*>(section.data()), head_.frame_count);
   for (const FrameEntry& entry : entries) {
+    if (!verify) break;
     if (entry.offset % kFrameAlign != 0 || entry.offset < kFileHeaderBytes || entry.offset >= offset_ ||
         entry.frame_bytes > offset_ - entry.offset) {
       return Corruption("frame directory points outside of the segment");
     }
   }
   return entries;
+}
+
+Result<FooterView> FooterView::ParseUntrusted(std::span<const std::byte> file, std::uint64_t sequence) {
+  if (reinterpret_cast<std::uintptr_t>(file.data()) % 8 != 0) {
+    return InvalidArgument("segment in memory that is not 8-byte aligned");
+  }
+  const auto read = [&](std::uint64_t offset, std::uint64_t bytes) -> Result<std::span<const std::byte>> {
+    return file.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
+  };
+  LUFF_ASSIGN_OR_RETURN(FooterDirectory directory,
+                        FooterDirectory::ReadUntrusted(file.size(), sequence, read));
+  return FooterView(file, std::move(directory));
+}
+
+Result<std::span<const std::byte>> FooterView::BytesOf(const FooterSection& section) const {
+  LUFF_ASSIGN_OR_RETURN(const std::uint64_t place, directory_.PlaceOf(section));
+  return file_.subspan(static_cast<std::size_t>(place), static_cast<std::size_t>(section.bytes));
+}
+
+Result<SummaryBlock> FooterView::SummariesUntrusted(const TensorEntry& entry, bool verify) const {
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, BytesOf(FooterDirectory::SummarySection(entry)));
+  return directory_.SummariesUntrusted(entry, bytes, verify);
+}
+Result<ScalarBlock> FooterView::ScalarsUntrusted(const TensorEntry& entry, bool verify) const {
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, BytesOf(FooterDirectory::ScalarSection(entry)));
+  return directory_.ScalarsUntrusted(entry, bytes, verify);
+}
+Result<IndexBlock> FooterView::IndexUntrusted(const TensorEntry& entry, bool verify) const {
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, BytesOf(FooterDirectory::IndexSection(entry)));
+  return directory_.IndexUntrusted(entry, bytes, verify);
+}
+Result<FormBlock> FooterView::FormsUntrusted(const TensorEntry& entry, bool verify) const {
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, BytesOf(FooterDirectory::FormSection(entry)));
+  return directory_.FormsUntrusted(entry, bytes, verify);
+}
+Result<std::vector<TensorDefView>> FooterView::TensorDefsUntrusted() const {
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, BytesOf(head().defs));
+  return directory_.TensorDefsUntrusted(bytes);
+}
+Result<std::vector<LayoutDefView>> FooterView::LayoutDefsUntrusted() const {
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, BytesOf(head().layouts));
+  return directory_.LayoutDefsUntrusted(bytes);
+}
+Result<std::span<const FrameEntry>> FooterView::FramesUntrusted() const {
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, BytesOf(head().frames));
+  return directory_.FramesUntrusted(bytes, true);
 }
 
 }  // namespace luff::format

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -21,6 +22,30 @@ std::uint64_t ChecksumBytes(const FrameHeader& header, std::uint64_t available) 
   if ((header.flags & kFlagHeadChecksumOnly) == 0) return header.body_bytes;
   // The head's size is the first word of the footer; 184 in this version. A lie only fails the checksum.
   return available < 184 ? available : 184;
+}
+
+FrameOutcome ParseFrameHeader(std::span<const std::byte> bytes, FrameHeader* header) noexcept {
+  if (bytes.size() < sizeof(*header)) return FrameOutcome::kIncomplete;
+  std::memcpy(header, bytes.data(), sizeof(*header));
+  const bool good =
+      header->magic == kFrameMagic && header->reserved == 0 && header->body_bytes <= kMaxFrameBody;
+  return good ? FrameOutcome::kFrame : FrameOutcome::kBad;
+}
+
+FrameOutcome ParseBody(const FrameHeader& header, std::span<const std::byte> body, std::uint64_t offset,
+                       std::uint64_t sequence, FrameView* out) noexcept {
+  const std::uint64_t covered = ChecksumBytes(header, body.size());
+  if (header.checksum != XXH3_64bits_withSeed(body.data(), static_cast<std::size_t>(covered),
+                                              FrameSeed(header, sequence, offset))) {
+    return FrameOutcome::kBad;
+  }
+  out->kind = static_cast<FrameKind>(header.kind);
+  out->flags = header.flags;
+  out->ordinal = header.ordinal;
+  out->offset = offset;
+  out->next_offset = offset + sizeof(header) + AlignUp(header.body_bytes, kFrameAlign);
+  out->body = body;
+  return FrameOutcome::kFrame;
 }
 
 }  // namespace
@@ -138,28 +163,25 @@ FrameOutcome ParseFrameInWindowUntrusted(std::span<const std::byte> window, std:
                                          FrameView* out) noexcept {
   if (offset < window_offset || offset % kFrameAlign != 0) return FrameOutcome::kBad;
   const std::uint64_t at = offset - window_offset;
-  if (at > window.size() || window.size() - at < sizeof(FrameHeader)) return FrameOutcome::kIncomplete;
   FrameHeader header;
-  std::memcpy(&header, window.data() + at, sizeof(header));
-  if (header.magic != kFrameMagic || header.reserved != 0 || header.body_bytes > kMaxFrameBody) {
-    return FrameOutcome::kBad;
-  }
-  const std::uint64_t left = window.size() - at - sizeof(header);
-  const std::uint64_t padded = AlignUp(header.body_bytes, kFrameAlign);
-  if (padded > left) return FrameOutcome::kIncomplete;
-  const auto body = window.subspan(static_cast<std::size_t>(at) + sizeof(header), header.body_bytes);
-  const std::uint64_t covered = ChecksumBytes(header, body.size());
-  if (header.checksum != XXH3_64bits_withSeed(body.data(), static_cast<std::size_t>(covered),
-                                              FrameSeed(header, sequence, offset))) {
-    return FrameOutcome::kBad;
-  }
-  out->kind = static_cast<FrameKind>(header.kind);
-  out->flags = header.flags;
-  out->ordinal = header.ordinal;
-  out->offset = offset;
-  out->next_offset = offset + sizeof(header) + padded;
-  out->body = body;
-  return FrameOutcome::kFrame;
+  if (at > window.size()) return FrameOutcome::kIncomplete;
+  const auto rest = window.subspan(static_cast<std::size_t>(at));
+  if (const auto outcome = ParseFrameHeader(rest, &header); outcome != FrameOutcome::kFrame) return outcome;
+  if (AlignUp(header.body_bytes, kFrameAlign) > rest.size() - sizeof(header))
+    return FrameOutcome::kIncomplete;
+  return ParseBody(header, rest.subspan(sizeof(header), header.body_bytes), offset, sequence, out);
+}
+
+FrameOutcome ParseFrameHeadUntrusted(std::span<const std::byte> begin, std::uint64_t offset,
+                                     std::uint64_t sequence, FrameView* out) noexcept {
+  FrameHeader header;
+  if (offset % kFrameAlign != 0) return FrameOutcome::kBad;
+  if (const auto outcome = ParseFrameHeader(begin, &header); outcome != FrameOutcome::kFrame) return outcome;
+  if ((header.flags & kFlagHeadChecksumOnly) == 0) return FrameOutcome::kBad;
+  const auto there = begin.subspan(sizeof(header));
+  const std::size_t body = std::min<std::size_t>(there.size(), header.body_bytes);
+  if (body < ChecksumBytes(header, header.body_bytes)) return FrameOutcome::kIncomplete;
+  return ParseBody(header, there.first(body), offset, sequence, out);
 }
 
 }  // namespace luff::format

@@ -221,7 +221,7 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
     if (local == worker.local_id.end()) continue;
     const auto slot = segment->FindSlot(local->second);
     if (!slot) continue;
-    LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(*slot));
+    LUFF_ASSIGN_OR_RETURN(const auto block, segment->Summaries(*slot, store::Again::kNo));
     const auto ordinals = segment->steps().ordinal;
     for (std::size_t first = 0; first < block.size();) {
       const std::uint32_t n = worker.StepOf(ordinals[block.step[first]]);
@@ -337,7 +337,7 @@ Result<std::vector<ScalarAt>> RunTrial::Scalars(TensorId id, Mode mode,
       if (local == candidate->local_id.end()) continue;
       const auto slot = segment->FindSlot(local->second);
       if (!slot) continue;
-      LUFF_ASSIGN_OR_RETURN(const auto block, segment->Scalars(*slot));
+      LUFF_ASSIGN_OR_RETURN(const auto block, segment->Scalars(*slot, store::Again::kNo));
       for (std::size_t i = 0; i < block.size(); ++i) {
         const std::uint32_t n = candidate->StepOf(segment->steps().ordinal[block.step[i]]);
         if (n == kNoStep || steps_.superseded(n) || (mode != Mode::kGlobal && steps_.mode(n) != mode))

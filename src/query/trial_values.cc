@@ -131,7 +131,7 @@ Result<Trial::Stack> RunTrial::ReadStack(TensorId id, Mode mode, std::optional<s
       if (local == candidate->local_id.end()) continue;
       const auto slot = segment->FindSlot(local->second);
       if (!slot) continue;
-      LUFF_ASSIGN_OR_RETURN(const auto block, segment->Index(*slot));
+      LUFF_ASSIGN_OR_RETURN(const auto block, segment->Index(*slot, store::Again::kNo));
       for (std::size_t i = 0; i < block.rows.size();) {
         const std::uint32_t index = block.step[i];
         std::size_t end = i + 1;

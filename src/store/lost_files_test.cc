@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 
+#include "luff/store/verify.h"
 #include "store/test_run.h"
 
 namespace luff::store {
@@ -77,7 +78,8 @@ class LostFilesTest : public testing::Test {
     for (const auto& segment : worker.segments()) {
       for (const auto step : segment->steps().global_step) seen.steps.insert(step);
       const auto slot = segment->FindSlot(0);
-      const auto index = slot ? segment->Index(*slot) : Result<format::IndexBlock>(NotFound(""));
+      using Index = Result<Held<format::IndexBlock>>;
+      const auto index = slot ? segment->Index(*slot) : Index(NotFound(""));
       for (std::size_t i = 0; index.ok() && i < index->rows.size(); ++i) {
         const auto payload = worker.ReadPayload(index->rows.subspan(i, 1), kElements * 4);
         const std::int64_t step = segment->steps().global_step[index->step[i]];
@@ -203,6 +205,103 @@ TEST_P(LostSegmentTest, WithoutItsLivePageARunIsWrittenAndFollowedAllTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, LostSegmentTest, testing::Bool(),
                          [](const auto& which) { return which.param ? "CutOff" : "Removed"; });
+
+/// Cuts files of a run off under a reader that has read from each of them.
+class CutOffTest : public LostFilesTest, public testing::WithParamInterface<std::uint64_t> {
+ protected:
+  /// Two sealed segments with a value and a payload file each, and a reader that has looked at both.
+  void SetUp() override {
+    LostFilesTest::SetUp();
+    Steps(0, 5);
+    Close();
+    writer_.reset();
+    auto writer = WorkerWriter::Open(options_, TestRun());
+    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+    writer_ = std::move(writer).value();
+    StepBatch batch;
+    batch.tensors = {Def(0, "a")};
+    batch.layouts = {VectorLayout(0, kElements)};
+    ASSERT_TRUE(writer_->PublishLoose(batch).ok());
+    Steps(5, 10);
+    Close();
+    auto reader = RunReader::Open(run());
+    ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+    reader_ = std::move(reader).value();
+    ASSERT_EQ(worker().segments().size(), 2U);
+    ASSERT_EQ(Values(), Between(0, 10));
+  }
+  [[nodiscard]] const WorkerReader& worker() const { return *reader_->workers()[0]; }
+  void CutOff(const std::string& name) {
+    const auto path = folder() + "/" + name;
+    fs::resize_file(path, std::min<std::uintmax_t>(GetParam(), fs::file_size(path)));
+  }
+  /// Steps whose value is read as it was written, by `reader_` or what stands for it; others say why not.
+  std::set<std::int64_t> Values() {
+    std::set<std::int64_t> steps;
+    for (const auto& segment : worker().segments()) {
+      const auto slot = segment->FindSlot(0);
+      const auto summaries = segment->Summaries(*slot, Again::kNo);
+      const auto index = segment->Index(*slot, Again::kNo);
+      for (const auto& status : {summaries.status(), index.status()}) Expect(status, segment->path());
+      for (std::size_t i = 0; index.ok() && i < index->rows.size(); ++i) {
+        const auto row = index->rows.subspan(i, 1);
+        const auto payload = worker().ReadPayload(row, kElements * 4);
+        std::vector<std::byte> into(kElements * 4);
+        const Status status = worker().ReadPayloadInto(row, into);
+        EXPECT_EQ(status.ok(), worker().CheckChunk(row[0], true).ok());
+        Expect(status, worker().DataPath(row[0].data_file));
+        if (!payload.ok() || !status.ok()) continue;
+        const std::int64_t step = segment->steps().global_step[index->step[i]];
+        EXPECT_TRUE(std::ranges::equal(payload->bytes, ValueOf(0, step, kElements)));
+        EXPECT_TRUE(std::ranges::equal(into, ValueOf(0, step, kElements)));
+        steps.insert(step);
+      }
+    }
+    return steps;
+  }
+  static void Expect(const Status& status, const std::string& path) {
+    if (status.ok()) return;
+    EXPECT_EQ(status.code(), StatusCode::kCorruption);
+    const std::string text = status.ToString();
+    for (const std::string& part : {std::string("cut off"), std::string("at byte"), path})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+
+  std::unique_ptr<RunReader> reader_;
+};
+
+TEST_P(CutOffTest, ASegmentTakesNoReaderWithIt) {
+  CutOff("m-000001.lfm");
+  EXPECT_EQ(Values(), Between(5, 10));
+  EXPECT_TRUE(reader_->Refresh().ok());
+  EXPECT_EQ(Values(), Between(5, 10));
+}
+
+TEST_P(CutOffTest, APayloadFileTakesNoReaderWithIt) {
+  CutOff("d-000001.lfd");
+  EXPECT_EQ(Values(), Between(5, 10));
+}
+
+TEST_P(CutOffTest, WhatIsPutBackIsReadAgain) {
+  for (const std::string name : {"m-000001.lfm", "d-000001.lfd"}) {
+    const std::string path = folder() + "/" + name;
+    fs::copy_file(path, directory_.path() + "/copy", fs::copy_options::overwrite_existing);
+    CutOff(name);
+    EXPECT_EQ(Values(), Between(5, 10));
+    fs::rename(directory_.path() + "/copy", path);
+    EXPECT_EQ(Values(), Between(0, 10));
+  }
+}
+
+TEST_P(CutOffTest, VerifyTellsOfIt) {
+  CutOff("m-000001.lfm");
+  CutOff("d-000002.lfd");
+  const auto report = VerifyRun(run());
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_GT(report->damage_count, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, CutOffTest, testing::Values(0, 100, 5000));
 
 TEST_F(LostFilesTest, AMovedRunIsWrittenWhereItIs) {
   Steps(0, 5);

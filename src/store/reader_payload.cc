@@ -1,25 +1,20 @@
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
-#include "base/bounded_read.h"
 #include "format/chunk_content.h"
-#include "luff/base/bytes.h"
 #include "luff/store/reader.h"
 #include "store/paths.h"
+#include "store/read_cache.h"
+#include "store/reader_file.h"
 
 namespace luff::store {
 namespace {
 
-// Smaller chunks are read the first times, for a page fault costs more than a copy of them. Larger ones, and
-// those that are asked for again and again, are viewed where the file is mapped. Each is hashed once only.
-constexpr std::uint64_t kViewBytes = 16 << 10;
-constexpr std::uint8_t kReadsBeforeView = 2;
+// Raw chunks up to this size are kept when they are asked for again; a few larger ones would drive out all
+// others.
+constexpr std::uint64_t kKeptBytes = 1 << 20;
+constexpr std::uint64_t kDirectFrom = 16 << 10;  // larger ones are read where they belong, in two calls
+constexpr std::uint64_t kCheckedAtOnce = 1 << 20;
 constexpr std::size_t kMaxOpenFiles = 64;
-constexpr std::size_t kMaxRemembered = 1 << 20;
-constexpr std::size_t kMaxMappedFiles = 1024;
 constexpr std::uint64_t kBelievedBytes = 64 << 20;  // larger values get memory when their chunks were seen
 constexpr int kMaxRelocations = 64;                 // longer chains are hostile
 constexpr std::uint64_t kMaxFileBytes = (std::uint64_t{1} << 40) - 1;
@@ -31,19 +26,18 @@ std::string Where(const std::string& path, std::uint64_t offset) {
   return " at byte " + std::to_string(offset) + ": " + path;
 }
 
-/// Encoded chunks may stand for far more than their file holds: beyond this a value is refused, not tried.
-std::uint64_t MemoryOfMachine() noexcept {
-  static const auto bytes = static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PHYS_PAGES))) *
-                            static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PAGESIZE)));
-  return bytes;
+bool IsRaw(const format::IndexRow& row) noexcept {
+  return row.codec == static_cast<std::uint8_t>(format::Codec::kRaw);
 }
 
-/// Memory for a value, aligned as chunks are; freed with the last owner.
-std::shared_ptr<std::byte> Allocate(std::uint64_t bytes) {
-  const std::uint64_t whole = AlignUp(std::max<std::uint64_t>(bytes, 1), format::kChunkAlign);
-  void* at = std::aligned_alloc(format::kChunkAlign, static_cast<std::size_t>(whole));
-  if (at == nullptr) return nullptr;
-  return {static_cast<std::byte*>(at), [](std::byte* p) { std::free(p); }};
+Status NoMemory(std::uint64_t bytes, const std::string& of) {
+  return ResourceExhausted("no memory for a value of " + std::to_string(bytes) + " bytes: " + of);
+}
+
+Status CheckHeader(const format::ChunkHeader& header, const format::IndexRow& row) {
+  const bool same = header.content_hash == row.content_hash && header.raw_bytes == row.raw_bytes &&
+                    header.stored_bytes == row.stored_bytes && header.codec == row.codec;
+  return same ? Status::Ok() : Corruption("chunk is not the one its index row means");
 }
 
 }  // namespace
@@ -67,129 +61,119 @@ Result<Place> WorkerReader::Locate(const format::IndexRow& row) const {
   return Corruption("relocations go round in a circle: " + folder_);
 }
 
-Result<std::shared_ptr<const MappedFile>> WorkerReader::DataFile(std::uint32_t number,
-                                                                 std::uint64_t at_least) const {
-  const auto at = data_files_.find(number);
-  if (at != data_files_.end() && at->second->bytes().size() >= at_least) return at->second;
-  auto opened = MappedFile::Open(DataPath(number));  // again when it has grown
-  if (!opened.ok()) {
-    if (opened.status().code() != StatusCode::kNotFound) return opened.status();
-    return NotFound("payload file is missing, its values are lost: " + DataPath(number));
-  }
-  if (data_files_.size() >= kMaxMappedFiles) data_files_.clear();
-  data_files_[number] = *opened;
-  return opened;
-}
-
-/// The bytes of a small chunk, or fewer at the end of the file. `keep`: in memory of their own, which `owner`
-/// gets; else until the next call.
-Result<std::span<const std::byte>> WorkerReader::ReadSmall(Place place, std::uint64_t bytes, bool keep,
-                                                           std::shared_ptr<const void>* owner) const {
-  auto at = open_files_.find(place.data_file);
-  if (at == open_files_.end()) {
-    auto opened = RegularFile::Open(DataPath(place.data_file), kNamesInRun);
-    if (!opened.ok()) {
-      if (opened.status().code() != StatusCode::kNotFound) return opened.status();
-      return NotFound("payload file is missing, its values are lost: " + DataPath(place.data_file));
-    }
-    if (open_files_.size() >= kMaxOpenFiles) open_files_.clear();
-    at = open_files_.emplace(place.data_file, std::move(opened).value()).first;
-  }
-  std::span<std::byte> to;
-  if (keep) {
-    std::shared_ptr<std::byte> memory = Allocate(bytes);
-    if (memory == nullptr)
-      return ResourceExhausted("no memory for a chunk of " + std::to_string(bytes) + " bytes");
-    to = {memory.get(), static_cast<std::size_t>(bytes)};
-    *owner = std::move(memory);
-  } else {
-    scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(bytes)));
-    to = std::span(scratch_).first(static_cast<std::size_t>(bytes));
-  }
-  LUFF_ASSIGN_OR_RETURN(const std::size_t got, at->second->ReadAt(to, place.offset));
-  return std::span<const std::byte>(to.first(got));
-}
-
-Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row, bool keep) const {
+Result<Place> WorkerReader::PlaceOfChunk(const format::IndexRow& row) const {
   LUFF_ASSIGN_OR_RETURN(const Place place, Locate(row));
-  const auto where = [&] { return Where(DataPath(place.data_file), place.offset); };
   // The limits of the format; within them PlaceKey is without collisions.
-  if (row.stored_bytes > kMaxFileBytes || place.offset > kMaxFileBytes || place.data_file >= kMaxFiles ||
-      place.offset % format::kChunkAlign != 0) {
-    return Corruption("index row points to where no chunk can be" + where());
+  const bool more_than_raw = row.stored_bytes > row.raw_bytes && row.stored_bytes - row.raw_bytes > 4096;
+  if (row.stored_bytes > kMaxFileBytes || more_than_raw || place.offset > kMaxFileBytes ||
+      place.data_file >= kMaxFiles || place.offset % format::kChunkAlign != 0) {
+    return Corruption("index row points to where no chunk can be" +
+                      Where(DataPath(place.data_file), place.offset));
   }
-  Piece piece;
-  std::span<const std::byte> bytes;
+  return place;
+}
+
+/// Bytes of a chunk, from the `from`th on.
+Status WorkerReader::ReadAt(const Place& place, std::uint64_t from, std::span<std::byte> to) const {
+  auto at = data_files_.find(place.data_file);
+  if (at == data_files_.end()) {
+    if (data_files_.size() >= kMaxOpenFiles) data_files_.clear();
+    at = data_files_
+             .emplace(place.data_file,
+                      std::make_unique<ReaderFile>(ReaderFile::Kind::kPayload, DataPath(place.data_file)))
+             .first;
+  }
+  Status status = at->second->ReadAllAt(to, place.offset + from);
+  if (status.code() != StatusCode::kNotFound) return status;
+  return NotFound("payload file is missing, its values are lost: " + DataPath(place.data_file));
+}
+
+/// The header of a chunk, which is the one that its row means.
+Result<format::ChunkHeader> WorkerReader::ReadHeader(const format::IndexRow& row, const Place& place) const {
+  std::byte bytes[sizeof(format::ChunkHeader)];
+  LUFF_RETURN_IF_ERROR(ReadAt(place, 0, bytes));
+  const auto header = format::ParseChunkHeaderUntrusted(bytes);
+  const Status status = header.ok() ? CheckHeader(*header, row) : header.status();
+  if (!status.ok())
+    return Corruption(std::string(status.message()) + Where(DataPath(place.data_file), place.offset));
+  return header;
+}
+
+/// A chunk, a raw one verified. `lasting`: for who keeps its memory; else it lasts until the next call.
+Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row, const Place& place,
+                                                    bool lasting) const {
   const std::uint64_t space = sizeof(format::ChunkHeader) + row.stored_bytes;
-  const std::uint64_t key = PlaceKey(place.data_file, place.offset);
-  const auto known = verified_chunks_.find(key);
-  const bool small =
-      row.stored_bytes < kViewBytes && (known == verified_chunks_.end() || known->second < kReadsBeforeView);
-  if (small) {
-    LUFF_ASSIGN_OR_RETURN(bytes, ReadSmall(place, space, keep, &piece.owner));
+  const ReadCache::Key key{cache_file_, PlaceKey(place.data_file, place.offset)};
+  const bool keepable = IsRaw(row) && row.stored_bytes <= kKeptBytes;
+  const ReadCache::Entry* known = keepable ? cache_->Find(key) : nullptr;
+  const bool keep = keepable && known == nullptr && cache_->AskedBefore(key);
+  std::span<const std::byte> bytes;
+  std::shared_ptr<std::byte> memory;
+  if (known != nullptr) {
+    bytes = known->bytes;
   } else {
-    LUFF_ASSIGN_OR_RETURN(auto file, DataFile(place.data_file, place.offset + space));
-    bytes = file->bytes();
-    piece.owner = std::move(file);
+    memory = lasting || keep ? AllocateForReading(space) : cache_->Passing(space);
+    if (memory == nullptr) return NoMemory(space, DataPath(place.data_file));
+    const std::span<std::byte> to(memory.get(), static_cast<std::size_t>(space));
+    LUFF_RETURN_IF_ERROR(ReadAt(place, 0, to));
+    bytes = to;
   }
-  auto chunk = format::ParseChunkUntrusted(bytes, small ? 0 : place.offset);
-  if (!chunk.ok()) {
-    const bool torn = chunk.status().code() == StatusCode::kOutOfRange;
-    return Corruption((torn ? std::string("payload file is shorter than its index says")
-                            : std::string(chunk.status().message())) +
-                      where());
-  }
-  const format::ChunkHeader& header = chunk->header;
-  if (header.content_hash != row.content_hash || header.raw_bytes != row.raw_bytes ||
-      header.stored_bytes != row.stored_bytes || header.codec != row.codec) {
-    return Corruption("chunk is not the one its index row means" + where());
-  }
-  if (known != verified_chunks_.end()) {
-    if (small) ++known->second;
-  } else {
-    const Status status = format::VerifyChunkUntrusted(*chunk);
-    if (!status.ok()) return Corruption(std::string(status.message()) + where());
-    if (verified_chunks_.size() >= kMaxRemembered) verified_chunks_.clear();
-    verified_chunks_.emplace(key, 1);
-  }
-  piece.chunk = *chunk;
-  return piece;
+  const auto chunk = format::ParseChunkUntrusted(bytes, 0);
+  Status status = chunk.ok() ? CheckHeader(chunk->header, row) : chunk.status();
+  if (status.ok() && IsRaw(row) && known == nullptr) status = format::VerifyChunkUntrusted(*chunk);
+  if (!status.ok())
+    return Corruption(std::string(status.message()) + Where(DataPath(place.data_file), place.offset));
+  if (keep) cache_->Put(key, {bytes, memory});
+  if (known != nullptr && lasting) return Piece{*chunk, known->owner};
+  return Piece{*chunk, std::move(memory)};
 }
 
 Result<WorkerReader::Payload> WorkerReader::ReadPayload(std::span<const format::IndexRow> parts,
                                                         std::uint64_t expected_bytes) const {
-  if (parts.size() == 1 && parts[0].codec == static_cast<std::uint8_t>(format::Codec::kRaw)) {
-    LUFF_ASSIGN_OR_RETURN(Piece piece, ReadChunk(parts[0], true));
-    if (piece.chunk.stored.size() != expected_bytes) {
-      return Corruption("value of " + std::to_string(piece.chunk.stored.size()) + " bytes, its layout says " +
-                        std::to_string(expected_bytes) +
-                        Where(DataPath(parts[0].data_file), parts[0].offset));
-    }
+  if (parts.size() == 1 && IsRaw(parts[0])) {
+    LUFF_RETURN_IF_ERROR(CheckSizes(parts, expected_bytes));
+    LUFF_RETURN_IF_ERROR(CheckThere(parts, expected_bytes));
+    LUFF_ASSIGN_OR_RETURN(const Place place, PlaceOfChunk(parts[0]));
+    LUFF_ASSIGN_OR_RETURN(Piece piece, ReadChunk(parts[0], place, true));
     return Payload{piece.chunk.stored, std::move(piece.owner)};
   }
   LUFF_RETURN_IF_ERROR(CheckThere(parts, expected_bytes));
-  std::shared_ptr<std::byte> memory = expected_bytes > MemoryOfMachine() ? nullptr : Allocate(expected_bytes);
-  if (memory == nullptr) {
-    return ResourceExhausted("no memory for a value of " + std::to_string(expected_bytes) +
-                             " bytes: " + folder_);
-  }
+  std::shared_ptr<std::byte> memory = AllocateForReading(expected_bytes);
+  if (memory == nullptr) return NoMemory(expected_bytes, folder_);
   const std::span<std::byte> to(memory.get(), static_cast<std::size_t>(expected_bytes));
   LUFF_RETURN_IF_ERROR(ReadPayloadInto(parts, to));
   return Payload{to, std::move(memory)};
 }
 
 Status WorkerReader::CheckChunk(const format::IndexRow& row, bool decode) const {
-  LUFF_ASSIGN_OR_RETURN(const Piece piece, ReadChunk(row, true));
-  if (!decode) return Status::Ok();
-  const Status status = format::CheckContentUntrusted(piece.chunk, &decoded_);
-  if (status.ok()) return status;
-  return Corruption(std::string(status.message()) + Where(DataPath(row.data_file), row.offset));
+  LUFF_ASSIGN_OR_RETURN(const Place place, PlaceOfChunk(row));
+  LUFF_ASSIGN_OR_RETURN(const format::ChunkHeader header, ReadHeader(row, place));
+  Status status;
+  {
+    const std::shared_ptr<std::byte> memory = cache_->Passing(kCheckedAtOnce);
+    if (memory == nullptr) return NoMemory(kCheckedAtOnce, DataPath(place.data_file));
+    status = format::VerifyChunkInPiecesUntrusted(
+        header, {memory.get(), kCheckedAtOnce}, [&](std::uint64_t from, std::span<std::byte> to) {
+          return ReadAt(place, sizeof(format::ChunkHeader) + from, to);
+        });
+  }
+  if (status.ok() && decode && !IsRaw(row)) {
+    LUFF_ASSIGN_OR_RETURN(const Piece piece, ReadChunk(row, place, false));
+    status = format::CheckContentUntrusted(piece.chunk, &decoded_);
+  }
+  if (status.ok() || status.code() != StatusCode::kCorruption) return status;
+  return Corruption(std::string(status.message()) + Where(DataPath(place.data_file), place.offset));
 }
 
 Status WorkerReader::CheckThere(std::span<const format::IndexRow> parts, std::uint64_t bytes) const {
   if (bytes <= kBelievedBytes) return Status::Ok();
   LUFF_RETURN_IF_ERROR(CheckSizes(parts, bytes));
-  for (const format::IndexRow& part : parts) LUFF_RETURN_IF_ERROR(ReadChunk(part, false).status());
+  for (const format::IndexRow& part : parts) {
+    LUFF_ASSIGN_OR_RETURN(const Place place, PlaceOfChunk(part));
+    LUFF_ASSIGN_OR_RETURN(const format::ChunkHeader header, ReadHeader(part, place));
+    std::byte last[1];
+    LUFF_RETURN_IF_ERROR(ReadAt(place, sizeof(header) + header.stored_bytes - 1, last));
+  }
   return Status::Ok();
 }
 
@@ -213,19 +197,29 @@ Status WorkerReader::ReadPayloadInto(std::span<const format::IndexRow> parts, st
   LUFF_RETURN_IF_ERROR(CheckSizes(parts, to.size()));
   std::size_t at = 0;
   for (const format::IndexRow& part : parts) {
-    LUFF_ASSIGN_OR_RETURN(const Piece piece, ReadChunk(part, false));
-    const auto place = to.subspan(at, static_cast<std::size_t>(part.raw_bytes));
-    if (piece.chunk.header.codec == static_cast<std::uint8_t>(format::Codec::kRaw)) {
-      std::copy(piece.chunk.stored.begin(), piece.chunk.stored.end(),
-                place.begin());  // verified by ReadChunk
-    } else {
-      const Status status = format::DecodeChunkUntrusted(piece.chunk, place);
-      if (!status.ok())
-        return Corruption(std::string(status.message()) + Where(DataPath(part.data_file), part.offset));
-    }
+    LUFF_RETURN_IF_ERROR(ReadPart(part, to.subspan(at, static_cast<std::size_t>(part.raw_bytes))));
     at += static_cast<std::size_t>(part.raw_bytes);
   }
   return Status::Ok();
+}
+
+Status WorkerReader::ReadPart(const format::IndexRow& row, std::span<std::byte> to) const {
+  LUFF_ASSIGN_OR_RETURN(const Place place, PlaceOfChunk(row));
+  Status status;
+  if (IsRaw(row) && row.stored_bytes >= kDirectFrom) {  // where it belongs, without a copy
+    LUFF_ASSIGN_OR_RETURN(const format::ChunkHeader header, ReadHeader(row, place));
+    LUFF_RETURN_IF_ERROR(ReadAt(place, sizeof(header), to));
+    status = format::VerifyChunkUntrusted({header, to});
+  } else {
+    LUFF_ASSIGN_OR_RETURN(const Piece piece, ReadChunk(row, place, false));
+    if (IsRaw(row)) {
+      std::copy(piece.chunk.stored.begin(), piece.chunk.stored.end(), to.begin());  // verified by ReadChunk
+      return status;
+    }
+    status = format::DecodeChunkUntrusted(piece.chunk, to);
+  }
+  if (status.ok()) return status;
+  return Corruption(std::string(status.message()) + Where(DataPath(place.data_file), place.offset));
 }
 
 }  // namespace luff::store

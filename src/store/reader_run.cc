@@ -5,6 +5,7 @@
 #include "luff/base/env.h"
 #include "luff/store/reader.h"
 #include "store/paths.h"
+#include "store/read_cache.h"
 #include "store/run_file.h"
 
 namespace luff::store {
@@ -35,6 +36,7 @@ Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& run_path,
   reader->path_ = run_path;
   reader->info_ = std::move(info);
   reader->options_ = options;
+  reader->cache_ = std::make_shared<ReadCache>();
   LUFF_RETURN_IF_ERROR(reader->FindWorkers().status());
   return reader;
 }
@@ -62,7 +64,8 @@ Result<bool> RunReader::FindWorkers() {
         std::lower_bound(workers_.begin(), workers_.end(), *worker,
                          [](const auto& known, std::uint32_t key) { return known->worker() < key; });
     if (at != workers_.end() && (*at)->worker() == *worker) continue;
-    LUFF_ASSIGN_OR_RETURN(auto reader, WorkerReader::Open(path_ + "/" + name, *worker, info_, options_));
+    LUFF_ASSIGN_OR_RETURN(auto reader,
+                          WorkerReader::Open(path_ + "/" + name, *worker, info_, options_, cache_));
     workers_.insert(at, std::move(reader));
     news = true;
   }

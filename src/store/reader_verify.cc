@@ -4,10 +4,12 @@
 #include <tuple>
 
 #include "base/bounded_read.h"
+#include "luff/base/bytes.h"
 #include "luff/base/env.h"
 #include "luff/format/live.h"
 #include "luff/store/reader.h"
 #include "luff/store/verify.h"
+#include "store/file_window.h"
 #include "store/paths.h"
 #include "store/reader_tail.h"
 
@@ -18,6 +20,36 @@ using format::FrameKind;
 
 constexpr std::size_t kMaxDamage = 1000;
 constexpr std::uint64_t kMaxZeros = 64ULL << 20;  // looked through at a time
+
+/// Reads sections of a footer.
+class SectionReader {
+ public:
+  explicit SectionReader(ReaderFile* file) : file_(file) {}
+  /// As long as this reader lives.
+  [[nodiscard]] Result<std::span<const std::byte>> Keep(std::uint64_t offset, std::uint64_t bytes) {
+    kept_.push_back(AllocateForReading(bytes));
+    return Read(kept_.back(), offset, bytes);
+  }
+  /// Until the next call.
+  [[nodiscard]] Result<std::span<const std::byte>> Pass(std::uint64_t offset, std::uint64_t bytes) {
+    if (passing_ == nullptr || bytes > passing_bytes_) passing_ = AllocateForReading(passing_bytes_ = bytes);
+    return Read(passing_, offset, bytes);
+  }
+
+ private:
+  [[nodiscard]] Result<std::span<const std::byte>> Read(const std::shared_ptr<std::byte>& memory,
+                                                        std::uint64_t offset, std::uint64_t bytes) {
+    if (memory == nullptr)
+      return ResourceExhausted("no memory for " + std::to_string(bytes) + " bytes of a footer");
+    const std::span<std::byte> to(memory.get(), static_cast<std::size_t>(bytes));
+    LUFF_RETURN_IF_ERROR(file_->ReadAllAt(to, offset));
+    return std::span<const std::byte>(to);
+  }
+  ReaderFile* file_;
+  std::vector<std::shared_ptr<std::byte>> kept_;
+  std::shared_ptr<std::byte> passing_;
+  std::uint64_t passing_bytes_ = 0;
+};
 
 class Verifier {
  public:
@@ -46,26 +78,28 @@ class Verifier {
       if (!parsed) continue;
       if (parsed->meta && parsed->sequence == format::PositionSequence(published)) published_found = true;
       const std::string path = worker.folder() + "/" + name;
-      const auto file = MappedFile::Open(path);
-      if (!file.ok()) {
-        Tell(path, 0, std::string(file.status().message()));
+      ReaderFile file(parsed->meta ? ReaderFile::Kind::kSegment : ReaderFile::Kind::kPayload, path);
+      const auto bytes = file.Reopen();
+      if (!bytes.ok()) {
+        Tell(path, 0, std::string(bytes.status().message()));
         continue;
       }
       ++report_->files;
-      report_->bytes += (*file)->bytes().size();
+      report_->bytes += *bytes;
+      FileWindow window(&file, *bytes);
       if (parsed->meta) {
-        Segment(path, (*file)->bytes(), parsed->sequence, parsed->sequence == newest);
+        Segment(path, window, parsed->sequence, parsed->sequence == newest);
         const std::uint64_t length = format::PositionLength(published);
         if (parsed->sequence == format::PositionSequence(published) && parsed->generation == 0 &&
-            (*file)->bytes().size() < length) {
-          Tell(path, (*file)->bytes().size(),
+            *bytes < length) {
+          Tell(path, *bytes,
                "the file ends here, its writer had published " + std::to_string(length) +
                    " bytes; the steps behind it are lost");
         }
       } else if (worker.IsRetired(static_cast<std::uint32_t>(parsed->sequence))) {
         Note(path + ": retired by retention and not yet removed");
       } else {
-        Payload(path, (*file)->bytes(), parsed->sequence);
+        Payload(path, window, parsed->sequence);
       }
     }
     if (!published_found) {
@@ -113,36 +147,71 @@ class Verifier {
     if (report_->notes.size() < kMaxDamage) report_->notes.push_back(std::move(text));
   }
 
-  /// Every frame and, when there is one, all of the footer.
-  void Segment(const std::string& path, std::span<const std::byte> file, std::uint64_t sequence,
-               bool newest) {
-    if (const auto header = format::ParseFileHeaderUntrusted(file, format::kMetaMagic); !header.ok()) {
-      if (newest && file.size() < format::kFileHeaderBytes) return Note(path + ": begun, nothing in it yet");
-      return Tell(path, 0, std::string(header.status().message()) + "; the steps of this segment are lost");
-    } else if (const Status status = CheckOwner(*header, run_, worker_->worker()); !status.ok()) {
-      return Tell(path, 0, std::string(status.message()) + "; its steps are not shown");
+  /// True for a header of this worker's file; tells of any other.
+  bool Header(const std::string& path, FileWindow& window, bool newest) {
+    const auto begin = window.At(0, sizeof(format::FileHeader));
+    if (!begin.ok()) return Tell(path, 0, std::string(begin.status().message())), false;
+    const auto header = format::ParseFileHeaderUntrusted(*begin, format::kMetaMagic);
+    if (!header.ok() && newest && window.file_bytes() < format::kFileHeaderBytes)
+      return Note(path + ": begun, nothing in it yet"), false;
+    if (!header.ok())
+      return Tell(path, 0, std::string(header.status().message()) + "; the steps of this segment are lost"),
+             false;
+    if (const Status status = CheckOwner(*header, run_, worker_->worker()); !status.ok())
+      return Tell(path, 0, std::string(status.message()) + "; its steps are not shown"), false;
+    return true;
+  }
+
+  /// The frame at `at` of the bytes before `end`.
+  static Result<format::FrameOutcome> FrameAt(FileWindow& window, std::uint64_t at, std::uint64_t end,
+                                              std::uint64_t sequence, format::FrameView* frame) {
+    std::uint64_t wanted = sizeof(format::FrameHeader);
+    for (;;) {
+      LUFF_ASSIGN_OR_RETURN(auto bytes, window.At(at, wanted));
+      bytes = bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), end - at)));
+      const auto outcome = format::ParseFrameInWindowUntrusted(bytes, at, at, sequence, frame);
+      if (outcome != format::FrameOutcome::kIncomplete || bytes.size() < wanted) return outcome;
+      format::FrameHeader header;
+      std::memcpy(&header, bytes.data(), sizeof(header));  // of a good size, for the frame is not bad
+      wanted = sizeof(header) + AlignUp(header.body_bytes, format::kFrameAlign);
     }
-    const auto footer = format::FooterView::ParseUntrusted(file, sequence);
+  }
+
+  /// Whether there is nothing but zeros from `at` on, as far as anybody looks.
+  static bool IsZeros(FileWindow& window, std::uint64_t at, std::uint64_t end) {
+    for (const std::uint64_t until = std::min(end, at + kMaxZeros); at < until;) {
+      const auto bytes = window.At(at, 1);
+      if (!bytes.ok() || bytes->empty()) return false;
+      const auto part =
+          bytes->first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes->size(), until - at)));
+      if (!std::all_of(part.begin(), part.end(), [](std::byte b) { return b == std::byte{0}; })) return false;
+      at += part.size();
+    }
+    return true;
+  }
+
+  /// Every frame and, when there is one, all of the footer.
+  void Segment(const std::string& path, FileWindow& window, std::uint64_t sequence, bool newest) {
+    if (!Header(path, window, newest)) return;
+    SectionReader sections(&window.file());
+    const auto footer = format::FooterDirectory::ReadUntrusted(
+        window.file_bytes(), sequence,
+        [&](std::uint64_t offset, std::uint64_t bytes) { return sections.Keep(offset, bytes); });
     if (!footer.ok() && footer.status().code() != StatusCode::kNotFound) {
-      Tell(path, file.size() - sizeof(format::FileTail),
+      Tell(path, window.file_bytes() - sizeof(format::FileTail),
            std::string(footer.status().message()) + "; nothing is lost as long as its frames are good");
     }
-    const std::uint64_t end = footer.ok() ? footer->offset() : file.size();
-    const auto rows = file.first(static_cast<std::size_t>(end));
+    const std::uint64_t end = footer.ok() ? footer->offset() : window.file_bytes();
     std::uint64_t at = format::kFileHeaderBytes;
     std::uint32_t in_step = 0;
     std::uint64_t ordinal = 0;
     format::FrameView frame;
     while (at < end) {
-      const auto outcome = format::ParseFrameUntrusted(rows, at, sequence, &frame);
-      if (outcome != format::FrameOutcome::kFrame) {
+      const auto outcome = FrameAt(window, at, end, sequence, &frame);
+      if (!outcome.ok()) return Tell(path, at, std::string(outcome.status().message()));
+      if (*outcome != format::FrameOutcome::kFrame) {
         const std::uint64_t left = end - at;
-        const auto rest = rows.subspan(static_cast<std::size_t>(at));
-        const auto near =
-            rest.first(static_cast<std::size_t>(std::min<std::uint64_t>(rest.size(), kMaxZeros)));
-        const bool zeros =
-            std::all_of(near.begin(), near.end(), [](std::byte b) { return b == std::byte{0}; });
-        if (!footer.ok() && (zeros || outcome == format::FrameOutcome::kIncomplete)) {
+        if (!footer.ok() && (*outcome == format::FrameOutcome::kIncomplete || IsZeros(window, at, end))) {
           Note(path + ": ends in the middle of a step at byte " + std::to_string(at) +
                ", which was never published");
         } else {
@@ -174,7 +243,7 @@ class Verifier {
       }
       at = frame.next_offset;
     }
-    if (footer.ok()) Footer(path, *footer);
+    if (footer.ok()) Footer(path, *footer, sections);
   }
 
   void Body(const std::string& path, const format::FrameView& frame) {
@@ -217,29 +286,83 @@ class Verifier {
       Tell(path, frame.offset, std::string(status.message()) + "; the rows of this frame are lost");
   }
 
-  void Footer(const std::string& path, const format::FooterView& footer) {
+  void Footer(const std::string& path, const format::FooterDirectory& footer, SectionReader& sections) {
     ++report_->footers;
-    const auto check = [&](const auto& result, const char* lost) {
-      if (!result.ok())
-        Tell(path, footer.offset(), std::string(result.status().message()) + "; lost: " + lost);
+    const auto check = [&](const format::FooterSection& section, const auto& parse, const std::string& lost) {
+      const auto place = footer.PlaceOf(section);
+      const auto bytes = place.ok() ? sections.Pass(*place, section.bytes) : place.status();
+      const Status status = bytes.ok() ? parse(*bytes).status() : bytes.status();
+      if (!status.ok()) Tell(path, footer.offset(), std::string(status.message()) + "; lost: " + lost);
     };
-    check(footer.TensorDefsUntrusted(), "names of tensors");
-    check(footer.LayoutDefsUntrusted(), "shapes");
-    check(footer.FramesUntrusted(), "histograms, events, gaps and documents");
+    using Bytes = std::span<const std::byte>;
+    using format::FooterDirectory;
+    check(footer.head().defs, [&](Bytes b) { return footer.TensorDefsUntrusted(b); }, "names of tensors");
+    check(footer.head().layouts, [&](Bytes b) { return footer.LayoutDefsUntrusted(b); }, "shapes");
+    check(
+        footer.head().frames, [&](Bytes b) { return footer.FramesUntrusted(b, true); },
+        "histograms, events, gaps and documents");
     for (const format::TensorEntry& entry : footer.tensors()) {
       const std::string tensor = " of tensor " + std::to_string(entry.tensor);
-      check(footer.SummariesUntrusted(entry, true), ("summaries" + tensor).c_str());
-      check(footer.ScalarsUntrusted(entry, true), ("scalars" + tensor).c_str());
-      check(footer.IndexUntrusted(entry, true), ("values" + tensor).c_str());
-      check(footer.FormsUntrusted(entry, true), ("forms" + tensor).c_str());
+      check(
+          FooterDirectory::SummarySection(entry),
+          [&](Bytes b) { return footer.SummariesUntrusted(entry, b, true); }, "summaries" + tensor);
+      check(
+          FooterDirectory::ScalarSection(entry),
+          [&](Bytes b) { return footer.ScalarsUntrusted(entry, b, true); }, "scalars" + tensor);
+      check(
+          FooterDirectory::IndexSection(entry),
+          [&](Bytes b) { return footer.IndexUntrusted(entry, b, true); }, "values" + tensor);
+      check(
+          FooterDirectory::FormSection(entry), [&](Bytes b) { return footer.FormsUntrusted(entry, b, true); },
+          "forms" + tensor);
     }
   }
 
+  /// Where the next chunk is from `at` on. kOutOfRange: there is none, or nothing but zeros.
+  static Result<std::uint64_t> NextChunk(FileWindow& window, std::uint64_t at) {
+    // The writer leaves less than a page of zeros; a file may claim any number of them.
+    for (const std::uint64_t until = at + kMaxZeros; at < window.file_bytes() && at < until;) {
+      const std::uint64_t page = at / format::kPageBytes * format::kPageBytes;
+      LUFF_ASSIGN_OR_RETURN(const auto bytes,
+                            window.At(page, std::max<std::uint64_t>(at - page + sizeof(format::ChunkHeader),
+                                                                    format::kPageBytes)));
+      // Up to a whole page, so that what follows begins with one.
+      const std::uint64_t whole =
+          bytes.size() < format::kPageBytes || page + bytes.size() == window.file_bytes()
+              ? bytes.size()
+              : bytes.size() / format::kPageBytes * format::kPageBytes;
+      const auto next =
+          format::NextChunkOffsetUntrusted(bytes.first(static_cast<std::size_t>(whole)), at - page);
+      if (next.ok()) return page + *next;
+      at = page + whole;
+    }
+    return OutOfRange("no more chunks, from byte " + std::to_string(at));
+  }
+
+  /// Whether a chunk is as it was written.
+  static Status WholeChunk(FileWindow& window, std::uint64_t at, const format::ChunkHeader& header) {
+    const std::uint64_t space = sizeof(header) + header.stored_bytes;
+    if (space <= FileWindow::kBytes) {
+      LUFF_ASSIGN_OR_RETURN(const auto bytes, window.At(at, space));
+      LUFF_ASSIGN_OR_RETURN(const auto chunk, format::ParseChunkUntrusted(bytes, 0));
+      return format::VerifyChunkUntrusted(chunk);
+    }
+    const auto memory = AllocateForReading(FileWindow::kBytes);
+    if (memory == nullptr) return ResourceExhausted("no memory for a piece of a value");
+    return format::VerifyChunkInPiecesUntrusted(
+        header, {memory.get(), FileWindow::kBytes}, [&](std::uint64_t from, std::span<std::byte> to) {
+          return window.file().ReadAllAt(to, at + sizeof(header) + from);
+        });
+  }
+
   /// Every chunk.
-  void Payload(const std::string& path, std::span<const std::byte> file, std::uint64_t sequence) {
-    const auto header = format::ParseFileHeaderUntrusted(file, format::kDataMagic);
+  void Payload(const std::string& path, FileWindow& window, std::uint64_t sequence) {
+    const std::uint64_t file_bytes = window.file_bytes();
+    const auto begin = window.At(0, sizeof(format::FileHeader));
+    if (!begin.ok()) return Tell(path, 0, std::string(begin.status().message()));
+    const auto header = format::ParseFileHeaderUntrusted(*begin, format::kDataMagic);
     if (!header.ok()) {
-      if (file.size() < format::kFileHeaderBytes) return Note(path + ": begun, nothing in it yet");
+      if (file_bytes < format::kFileHeaderBytes) return Note(path + ": begun, nothing in it yet");
       Tell(path, 0, std::string(header.status().message()) + "; its values may still be readable");
     } else if (header->sequence != sequence) {
       Tell(path, 0, "found a payload file under another number");
@@ -248,18 +371,19 @@ class Verifier {
     }
     std::uint64_t at = format::kFileHeaderBytes;
     for (;;) {
-      // The writer leaves less than a page of zeros; a file may claim any number of them.
-      const auto near =
-          file.first(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), at + kMaxZeros)));
-      const auto next = format::NextChunkOffsetUntrusted(near, at);
+      const auto next = NextChunk(window, at);
+      if (!next.ok() && next.status().code() != StatusCode::kOutOfRange)
+        return Tell(path, at, std::string(next.status().message()));
       if (!next.ok()) {
-        if (near.size() < file.size())
+        if (at < file_bytes && file_bytes - at > kMaxZeros)
           Note(path + ": nothing but zeros from byte " + std::to_string(at) +
                " on; chunks behind them are checked by their rows only");
         return;
       }
       at = *next;
-      const auto chunk = format::ParseChunkUntrusted(file, at);
+      const auto bytes = window.At(at, sizeof(format::ChunkHeader));
+      if (!bytes.ok()) return Tell(path, at, std::string(bytes.status().message()));
+      const auto chunk = format::ParseChunkHeaderUntrusted(*bytes);
       if (!chunk.ok()) {
         if (chunk.status().code() == StatusCode::kOutOfRange)
           return;  // torn; rows that point here are told of below
@@ -267,13 +391,14 @@ class Verifier {
              std::string(chunk.status().message()) + "; chunks behind it are checked by their rows only");
         return;
       }
+      if (chunk->stored_bytes > file_bytes - at - sizeof(format::ChunkHeader)) return;  // torn as well
       ++report_->chunks;
-      if (const Status status = format::VerifyChunkUntrusted(*chunk); !status.ok()) {
+      if (const Status status = WholeChunk(window, at, *chunk); !status.ok()) {
         Tell(path, at,
              std::string(status.message()) + "; lost: a value of " +
-                 NameOf(header.ok() ? header->epoch : 1, chunk->header.tensor));
+                 NameOf(header.ok() ? header->epoch : 1, chunk->tensor));
       }
-      at += format::ChunkSpace(chunk->header.stored_bytes);
+      at += format::ChunkSpace(chunk->stored_bytes);
     }
   }
 

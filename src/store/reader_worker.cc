@@ -4,11 +4,12 @@
 #include <cstring>
 #include <map>
 
-#include "base/bounded_read.h"
 #include "luff/base/env.h"
 #include "luff/store/reader.h"
 #include "store/live_page.h"
 #include "store/paths.h"
+#include "store/read_cache.h"
+#include "store/reader_file.h"
 #include "store/reader_tail.h"
 
 namespace luff::store {
@@ -50,12 +51,15 @@ Status CheckOwner(const format::FileHeader& header, const RunInfo& run, std::uin
 WorkerReader::~WorkerReader() = default;
 
 Result<std::unique_ptr<WorkerReader>> WorkerReader::Open(const std::string& folder, std::uint32_t worker,
-                                                         const RunInfo& run, const ReaderOptions& options) {
+                                                         const RunInfo& run, const ReaderOptions& options,
+                                                         std::shared_ptr<ReadCache> cache) {
   std::unique_ptr<WorkerReader> reader(new WorkerReader());
   reader->folder_ = folder;
   reader->worker_ = worker;
   reader->run_ = run;
   reader->options_ = options;
+  reader->cache_ = cache != nullptr ? std::move(cache) : std::make_shared<ReadCache>();
+  reader->cache_file_ = ReadCache::NewFile();
   reader->heartbeat_ = run.created_unix_ns;
   LUFF_RETURN_IF_ERROR(reader->Refresh().status());
   return reader;
@@ -145,8 +149,7 @@ Result<bool> WorkerReader::ScanFolder() {
   auto names = Env::Real().List(folder_);
   if (!names.ok()) {
     if (segments_.empty()) return names.status();
-    Problem(
-        std::string(names.status().message()));  // vanished behind our back: what was mapped stays readable
+    Problem(std::string(names.status().message()));  // vanished behind our back: what is open stays readable
     return false;
   }
   std::map<std::uint64_t, std::uint32_t> files;  // sequence, highest generation
@@ -166,7 +169,7 @@ Result<bool> WorkerReader::ScanFolder() {
     const bool known = at != segments_.end() && (*at)->sequence() == sequence;
     if (known && (*at)->generation() >= generation) continue;
     auto opened =
-        SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence, generation);
+        SegmentReader::Open(folder_ + "/" + MetaFileName(sequence, generation), sequence, generation, cache_);
     if (!opened.ok()) {
       // The newest file may be seen before its header is written; an old one that is unreadable stays so.
       if (sequence != files.rbegin()->first && unreadable_.insert(sequence).second) {
@@ -300,7 +303,6 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
           for (const auto& row : *rows) {
             retired_[row.data_file] = row.reason;
             data_files_.erase(row.data_file);
-            open_files_.erase(row.data_file);
           }
         }
         break;

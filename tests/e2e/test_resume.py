@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,51 @@ def test_a_fault_after_the_restart_is_found_once_where_it_began(luff: Luff) -> N
     [found] = [finding for finding in _new(job.run) if finding["rule"] == "NonFinite"]
     assert found["since_step"] == 130
     assert "NonFinite" in {f["rule"] for f in luff.assert_check_gives_what_was_seen(job.run)}
+
+
+# Has read from the first part of the run before it is cut off, and reads there again afterwards.
+_LOOKS_BACK = """
+import pathlib
+
+import luff
+
+
+class LooksBack(luff.Rule):
+    def __init__(self, base_trial=None, run: str = "", opened: str = ""):
+        super().__init__(base_trial)
+        self.trial = luff.open_trial(run)
+        self.trial.tensor("Sequential_0.weight").summary(5)
+        pathlib.Path(opened).touch()
+
+    def on_step(self, view):
+        if view.step == 260:
+            try:
+                self.trial.tensor("Sequential_2.weight").summary(5)
+            except luff.errors.CorruptionError as error:
+                return luff.Finding(str(error))
+"""
+
+
+def test_files_that_are_cut_off_end_neither_training_nor_rules(luff: Luff) -> None:
+    first = _train(luff, 100)
+    assert first.code == 0, first.stderr
+    files = sorted((first.run / "w0000").glob("[md]-*.lf[md]"))
+    assert files
+    rules, opened = luff.tmp / "looks_back.py", luff.tmp / "opened"
+    rules.write_text(_LOOKS_BACK)
+    again = luff.run(
+        "resumable.py", "--resume", "--rules", f"all,{rules}:LooksBack:run={first.run}:opened={opened}",
+        arguments=(
+            "--checkpoint", str(luff.tmp / "checkpoint.pt"), "--until", "400",
+            "--wait-for", str(opened), "--cut-off", *map(str, files),
+        ),
+        LUFF_PYTHON=sys.executable,
+    )  # fmt: skip
+    assert again.code == 0, again.stderr
+    assert "done at 400" in again.stdout
+    assert [path for path in files if path.stat().st_size == 100]
+    told = [json.dumps(finding) for finding in _new(again.run) if finding["rule"] == "LooksBack"]
+    assert len(told) == 1, again.stderr
+    assert "the file was cut off" in told[0]
+    with luff_package.open_trial(again.run) as trial:
+        assert set(range(100, 400)) <= set(trial.steps("TRAIN"))

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -52,6 +53,11 @@ struct ChunkView {
 [[nodiscard]] Result<ChunkHeader> ParseChunkHeaderUntrusted(std::span<const std::byte> bytes);
 /// Verifies the stored bytes of any codec. For raw chunks this is the content hash.
 [[nodiscard]] Status VerifyChunkUntrusted(const ChunkView& chunk);
+/// The same for stored bytes that `read` brings a piece at a time into `scratch`, from the `from`th stored
+/// byte on. Errors: kCorruption, kResourceExhausted, and what `read` gives.
+using ReadStored = std::function<Status(std::uint64_t from, std::span<std::byte> to)>;
+[[nodiscard]] Status VerifyChunkInPiecesUntrusted(const ChunkHeader& header, std::span<std::byte> scratch,
+                                                  const ReadStored& read);
 /// Verifies and decodes into `to`, which must have header.raw_bytes bytes. Errors: kCorruption,
 /// kInvalidArgument (size).
 [[nodiscard]] Status DecodeChunkUntrusted(const ChunkView& chunk, std::span<std::byte> to);

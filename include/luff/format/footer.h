@@ -1,15 +1,18 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "luff/base/result.h"
 #include "luff/format/frames.h"
 #include "luff/format/layout.h"
 
-/// Footer of a sealed metadata segment: all rows sorted by tensor and step, as columns. A zero-copy index.
+/// Footer of a sealed metadata segment: all rows sorted by tensor and step, as columns. An index whose parts
+/// are used as they are read.
 ///
 ///     FrameHeader (kFooter, kFlagHeadChecksumOnly) · FooterHead · sections · FileTail
 ///
@@ -98,24 +101,77 @@ struct FormBlock {  // ascending by step, then form
   std::span<const std::uint32_t> step;
 };
 
-/// A footer in borrowed bytes. **Immutable.** Lifetime: as the bytes, which must be 8-byte aligned.
-class FooterView {
+/// What a footer says of its segment without the rows: head, steps, and where the rows of each tensor lie.
+/// The rest is read a section at a time by whom it belongs to. **Immutable.** Lifetime: as the bytes that
+/// `read` gave.
+class FooterDirectory {
  public:
-  /// `file`: the whole sealed segment. Verifies tail, head, steps and the tensor directory; blocks,
-  /// definitions and the frame directory are verified by their functions. Errors: kNotFound (no tail: the
-  /// segment is not sealed), kCorruption.
-  [[nodiscard]] static Result<FooterView> ParseUntrusted(std::span<const std::byte> file,
-                                                         std::uint64_t sequence);
+  /// `bytes` bytes of the segment from `offset` on, 8-byte aligned.
+  using Read = std::function<Result<std::span<const std::byte>>(std::uint64_t offset, std::uint64_t bytes)>;
+  /// Verifies tail, head, steps and the tensor directory of a segment of `file_bytes` bytes. What is asked of
+  /// `read` lies within them and is no larger than a frame may be. Errors: kNotFound (no tail: the segment is
+  /// not sealed), kCorruption, and what `read` gives.
+  [[nodiscard]] static Result<FooterDirectory> ReadUntrusted(std::uint64_t file_bytes, std::uint64_t sequence,
+                                                             const Read& read);
 
   [[nodiscard]] const FooterHead& head() const noexcept { return head_; }
-  [[nodiscard]] std::uint64_t offset() const noexcept {
-    return offset_;
-  }  // of the footer's frame: rows lie before
+  /// Of the footer's frame in the file: rows lie before.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] const StepColumns& steps() const noexcept { return steps_; }
   [[nodiscard]] std::span<const TensorEntry> tensors() const noexcept { return tensors_; }
   [[nodiscard]] const TensorEntry* Find(std::uint32_t tensor) const noexcept;  // null: no rows of it
 
-  /// Rows of one tensor. `verify`: checksum too, which a reader needs once per block.
+  /// Sections of one tensor; those of definitions and frames are in head().
+  [[nodiscard]] static FooterSection SummarySection(const TensorEntry& entry) noexcept;
+  [[nodiscard]] static FooterSection ScalarSection(const TensorEntry& entry) noexcept;
+  [[nodiscard]] static FooterSection IndexSection(const TensorEntry& entry) noexcept;
+  [[nodiscard]] static FooterSection FormSection(const TensorEntry& entry) noexcept;
+  /// Where a section begins in the file. kCorruption when it does not lie in the footer.
+  [[nodiscard]] Result<std::uint64_t> PlaceOf(const FooterSection& section) const;
+
+  /// Rows of one tensor in the bytes of their section. `verify`: whether they are what was written, which has
+  /// to be asked once.
+  [[nodiscard]] Result<SummaryBlock> SummariesUntrusted(const TensorEntry& entry,
+                                                        std::span<const std::byte> section,
+                                                        bool verify) const;
+  [[nodiscard]] Result<ScalarBlock> ScalarsUntrusted(const TensorEntry& entry,
+                                                     std::span<const std::byte> section, bool verify) const;
+  [[nodiscard]] Result<IndexBlock> IndexUntrusted(const TensorEntry& entry,
+                                                  std::span<const std::byte> section, bool verify) const;
+  [[nodiscard]] Result<FormBlock> FormsUntrusted(const TensorEntry& entry, std::span<const std::byte> section,
+                                                 bool verify) const;
+  [[nodiscard]] Result<std::vector<TensorDefView>> TensorDefsUntrusted(
+      std::span<const std::byte> section) const;
+  [[nodiscard]] Result<std::vector<LayoutDefView>> LayoutDefsUntrusted(
+      std::span<const std::byte> section) const;
+  [[nodiscard]] Result<std::span<const FrameEntry>> FramesUntrusted(std::span<const std::byte> section,
+                                                                    bool verify) const;
+
+ private:
+  [[nodiscard]] Status ReadStepsUntrusted(const Read& read);
+  [[nodiscard]] Status ReadTensorsUntrusted(const Read& read);
+  [[nodiscard]] Result<std::span<const std::byte>> ReadSection(const FooterSection& section,
+                                                               const Read& read) const;
+
+  std::uint64_t offset_ = 0, body_bytes_ = 0;
+  FooterHead head_{};
+  StepColumns steps_;
+  std::span<const TensorEntry> tensors_;
+};
+
+/// A whole segment in memory and its footer. **Immutable.** Lifetime: as the bytes, which must be 8-byte
+/// aligned.
+class FooterView {
+ public:
+  /// Errors: as FooterDirectory::ReadUntrusted.
+  [[nodiscard]] static Result<FooterView> ParseUntrusted(std::span<const std::byte> file,
+                                                         std::uint64_t sequence);
+  [[nodiscard]] const FooterHead& head() const noexcept { return directory_.head(); }
+  [[nodiscard]] const StepColumns& steps() const noexcept { return directory_.steps(); }
+  [[nodiscard]] std::span<const TensorEntry> tensors() const noexcept { return directory_.tensors(); }
+  [[nodiscard]] const TensorEntry* Find(std::uint32_t tensor) const noexcept {
+    return directory_.Find(tensor);
+  }
   [[nodiscard]] Result<SummaryBlock> SummariesUntrusted(const TensorEntry& entry, bool verify) const;
   [[nodiscard]] Result<ScalarBlock> ScalarsUntrusted(const TensorEntry& entry, bool verify) const;
   [[nodiscard]] Result<IndexBlock> IndexUntrusted(const TensorEntry& entry, bool verify) const;
@@ -125,17 +181,13 @@ class FooterView {
   [[nodiscard]] Result<std::span<const FrameEntry>> FramesUntrusted() const;
 
  private:
-  FooterView() = default;
-  [[nodiscard]] Result<std::span<const std::byte>> SectionUntrusted(const FooterSection& section,
-                                                                    bool verify) const;
-  [[nodiscard]] Result<std::span<const std::byte>> BlockUntrusted(std::uint64_t offset, std::uint64_t bytes,
-                                                                  std::uint64_t checksum, bool verify) const;
+  FooterView(std::span<const std::byte> file, FooterDirectory directory)
+      : file_(file),
+        directory_(std::move(directory)) {}
+  [[nodiscard]] Result<std::span<const std::byte>> BytesOf(const FooterSection& section) const;
 
-  std::span<const std::byte> body_;
-  std::uint64_t offset_ = 0;
-  FooterHead head_{};
-  StepColumns steps_;
-  std::span<const TensorEntry> tensors_;
+  std::span<const std::byte> file_;
+  FooterDirectory directory_;
 };
 
 /// Collects the rows of one segment as they are written and makes its footer.

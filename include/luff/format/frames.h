@@ -100,10 +100,15 @@ enum class FrameOutcome : std::uint8_t {
                                                        std::uint64_t window_offset, std::uint64_t offset,
                                                        std::uint64_t sequence, FrameView* out) noexcept;
 
+/// The same for a frame whose checksum covers its head only (a footer), of which `begin` holds the first
+/// bytes: `body` becomes what there is of it. kBad for any other frame.
+[[nodiscard]] FrameOutcome ParseFrameHeadUntrusted(std::span<const std::byte> begin, std::uint64_t offset,
+                                                   std::uint64_t sequence, FrameView* out) noexcept;
+
 // Typed bodies
 // ------------------------------------------------------------------------------------------------------ All:
 // kCorruption when sizes do not fit or a value is none of its enumeration. Spans point into `body`, which
-// must be 8-byte aligned (mapped files and FrameBuffers are).
+// must be 8-byte aligned (FrameBuffers are, and memory that a file is read into).
 
 [[nodiscard]] Result<std::span<const SummaryRow>> ParseSummaryRowsUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<std::span<const IndexRow>> ParseIndexRowsUntrusted(std::span<const std::byte> body);

@@ -72,7 +72,7 @@ struct ScalarAt {
   double value = 0;
 };
 
-struct Value {  // one array, row-major; `bytes` view mapped memory (kept alive by `owner`) or own it
+struct Value {  // one array, row-major; `bytes` live as long as `owner`
   DType dtype = DType::kInvalid;
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes;

@@ -18,45 +18,43 @@
 #include "luff/format/layout.h"
 #include "luff/store/writer.h"
 
-namespace luff {
-class RegularFile;
-}
-
 /// Reading one run directory, worker by worker, as it lies on disk. What a step of the whole run is, names
 /// over workers and waiting are the business of query::Trial.
 ///
-/// All classes: **thread-compatible**; every byte of the run may be hostile; memory is bounded by what is
-/// published and not yet sealed (about the size of one segment for each worker), plus 60 bytes for each step.
+/// All classes: **thread-compatible**; every byte of the run may be hostile, and be cut off while it is read:
+/// nothing is mapped, what is gone is kCorruption with file and place, and the rest stays readable. Memory is
+/// bounded by what is published and not yet sealed (about the size of one segment for each worker), plus 60
+/// bytes for each step and 88 for each tensor of a segment, plus ReadCache::kMaxBytes of what was read last.
 namespace luff::store {
 
 class LivePageReader;
+class TailColumns;
 
-/// Read-only mapping of a whole file, as long as it was when it was mapped. **Immutable.**
-class MappedFile {
- public:
-  /// Errors: kNotFound, kIo. An empty file is fine.
-  [[nodiscard]] static Result<std::shared_ptr<const MappedFile>> Open(const std::string& path);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+class ReadCache;
+class ReaderFile;
 
- private:
-  MappedFile() = default;
-  std::span<const std::byte> bytes_;
+/// Rows and the memory that they lie in. Where `memory` is null they live until the next Poll().
+template <typename Rows>
+struct Held : Rows {
+  std::shared_ptr<const void> memory;
 };
+
+/// Whether rows are likely to be asked for again soon.
+enum class Again : bool { kNo, kYes };
 
 /// run.json. Errors: kNotFound (no such directory), kFailedPrecondition (no run.json in it),
 /// kUnsupportedVersion, kCorruption.
 [[nodiscard]] Result<RunInfo> ReadRunInfo(const std::string& run_path);
 
-/// One metadata segment. Sealed: a mapped file and its footer, verified piece by piece when it is first used.
+/// One metadata segment. Sealed: its footer, read and verified piece by piece when it is asked for.
 /// Not sealed (or with a damaged footer): its frames, in the same columns, in memory.
 class SegmentReader {
  public:
+  /// `cache`: shared by the segments of a run; null: of its own.
   /// Errors: kNotFound, kIo, kCorruption (file header), kUnsupportedVersion.
-  [[nodiscard]] static Result<std::unique_ptr<SegmentReader>> Open(std::string path, std::uint64_t sequence,
-                                                                   std::uint32_t generation);
+  [[nodiscard]] static Result<std::unique_ptr<SegmentReader>> Open(
+      std::string path, std::uint64_t sequence, std::uint32_t generation,
+      std::shared_ptr<ReadCache> cache = nullptr);
   ~SegmentReader();
 
   /// Takes in frames that were published since, up to `limit` bytes of the file. True if there were any.
@@ -82,46 +80,58 @@ class SegmentReader {
   [[nodiscard]] std::size_t slot_count() const noexcept;
   [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept;
   [[nodiscard]] std::optional<std::size_t> FindSlot(std::uint32_t tensor) const noexcept;
-  /// Rows of a slot, ascending by step. Spans live until the next Poll() or as long as the reader when
-  /// sealed. Errors: kCorruption naming the file.
-  [[nodiscard]] Result<format::SummaryBlock> Summaries(std::size_t slot) const;
+  /// Rows of a slot, ascending by step. Errors: kCorruption naming the file, kNotFound (it was removed),
+  /// kResourceExhausted.
+  [[nodiscard]] Result<Held<format::SummaryBlock>> Summaries(std::size_t slot,
+                                                             Again again = Again::kYes) const;
   /// How many rows Summaries() has, without reading them.
   [[nodiscard]] std::size_t SummaryRowCount(std::size_t slot) const noexcept;
-  [[nodiscard]] Result<format::ScalarBlock> Scalars(std::size_t slot) const;
-  [[nodiscard]] Result<format::IndexBlock> Index(std::size_t slot) const;
-  [[nodiscard]] Result<format::FormBlock> Forms(std::size_t slot) const;
+  [[nodiscard]] Result<Held<format::ScalarBlock>> Scalars(std::size_t slot, Again again = Again::kYes) const;
+  [[nodiscard]] Result<Held<format::IndexBlock>> Index(std::size_t slot, Again again = Again::kYes) const;
+  [[nodiscard]] Result<Held<format::FormBlock>> Forms(std::size_t slot, Again again = Again::kYes) const;
 
   /// Frames that are not columns, ascending by offset, and the bits of their kinds.
-  [[nodiscard]] Result<std::span<const format::FrameEntry>> Frames() const;
+  using FrameList = Held<std::span<const format::FrameEntry>>;
+  [[nodiscard]] Result<FrameList> Frames() const;
   [[nodiscard]] std::uint32_t frame_kinds() const noexcept;
   /// Latest heartbeat of an unsealed segment; 0: none.
   [[nodiscard]] std::int64_t heartbeat_unix_ns() const noexcept;
   /// Frames of one step.
   [[nodiscard]] Result<std::vector<format::FrameEntry>> FramesOf(std::uint64_t ordinal) const;
-  /// Body of a frame, verified. `scratch` holds it when it isn't mapped.
+  /// Body of a frame, verified, in `scratch`.
   [[nodiscard]] Result<std::span<const std::byte>> ReadFrame(const format::FrameEntry& entry,
                                                              std::vector<std::byte>* scratch) const;
   [[nodiscard]] Result<std::vector<TensorDef>> TensorDefs() const;
   [[nodiscard]] Result<std::vector<LayoutDef>> LayoutDefs() const;
 
  private:
-  struct Tail;
-  SegmentReader() = default;
+  enum class Part : std::uint8_t { kSummaries, kScalars, kIndex, kForms, kFrames };
+  struct Section {
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+    bool verified = false;  // when it was first read
+  };
+  SegmentReader();
   [[nodiscard]] Status TrySeal();
-  void MapAhead(std::uint64_t begin, std::uint64_t bytes) const noexcept;
   [[nodiscard]] Status Located(const Status& status) const;
+  [[nodiscard]] Result<Section> ReadSection(const format::FooterSection& section, std::uint64_t key,
+                                            Again again) const;
+  template <typename Rows, typename Parse>
+  [[nodiscard]] Result<Held<Rows>> Sealed(std::size_t slot, Part part, const format::FooterSection& section,
+                                          Again again, Parse parse) const;
 
   std::string path_;
   std::uint32_t generation_ = 0;
   format::FileHeader header_{};
   std::uint64_t position_ = format::kFileHeaderBytes;
-  std::shared_ptr<const MappedFile> file_;  // sealed
-  std::optional<format::FooterView> footer_;
-  mutable std::vector<std::uint8_t> verified_;  // sealed: bits by slot, of blocks whose checksum was right
-  mutable std::uint64_t mapped_ = 0;            // sealed: bits of the windows that MapAhead has mapped
-  mutable std::vector<format::FrameEntry> by_ordinal_;  // sealed: frames sorted by ordinal, on first use
+  std::unique_ptr<ReaderFile> file_;
+  std::shared_ptr<ReadCache> cache_;
+  std::uint64_t cache_file_ = 0;
+  std::optional<format::FooterDirectory> footer_;          // sealed
+  std::vector<std::shared_ptr<const void>> footer_bytes_;  // sealed: what footer_ points into
+  mutable std::vector<format::FrameEntry> by_ordinal_;     // sealed: frames sorted by ordinal, on first use
   mutable bool sorted_ = false;
-  std::unique_ptr<Tail> tail_;  // not sealed
+  std::unique_ptr<TailColumns> tail_;  // not sealed
   Status damage_;
 };
 
@@ -146,7 +156,8 @@ class WorkerReader {
  public:
   [[nodiscard]] static Result<std::unique_ptr<WorkerReader>> Open(const std::string& folder,
                                                                   std::uint32_t worker, const RunInfo& run,
-                                                                  const ReaderOptions& options);
+                                                                  const ReaderOptions& options,
+                                                                  std::shared_ptr<ReadCache> cache = nullptr);
   ~WorkerReader();
 
   /// Takes in what was published since. True if anything new was found. With a live page and nothing new: one
@@ -193,14 +204,15 @@ class WorkerReader {
   /// Damage met so far: file, offset, what is lost. At most 100 entries.
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
 
-  /// Raw value: the rows of one tensor at one step (its parts). A single raw chunk from 16 KiB on is a view
-  /// of the mapped file.
+  /// Raw value: the rows of one tensor at one step (its parts). Who asks for a raw chunk again and again
+  /// gets the same memory, as long as it is among what was read last.
   struct Payload {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
   };
-  /// Errors: kCorruption (checksum, sizes; names file and offset), kOutOfRange (deleted by retention),
-  /// kNotFound (payload file vanished), kResourceExhausted (no memory for a value that has to be assembled).
+  /// Errors: kCorruption (checksum, sizes, a file that was cut off; names file and offset), kOutOfRange
+  /// (deleted by retention), kNotFound (payload file vanished), kResourceExhausted (no memory for a value
+  /// that has to be assembled).
   [[nodiscard]] Result<Payload> ReadPayload(std::span<const format::IndexRow> parts,
                                             std::uint64_t expected_bytes) const;
   /// The same into memory of the caller, of exactly the size of the value.
@@ -230,16 +242,17 @@ class WorkerReader {
   /// What the live page says; false without one, which it also is from the moment when it can't be read.
   [[nodiscard]] bool ReadLive(std::uint64_t* position, std::uint32_t* changes);
   void Problem(std::string text);
+  [[nodiscard]] Status CheckSizes(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
+  /// Locate(), within the limits of the format.
+  [[nodiscard]] Result<Place> PlaceOfChunk(const format::IndexRow& row) const;
+  [[nodiscard]] Status ReadAt(const Place& place, std::uint64_t from, std::span<std::byte> to) const;
+  [[nodiscard]] Result<format::ChunkHeader> ReadHeader(const format::IndexRow& row, const Place& place) const;
   struct Piece {
     format::ChunkView chunk;
     std::shared_ptr<const void> owner;
   };
-  [[nodiscard]] Status CheckSizes(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
-  [[nodiscard]] Result<Piece> ReadChunk(const format::IndexRow& row, bool keep) const;
-  [[nodiscard]] Result<std::span<const std::byte>> ReadSmall(Place place, std::uint64_t bytes, bool keep,
-                                                             std::shared_ptr<const void>* owner) const;
-  [[nodiscard]] Result<std::shared_ptr<const MappedFile>> DataFile(std::uint32_t number,
-                                                                   std::uint64_t at_least) const;
+  [[nodiscard]] Result<Piece> ReadChunk(const format::IndexRow& row, const Place& place, bool lasting) const;
+  [[nodiscard]] Status ReadPart(const format::IndexRow& row, std::span<std::byte> to) const;
 
   std::string folder_;
   std::uint32_t worker_ = 0;
@@ -268,10 +281,10 @@ class WorkerReader {
   std::uint32_t live_changes_ = 0;
   std::int64_t folder_mtime_ns_ = -1;
   std::int64_t checked_monotonic_ns_ = 0;
-  mutable std::unordered_map<std::uint32_t, std::shared_ptr<const MappedFile>> data_files_;
-  mutable std::unordered_map<std::uint32_t, std::unique_ptr<RegularFile>> open_files_;  // for small chunks
-  mutable std::vector<std::byte> scratch_, decoded_;
-  mutable std::unordered_map<std::uint64_t, std::uint8_t> verified_chunks_;  // by place: how often read
+  std::shared_ptr<ReadCache> cache_;
+  std::uint64_t cache_file_ = 0;
+  mutable std::unordered_map<std::uint32_t, std::unique_ptr<ReaderFile>> data_files_;
+  mutable std::vector<std::byte> decoded_;
 };
 
 /// A run: its workers. New ones are found by Refresh().
@@ -293,6 +306,7 @@ class RunReader {
   std::string path_;
   RunInfo info_;
   ReaderOptions options_;
+  std::shared_ptr<ReadCache> cache_;
   std::vector<std::unique_ptr<WorkerReader>> workers_;
   std::int64_t mtime_ns_ = -1;
   std::int64_t checked_monotonic_ns_ = 0;

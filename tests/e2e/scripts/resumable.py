@@ -1,9 +1,12 @@
 """A training that goes on from its checkpoint: as a user would write it, with nothing of the watcher's.
 
-With --nan-at one batch spoils the weights, with --keep gradients are never cleared.
+With --nan-at one batch spoils the weights, with --keep gradients are never cleared. --cut-off names files that are
+cut off in the middle, once the file of --wait-for is there.
 """
 
 import argparse
+import os
+import time
 from pathlib import Path
 
 import torch
@@ -14,6 +17,8 @@ parser.add_argument("--checkpoint", type=Path, required=True)
 parser.add_argument("--until", type=int, default=100)
 parser.add_argument("--nan-at", type=int, default=-1)
 parser.add_argument("--keep", action="store_true")
+parser.add_argument("--cut-off", nargs="*", default=())
+parser.add_argument("--wait-for", type=Path)
 options = parser.parse_args()
 
 torch.manual_seed(0)
@@ -30,6 +35,12 @@ if options.checkpoint.exists():
     torch.set_rng_state(saved["rng"])
     begin = saved["step"]
 for step in range(begin, options.until):
+    if step == (begin + options.until) // 2:
+        deadline = time.monotonic() + 60
+        while options.wait_for and not options.wait_for.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for path in options.cut_off:
+            os.truncate(path, 100)
     rows = torch.randint(0, 4096, (32,))
     target = y[rows] * (float("nan") if step == options.nan_at else 1.0)
     if not options.keep:
