@@ -1,15 +1,19 @@
 # luff_library(NAME base PUBLIC_HEADERS base/status.h ... SOURCES a.cc ... DEPS ... PRIVATE_DEPS ...)
 #   One static PIC library per room, target luff_<name>, alias luff::<name>. Public headers live under
 #   include/luff/<name>. DEPS are other rooms; PRIVATE_DEPS are borrowed parts used in sources only.
-# luff_test(NAME store_writer_test ROOM store SOURCES writer_test.cc DEPS ...)
+# luff_test(NAME store_writer_test ROOM store SOURCES writer_test.cc DEPS ... [THREADS])
+#   THREADS: the thread sanitizer has something to see in it.
 # luff_fuzz(NAME frame_fuzz ROOM format SOURCES frame_fuzz.cc SEEDS testdata/format/v1)
 #   SEEDS: folders, from the repository's root, whose files are its first inputs; testdata/fuzz/<NAME> always is.
 set(LUFF_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Wold-style-cast)
 
 function(luff_flags target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  if(LUFF_DEVELOPER)
+  if(LUFF_STRICT)
     target_compile_options(${target} PRIVATE ${LUFF_WARNINGS} -Werror)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+      target_compile_options(${target} PRIVATE -Wno-restrict)  # GCC bug 105651: "text" + std::string() at -O3
+    endif()
     if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
       # Clang counts signs among conversions; GCC does not in C++, and both see the same code.
       # libstdc++ 12 itself uses what it deprecates (std::stable_sort).
@@ -65,7 +69,7 @@ function(luff_test)
   if(NOT LUFF_DEVELOPER)
     return()
   endif()
-  cmake_parse_arguments(A "" "NAME;ROOM" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(A "THREADS" "NAME;ROOM" "SOURCES;DEPS" ${ARGN})
   luff_existing(A_SOURCES)
   if(NOT A_SOURCES)
     return()
@@ -73,9 +77,21 @@ function(luff_test)
   add_executable(${A_NAME} ${A_SOURCES})
   target_link_libraries(${A_NAME} PRIVATE luff_${A_ROOM} ${A_DEPS} GTest::gmock GTest::gtest_main luff_rapidcheck)
   luff_flags(${A_NAME})
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")  # what they test is optimised; they themselves need not be
+    target_compile_options(${A_NAME} PRIVATE -O1)
+  endif()
   target_compile_definitions(${A_NAME} PRIVATE LUFF_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
   add_test(NAME ${A_NAME} COMMAND ${A_NAME})
   add_dependencies(luff_tests ${A_NAME})
+  if(A_THREADS)
+    luff_thread_test(${A_NAME} ${A_NAME})
+  endif()
+endfunction()
+
+# The thread sanitizer runs a test and builds its target, among those of luff_thread_tests.
+function(luff_thread_test name target)
+  set_property(TEST ${name} PROPERTY LABELS threads)
+  add_dependencies(luff_thread_tests ${target})
 endfunction()
 
 function(luff_fuzz)

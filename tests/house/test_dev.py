@@ -7,6 +7,7 @@ import ast
 import errno
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from devlib import docs, fuzz, results, setup, stamp, term  # noqa: E402
+from devlib import docs, fuzz, results, setup, stamp, term, times  # noqa: E402
 from devlib import test as run_tests  # noqa: E402
 
 
@@ -89,12 +90,63 @@ def test_a_full_disk_is_told_and_other_stages_still_count(
 
     monkeypatch.setattr(setup, "ensure_packages", lambda: None)
     monkeypatch.setattr(setup, "ensure_venv", lambda: None)
-    stages = {"fills": (fills, "a full disk"), "other": (lambda _: results.Tally(passed=2), "another")}
+    stages = {
+        "fills": run_tests.Stage(fills, "a full disk"),
+        "other": run_tests.Stage(lambda _: results.Tally(passed=2), "another"),
+    }
     monkeypatch.setattr(run_tests, "STAGES", stages)
-    assert run_tests.test_main(argparse.Namespace(only=[], frameworks=False)) == 1
+    assert run_tests.test_main(argparse.Namespace(only=[], filter="", thorough=False)) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "2 passed, 1 failed, 0 skipped"
     assert any("fills: the disk of" in line and "is full" in line for line in lines)
+
+
+def test_stages_that_leave_a_core_idle_run_beside_each_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "ensure_packages", lambda: None)
+    monkeypatch.setattr(setup, "ensure_venv", lambda: None)
+    monkeypatch.setattr(run_tests.build, "ensure_product", lambda: None)
+    monkeypatch.setattr(run_tests.build, "jobs", lambda: 2)
+    both = threading.Barrier(2, timeout=60)
+
+    def meets(_args: argparse.Namespace) -> results.Tally:
+        both.wait()
+        term.say("  met")
+        return results.Tally(passed=1)
+
+    stages = {
+        "alone": run_tests.Stage(lambda _: results.Tally(passed=1), "by itself"),
+        "first": run_tests.Stage(meets, "one", beside=True),
+        "second": run_tests.Stage(meets, "another", beside=True),
+    }
+    monkeypatch.setattr(run_tests, "STAGES", stages)
+    assert run_tests.test_main(argparse.Namespace(only=[], filter="x", thorough=False)) == 0
+    said = capsys.readouterr().out.splitlines()
+    for name in ("first", "second"):  # what each says stays together
+        start = next(i for i, line in enumerate(said) if line.startswith(f"== {name}:"))
+        assert said[start + 1] == "  met"
+        assert said[start + 2].startswith(f"  {name}: 1 passed")
+    assert said[-1] == "3 passed, 0 failed, 0 skipped"
+
+
+def test_a_stage_over_its_share_of_the_budget_fails_on_any_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    budget = tmp_path / "test_times.json"
+    budget.write_text('{"cpu_s": {"a": 10, "b": 20, "c": 30}}')
+    monkeypatch.setattr(times, "BUDGET", budget)
+
+    def judged(*used: float) -> results.Tally:
+        took = times.Times(whole=True)
+        for name, cpu_s in zip("abc", used, strict=True):
+            took.add(name, 1.0, cpu_s, results.Tally())
+        return took.judge()
+
+    assert judged(30, 60, 90).failures == []  # three times as slow, in all
+    (failure,) = judged(10, 34, 30).failures
+    assert failure.startswith("time of b: 34 CPU seconds, 1.70 times its budget")
+    assert times.Times(whole=False).judge() == results.Tally()
 
 
 # --- packages ---

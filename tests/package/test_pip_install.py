@@ -45,6 +45,7 @@ def test_installs_from_sources_and_gives_command_module_and_types(
         "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
         "CCACHE_DIR": cache,
         "CCACHE_BASEDIR": str(copy),
+        "SKBUILD_CMAKE_DEFINE": "LUFF_STRICT=ON",
     }
     # What it needs is fetched first and checked; the install itself, with its isolated build, finds nothing else.
     files = tmp_path / "files"

@@ -1,6 +1,10 @@
 """./dev build: the C++ tree by presets, and Luff installed into .venv."""
 
 import os
+import platform
+import shutil
+import tempfile
+from pathlib import Path
 
 from devlib import setup, stamp
 from devlib.term import ROOT, VENV, Failed, output_of, run, say
@@ -80,28 +84,69 @@ def product_environment():
     return {
         "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs()),
+        "SKBUILD_CMAKE_DEFINE": "LUFF_STRICT=ON",  # as in the preset dev: the same objects
     }
 
 
 def ensure_product():
-    """Installs Luff into .venv as `pip install .` does; nothing is done when no input changed."""
-    value = stamp.digest(PRODUCT, setup.python_version(VENV / "bin" / "python"))
+    """Installs Luff into .venv as `pip install .` does; nothing is done when no input changed.
+
+    The wheel is kept, by what it was made of, beside ccache's results: another checkout of the same sources, or the
+    same one with a new .venv, compiles nothing.
+    """
+    machine = (platform.machine(), *platform.libc_ver())
+    value = stamp.digest(PRODUCT, setup.python_version(VENV / "bin" / "python"), *machine)
     mark = VENV / "luff-product.stamp"
     if stamp.fresh(mark, value) and output_of([VENV / "bin/python", "-c", "import luff._core"]) is not None:
         return
     with stamp.lock("product"):
         if stamp.fresh(mark, value):
             return
-        pip = [
-            VENV / "bin/python",
-            "-m",
-            "pip",
-            "install",
-            "--disable-pip-version-check",
-            "--no-build-isolation",
-        ]
-        options = ["--no-deps", "--force-reinstall", "--config-settings=build-dir=build/product"]
-        env = product_environment()
-        run("install Luff into .venv", [*pip, *options, "."], log="build/product", env=env)
+        wheel = _kept_wheel(value) or _make_wheel(value)
+        options = ["--disable-pip-version-check", "--no-deps", "--force-reinstall", "--no-index"]
+        run(
+            "install Luff into .venv",
+            [VENV / "bin/python", "-m", "pip", "install", *options, wheel],
+            log="build/product-install",
+        )
         stamp.write(mark, value)
     say("  installed: .venv/bin/luff, import luff")
+
+
+KEPT_WHEELS = 3
+
+
+def _wheels():
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "luff" / "wheels"
+
+
+def _kept_wheel(value):
+    return next(iter((_wheels() / value).glob("luff-*.whl")), None)
+
+
+def _make_wheel(value):
+    """Builds the wheel of these sources and keeps it; older ones go."""
+    made = ROOT / "build" / "product-wheel"
+    shutil.rmtree(made, ignore_errors=True)
+    pip = [VENV / "bin/python", "-m", "pip", "wheel", "--disable-pip-version-check", "--no-build-isolation"]
+    options = ["--no-deps", "--config-settings=build-dir=build/product", "-w", made]
+    run("build Luff", [*pip, *options, "."], log="build/product", env=product_environment())
+    wheel = next(made.glob("luff-*.whl"))
+    try:
+        _keep(wheel, _wheels() / value)
+    except OSError:  # a home that nobody may write: the wheel is installed all the same
+        pass
+    return wheel
+
+
+def _keep(wheel, folder):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(dir=folder.parent))
+    shutil.copy2(wheel, new)
+    try:
+        os.rename(new, folder)  # whole or not at all
+    except OSError:  # another checkout was quicker
+        shutil.rmtree(new)
+    for old in sorted(folder.parent.iterdir(), key=os.path.getmtime)[:-KEPT_WHEELS]:
+        shutil.rmtree(old, ignore_errors=True)

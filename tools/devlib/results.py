@@ -13,11 +13,13 @@ class Tally:
     passed: int = 0
     failures: list = dataclasses.field(default_factory=list)  # "name: what"
     skips: list = dataclasses.field(default_factory=list)  # ("name", "reason")
+    cases: list = dataclasses.field(default_factory=list)  # (seconds, "name")
 
     def add(self, other):
         self.passed += other.passed
         self.failures += other.failures
         self.skips += other.skips
+        self.cases += other.cases
 
     def line(self):
         return f"{self.passed} passed, {len(self.failures)} failed, {len(self.skips)} skipped"
@@ -40,6 +42,7 @@ def read_xml(path, prefix=""):
     tally = Tally()
     for case in root.iter("testcase"):
         name = f"{prefix}{case.get('classname') or ''}.{case.get('name')}"
+        tally.cases.append((float(case.get("time") or 0), name))
         bad = [e for tag in ("failure", "error") for e in case.findall(tag)]
         skip = case.find("skipped")
         if bad:

@@ -1,5 +1,6 @@
 """Running commands: the real command is echoed, progress shown, a log kept and named when it fails."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -19,8 +20,46 @@ class Failed(Exception):
     """A step failed; the message is for people and names what to do or where the log is."""
 
 
+_of_thread = threading.local()  # .held: what this thread says, to be printed at once; .cpu_s: of its commands
+_printing = threading.Lock()
+_running = set()  # processes that an interrupt ends
+
+
 def say(text=""):
-    print(text, flush=True)
+    held = getattr(_of_thread, "held", None)
+    if held is not None:
+        held.append(text)
+        return
+    with _printing:
+        print(text, flush=True)
+
+
+@contextlib.contextmanager
+def held():
+    """What this thread says comes in one piece at the end: several threads that work at once stay readable."""
+    _of_thread.held = []
+    try:
+        yield
+    finally:
+        said, _of_thread.held = _of_thread.held, None
+        say("\n".join(said))
+
+
+@contextlib.contextmanager
+def cpu_seconds():
+    """A list that gets one number at the end: CPU seconds of the commands that this thread has run inside."""
+    before = getattr(_of_thread, "cpu_s", 0.0)
+    used = []
+    try:
+        yield used
+    finally:
+        used.append(getattr(_of_thread, "cpu_s", 0.0) - before)
+
+
+def end_all():
+    """Ends every command that runs, of all threads."""
+    for process in list(_running):
+        _end_group(process)
 
 
 def shown(command):
@@ -49,7 +88,8 @@ class _Ticker:
     def __init__(self, label):
         self.label, self.line, self.start = label, "", time.monotonic()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._tick, daemon=True) if sys.stdout.isatty() else None
+        shown = sys.stdout.isatty() and getattr(_of_thread, "held", None) is None
+        self._thread = threading.Thread(target=self._tick, daemon=True) if shown else None
         if self._thread:
             self._thread.start()
 
@@ -90,6 +130,7 @@ def run(label, command, *, log, env=None, cwd=ROOT, check=True, timeout_s=None, 
                 errors="replace",
                 start_new_session=True,
             )
+            _running.add(process)
             timer = threading.Timer(timeout_s, _end_group, (process,)) if timeout_s else None
             if timer:
                 timer.start()
@@ -100,11 +141,12 @@ def run(label, command, *, log, env=None, cwd=ROOT, check=True, timeout_s=None, 
                     lines.append(line)
                     if line.strip():
                         ticker.line = line.strip()
-                code = process.wait()
+                code = _wait(process)
             except BaseException:
                 _end_group(process)
                 raise
             finally:
+                _running.discard(process)
                 process.stdout.close()
                 if timer:
                     timer.cancel()
@@ -124,6 +166,17 @@ def run(label, command, *, log, env=None, cwd=ROOT, check=True, timeout_s=None, 
             f"{label} failed with exit code {code} after {seconds(took)}; log: {path.relative_to(ROOT)}"
         )
     return code, "".join(lines)
+
+
+def _wait(process):
+    """The exit code; adds up the CPU time of the process and of all that it has waited for."""
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    except ChildProcessError:  # its time was over: who ended it has waited for it
+        return process.wait()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    _of_thread.cpu_s = getattr(_of_thread, "cpu_s", 0.0) + usage.ru_utime + usage.ru_stime
+    return process.returncode
 
 
 def _end_group(process):

@@ -1,12 +1,29 @@
 """./dev test: every stage, summed up in one last line."""
 
+import concurrent.futures
+import dataclasses
 import errno
 import os
 import shutil
+import threading
 import time
+from typing import Any, Callable
 
-from devlib import build, fuzz, results, setup
-from devlib.term import LOGS, ROOT, VENV, Failed, disk_is_full, free_gb, run, say, seconds
+from devlib import build, fuzz, results, setup, times
+from devlib.term import (
+    LOGS,
+    ROOT,
+    VENV,
+    Failed,
+    cpu_seconds,
+    disk_is_full,
+    end_all,
+    free_gb,
+    held,
+    run,
+    say,
+    seconds,
+)
 
 PROGRAM_LIMIT_S = 600
 PYTEST_LIMIT_S = 1800
@@ -20,9 +37,7 @@ def test_arguments(parser):
         "-k", dest="filter", default="", metavar="TEXT", help="only cases whose name contains TEXT"
     )
     parser.add_argument(
-        "--frameworks",
-        action="store_true",
-        help="also the thorough tests of the frameworks; by itself only them",
+        "--thorough", action="store_true", help="also what is too slow for each change; run whole before a release"
     )
     parser.add_argument("--fuzz-seconds", type=int, default=5, help="time for each fuzz target (default: 5)")
     parser.add_argument("--kills", type=int, default=200, help="kills of a writing process (default: 200)")
@@ -30,32 +45,106 @@ def test_arguments(parser):
 
 def test_main(args):
     chosen = [s for part in args.only for s in part.split(",") if s]
-    chosen = chosen or (["xgboost", "frameworks"] if args.frameworks else list(STAGES))
+    chosen = chosen or list(STAGES)
     unknown = [s for s in chosen if s not in STAGES]
     if unknown:
         raise Failed(f"no stage {unknown[0]!r}; there are: {', '.join(STAGES)}")
     setup.ensure_packages()
     setup.ensure_venv()
+    _make_environments([name for stage in chosen for name in STAGES[stage].environments])
     total, start = results.Tally(), time.monotonic()
+    took = times.Times(whole=chosen == list(STAGES) and not args.filter and not args.thorough)
+    for group in _groups(chosen):
+        for tally in _all_of(group, args, took):
+            total.add(tally)
+    say(f"\nwhole time {seconds(time.monotonic() - start)}; logs: {LOGS.relative_to(ROOT)}/test")
+    took.show()
+    total.add(took.judge())
+    if len(chosen) > 1:
+        results.show(total)
+    say(total.line())
+    return 1 if total.failures else 0
+
+
+@dataclasses.dataclass
+class Stage:
+    """One part of the test run. Those that are `beside` others leave a core idle, and run two at a time."""
+
+    run: Callable[[Any], results.Tally]
+    what: str
+    beside: bool = False
+    environments: tuple = ()  # of .venvs
+
+
+def _make_environments(names):
+    """Downloads and installs while the compiler works; a stage that needs one waits for it, and tells of a failure."""
+
+    def make():
+        for name in dict.fromkeys(names):
+            with held():
+                try:
+                    setup.environment(name)
+                except (Failed, OSError):
+                    continue
+
+    threading.Thread(target=make, daemon=True).start()
+
+
+def _groups(chosen):
+    """Stages that run one after the other, each with those that may run beside it."""
+    groups = []
     for name in chosen:
-        began = time.monotonic()
-        say(f"\n== {name}: {STAGES[name][1]}")
+        if groups and STAGES[name].beside and STAGES[groups[-1][-1]].beside:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    return groups
+
+
+def _all_of(group, args, took):
+    """Tallies of stages, as they end."""
+    if len(group) == 1:
+        yield _one(group[0], args, took)
+        return
+    build.ensure_product()
+    with concurrent.futures.ThreadPoolExecutor(max_workers=build.jobs()) as pool:
+        waiting = [pool.submit(_held, name, args, took) for name in took.longest_first(group)]
         try:
-            tally = STAGES[name][0](args)
+            for future in concurrent.futures.as_completed(waiting):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_all()
+            raise
+
+
+def _held(name, args, took):
+    with held():
+        return _one(name, args, took)
+
+
+def _one(name, args, took):
+    """Runs a stage; whatever happens in it, others still count."""
+    began = time.monotonic()
+    say(f"\n== {name}: {STAGES[name].what}")
+    with cpu_seconds() as used:
+        try:
+            tally = STAGES[name].run(args)
         except Failed as failure:
             tally = results.failed(name, str(failure))
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             tally = results.failed(name, disk_is_full())  # what was found until here is told all the same
-        results.show(tally)
-        say(f"  {name}: {tally.line()} in {seconds(time.monotonic() - began)}")
-        total.add(tally)
-    say(f"\nwhole time {seconds(time.monotonic() - start)}; logs: {LOGS.relative_to(ROOT)}/test")
-    if len(chosen) > 1:
-        results.show(total)
-    say(total.line())
-    return 1 if total.failures else 0
+    duration = time.monotonic() - began
+    took.add(name, duration, used[0], tally)
+    results.show(tally)
+    say(f"  {name}: {tally.line()} in {seconds(duration)}")
+    return tally
+
+
+#: Targets of presets. Under sanitizers only tests: the command is built, with warnings as errors, by the preset dev.
+_TESTS = {"dev": (), "asan": ("luff_tests",), "tsan": ("luff_thread_tests",)}
 
 
 def _ctest(preset):
@@ -65,8 +154,7 @@ def _ctest(preset):
         ok, why = build.available(preset)
         if not ok:
             return results.skipped(preset, why)
-        # Under sanitizers only the tests: the command is built, with warnings as errors, by the preset dev.
-        folder = build.build(preset, *([] if preset == "dev" else ["luff_tests"]))
+        folder = build.build(preset, *_TESTS[preset])
         name = "cpp" if preset == "dev" else preset
         logs = LOGS / "test"
         xml = logs / f"{name}-xml"
@@ -75,6 +163,7 @@ def _ctest(preset):
         junit = logs / f"{name}-ctest.xml"
         junit.unlink(missing_ok=True)
         command = ["ctest", "--test-dir", folder, "-j", build.jobs(), "--timeout", PROGRAM_LIMIT_S]
+        command += ["-L", "threads"] if preset == "tsan" else []
         env = {
             "GTEST_OUTPUT": f"xml:{xml}/",
             "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -130,7 +219,7 @@ def _pytest(name, *paths, ignore=(), environment=None, others=()):
         xml.unlink(missing_ok=True)
         command = [python, "-m", "pytest", "-q", "--junitxml", xml, *existing]
         command += [f"--ignore={p}" for p in ignore]
-        command += [] if args.frameworks else ["-m", "not thorough"]
+        command += [] if args.thorough else ["-m", "not thorough"]
         command += ["-k", args.filter] if args.filter else []
         env = {"PATH": f"{VENV}/bin:{os.environ.get('PATH', '/usr/bin:/bin')}"}
         code, _ = run(
@@ -148,18 +237,6 @@ def _pytest(name, *paths, ignore=(), environment=None, others=()):
             )
         if code not in (0, 1, 5) and not tally.failures:
             tally.failures.append(f"{name}: pytest ended with {code}; log: build/logs/test/{name}.log")
-        return tally
-
-    return stage
-
-
-def _stages(*stages):
-    """Several stages as one."""
-
-    def stage(args):
-        tally = results.Tally()
-        for one in stages:
-            tally.add(one(args))
         return tally
 
     return stage
@@ -189,7 +266,7 @@ def _compat(_args):
     return compat.suite(os.environ.get("LUFF_COMPAT_SUITE"))
 
 
-#: Folders of python/tests, and the environments in which they run; PyTorch and XGBoost have stages of their own.
+#: Folders of python/tests with environments of their own.
 FRAMEWORKS = {
     "keras": "tensorflow",
     "jax": "tensorflow",
@@ -197,46 +274,40 @@ FRAMEWORKS = {
     "lightning": "lightning",
     "lightgbm": "lightgbm",
     "sklearn": "lightgbm",
+    "xgboost": "xgboost3",
 }
 
+
+def _framework(name, environment, what, folder=""):
+    """Stage of one framework's tests."""
+    return Stage(
+        _pytest(name, f"python/tests/{folder or name}", environment=environment), what, True, (environment,)
+    )
+
+
 STAGES = {
-    "cpp": (_ctest("dev"), "C++ tests, optimised"),
-    "headers": (_headers, "public headers compile alone"),
-    "python": (
-        _pytest(
-            "python",
-            "python/tests",
-            "tests",
-            ignore=[
-                "tests/package",
-                "tests/formats",
-                "python/tests/xgboost",
-                *(f"python/tests/{name}" for name in FRAMEWORKS),
-            ],
-        ),
-        "Python, frameworks, end to end",
+    "cpp": Stage(_ctest("dev"), "C++ tests, optimised"),
+    "headers": Stage(_headers, "public headers compile alone"),
+    "python": Stage(
+        _pytest("python", "python/tests", ignore=[f"python/tests/{name}" for name in FRAMEWORKS]),
+        "the package and PyTorch",
+        True,
     ),
-    "xgboost": (
-        _stages(
-            _pytest("xgboost2", "python/tests/xgboost", environment="xgboost2"),
-            _pytest("xgboost3", "python/tests/xgboost", environment="xgboost3"),
-        ),
-        "XGBoost 2 and 3",
+    "e2e": Stage(
+        _pytest("e2e", "tests", ignore=["tests/package", "tests/formats"]), "the command, end to end", True
     ),
-    "frameworks": (
-        _stages(
-            *(_pytest(name, f"python/tests/{name}", environment=where) for name, where in FRAMEWORKS.items())
-        ),
-        "Keras, JAX, MXNet, Lightning, LightGBM and others",
-    ),
-    "compat": (_compat, "smdebug's own tests, of the clone that LUFF_COMPAT_SUITE names"),
-    "formats": (
+    "xgboost2": _framework("xgboost2", "xgboost2", "XGBoost 2", "xgboost"),
+    **{name: _framework(name, where, f"{name}, and the hook on it") for name, where in FRAMEWORKS.items()},
+    "formats": Stage(
         _pytest("formats", "tests/formats", environment="formats", others=["peers"]),
         "what Luff exports, read by others",
+        True,
+        ("formats", "peers"),
     ),
-    "package": (_pytest("package", "tests/package"), "wheel, pip install, find_package, stubs"),
-    "crash": (_crash, "random SIGKILLs of a writing process"),
-    "fuzz": (_fuzz, "every fuzz target for a short while"),
-    "asan": (_ctest("asan"), "C++ tests under address and undefined behaviour sanitizers"),
-    "tsan": (_ctest("tsan"), "C++ tests under the thread sanitizer"),
+    "compat": Stage(_compat, "smdebug's own tests, of the clone that LUFF_COMPAT_SUITE names", True),
+    "package": Stage(_pytest("package", "tests/package"), "wheel, pip install, find_package, stubs"),
+    "crash": Stage(_crash, "random SIGKILLs of a writing process"),
+    "fuzz": Stage(_fuzz, "every fuzz target for a short while"),
+    "asan": Stage(_ctest("asan"), "C++ tests under address and undefined behaviour sanitizers"),
+    "tsan": Stage(_ctest("tsan"), "C++ tests under the thread sanitizer, where there are threads"),
 }

@@ -1,0 +1,70 @@
+"""What a test run takes: a table by stage, the longest tests, and the budget in benchmarks/test_times.json."""
+
+import dataclasses
+import json
+import statistics
+
+from devlib import results
+from devlib.term import ROOT, say, seconds
+
+BUDGET = ROOT / "benchmarks" / "test_times.json"
+MOST = 1.5  # times its budget that a stage may need
+LONGEST = 20
+
+
+@dataclasses.dataclass
+class Times:
+    """Of one run. `whole`: every stage ran, with all of its tests, so that the budget can be asked."""
+
+    whole: bool
+    stages: dict = dataclasses.field(default_factory=dict)  # name -> (wall, CPU seconds)
+    cases: list = dataclasses.field(default_factory=list)  # (seconds, name)
+
+    def add(self, name, wall_s, cpu_s, tally):
+        self.stages[name] = (wall_s, cpu_s)
+        self.cases += tally.cases
+
+    def longest_first(self, names):
+        budget = _budget()
+        return sorted(names, key=lambda name: -budget.get(name, 0.0))
+
+    def show(self):
+        say(f"\n  {'stage':<12} {'time':>14} {'CPU time':>14}")
+        for name, (wall_s, cpu_s) in self.stages.items():
+            say(f"  {name:<12} {seconds(wall_s):>14} {seconds(cpu_s):>14}")
+        if self.cases:
+            say(f"\n  the {min(LONGEST, len(self.cases))} longest tests")
+        for took_s, name in sorted(self.cases, reverse=True)[:LONGEST]:
+            say(f"  {seconds(took_s):>14}  {name}")
+
+    def judge(self):
+        """A failure for each stage over its budget.
+
+        The budget is CPU time, and a slow machine is slow in all stages: what counts is how much more a stage needs
+        than its share. Stages that compile are not in it: what they take depends on what the cache holds.
+        """
+        budget = _budget()
+        if not self.whole or not budget:
+            return results.Tally()
+        ratios = {name: self.stages[name][1] / budget[name] for name in budget if name in self.stages}
+        usual = max(statistics.median(ratios.values()), 1e-9)
+        tally = results.Tally()
+        for name, ratio in ratios.items():
+            if ratio > MOST * usual:
+                tally.add(
+                    results.failed(
+                        f"time of {name}",
+                        f"{self.stages[name][1]:.0f} CPU seconds, {ratio / usual:.2f} times its budget in {BUDGET.name}",
+                    )
+                )
+            else:
+                tally.passed += 1
+        return tally
+
+
+def _budget():
+    """CPU seconds that a stage's tests may need on the machine where the file was written."""
+    try:
+        return json.loads(BUDGET.read_text())["cpu_s"]
+    except FileNotFoundError:
+        return {}
