@@ -95,7 +95,7 @@ void Core::TellFailure() noexcept {
   }
   const std::uint64_t count = not_recorded_.exchange(0, std::memory_order_acquire);
   if (count == 0) return;
-  publisher.AddGap(store::GapOfSteps(store::kRecordingFailed, count, 0,
+  publisher.AddGap(store::GapOfSteps(format::GapReason::kRecordingFailed, count, 0,
                                      first_not_recorded_.load(std::memory_order_relaxed),
                                      last_not_recorded_.load(std::memory_order_relaxed)));
 }
@@ -105,7 +105,7 @@ bool Core::ProcessNext(std::unique_ptr<Work> work) {
   if (give_up.load(std::memory_order_relaxed)) {
     publisher.Discard(work.get(), format::GapReason::kClosing);
   } else if (failed.load(std::memory_order_relaxed) && work->kind != Work::Kind::kLoose) {
-    publisher.Discard(work.get(), store::kRecordingFailed);
+    publisher.Discard(work.get(), format::GapReason::kRecordingFailed);
   } else {
     ok = publisher.Process(work.get());
   }

@@ -21,10 +21,13 @@
 #include "luff/store/loss.h"
 #include "luff/store/reader.h"
 
-// Allocations of threads that are not spared fail when the test says so: one of so many, 0: none.
+// Allocations of threads that are not spared fail when the test says so: one of so many, 0: none. A thread
+// that asked to be held stands still in its next one.
 namespace {
 [[maybe_unused]] std::atomic<std::uint32_t> g_fail_one_of{0}, g_allocations{0}, g_failed{0};
 thread_local bool t_spared = false;
+[[maybe_unused]] thread_local bool t_hold = false;
+[[maybe_unused]] std::atomic<bool> g_held{false}, g_go_on{false};
 }  // namespace
 
 #if defined(__has_feature)
@@ -34,6 +37,11 @@ thread_local bool t_spared = false;
 #endif
 #ifndef LUFF_ALLOCATIONS_ARE_THE_SANITIZERS
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (t_hold) {
+    t_hold = false;
+    g_held = true;
+    while (!g_go_on) usleep(1000);
+  }
   const std::uint32_t one_of = t_spared ? 0 : g_fail_one_of.load(std::memory_order_relaxed);
   const bool fails =
       one_of != 0 &&
@@ -260,7 +268,7 @@ TEST(LedgerTest, AWriterThreadThatOnlyFailsEndsTheRecordingNotTheTraining) {
   const Account account = AccountOf(disk.get());
   EXPECT_EQ(account.Wrong(training.steps()), "");
   EXPECT_EQ(account.steps.size(), 10U);
-  EXPECT_EQ(account.whole.begin()->first, static_cast<std::uint16_t>(store::kRecordingFailed));
+  EXPECT_EQ(account.whole.begin()->first, static_cast<std::uint16_t>(GapReason::kRecordingFailed));
   std::string events;
   for (const auto& loose : disk->Loose()) {
     for (const std::string& json : loose.batch.event_json) events += json;
@@ -287,6 +295,78 @@ TEST(LedgerTest, WhatAHangingDiskStillHasAtTheEndIsSaidWhenItComesBack) {
     return disk->closed == 1;
   });
   EXPECT_EQ(AccountOf(disk.get()).Wrong(20), "");
+}
+
+TEST(LedgerTest, StepsThatFoundNoRoomAreSaidWhenTheEndComesAtOnce) {
+  auto disk = std::make_shared<Disk>();
+  Mutex gate;
+  gate.Lock();
+  disk->on_publish = [&] { MutexLock lock(gate); };
+  Training training(Start(disk, {.items = 5, .bytes = 1U << 20}), 10);
+  for (int i = 0; i < 50; ++i) training.Step();
+  EXPECT_GT(CounterOf(training.session(), "dropped_steps"), 30U);
+  bool done = false;
+  std::thread end([&] { done = training.session().EndNow(format::EndReason::kSignal, seconds(60)); });
+  WaitFor([&] { return !training.session().health().accepting; });
+  gate.Unlock();
+  end.join();
+  EXPECT_TRUE(done);
+  const Account account = AccountOf(disk.get());
+  EXPECT_EQ(account.Wrong(50), "");
+  EXPECT_EQ(account.named.size(), 50U);
+}
+
+TEST(LedgerTest, AnEndAtOnceInTheMiddleOfStepsLosesNoneUntold) {
+  for (int turn = 0; turn < 50; ++turn) {
+    auto disk = std::make_shared<Disk>();
+    disk->on_publish = [] { usleep(100); };
+    Training training(Start(disk, {.items = 3, .bytes = 1U << 20}), 10);
+    std::atomic<bool> over{false};
+    std::atomic<std::int64_t> ended{0};
+    std::thread steps([&] {
+      while (!over) {
+        training.Step();
+        ended = training.steps();
+      }
+    });
+    WaitFor([&] { return ended > turn; });
+    EXPECT_TRUE(training.session().EndNow(format::EndReason::kSignal, seconds(60)));
+    over = true;
+    steps.join();
+    const Account account = AccountOf(disk.get());
+    const auto told = static_cast<std::int64_t>(account.steps.size() + account.Missing());
+    EXPECT_GT(told, turn);
+    EXPECT_LE(told, training.steps());
+    EXPECT_EQ(account.Wrong(told), "");
+  }
+}
+
+// As when the handler of SIGTERM has interrupted the training in there: it does not come back.
+TEST(LedgerTest, AnEndAtOnceDoesNotWaitForAThreadThatStandsInEndStep) {
+#ifdef LUFF_ALLOCATIONS_ARE_THE_SANITIZERS
+  GTEST_SKIP() << "no thread can be held in an allocation";
+#endif
+  auto disk = std::make_shared<Disk>();
+  Mutex gate;
+  gate.Lock();
+  disk->on_publish = [&] { MutexLock lock(gate); };
+  Training training(Start(disk, {.items = 5, .bytes = 1U << 20}), 10);
+  for (int i = 0; i < 50; ++i) training.Step();
+  std::thread step([&] {
+    training.session().BeginStep(Mode::kTrain, 50);
+    t_hold = true;
+    training.session().EndStep({Mode::kTrain, 50, 50, 50});
+  });
+  WaitFor([] { return g_held.load(); });
+  gate.Unlock();
+  static_cast<void>(training.session().EndNow(format::EndReason::kSignal, milliseconds(400)));
+  WaitFor([&] {
+    MutexLock lock(disk->mutex);
+    return disk->closed == 1;
+  });
+  EXPECT_EQ(AccountOf(disk.get()).Wrong(51), "");
+  g_go_on = true;
+  step.join();
 }
 
 TEST(LedgerTest, RawValuesOfAStepThatFoundNoRoomAreNotThoseOfTheNext) {

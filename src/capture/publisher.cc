@@ -101,7 +101,7 @@ bool Publisher::Process(Work* work) noexcept {
     }
   } catch (...) {
     KeepException("the writer thread");
-    Lose(work, store::kRecordingFailed);
+    Lose(work, GapReason::kRecordingFailed);
     ok = false;
   }
   if (work->block != nullptr) pool_->Release(work->block);
@@ -398,7 +398,7 @@ bool Publisher::PublishLoose(store::StepBatch* batch, bool final) noexcept {
     return true;
   } catch (...) {
     KeepException("the writer thread");
-    broken_ = !ledger_.Fold(batch, false, store::kRecordingFailed) || broken_;
+    broken_ = !ledger_.Fold(batch, false, GapReason::kRecordingFailed) || broken_;
     return false;
   }
 }

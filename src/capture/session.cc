@@ -99,12 +99,12 @@ SessionImpl::~SessionImpl() {
 }
 
 bool SessionImpl::accepting() const noexcept {
-  return core_->accepting.load(std::memory_order_relaxed) &&
+  return core_->accepting.load() &&  // in one order with handing_over_
          g_fork_count.load(std::memory_order_relaxed) == fork_count_;
 }
 
 void SessionImpl::Sleep() noexcept {
-  core_->accepting.store(false, std::memory_order_relaxed);
+  core_->accepting.store(false);
   core_->step.due.store(0, std::memory_order_relaxed);
   for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
 }
@@ -362,6 +362,12 @@ std::uint64_t SessionImpl::Hash(const std::byte* data, std::size_t bytes) const 
 }
 
 void SessionImpl::EndStep(const StepEnd& end) noexcept {
+  handing_over_.store(true);
+  HandOver(end);
+  handing_over_.store(false);
+}
+
+void SessionImpl::HandOver(const StepEnd& end) noexcept {
   if (!accepting()) {
     if (Failed()) core_->NotRecorded(end.global_step);
     return;
@@ -392,14 +398,18 @@ void SessionImpl::EndStep(const StepEnd& end) noexcept {
     if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
     last_end_ns_ = now;
     core_->step.due.store(0, std::memory_order_relaxed);
-    core_->step.expected_step.store(end.global_step + 1, std::memory_order_relaxed);
     for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
     planned_due_ = 0;
-    in_step_ = false;
     core_->counters.steps.fetch_add(1, std::memory_order_relaxed);
     const bool pushed = core_->queue.Push(work);  // may find no memory, before it takes the work
     accounted = true;
-    if (!pushed) Drop(work.get());
+    if (pushed) {
+      untold_.store(0);
+    } else {
+      Drop(work.get());
+    }
+    core_->step.expected_step.store(end.global_step + 1, std::memory_order_relaxed);
+    in_step_ = false;
     if (end.mode == format::Mode::kTrain) core_->gate.StepFinished(end.mode_step + 1);
     if (!has_thread_) core_->Pump();
   } catch (...) {
@@ -425,6 +435,9 @@ void SessionImpl::Drop(Work* work) {
   core_->counters.gaps.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(mutex_);
   if (!lost_.Fold(&work->batch, true, GapReason::kPoolFull)) throw std::bad_alloc();
+  if (untold_.load() == 0) first_untold_.store(work->global_step);
+  last_untold_.store(work->global_step);
+  untold_.fetch_add(1);
 }
 
 void SessionImpl::AbandonStep() noexcept {

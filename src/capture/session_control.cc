@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <new>
 
 #include "capture/session_impl.h"
 #include "luff/store/loss.h"
@@ -54,15 +55,7 @@ bool SessionImpl::EndNow(format::EndReason reason, std::chrono::milliseconds dea
     Sleep();
     if (!core_->close_asked.load()) {
       core_->close_reason.store(reason);
-      if (in_step_ && !Failed()) {
-        const std::int64_t more = std::max<std::int64_t>(last_open_ - first_open_, 0);
-        const std::int64_t step = core_->step.expected_step.load();
-        std::unique_ptr<Work> work = core_->queue.Blank();
-        work->kind = Work::Kind::kLoose;
-        work->batch.gaps.push_back(store::GapOfSteps(
-            format::GapReason::kClosing, static_cast<std::uint64_t>(more) + 1, 0, step, step + more));
-        static_cast<void>(core_->queue.Push(work, true));
-      }
+      TellWhatIsMissing(deadline / 4);
     }
     core_->gate.Close();
     core_->close_asked.store(true, std::memory_order_release);
@@ -72,6 +65,40 @@ bool SessionImpl::EndNow(format::EndReason reason, std::chrono::milliseconds dea
     Fail("EndNow");
     return false;
   }
+}
+
+// The training may stand for good where it is, in EndStep or with the lock in its hands: the signal's handler
+// has interrupted it there. What was dropped is then told by its number alone.
+void SessionImpl::TellWhatIsMissing(std::chrono::milliseconds patience) {
+  std::unique_ptr<Work> work = core_->queue.Blank();
+  work->kind = Work::Kind::kLoose;
+  store::StepBatch& batch = work->batch;
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (true) {
+    if (!handing_over_.load() && mutex_.TryLock()) {
+      try {
+        lost_.Release(0, true, &batch);
+      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the process ends
+      }
+      mutex_.Unlock();
+      break;
+    }
+    if (std::chrono::steady_clock::now() >= until) {
+      if (const std::uint64_t count = untold_.load(); count > 0) {
+        batch.gaps.push_back(store::GapOfSteps(format::GapReason::kPoolFull, count, 0, first_untold_.load(),
+                                               last_untold_.load()));
+      }
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (in_step_ && !Failed()) {
+    const std::int64_t more = std::max<std::int64_t>(last_open_ - first_open_, 0);
+    const std::int64_t step = core_->step.expected_step.load();
+    batch.gaps.push_back(store::GapOfSteps(format::GapReason::kClosing, static_cast<std::uint64_t>(more) + 1,
+                                           0, step, step + more));
+  }
+  static_cast<void>(core_->queue.Push(work, true));
 }
 
 }  // namespace luff::capture

@@ -78,10 +78,13 @@ class SessionImpl final : public Session {
   void Sleep() noexcept;
   /// After an exception: the recording ends, and says so.
   void Fail(const char* where) noexcept;
+  void HandOver(const StepEnd& step) noexcept LUFF_EXCLUDES(mutex_);
   /// What the step has left in producers and registry, and earlier ones that were lost.
   void Collect(Work* work) LUFF_EXCLUDES(mutex_);
   void Drop(Work* work) LUFF_EXCLUDES(mutex_);
   void HandOverRest() LUFF_EXCLUDES(mutex_);
+  /// Says what an end at once leaves out: steps that found no room, and those that are open.
+  void TellWhatIsMissing(std::chrono::milliseconds patience) LUFF_EXCLUDES(mutex_);
   /// Until the writer thread has come to its end; false: the deadline came first.
   [[nodiscard]] bool WaitForWriter(std::chrono::milliseconds deadline) noexcept;
   void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;
@@ -111,6 +114,9 @@ class SessionImpl final : public Session {
   bool allowed_ = true;
   // Read by EndNow. A hook may begin several steps before the first of them ends (docs/adr/0012).
   std::atomic<bool> in_step_ = false;
+  std::atomic<bool> handing_over_ = false;  // in EndStep
+  std::atomic<std::uint64_t> untold_{0};    // steps in lost_, for when nobody can look there
+  std::atomic<std::int64_t> first_untold_{0}, last_untold_{0};
   std::atomic<std::int64_t> first_open_{0}, last_open_{0};
 };
 

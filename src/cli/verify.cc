@@ -92,7 +92,7 @@ void AddVerify(CLI::App& app) {
   auto options = std::make_shared<VerifyVerbOptions>();
   AddRunOption(verb, options.get());
   verb->add_option("--max-bytes", options->max_bytes,
-                   "What may be decoded of values that are one number again and again")
+                   "Bytes that may be decoded of values that are one number again and again; of a run of Luff's")
       ->capture_default_str();
   verb->callback([options] { Verify(*options); });
 }

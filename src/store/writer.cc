@@ -222,7 +222,7 @@ Status FileWorkerWriter::Publish(StepBatch& batch, bool step) {
 
 Status FileWorkerWriter::Account(StepBatch& batch, bool step) noexcept {
   if (unreadable_) {
-    Fold(&batch, step, kRecordingFailed);
+    Fold(&batch, step, format::GapReason::kRecordingFailed);
     return NoMemory();
   }
   bool kept = false;
@@ -238,7 +238,7 @@ Status FileWorkerWriter::Account(StepBatch& batch, bool step) noexcept {
     return failure_status_;
   } catch (...) {  // no memory, or an error that nobody knows: nothing of the batch is written
     if (!kept) {
-      Fail(kRecordingFailed, NoMemory());
+      Fail(format::GapReason::kRecordingFailed, NoMemory());
       Keep(batch, step);
     }
     return NoMemory();

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import luff as library
+import luff.testing as luff_testing
 import numpy as np
 import pytest
 
@@ -92,6 +93,18 @@ def test_missing_file(luff: Command, copy: Path) -> None:
     assert _readable(copy) == 0
     columns = library.open_trial(copy).tensor(WEIGHT).summaries()
     assert len(columns["l2"]) == 20  # statistics do not need it
+
+
+def test_values_of_one_number_are_decoded_within_a_bound(luff: Command, tmp_path: Path) -> None:
+    values = [np.full(50_000, step, np.float32) for step in range(1, 5)]
+    luff_testing.trial({"w": values}, path=tmp_path / "run")
+    done = luff("verify", tmp_path / "run")
+    assert (done.code, "--max-bytes" in done.out) == (0, False), done.out
+    done = luff("verify", tmp_path / "run", "--max-bytes", 2 * values[0].nbytes)
+    assert done.code == 0
+    assert "note: w0000: 2 values of one repeated number were checked as they are stored" in done.out
+    assert "--max-bytes raises this" in done.out
+    assert "--max-bytes" in luff("verify", "--help").out
 
 
 def test_what_is_no_run(luff: Command, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@
 #define LUFF_REQUIRES(...) LUFF_THREAD_ANNOTATION_(requires_capability(__VA_ARGS__))
 #define LUFF_EXCLUDES(...) LUFF_THREAD_ANNOTATION_(locks_excluded(__VA_ARGS__))
 #define LUFF_ACQUIRE(...) LUFF_THREAD_ANNOTATION_(acquire_capability(__VA_ARGS__))
+#define LUFF_TRY_ACQUIRE(...) LUFF_THREAD_ANNOTATION_(try_acquire_capability(__VA_ARGS__))
 #define LUFF_RELEASE(...) LUFF_THREAD_ANNOTATION_(release_capability(__VA_ARGS__))
 
 namespace luff {
@@ -22,6 +23,8 @@ namespace luff {
 class LUFF_CAPABILITY("mutex") Mutex {
  public:
   void Lock() LUFF_ACQUIRE() { mutex_.lock(); }
+  /// False: somebody else has it.
+  [[nodiscard]] bool TryLock() LUFF_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void Unlock() LUFF_RELEASE() { mutex_.unlock(); }
   /// For std::condition_variable; the caller holds the lock.
   [[nodiscard]] std::mutex& native() noexcept { return mutex_; }

@@ -97,8 +97,9 @@ enum class GapReason : std::uint16_t {
   kScripted = 14,  // inside a jit.script module
   kClosing = 15,   // deadline at exit
   kTooMany = 16,   // more tensors or names than the limit
-  kFileLost =
-      18,  // (17: loss.h) a file of the run was removed, cut off, or its descriptor closed by the training
+  kRecordingFailed =
+      17,          // an error inside Luff, no memory for example, has ended the recording or cost a step
+  kFileLost = 18,  // a file of the run was removed, cut off, or its descriptor closed by the training
 };
 
 enum class EventKind : std::uint16_t {

@@ -10,9 +10,6 @@
 /// What is lost, and how it is said.
 namespace luff::store {
 
-/// Reason of a gap: an error inside Luff, no memory for example, has ended the recording or cost a step.
-inline constexpr auto kRecordingFailed = static_cast<format::GapReason>(17);
-
 /// A gap of whole steps: no tensor, no collection, no forms; `count` steps have neither rows nor a step mark.
 [[nodiscard]] format::GapRow GapOfSteps(format::GapReason reason, std::uint64_t steps, std::uint64_t bytes,
                                         std::int64_t first_step, std::int64_t last_step) noexcept;
