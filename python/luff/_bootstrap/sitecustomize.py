@@ -33,6 +33,8 @@ _FRAMEWORKS = {
     "sklearn.ensemble._hist_gradient_boosting.gradient_boosting": "luff.sklearn",
 }
 _waiting = set(_FRAMEWORKS)
+_OURS = frozenset(_FRAMEWORKS.values())
+_postponed: "set[str]" = set()  # of ours, that were being imported when their framework had been
 
 
 def _attach(name: str) -> None:
@@ -41,8 +43,16 @@ def _attach(name: str) -> None:
     _waiting.discard(name)
     if not _waiting:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    ours = _FRAMEWORKS[name]
+    if getattr(getattr(sys.modules.get(ours), "__spec__", None), "_initializing", False):
+        _postponed.add(ours)  # the script has imported it, and it the framework
+    else:
+        _attach_to_all(ours)
+
+
+def _attach_to_all(ours: str) -> None:
     try:
-        importlib.import_module(_FRAMEWORKS[name]).attach_to_all()
+        importlib.import_module(ours).attach_to_all()
     except Exception as error:  # training goes on without Luff
         text = " ".join(f"{type(error).__name__}: {error}".split())
         sys.stderr.write(
@@ -52,7 +62,7 @@ def _attach(name: str) -> None:
 
 
 class _Loader(importlib.abc.Loader):
-    """A framework's own loader, and then ours."""
+    """A module's own loader, and then ours."""
 
     def __init__(self, loader, name: str) -> None:  # type: ignore[no-untyped-def]
         self._loader = loader
@@ -67,17 +77,22 @@ class _Loader(importlib.abc.Loader):
             spec.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _attach(self._name)
+        if self._name in _OURS:
+            if self._name in _postponed:
+                _postponed.discard(self._name)
+                _attach_to_all(self._name)
+        else:
+            _attach(self._name)
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
         return getattr(self._loader, name)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for each framework, once."""
+    """Waits for each framework, once, and for what of Luff may import it first."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name not in _waiting:  # until it is imported: some only ask whether it is there
+        if name not in _waiting and name not in _OURS:  # until it is imported: some only ask whether it is there
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None:

@@ -313,3 +313,18 @@ def test_functional_losses_of_an_evaluation(tmp_path):
             assert step not in trial.tensor(f"{other}_output_0").value_steps("EVAL")
     assert len(trial.tensor("CrossEntropyLoss_output_0").value_steps("TRAIN")) == 4
     assert not [event for event in trial.events() if event["kind"] == "hook_error"]
+
+
+def test_a_script_that_imports_luff_first_is_watched(luff_run):
+    """It imports the framework in turn, and is not ready when that is."""
+    _, trial = luff_run("""
+        import luff.torch
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(4, 2)).pow(2).mean().backward()
+            optimizer.step()
+    """)
+    assert len(trial.steps("TRAIN")) == 3
