@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <new>
 
 #include "capture/session_impl.h"
 #include "luff/store/loss.h"
@@ -73,18 +72,21 @@ void SessionImpl::TellWhatIsMissing(std::chrono::milliseconds patience) {
   std::unique_ptr<Work> work = core_->queue.Blank();
   work->kind = Work::Kind::kLoose;
   store::StepBatch& batch = work->batch;
+  bool any = false;
   const auto until = std::chrono::steady_clock::now() + patience;
   while (true) {
     if (!handing_over_.load() && mutex_.TryLock()) {
+      any = !lost_.empty();
       try {
         lost_.Release(0, true, &batch);
-      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the process ends
+      } catch (...) {  // NOLINT(bugprone-empty-catch): no memory, and the process ends
       }
       mutex_.Unlock();
       break;
     }
     if (std::chrono::steady_clock::now() >= until) {
       if (const std::uint64_t count = untold_.load(); count > 0) {
+        any = true;
         batch.gaps.push_back(store::GapOfSteps(format::GapReason::kPoolFull, count, 0, first_untold_.load(),
                                                last_untold_.load()));
       }
@@ -93,12 +95,13 @@ void SessionImpl::TellWhatIsMissing(std::chrono::milliseconds patience) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (in_step_ && !Failed()) {
+    any = true;
     const std::int64_t more = std::max<std::int64_t>(last_open_ - first_open_, 0);
     const std::int64_t step = core_->step.expected_step.load();
     batch.gaps.push_back(store::GapOfSteps(format::GapReason::kClosing, static_cast<std::uint64_t>(more) + 1,
                                            0, step, step + more));
   }
-  static_cast<void>(core_->queue.Push(work, true));
+  if (any) static_cast<void>(core_->queue.Push(work, true));
 }
 
 }  // namespace luff::capture

@@ -37,10 +37,12 @@ void Tell(const std::string& text) {
   fmt::print(stderr, "luff: {}\n", Wrapped(text, 6, StderrIsTerminal() ? TerminalWidth() : 100));
 }
 
-// Whole steps that are not in the run: "no findings" says nothing of them.
-void TellLostSteps(const query::Trial& trial) {
+// Whole steps that are not in the run: "no findings" says nothing of them. True: there are some.
+bool TellLostSteps(const query::Trial& trial) {
+  bool lost = false;
   for (const query::GapInfo& gap : trial.Gaps()) {
     if (!IsOfWholeSteps(gap)) continue;
+    lost = true;
     const auto first = std::max<std::int64_t>(gap.first_step, 0);
     const auto between = static_cast<std::uint64_t>(gap.last_step - first) + 1;
     if (between == 1) {
@@ -51,6 +53,7 @@ void TellLostSteps(const query::Trial& trial) {
                gap.count < between ? fmt::format("{} of the ", gap.count) : "", first, gap.last_step,
                gap.reason);
   }
+  return lost;
 }
 
 void WriteOutcome(const Ending& ending, bool stopped) {
@@ -186,7 +189,7 @@ int Conclude(const Ending& ending) {
   static_cast<void>(news);
   const bool stopped = WasStopped(ending, trial);
   WriteOutcome(ending, stopped);
-  TellLostSteps(trial);
+  const bool lost = TellLostSteps(trial);
   const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
   const bool damaged = TellDamage(ending, trial, steps);
   // Of a worker that ended before the training: what its hook says. Of others it stands in the outcome.
@@ -216,7 +219,7 @@ int Conclude(const Ending& ending) {
     fmt::print(stderr, "luff: {} {} after {}{} — run: {}\n", Escaped(ending.options.command.front()),
                HowItEnded(ending.exit), seen, partly, run);
   } else {
-    const bool ok = findings.empty() && !damaged && steps > 0;
+    const bool ok = findings.empty() && !damaged && !lost && steps > 0;
     fmt::print(stderr, "luff: {}: {}{} — run: {}\n", ok ? "ok" : "done", seen, partly, run);
   }
   return ending.exit.code;

@@ -91,8 +91,9 @@ void AddVerify(CLI::App& app) {
       "Check every byte of a run, or of a directory of smdebug's: exit code 0 clean, 1 damage, 2 none there");
   auto options = std::make_shared<VerifyVerbOptions>();
   AddRunOption(verb, options.get());
-  verb->add_option("--max-bytes", options->max_bytes,
-                   "Bytes that may be decoded of values that are one number again and again; of a run of Luff's")
+  verb->add_option(
+          "--max-bytes", options->max_bytes,
+          "Bytes that may be decoded of values that are one number again and again; of a run of Luff's")
       ->capture_default_str();
   verb->callback([options] { Verify(*options); });
 }

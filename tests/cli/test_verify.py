@@ -102,7 +102,7 @@ def test_values_of_one_number_are_decoded_within_a_bound(luff: Command, tmp_path
     assert (done.code, "--max-bytes" in done.out) == (0, False), done.out
     done = luff("verify", tmp_path / "run", "--max-bytes", 2 * values[0].nbytes)
     assert done.code == 0
-    assert "note: w0000: 2 values of one repeated number were checked as they are stored" in done.out
+    assert "w0000: 2 values of one repeated number were checked as they are stored" in done.out
     assert "--max-bytes raises this" in done.out
     assert "--max-bytes" in luff("verify", "--help").out
 
