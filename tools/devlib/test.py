@@ -37,7 +37,9 @@ def test_arguments(parser):
         "-k", dest="filter", default="", metavar="TEXT", help="only cases whose name contains TEXT"
     )
     parser.add_argument(
-        "--thorough", action="store_true", help="also what is too slow for each change; run whole before a release"
+        "--thorough",
+        action="store_true",
+        help="also what is too slow for each change; run whole before a release",
     )
     parser.add_argument("--fuzz-seconds", type=int, default=5, help="time for each fuzz target (default: 5)")
     parser.add_argument("--kills", type=int, default=200, help="kills of a writing process (default: 200)")

@@ -51,11 +51,9 @@ class Times:
         tally = results.Tally()
         for name, ratio in ratios.items():
             if ratio > MOST * usual:
+                more = f"{ratio / usual:.2f} times its budget in {BUDGET.name}"
                 tally.add(
-                    results.failed(
-                        f"time of {name}",
-                        f"{self.stages[name][1]:.0f} CPU seconds, {ratio / usual:.2f} times its budget in {BUDGET.name}",
-                    )
+                    results.failed(f"time of {name}", f"{self.stages[name][1]:.0f} CPU seconds, {more}")
                 )
             else:
                 tally.passed += 1

@@ -218,7 +218,7 @@ def test_no_file_is_opened_for_writing(tmp_path):
 
 
 def test_memory_is_bounded():
-    assert "failed" in ask(lambda: {"sum": float(np.ones(1 << 33).sum())})["no_replay"]
+    assert set(ask(lambda: {"sum": float(np.ones(1 << 33).sum())})) == {"no_replay"}
 
 
 def test_the_child_ends_with_its_parent():
