@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -126,6 +127,17 @@ def processes_with(text: str) -> list[int]:
         if text in command:
             found.append(int(entry.name))
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_of_the_keyboard() -> None:
+    """Those that a shell has switched off for a job in the background: processes that tests start want them."""
+    for number, default in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, default)
 
 
 @pytest.fixture
