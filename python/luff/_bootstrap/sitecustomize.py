@@ -92,7 +92,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Waits for each framework, once, and for what of Luff may import it first."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name not in _waiting and name not in _OURS:  # until it is imported: some only ask whether it is there
+        if (
+            name not in _waiting and name not in _OURS
+        ):  # until it is imported: some only ask whether it is there
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None:
