@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -98,7 +99,7 @@ def test_show_tells_why_a_run_ended(attach, tmp_path):
     model = Model()
     attach("first", model)
     attach("second", model)
-    executable = os.environ.get("LUFF_EXECUTABLE")
+    executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
     if executable is None:
         pytest.skip("no luff")
     done = subprocess.run(
