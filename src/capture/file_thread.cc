@@ -1,5 +1,7 @@
 #include "capture/file_thread.h"
 
+#include <sys/prctl.h>
+
 #include <exception>
 #include <mutex>
 #include <utility>
@@ -8,6 +10,17 @@
 #include "luff/base/file_table.h"
 
 namespace luff::capture {
+namespace {
+
+/// Asks now for the thread's locals, of this library (the file table's) and of the C++ library (exceptions in
+/// flight). The loader allocates them at their first use, and ends the process when malloc then has none.
+void BeginThread() {
+  static_cast<void>(prctl(PR_SET_NAME, "luff-writer"));
+  static_cast<void>(TakeOwnFileTable());
+  [[maybe_unused]] const volatile int in_flight = std::uncaught_exceptions();
+}
+
+}  // namespace
 
 std::unique_ptr<FileThread> FileThread::Start() noexcept {
   try {
@@ -15,7 +28,7 @@ std::unique_ptr<FileThread> FileThread::Start() noexcept {
     // A handler of the training may write to its own descriptors, which the thread hasn't.
     const SignalsBlocked quiet;
     made->thread_ = std::thread([shared = made->shared_] {
-      static_cast<void>(TakeOwnFileTable());
+      BeginThread();
       Loop(shared.get());
     });
     return made;
