@@ -117,28 +117,6 @@ void BoostedCurve::Add(std::int64_t step, double value, double partner) {
   ++count_;
 }
 
-void BoostedCurve::Save(Json* to) const {
-  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
-  *to = {{"count", count_},   {"since_best", since_best_}, {"stride", stride_},
-         {"first", first_},   {"unfit", unfit_},           {"best", best_},
-         {"recent", recent_}, {"picture", picture_},       {"partner", number(partner_at_best_)}};
-}
-
-void BoostedCurve::Load(const Json& from) {
-  count_ = from.at("count");
-  since_best_ = from.at("since_best");
-  stride_ = from.at("stride");
-  first_ = from.at("first");
-  unfit_ = from.at("unfit");
-  best_ = from.at("best").get<Point>();
-  const auto recent = from.at("recent").get<std::vector<Point>>();
-  recent_.assign(recent.begin(), recent.end());
-  picture_ = from.at("picture").get<std::vector<Point>>();
-  partner_at_best_ = from.at("partner").is_null() ? std::nan("") : from.at("partner").get<double>();
-  if (recent_.size() > kRecent || picture_.size() > kPicture || stride_ < 1 || count_ < 0)
-    throw std::out_of_range("a curve that no run has");
-}
-
 BoostedCurves::Entry* BoostedCurves::Of(const query::Trial& trial, query::TensorId tensor) {
   if (tensor >= known_.size()) known_.resize(static_cast<std::size_t>(tensor) + 1, -1);
   if (known_[tensor] == 0) return nullptr;
@@ -207,26 +185,29 @@ const BoostedCurves::Entry* BoostedCurves::Judge(const std::string& prefix) cons
   return found;
 }
 
-void BoostedCurves::Save(Json* to) const {
-  // By place: numbers of tensors belong to one opening of a trial.
-  *to = Json::object();
-  for (const Entry& entry : entries_) {
-    Json saved;
-    entry.curve.Save(&saved);
-    (*to)[entry.loss.prefix + entry.loss.data + "-" + entry.loss.metric] = std::move(saved);
-  }
-  for (const auto& [name, curve] : loaded_) {
-    if (to->contains(name)) continue;
-    curve.Save(&(*to)[name]);
-  }
+void BoostedCurve::Keep(Fields& io) {
+  io("count", count_);
+  io("since_best", since_best_);
+  io("stride", stride_);
+  io("first", first_);
+  io("unfit", unfit_);
+  io("best", best_);
+  io("recent", recent_, kRecent);
+  io("picture", picture_, kPicture);
+  io("partner_at_best", partner_at_best_);
+  io.Check(stride_ >= 1 && count_ >= 0, "a curve that a run can have");
 }
 
-void BoostedCurves::Load(const Json& from) {
+void BoostedCurves::Keep(Fields& io) {
+  // By place: numbers of tensors belong to one opening of a trial.
+  std::map<std::string, BoostedCurve> curves = loaded_;
+  for (const Entry& entry : entries_)
+    curves.insert_or_assign(entry.loss.prefix + entry.loss.data + "-" + entry.loss.metric, entry.curve);
+  io("curves", curves, kMaxCurves);
+  if (!io.loading()) return;
   entries_.clear();
   known_.clear();
-  loaded_.clear();
-  if (from.size() > kMaxCurves) throw std::out_of_range("more curves than are ever followed");
-  for (const auto& [name, curve] : from.items()) loaded_[name].Load(curve);
+  loaded_ = std::move(curves);
 }
 
 }  // namespace luff::rules

@@ -7,9 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "luff/query/trial.h"
+#include "rules/kit/fields.h"
 
 /// Runs of boosting (docs/xgboost.md): one TRAIN step is one round, and each round tells of the losses of all
 /// evaluation sets. Facts about them that several rules need.
@@ -61,8 +60,7 @@ class BoostedCurve {
   [[nodiscard]] bool unfit() const noexcept { return unfit_; }
   [[nodiscard]] const std::vector<Point>& Picture() const noexcept { return picture_; }
 
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   std::int64_t count_ = 0, since_best_ = 0, stride_ = 1;
@@ -91,8 +89,7 @@ class BoostedCurves {
   /// The loss of a training that tells most of the model: of other data where there are any.
   [[nodiscard]] const Entry* Judge(const std::string& prefix) const noexcept;
 
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   Entry* Of(const query::Trial& trial, query::TensorId tensor);

@@ -4,24 +4,20 @@
 #include <string>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/boosted_curves.h"
 #include "rules/boosted_rules.h"
-#include "rules/json_state.h"
 #include "rules/select.h"
 
 /// Overfit, Overtraining and LossNotDecreasing on runs of boosting.
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using Entry = BoostedCurves::Entry;
 
-class Pair final : public Rule {
+class Pair final : public KeptRule {
  public:
-  Pair(std::unique_ptr<Rule> one, std::unique_ptr<Rule> other)
+  Pair(std::unique_ptr<KeptRule> one, std::unique_ptr<KeptRule> other)
       : one_(std::move(one)),
         other_(std::move(other)) {}
   void OnStep(const StepView& view, Sink& sink) override {
@@ -32,41 +28,26 @@ class Pair final : public Rule {
     one_->OnEnd(trial, sink);
     other_->OnEnd(trial, sink);
   }
-  [[nodiscard]] std::string SaveState() const override {
-    // As JSON and not as texts: whoever checks a state looks into it.
-    const auto json = [](const Rule& rule) { return TryParseJson(rule.SaveState()); };
-    return JsonText(Json::array({json(*one_), json(*other_)}));
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      LUFF_RETURN_IF_ERROR(one_->LoadState(JsonText(json.at(0))));
-      return other_->LoadState(JsonText(json.at(1)));
-    });
+  void Keep(Fields& io) override {
+    io("one", *one_);
+    io("other", *other_);
   }
 
  private:
-  std::unique_ptr<Rule> one_, other_;
+  std::unique_ptr<KeptRule> one_, other_;
 };
 
 // A rule that looks at each curve with a new point, and remembers which findings are open.
-class OnCurves : public Rule {
+class OnCurves : public KeptRule {
  public:
   void OnStep(const StepView& view, Sink& sink) override {
     for (const Entry* entry : curves_.OnStep(view.trial, view.rows)) {
       if (!entry->curve.unfit()) Judge(view, *entry, sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    curves_.Save(&json["curves"]);
-    json["open"] = open_;
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      curves_.Load(json.at("curves"));
-      open_ = json.at("open").get<std::set<std::string>>();
-    });
+  void Keep(Fields& io) override {
+    io("curves", curves_);
+    io("open", open_);
   }
 
  protected:
@@ -104,7 +85,6 @@ class Overfit final : public OnCurves {
 
  private:
   static constexpr const char* kName = "Overfit";
-  static constexpr const char* kPage = "docs/rules/overfit.md";
   static constexpr std::int64_t kBarrenRounds = 30;  // rounds in which some general pattern would have shown
   static constexpr double kBarrenGain = 0.01, kBarrenFall = 0.2;
 
@@ -166,7 +146,7 @@ class Overfit final : public OnCurves {
   }
 
   static Finding Base(const StepView& view, const Entry& entry, const char* cause, double training) {
-    Finding finding = FindingAt(kName, kPage, cause, view.trial, entry.tensor, 0, view.rows.info);
+    Finding finding = FindingAt(kName, cause, view.trial, entry.tensor, 0, view.rows.info);
     finding.causes = {"trees that are too deep for so little data", "no regularisation",
                       "training for too many rounds", "an evaluation set unlike the training data"};
     finding.evidence = {{"best_validation", entry.curve.best().second},
@@ -191,8 +171,7 @@ class Overtraining final : public OnCurves {
       if (curve.since_best() == 0) Heal("past_best", view, entry, sink);
       return;
     }
-    Finding finding = FindingAt("Overtraining", "docs/rules/overtraining.md", "past_best", view.trial,
-                                entry.tensor, 0, view.rows.info);
+    Finding finding = FindingAt("Overtraining", "past_best", view.trial, entry.tensor, 0, view.rows.info);
     finding.since_step = curve.best().first;
     finding.what = fmt::format("{} rounds have passed since the best one for '{}', all of them worse",
                                curve.since_best(), entry.loss.data);
@@ -218,7 +197,6 @@ class Overtraining final : public OnCurves {
 class LossNotDecreasing final : public OnCurves {
  private:
   static constexpr const char* kName = "LossNotDecreasing";
-  static constexpr const char* kPage = "docs/rules/loss_not_decreasing.md";
   static constexpr std::int64_t kRounds = 20;     // before a slow loss is said
   static constexpr std::int64_t kHorizon = 1000;  // rounds, where the plan is not known
   static constexpr double kLeast = 0.01;          // share of the first loss
@@ -282,7 +260,7 @@ class LossNotDecreasing final : public OnCurves {
                [&](const BoostedCurve::Point& point) { return point.second > (1 + kRise) * curve.first(); });
   }
   static Finding Base(const StepView& view, const Entry& entry, const char* cause) {
-    Finding finding = FindingAt(kName, kPage, cause, view.trial, entry.tensor, 0, view.rows.info);
+    Finding finding = FindingAt(kName, cause, view.trial, entry.tensor, 0, view.rows.info);
     finding.evidence = {
         {"start", entry.curve.first()}, {"recent", entry.curve.last()}, {"best", entry.curve.best().second}};
     finding.series = entry.curve.Picture();
@@ -293,15 +271,15 @@ class LossNotDecreasing final : public OnCurves {
 
 }  // namespace
 
-std::unique_ptr<Rule> Together(std::unique_ptr<Rule> one, std::unique_ptr<Rule> other) {
+std::unique_ptr<KeptRule> Together(std::unique_ptr<KeptRule> one, std::unique_ptr<KeptRule> other) {
   return std::make_unique<Pair>(std::move(one), std::move(other));
 }
-std::unique_ptr<Rule> BoostedOverfit(const BoostedOverfitLimits& limits) {
+std::unique_ptr<KeptRule> BoostedOverfit(const BoostedOverfitLimits& limits) {
   return std::make_unique<Overfit>(limits);
 }
-std::unique_ptr<Rule> BoostedOvertraining(const BoostedOvertrainingLimits& limits) {
+std::unique_ptr<KeptRule> BoostedOvertraining(const BoostedOvertrainingLimits& limits) {
   return std::make_unique<Overtraining>(limits);
 }
-std::unique_ptr<Rule> BoostedLossNotDecreasing() { return std::make_unique<LossNotDecreasing>(); }
+std::unique_ptr<KeptRule> BoostedLossNotDecreasing() { return std::make_unique<LossNotDecreasing>(); }
 
 }  // namespace luff::rules

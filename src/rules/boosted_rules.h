@@ -2,13 +2,14 @@
 #include <cstdint>
 #include <memory>
 
-#include "luff/rules/rule.h"
+#include "rules/kit/kept_rule.h"
 
 /// What rules on losses say of runs of boosting. Each is a part of the rule of its name.
 namespace luff::rules {
 
 /// Two rules as one: what one of them does not judge, the other does.
-[[nodiscard]] std::unique_ptr<Rule> Together(std::unique_ptr<Rule> one, std::unique_ptr<Rule> other);
+[[nodiscard]] std::unique_ptr<KeptRule> Together(std::unique_ptr<KeptRule> one,
+                                                 std::unique_ptr<KeptRule> other);
 
 struct BoostedOverfitLimits {
   std::int64_t rounds = 3;
@@ -16,30 +17,30 @@ struct BoostedOverfitLimits {
 };
 /// Overfit: an evaluation loss that has risen from its best, or that never fell, while the training loss
 /// fell.
-[[nodiscard]] std::unique_ptr<Rule> BoostedOverfit(const BoostedOverfitLimits& limits);
+[[nodiscard]] std::unique_ptr<KeptRule> BoostedOverfit(const BoostedOverfitLimits& limits);
 
 struct BoostedOvertrainingLimits {
   std::int64_t rounds = 20;
   double rise = 0.15, of_start = 0.05;
 };
 /// Overtraining: the best round lies long back, and nobody stops.
-[[nodiscard]] std::unique_ptr<Rule> BoostedOvertraining(const BoostedOvertrainingLimits& limits);
+[[nodiscard]] std::unique_ptr<KeptRule> BoostedOvertraining(const BoostedOvertrainingLimits& limits);
 
 /// LossNotDecreasing: a training loss that rises, or that the rounds as planned will hardly change.
-[[nodiscard]] std::unique_ptr<Rule> BoostedLossNotDecreasing();
+[[nodiscard]] std::unique_ptr<KeptRule> BoostedLossNotDecreasing();
 
 struct BoostedDepthLimits {
   double depth = 8, lone_share = 0.25;
   std::int64_t rounds = 3;
 };
 /// TreeDepth: deep trees whose leaves hold single samples, and evaluations that no longer improve.
-[[nodiscard]] std::unique_ptr<Rule> BoostedTreeDepth(const BoostedDepthLimits& limits);
+[[nodiscard]] std::unique_ptr<KeptRule> BoostedTreeDepth(const BoostedDepthLimits& limits);
 
 struct BoostedImportanceLimits {
   double threshold = 0.8, rest = 0.15;
   std::int64_t features = 1, least = 8, from = 5;
 };
 /// FeatureImportanceOverweight: one feature carries the model, and the model is all but perfect.
-[[nodiscard]] std::unique_ptr<Rule> BoostedFeatureImportance(const BoostedImportanceLimits& limits);
+[[nodiscard]] std::unique_ptr<KeptRule> BoostedFeatureImportance(const BoostedImportanceLimits& limits);
 
 }  // namespace luff::rules

@@ -6,22 +6,18 @@
 #include <string>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/boosted_curves.h"
 #include "rules/boosted_rules.h"
-#include "rules/json_state.h"
 #include "rules/select.h"
 
 /// TreeDepth and FeatureImportanceOverweight on runs of boosting, as they are recorded live.
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr std::size_t kMaxTrainings = 256;
 
-class TreeDepth final : public Rule {
+class TreeDepth final : public KeptRule {
  public:
   explicit TreeDepth(const BoostedDepthLimits& limits) : limits_(limits) {}
 
@@ -42,17 +38,9 @@ class TreeDepth final : public Rule {
       return;
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    curves_.Save(&json["curves"]);
-    json["deep"] = deep_;
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      curves_.Load(json.at("curves"));
-      deep_ = json.at("deep").get<std::map<std::string, std::int64_t>>();
-    });
+  void Keep(Fields& io) override {
+    io("curves", curves_);
+    io("deep", deep_, kMaxTrainings);
   }
 
  private:
@@ -91,8 +79,7 @@ class TreeDepth final : public Rule {
     const bool evaluated = judge != nullptr && !judge->loss.training;
     if (rounds < (evaluated ? limits_.rounds : kBlindRounds)) return;
     if (evaluated && judge->curve.since_best() < limits_.rounds) return;  // deep, and the data bear it
-    Finding finding =
-        FindingAt("TreeDepth", "docs/rules/tree_depth.md", "deep", view.trial, id, 0, view.rows.info);
+    Finding finding = FindingAt("TreeDepth", "deep", view.trial, id, 0, view.rows.info);
     finding.what =
         fmt::format("trees are {:g} levels deep, and {:.0f} % of their leaves hold one or two samples",
                     shape.depth, 100 * lone);
@@ -133,7 +120,7 @@ class TreeDepth final : public Rule {
   std::map<std::string, std::int64_t> deep_;                      // rounds in a row, by prefix
 };
 
-class FeatureImportance final : public Rule {
+class FeatureImportance final : public KeptRule {
  public:
   explicit FeatureImportance(const BoostedImportanceLimits& limits) : limits_(limits) {}
 
@@ -159,17 +146,9 @@ class FeatureImportance final : public Rule {
     }
     for (auto& [prefix, of] : shares) Judge(view, prefix, of, sink);
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    curves_.Save(&json["curves"]);
-    json["seen"] = seen_;
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      curves_.Load(json.at("curves"));
-      seen_ = json.at("seen").get<std::map<std::string, std::int64_t>>();
-    });
+  void Keep(Fields& io) override {
+    io("curves", curves_);
+    io("seen", seen_, kMaxTrainings);
   }
 
  private:
@@ -196,8 +175,8 @@ class FeatureImportance final : public Rule {
     const query::TensorId tensor = shares.front().second;
     const std::string feature =
         view.trial.tensor(tensor).name.substr(prefix.size() + std::string(kType).size());
-    Finding finding = FindingAt("FeatureImportanceOverweight", "docs/rules/feature_importance_overweight.md",
-                                "overweight", view.trial, tensor, 0, view.rows.info);
+    Finding finding =
+        FindingAt("FeatureImportanceOverweight", "overweight", view.trial, tensor, 0, view.rows.info);
     finding.what = limits_.features == 1
                        ? fmt::format("one feature, '{}', does {:.3g} % of the work of {}", feature,
                                      100 * top / total, offered)
@@ -229,10 +208,10 @@ class FeatureImportance final : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> BoostedTreeDepth(const BoostedDepthLimits& limits) {
+std::unique_ptr<KeptRule> BoostedTreeDepth(const BoostedDepthLimits& limits) {
   return std::make_unique<TreeDepth>(limits);
 }
-std::unique_ptr<Rule> BoostedFeatureImportance(const BoostedImportanceLimits& limits) {
+std::unique_ptr<KeptRule> BoostedFeatureImportance(const BoostedImportanceLimits& limits) {
   return std::make_unique<FeatureImportance>(limits);
 }
 

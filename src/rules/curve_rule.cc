@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
-#include "rules/json_state.h"
 #include "rules/select.h"
 
 namespace luff::rules {
-
-using Json = nlohmann::json;
 
 bool StandsAboveBest(const ValidationCurve& curve, std::int64_t window, double rise, double of_start) {
   if (static_cast<std::int64_t>(curve.recent().size()) < window) return false;
@@ -27,18 +22,9 @@ void CurveRule::OnEnd(const query::Trial& trial, Sink& sink) {
   if (evaluations_.OnEnd()) Judge(trial, sink);
 }
 
-std::string CurveRule::SaveState() const {
-  Json json;
-  evaluations_.Save(&json["evaluations"]);
-  json["open"] = open_;
-  return JsonText(json);
-}
-
-Status CurveRule::LoadState(std::string_view text) {
-  return LoadJson(text, [&](const Json& json) {
-    evaluations_.Load(json.at("evaluations"));
-    open_ = json.at("open").get<std::set<std::string>>();
-  });
+void CurveRule::Keep(Fields& io) {
+  io("evaluations", evaluations_);
+  io("open", open_);
 }
 
 void CurveRule::Judge(const query::Trial& trial, Sink& sink) {
@@ -51,7 +37,7 @@ void CurveRule::Judge(const query::Trial& trial, Sink& sink) {
       continue;
     }
     open_.insert(name);
-    Finding finding = FindingAt(name_, page_, cause_, trial, format::kNoId, 0, at.Info());
+    Finding finding = FindingAt(name_, cause_, trial, format::kNoId, 0, at.Info());
     finding.tensor = name;
     finding.since_step = curve.best().at.mode_step;
     finding.series = curve.Picture();

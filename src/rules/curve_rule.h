@@ -1,10 +1,9 @@
 #pragma once
 #include <set>
 #include <string>
-#include <string_view>
 
-#include "luff/rules/rule.h"
 #include "rules/evaluations.h"
+#include "rules/kit/kept_rule.h"
 
 namespace luff::rules {
 
@@ -15,18 +14,14 @@ namespace luff::rules {
 
 /// **Thread-compatible.** A rule that judges the curve of each loss after an evaluation: it holds of a curve,
 /// or it does not.
-class CurveRule : public Rule {
+class CurveRule : public KeptRule {
  public:
-  /// All three outlive the rule.
-  CurveRule(const char* name, const char* page, const char* cause) noexcept
-      : name_(name),
-        page_(page),
-        cause_(cause) {}
+  /// Both outlive the rule.
+  CurveRule(const char* name, const char* cause) noexcept : name_(name), cause_(cause) {}
 
   void OnStep(const StepView& view, Sink& sink) final;
   void OnEnd(const query::Trial& trial, Sink& sink) final;
-  [[nodiscard]] std::string SaveState() const final;
-  [[nodiscard]] Status LoadState(std::string_view text) final;
+  void Keep(Fields& io) final;
 
  protected:
   [[nodiscard]] virtual bool Holds(const ValidationCurve& curve) const = 0;
@@ -37,7 +32,7 @@ class CurveRule : public Rule {
  private:
   void Judge(const query::Trial& trial, Sink& sink);
 
-  const char *name_, *page_, *cause_;
+  const char *name_, *cause_;
   Evaluations evaluations_;
   std::set<std::string> open_;
 };

@@ -4,31 +4,13 @@
 #include <cmath>
 #include <stdexcept>
 
-#include <nlohmann/json.hpp>
-
 #include "rules/loss_tracker.h"
 
 namespace luff::rules {
 
-using Json = nlohmann::json;
-
 namespace {
 
 constexpr std::size_t kMaxOptimizers = 64;
-
-Json ToJson(const EvaluationPoint& point) {
-  Json at;
-  point.at.Save(&at);
-  return {at, point.validation, point.training};
-}
-
-EvaluationPoint ToPoint(const Json& json) {
-  EvaluationPoint point;
-  point.at.Load(json.at(0));
-  point.validation = json.at(1);
-  point.training = json.at(2);
-  return point;
-}
 
 }  // namespace
 
@@ -75,41 +57,6 @@ bool ValidationCurve::Close(const Anchor& at) {
 
 std::vector<std::pair<std::int64_t, double>> ValidationCurve::Picture() const { return picture_; }
 
-void ValidationCurve::Save(Json* to) const {
-  Json recent = Json::array();
-  for (const EvaluationPoint& point : recent_) recent.push_back(ToJson(point));
-  *to = {{"count", count_},
-         {"best_count", best_count_},
-         {"first", {first_sum_, first_count_}},
-         {"train", {train_sum_, train_count_}},
-         {"validation", {validation_sum_, validation_count_}},
-         {"unfit", unfit_},
-         {"best", ToJson(best_)},
-         {"recent", std::move(recent)},
-         {"stride", stride_},
-         {"picture", picture_}};
-}
-
-void ValidationCurve::Load(const Json& from) {
-  count_ = from.at("count");
-  best_count_ = from.at("best_count");
-  first_sum_ = from.at("first").at(0);
-  first_count_ = from.at("first").at(1);
-  train_sum_ = from.at("train").at(0);
-  train_count_ = from.at("train").at(1);
-  validation_sum_ = from.at("validation").at(0);
-  validation_count_ = from.at("validation").at(1);
-  unfit_ = from.at("unfit");
-  best_ = ToPoint(from.at("best"));
-  recent_.clear();
-  for (const Json& point : from.at("recent")) recent_.push_back(ToPoint(point));
-  stride_ = from.at("stride");
-  picture_ = from.at("picture").get<std::vector<std::pair<std::int64_t, double>>>();
-  if (recent_.size() > kRecent || picture_.size() > kPicture || stride_ < 1 || count_ < 0 ||
-      (count_ > 0 && recent_.empty()))
-    throw std::out_of_range("a curve that no run has");
-}
-
 void OptimizerTurns::OnTrainStep(const query::Trial::StepRows& rows) {
   std::set<std::uint32_t> stepped;
   for (const query::EventAt& event : rows.events) {
@@ -120,13 +67,6 @@ void OptimizerTurns::OnTrainStep(const query::Trial::StepRows& rows) {
   if (stepped.empty()) return;
   if (!last_.empty() && stepped != last_) taken_ = true;
   last_ = std::move(stepped);
-}
-
-void OptimizerTurns::Save(Json* to) const { *to = {taken_, last_}; }
-
-void OptimizerTurns::Load(const Json& from) {
-  taken_ = from.at(0);
-  last_ = from.at(1).get<std::set<std::uint32_t>>();
 }
 
 bool Evaluations::Close() {
@@ -182,36 +122,41 @@ bool Evaluations::IsNew(const ValidationCurve& curve) const noexcept {
   });
 }
 
-void Evaluations::Save(Json* to) const {
-  Json curves = Json::array();
-  for (const auto& [name, curve] : curves_) {
-    Json saved;
-    curve.Save(&saved);
-    curves.push_back({name, std::move(saved)});
-  }
-  Json last;
-  Json turns;
-  last_train_.Save(&last);
-  turns_.Save(&turns);
-  *to = {{"curves", std::move(curves)},
-         {"last", std::move(last)},
-         {"evaluating", evaluating_},
-         {"train_steps", train_steps_},
-         {"turns", std::move(turns)}};
+void EvaluationPoint::Keep(Fields& io) {
+  io("at", at);
+  io("validation", validation);
+  io("training", training);
 }
 
-void Evaluations::Load(const Json& from) {
-  curves_.clear();
-  new_.clear();
-  if (from.at("curves").size() > kMaxCurves) throw std::out_of_range("more losses than are ever followed");
-  for (const Json& entry : from.at("curves")) {
-    curves_.emplace_back(entry.at(0).get<std::string>(), ValidationCurve());
-    curves_.back().second.Load(entry.at(1));
-  }
-  last_train_.Load(from.at("last"));
-  evaluating_ = from.at("evaluating");
-  train_steps_ = from.at("train_steps");
-  turns_.Load(from.at("turns"));
+void ValidationCurve::Keep(Fields& io) {
+  io("count", count_);
+  io("best_count", best_count_);
+  io("first_sum", first_sum_);
+  io("first_count", first_count_);
+  io("train_sum", train_sum_);
+  io("train_count", train_count_);
+  io("validation_sum", validation_sum_);
+  io("validation_count", validation_count_);
+  io("unfit", unfit_);
+  io("best", best_);
+  io("recent", recent_, kRecent);
+  io("stride", stride_);
+  io("picture", picture_, kPicture);
+  io.Check(stride_ >= 1 && count_ >= 0 && (count_ == 0 || !recent_.empty()), "a curve that a run can have");
+}
+
+void OptimizerTurns::Keep(Fields& io) {
+  io("taken", taken_);
+  io("last", last_, kMaxOptimizers);
+}
+
+void Evaluations::Keep(Fields& io) {
+  io("curves", curves_, kMaxCurves);
+  io("last_train", last_train_);
+  io("evaluating", evaluating_);
+  io("train_steps", train_steps_);
+  io("turns", turns_);
+  if (io.loading()) new_.clear();
 }
 
 }  // namespace luff::rules

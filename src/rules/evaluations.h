@@ -6,9 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "luff/query/trial.h"
+#include "rules/kit/fields.h"
 #include "rules/sample.h"
 
 namespace luff::rules {
@@ -18,6 +17,7 @@ struct EvaluationPoint {
   Anchor at;              // the last TRAIN step before it
   double validation = 0;  // mean of its losses
   double training = 0;    // mean of the losses of the TRAIN steps since the evaluation before
+  void Keep(Fields& io);
 };
 
 /// A loss that trainings and evaluations call by one name, over the evaluations. Constant memory.
@@ -35,14 +35,13 @@ class ValidationCurve {
   /// Some value was not finite, or not above zero: ratios of such losses mean nothing.
   [[nodiscard]] bool unfit() const noexcept { return unfit_; }
   [[nodiscard]] std::vector<std::pair<std::int64_t, double>> Picture() const;
+  void Keep(Fields& io);
 
  private:
   friend class Evaluations;
   void Train(double value);
   void Validate(double value);
   bool Close(const Anchor& at);  // a new point
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);
 
   std::int64_t count_ = 0, best_count_ = 0;
   double first_sum_ = 0, first_count_ = 0;
@@ -59,8 +58,7 @@ class OptimizerTurns {
  public:
   void OnTrainStep(const query::Trial::StepRows& rows);
   [[nodiscard]] bool taken() const noexcept { return taken_; }
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions
+  void Keep(Fields& io);
 
  private:
   bool taken_ = false;
@@ -84,8 +82,7 @@ class Evaluations {
   [[nodiscard]] bool takes_turns() const noexcept { return turns_.taken(); }
   [[nodiscard]] std::int64_t train_steps() const noexcept { return train_steps_; }
 
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   bool Close();

@@ -117,7 +117,7 @@ class Throwing final : public Rule {
   explicit Throwing(In in) : in_(in) {}
   void OnStep(const StepView& view, Sink& sink) override {
     now_ = view.number;
-    if (view.number == 0) sink.Report(FindingAt("Throwing", "", "cause", view.trial, 0, 0, view.rows.info));
+    if (view.number == 0) sink.Report(FindingAt("Throwing", "cause", view.trial, 0, 0, view.rows.info));
     ThrowIn(In::kStep);
   }
   void OnPause(Sink& /*sink*/) override { ThrowIn(In::kPause); }
@@ -309,11 +309,12 @@ TEST_F(EvaluatorTest, HostileStates_BeginAnew) {
   const std::string expected = Lines();
   ASSERT_NE(expected.find("DeadRelu"), std::string::npos);
   const std::vector<std::pair<std::function<void(Json&)>, std::size_t>> hostile = {
-      {[](Json&) {}, 10},                                        // as it was: goes on
-      {[](Json& layer) { layer[6] = Json::array(); }, 10},       // fewer flags than units: that layer anew
-      {[](Json& layer) { layer[0] = 9223372036854775807; }, 0},  // one more of these overflows
-      {[](Json& layer) { layer[3] = -1e308; }, 0},               // no number of a step
-      {[](Json& layer) { layer[5] = Json::object(); }, 0},
+      {[](Json&) {}, 10},                                                 // as it was: goes on
+      {[](Json& layer) { layer["ever"] = Json::array(); }, 0},            // fewer flags than units
+      {[](Json& layer) { layer["captures"] = 9223372036854775807; }, 0},  // one more of these overflows
+      {[](Json& layer) { layer["since"] = -1e308; }, 0},                  // no number of a step
+      {[](Json& layer) { layer["idle"] = Json::object(); }, 0},
+      {[](Json& layer) { layer.erase("open"); }, 0},
   };
   for (const auto& [change, begins_at] : hostile) {
     std::filesystem::remove_all(folder_);

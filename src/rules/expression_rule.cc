@@ -1,21 +1,17 @@
 #include "rules/expression_rule.h"
 #include "base/format.h"
-#include "rules/json_state.h"
 
 #include <algorithm>
 #include <cctype>
 #include <memory>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "rules/expression.h"
 #include "rules/expression_state.h"
+#include "rules/kit/kept_rule.h"
 
 namespace luff::rules {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr const char* kPage = "docs/own-rules.md";
 constexpr const char* kCause = "condition";
@@ -28,7 +24,7 @@ struct Settings {
   query::Mode mode = query::Mode::kTrain;
 };
 
-class ExpressionRule final : public Rule {
+class ExpressionRule final : public KeptRule {
  public:
   ExpressionRule(std::shared_ptr<const Expression> expression, Settings settings)
       : expression_(std::move(expression)),
@@ -62,33 +58,13 @@ class ExpressionRule final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    state_.Save(&json);
-    json["known"] = known_;
-    json["row"] = row_;
-    json["since"] = since_;
-    json["tensor"] = tensor_;
-    return JsonText(json);
-  }
-
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(
-        text,
-        [&](const Json& json) -> Status {
-          const auto known = json.at("known").get<std::int64_t>();
-          const auto row = json.at("row").get<std::int64_t>();
-          const auto since = json.at("since").get<std::int64_t>();
-          auto tensor = json.at("tensor").get<std::string>();
-          if (known < 0 || row < 0 || row > known) return Corruption("counts of a condition that cannot be");
-          state_.Load(json);
-          known_ = known;
-          row_ = row;
-          since_ = since;
-          tensor_ = std::move(tensor);
-          return Status::Ok();
-        },
-        "state of a condition: ");
+  void Keep(Fields& io) override {
+    io("condition", state_);
+    io("known", known_);
+    io("row", row_);
+    io("since", since_);
+    io("tensor", tensor_);
+    io.Check(row_ >= 0 && row_ <= known_, "counts of a condition");
   }
 
  private:

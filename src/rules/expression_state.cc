@@ -1,23 +1,15 @@
 #include "rules/expression_state.h"
 
 #include <algorithm>
-#include <bit>
-#include <charconv>
 #include <cmath>
-#include <limits>
-
-#include <nlohmann/json.hpp>
 
 #include "base/format.h"
 
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t kMaxSeries = 100'000;  // tensors of all groups together
 constexpr std::size_t kMaxNames = 20;
-constexpr std::size_t kHexDigits = 16;
 
 double Of(const query::Trial::SummaryEntry& entry, Stat stat) {
   const Summary& s = entry.summary;
@@ -82,23 +74,6 @@ std::optional<double> FoldOf(const std::deque<double>& values, Fold fold, std::s
 }
 
 // Numbers of a state as their bits: exact, and also those that JSON has not.
-std::string Hex(const std::deque<double>& values) {
-  std::string text;
-  for (const double value : values) text += fmt::format("{:016x}", std::bit_cast<std::uint64_t>(value));
-  return text;
-}
-
-bool FromHex(const std::string& text, std::deque<double>* values) {
-  if (text.size() % kHexDigits != 0) return false;
-  for (std::size_t at = 0; at < text.size(); at += kHexDigits) {
-    std::uint64_t bits = 0;
-    const char* end = text.data() + at + kHexDigits;
-    const auto [stop, error] = std::from_chars(text.data() + at, end, bits, 16);
-    if (error != std::errc() || stop != end) return false;
-    values->push_back(std::bit_cast<double>(bits));
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -351,43 +326,30 @@ std::string ExpressionState::Missing(const query::Trial& trial) const {
   return "its values never came at the same step";
 }
 
-void ExpressionState::Save(nlohmann::json* to) const {
-  Json leaves = Json::array();
-  for (const LeafState& state : leaves_) {
-    Json all = Json::array();
-    for (const auto& [key, series] : state.series)
-      all.push_back(
-          {{"tensor", key.first}, {"worker", key.second}, {"seen", series.seen}, {"kept", Hex(series.kept)}});
-    leaves.push_back({{"series", std::move(all)}, {"too_large", state.too_large}});
-  }
-  (*to)["leaves"] = std::move(leaves);
-  (*to)["overfull"] = overfull_;
+void ExpressionState::Series::Keep(Fields& io) {
+  io("seen", seen);
+  io("kept", kept, Expression::kMaxWindow);
 }
 
-void ExpressionState::Load(const nlohmann::json& from) {
-  const Json& leaves = from.at("leaves");
-  if (leaves.size() != leaves_.size()) throw std::out_of_range("leaves of another condition");
-  std::vector<LeafState> loaded(leaves_.size());
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < loaded.size(); ++i) {
-    loaded[i].too_large = leaves.at(i).at("too_large").get<bool>();
-    for (const Json& one : leaves.at(i).at("series")) {
-      Series series;
-      series.seen = one.at("seen").get<std::uint64_t>();
-      if (!FromHex(one.at("kept").get<std::string>(), &series.kept) ||
-          series.kept.size() > expression_.leaves()[i].window) {
-        throw std::out_of_range("values that are no numbers, or too many");
-      }
-      kept += series.kept.size();
-      if (kept > Expression::kMaxWindow || loaded[i].series.size() >= kMaxSeries)
-        throw std::out_of_range("more values than are kept");
-      loaded[i].series[{one.at("tensor").get<std::string>(), one.at("worker").get<std::uint32_t>()}] =
-          std::move(series);
+void ExpressionState::LeafState::Keep(Fields& io) {
+  io("series", series, kMaxSeries);
+  io("too_large", too_large);
+}
+
+void ExpressionState::Keep(Fields& io) {
+  const std::size_t leaves = leaves_.size();
+  io("leaves", leaves_, leaves);
+  io("overfull", overfull_);
+  if (!io.loading()) return;
+  io.Check(leaves_.size() == leaves, "the leaves of this condition");
+  kept_ = 0;
+  for (std::size_t i = 0; i < leaves_.size(); ++i) {
+    for (const auto& [key, series] : leaves_[i].series) {
+      io.Check(series.kept.size() <= expression_.leaves()[i].window, "values of the leaf's window");
+      kept_ += series.kept.size();
     }
   }
-  overfull_ = from.at("overfull").get<bool>();
-  leaves_ = std::move(loaded);
-  kept_ = kept;
+  io.Check(kept_ <= Expression::kMaxWindow, "as many values as are kept");
 }
 
 }  // namespace luff::rules

@@ -7,11 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "luff/base/regex.h"
 #include "luff/query/trial.h"
 #include "rules/expression.h"
+#include "rules/kit/fields.h"
 
 namespace luff::rules {
 
@@ -41,19 +40,20 @@ class ExpressionState {
   /// Values that found no room: a group has too many tensors for its folds.
   [[nodiscard]] bool overfull() const noexcept { return overfull_; }
 
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   struct Series {
     std::optional<double> now;  // of this step
     std::deque<double> kept;
     std::uint64_t seen = 0;
+    void Keep(Fields& io);
   };
   using Key = std::pair<std::string, std::uint32_t>;  // tensor and worker
   struct LeafState {
     std::map<Key, Series> series;
     bool too_large = false;  // read as a number, and has many elements
+    void Keep(Fields& io);
   };
 
   void TakeValue(std::size_t leaf, const Key& key, double value);

@@ -367,12 +367,16 @@ TEST(ExpressionProperties, AnyTextIsParsedOrRefused) {
 
 TEST(ExpressionState, HostileStatesAreRefused) {
   const std::string good = Make("loss.mean(3) > 1")->SaveState();
-  for (
-      const std::string& bad : std::vector<std::string>{
-          "", "{}", "[]", R"({"leaves":[],"overfull":false,"known":0,"row":0,"since":0,"tensor":""})",
-          R"({"leaves":[{"series":[{"tensor":"x","worker":0,"seen":1,"kept":"zz"}],"too_large":false}],)"
-          R"("overfull":false,"known":0,"row":0,"since":0,"tensor":""})",
-          R"({"leaves":[{"series":[],"too_large":false}],"overfull":false,"known":1,"row":2,"since":0,"tensor":""})"}) {
+  const auto state = [](const std::string& kept, int row) {
+    return R"({"condition":{"leaves":[{"series":[[["x",0],{"seen":3,"kept":[)" + kept +
+           R"(]}]],"too_large":false}],"overfull":false},"known":1,"row":)" + std::to_string(row) +
+           R"(,"since":0,"tensor":""})";
+  };
+  EXPECT_TRUE(Make("loss.mean(3) > 1")->LoadState(state(R"(1,2.5,"nan")", 1)).ok());
+  const std::string no_leaves =
+      R"({"condition":{"leaves":[],"overfull":false},"known":0,"row":0,"since":0,"tensor":""})";
+  for (const std::string& bad : {std::string(), std::string("{}"), std::string("[]"), no_leaves,
+                                 state(R"("zz")", 1), state("1,2,3,4", 1), state("1,2,3", 2)}) {
     EXPECT_FALSE(Make("loss.mean(3) > 1")->LoadState(bad).ok()) << bad;
   }
   EXPECT_TRUE(Make("loss.mean(3) > 1")->LoadState(good).ok());

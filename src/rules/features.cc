@@ -5,8 +5,6 @@
 #include <iterator>
 #include <stdexcept>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "luff/rules/rule.h"
 #include "rules/sample.h"
@@ -14,7 +12,6 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr double kMaxValue = 1e60;  // fourth powers stay finite
 
 // Value i of a sample belongs to feature (i / stride) % features.
@@ -34,24 +31,10 @@ Layout LayoutOf(const std::vector<std::int64_t>& shape) {
   return layout;
 }
 
-// Sums of fourth powers are larger than the numbers that a saved state may hold: they are text.
-std::string ToText(const std::vector<double>& values) {
-  std::string text;
-  for (const double value : values) {
-    if (!text.empty()) text += ',';
-    fmt::format_to(std::back_inserter(text), "{:.17g}", value);
-  }
-  return text;
-}
-
-std::vector<double> FromText(const Json& from, const char* key) {
-  std::vector<double> values;
-  for (const std::string& word : ParseList(from.at(key).get<std::string>())) {
-    const Result<double> value = ParseDouble(word);
-    if (!value.ok() || !std::isfinite(value.value())) throw std::out_of_range("a moment that is no number");
-    values.push_back(value.value());
-  }
-  return values;
+/// The number of features that a kind names; 0 of none.
+std::size_t FeaturesOf(const std::string& kind) {
+  const Result<std::int64_t> count = ParseInt(kind.substr(kind.rfind(',') + 1));
+  return count.ok() && *count > 0 ? static_cast<std::size_t>(*count) : 0;
 }
 
 }  // namespace
@@ -115,24 +98,21 @@ bool Features::varies(std::size_t i) const noexcept {
   return count_[i] > 1 && std::sqrt(variance(i)) > 1e-6 * std::abs(mean(i)) && variance(i) > 1e-300;
 }
 
-void Features::Save(Json* to) const {
-  *to = {{"kind", kind_},           {"rows", rows_},     {"reference", ToText(reference_)},
-         {"count", ToText(count_)}, {"s1", ToText(s1_)}, {"s2", ToText(s2_)},
-         {"s3", ToText(s3_)},       {"s4", ToText(s4_)}};
-}
-
-void Features::Load(const Json& from) {
-  kind_ = from.at("kind");
-  rows_ = from.at("rows");
-  reference_ = FromText(from, "reference");
-  count_ = FromText(from, "count");
-  s1_ = FromText(from, "s1");
-  s2_ = FromText(from, "s2");
-  s3_ = FromText(from, "s3");
-  s4_ = FromText(from, "s4");
-  for (const auto* values : {&count_, &s1_, &s2_, &s3_, &s4_}) {
-    if (values->size() != reference_.size() || values->size() > kMaxFeatures)
-      throw std::out_of_range("moments that do not belong together");
+void Features::Keep(Fields& io) {
+  io("kind", kind_);
+  io("rows", rows_);
+  io("reference", reference_, kMaxFeatures);
+  io("count", count_, kMaxFeatures);
+  io("s1", s1_, kMaxFeatures);
+  io("s2", s2_, kMaxFeatures);
+  io("s3", s3_, kMaxFeatures);
+  io("s4", s4_, kMaxFeatures);
+  if (!io.loading()) return;
+  const std::size_t features = FeaturesOf(kind_);
+  for (const auto* values : {&reference_, &count_, &s1_, &s2_, &s3_, &s4_}) {
+    const bool finite =
+        std::all_of(values->begin(), values->end(), [](double value) { return std::isfinite(value); });
+    io.Check(finite && values->size() == features, "moments of its features");
   }
 }
 

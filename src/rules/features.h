@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
+#include "rules/kit/fields.h"
 #include "rules/loss_call.h"
 
 namespace luff::rules {
@@ -34,8 +33,7 @@ class Features {
   /// Differs from row to row, beyond rounding.
   [[nodiscard]] bool varies(std::size_t i) const noexcept;
 
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   std::string kind_;

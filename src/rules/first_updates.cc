@@ -23,9 +23,9 @@ bool HasScheduler(const query::Trial& trial) {
   return it != json.end() && it->is_array() && !it->empty();
 }
 
-Finding Begin(const char* cause, const char* page, const query::StepInfo& info) {
+Finding Begin(const char* cause, const query::StepInfo& info) {
   Finding finding;
-  finding.page = page;
+  finding.page = PageOf("WeightUpdateRatio");
   finding.cause = cause;
   finding.step = finding.last_step = info.mode_step;
   finding.global_step = info.global_step;
@@ -72,15 +72,14 @@ void FirstUpdates::OnStep(const StepView& view) {
   }
 }
 
-bool FirstUpdates::Judge(const StepView& view, const WeightMove& move, double loss, const char* page,
-                         std::string* open_small, Sink& sink) {
+bool FirstUpdates::Judge(const StepView& view, const WeightMove& move, double loss, std::string* open_small,
+                         Sink& sink) {
   if (over_) return false;
-  Thrown(view, move, loss, page, sink);
-  return Hopeless(view, loss, page, open_small, sink);
+  Thrown(view, move, loss, sink);
+  return Hopeless(view, loss, open_small, sink);
 }
 
-void FirstUpdates::Thrown(const StepView& view, const WeightMove& move, double loss, const char* page,
-                          Sink& sink) {
+void FirstUpdates::Thrown(const StepView& view, const WeightMove& move, double loss, Sink& sink) {
   if (!std::isfinite(loss)) return;
   if (losses_ < 2) reference_ = std::max(reference_, std::abs(loss));
   ++losses_;
@@ -92,7 +91,7 @@ void FirstUpdates::Thrown(const StepView& view, const WeightMove& move, double l
   }
   if (said_ || high_ < 2 || moved_ <= limits_.thrown) return;
   said_ = true;
-  Finding finding = Begin("thrown", page, view.rows.info);
+  Finding finding = Begin("thrown", view.rows.info);
   finding.severity = Severity::kStop;
   finding.tensor = tensor_;
   finding.worker = worker_;
@@ -121,8 +120,7 @@ void FirstUpdates::Report(Finding finding, Sink& sink) const {
 }
 
 // One update is measured at the step after it: its gradient was that of the step before.
-bool FirstUpdates::Hopeless(const StepView& view, double loss, const char* page, std::string* open_small,
-                            Sink& sink) {
+bool FirstUpdates::Hopeless(const StepView& view, double loss, std::string* open_small, Sink& sink) {
   double gain = 0;
   double largest = 0;
   bool any = false;
@@ -165,7 +163,7 @@ bool FirstUpdates::Hopeless(const StepView& view, double loss, const char* page,
     return false;
   said_ = said_small_ = true;
   *open_small = lead;
-  Finding finding = Begin("small", page, view.rows.info);
+  Finding finding = Begin("small", view.rows.info);
   finding.tensor = lead;
   finding.worker = worker;
   finding.what = fmt::format(
@@ -187,27 +185,22 @@ bool FirstUpdates::Hopeless(const StepView& view, double loss, const char* page,
   return true;
 }
 
-void FirstUpdates::Save(Json* to) const {
-  *to = {losses_, reference_, high_, moved_, tensor_, worker_,     rates_,    constant_,
-         rows_,   hopeless_,  best_, over_,  said_,   said_small_, gradients_};
-}
-
-void FirstUpdates::Load(const Json& from) {
-  losses_ = from.at(0);
-  reference_ = from.at(1);
-  high_ = from.at(2);
-  moved_ = from.at(3);
-  tensor_ = from.at(4).get<std::string>();
-  worker_ = from.at(5);
-  rates_ = from.at(6).get<std::map<std::string, double>>();
-  constant_ = from.at(7);
-  rows_ = from.at(8);
-  hopeless_ = from.at(9);
-  best_ = from.at(10);
-  over_ = from.at(11);
-  said_ = from.at(12);
-  said_small_ = from.at(13);
-  gradients_ = from.at(14).get<std::map<std::string, double>>();
+void FirstUpdates::Keep(Fields& io) {
+  io("losses", losses_);
+  io("reference", reference_);
+  io("high", high_);
+  io("moved", moved_);
+  io("tensor", tensor_);
+  io("worker", worker_);
+  io("rates", rates_);
+  io("constant", constant_);
+  io("rows", rows_);
+  io("hopeless", hopeless_);
+  io("best", best_);
+  io("over", over_);
+  io("said", said_);
+  io("said_small", said_small_);
+  io("gradients", gradients_);
 }
 
 }  // namespace luff::rules

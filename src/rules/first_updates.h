@@ -3,8 +3,7 @@
 #include <map>
 #include <string>
 
-#include <nlohmann/json_fwd.hpp>
-
+#include "rules/kit/fields.h"
 #include "rules/select.h"
 
 namespace luff::rules {
@@ -44,16 +43,14 @@ class FirstUpdates {
   void OnStep(const StepView& view);
   /// `loss`: the newest, NaN if there is none or several. `open_small` receives the tensor that "small" is
   /// said of. Returns true when that was said at this step.
-  bool Judge(const StepView& view, const WeightMove& move, double loss, const char* page,
-             std::string* open_small, Sink& sink);
+  bool Judge(const StepView& view, const WeightMove& move, double loss, std::string* open_small, Sink& sink);
   [[nodiscard]] bool said_small() const noexcept { return said_small_; }
 
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions
+  void Keep(Fields& io);
 
  private:
-  void Thrown(const StepView& view, const WeightMove& move, double loss, const char* page, Sink& sink);
-  bool Hopeless(const StepView& view, double loss, const char* page, std::string* open_small, Sink& sink);
+  void Thrown(const StepView& view, const WeightMove& move, double loss, Sink& sink);
+  bool Hopeless(const StepView& view, double loss, std::string* open_small, Sink& sink);
 
   void Report(Finding finding, Sink& sink) const;  // with the learning rates
 

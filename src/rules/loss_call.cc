@@ -5,15 +5,12 @@
 #include <stdexcept>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/step_memo.h"
 
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Role;
 constexpr std::size_t kMaxElements = 1 << 20;
 
@@ -379,19 +376,6 @@ Recognition LossReader::Recognise(const LossCall& call) {
   return found;
 }
 
-void LossReader::Save(Json* to) const {
-  *to = Json::array();
-  for (const auto& [name, kind] : kinds_) to->push_back({name, kind.pos_weight, kind.agreed});
-}
-
-void LossReader::Load(const Json& from) {
-  kinds_.clear();
-  if (from.size() > kMaxKinds) throw std::out_of_range("more kinds of losses than are ever kept");
-  for (const Json& saved : from) {
-    Kind& kind = kinds_[saved.at(0).get<std::string>()];
-    kind.pos_weight = saved.at(1);
-    kind.agreed = saved.at(2);
-  }
-}
+void LossReader::Keep(Fields& io) { io("kinds", kinds_, kMaxKinds); }
 
 }  // namespace luff::rules

@@ -7,10 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "luff/query/trial.h"
 #include "luff/rules/rule.h"
+#include "rules/kit/fields.h"
 
 /// Calls of losses, from their samples (docs/spec/evidence.md): what went in, what came out, and which known
 /// formula explains the value.
@@ -112,13 +111,16 @@ class LossReader {
   [[nodiscard]] static const std::vector<LossCall>& Read(const StepView& view);
   /// Values are float32 or narrower: equal means to about 2e-5 of the terms.
   [[nodiscard]] Recognition Recognise(const LossCall& call);
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   struct Kind {
     double pos_weight = 0;  // as the last call implies it; 0: none yet
     std::int64_t agreed = 0;
+    void Keep(Fields& io) {
+      io("pos_weight", pos_weight);
+      io("agreed", agreed);
+    }
   };
   std::map<std::string, Kind> kinds_;
 };

@@ -6,8 +6,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
 #include "rules/step_memo.h"
 #include "rules/testing/fake_trial.h"
 
@@ -98,10 +96,9 @@ TEST(LossCall, BinaryLossesBySqueezedValues_AndTheirWeightFromTheSecondCallOn) {
   Looked rows;
   LossReader reader;
   EXPECT_EQ(reader.Recognise(reader.Read(View(trial, &rows, 0))[0]).formula, Formula::kUnknown);
-  nlohmann::json state;
-  reader.Save(&state);
+  const std::string state = Fields::Save([&](Fields& io) { reader.Keep(io); });
   LossReader again;
-  again.Load(state);
+  ASSERT_TRUE(Fields::LoadUntrusted(state, [&](Fields& io) { again.Keep(io); }).ok());
   const Recognition found = again.Recognise(again.Read(View(trial, &rows, 1))[0]);
   EXPECT_EQ(found.formula, Formula::kBceWithLogits);
   EXPECT_EQ(found.weights, Weights::kSome);

@@ -4,11 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include <nlohmann/json.hpp>
-
 namespace luff::rules {
-
-using Json = nlohmann::json;
 
 std::vector<LossValue> LossesOf(const query::Trial& trial, const query::Trial::StepRows& rows) {
   std::vector<LossValue> losses;
@@ -159,53 +155,6 @@ std::vector<std::pair<std::int64_t, double>> LossSeries::Picture() const {
   return picture;
 }
 
-void LossSeries::Save(Json* to) const {
-  Json blocks = Json::array();
-  for (const Block& block : blocks_) blocks.push_back({block.first_step, block.values, block.sum});
-  *to = {{"count", count_},
-         {"nonfinite", nonfinite_},
-         {"positive", positive_},
-         {"negative", negative_},
-         {"last_step", last_step_},
-         {"head", head_},
-         {"second", second_},
-         {"tail", std::vector<double>(tail_.begin(), tail_.end())},
-         {"best", best_},
-         {"best_step", best_step_},
-         {"difference_sq", difference_sq_},
-         {"last_value", last_value_},
-         {"differences", differences_},
-         {"block_values", block_values_},
-         {"blocks", std::move(blocks)}};
-}
-
-void LossSeries::Load(const Json& from) {
-  count_ = from.at("count");
-  nonfinite_ = from.at("nonfinite");
-  positive_ = from.at("positive");
-  negative_ = from.at("negative");
-  last_step_ = from.at("last_step");
-  head_ = from.at("head").get<std::vector<double>>();
-  second_ = from.at("second").get<std::vector<double>>();
-  const auto tail = from.at("tail").get<std::vector<double>>();
-  tail_.assign(tail.begin(), tail.end());
-  best_ = from.at("best");
-  best_step_ = from.at("best_step");
-  difference_sq_ = from.at("difference_sq");
-  last_value_ = from.at("last_value");
-  differences_ = from.at("differences");
-  block_values_ = from.at("block_values");
-  blocks_.clear();
-  for (const Json& block : from.at("blocks")) {
-    blocks_.push_back(
-        {block.at(0).get<std::int64_t>(), block.at(1).get<std::int64_t>(), block.at(2).get<double>()});
-  }
-  if (head_.size() > kWindow || second_.size() > kWindow || tail_.size() > kWindow ||
-      blocks_.size() > kMaxBlocks || block_values_ < 1) {
-    throw std::out_of_range("more values of a loss than are ever kept");
-  }
-}
-
 LossSeries* LossTracker::Of(const std::string& name) {
   for (auto& [known, series] : series_) {
     if (known == name) return &series;
@@ -242,22 +191,25 @@ bool LossTracker::EnoughEvidence(std::int64_t values) const noexcept {
                                          [&](const auto& entry) { return entry.second.count() >= values; });
 }
 
-void LossTracker::Save(Json* to) const {
-  *to = Json::array();
-  for (const auto& [name, series] : series_) {
-    Json saved;
-    series.Save(&saved);
-    to->push_back({name, std::move(saved)});
-  }
+void LossSeries::Keep(Fields& io) {
+  io("count", count_);
+  io("nonfinite", nonfinite_);
+  io("positive", positive_);
+  io("negative", negative_);
+  io("last_step", last_step_);
+  io("head", head_, kWindow);
+  io("second", second_, kWindow);
+  io("tail", tail_, kWindow);
+  io("best", best_);
+  io("best_step", best_step_);
+  io("difference_sq", difference_sq_);
+  io("last_value", last_value_);
+  io("differences", differences_);
+  io("block_values", block_values_);
+  io("blocks", blocks_, kMaxBlocks);
+  io.Check(block_values_ >= 1, "a curve that a run can have");
 }
 
-void LossTracker::Load(const Json& from) {
-  series_.clear();
-  if (from.size() > kMaxLosses) throw std::out_of_range("more losses than are ever followed");
-  for (const Json& entry : from) {
-    series_.emplace_back(entry.at(0).get<std::string>(), LossSeries());
-    series_.back().second.Load(entry.at(1));
-  }
-}
+void LossTracker::Keep(Fields& io) { io("series", series_, kMaxLosses); }
 
 }  // namespace luff::rules

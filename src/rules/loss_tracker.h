@@ -5,9 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "luff/query/trial.h"
+#include "rules/kit/fields.h"
 
 namespace luff::rules {
 
@@ -66,14 +65,18 @@ class LossSeries {
   /// Block means for a picture: (first step of the block, mean), at most 64.
   [[nodiscard]] std::vector<std::pair<std::int64_t, double>> Picture() const;
 
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   struct Block {
     std::int64_t first_step = 0;
     std::int64_t values = 0;
     double sum = 0;
+    void Keep(Fields& io) {
+      io("first_step", first_step);
+      io("values", values);
+      io("sum", sum);
+    }
   };
   std::int64_t count_ = 0, nonfinite_ = 0, positive_ = 0, negative_ = 0, last_step_ = -1;
   std::vector<double> head_, second_;  // the first and the second kWindow values
@@ -101,8 +104,7 @@ class LossTracker {
   [[nodiscard]] bool AnyImprovedSinceSettled(double share) const noexcept;
   /// Enough values to say that no loss has improved: every loss has at least `values` values.
   [[nodiscard]] bool EnoughEvidence(std::int64_t values) const noexcept;
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);
+  void Keep(Fields& io);
 
  private:
   LossSeries* Of(const std::string& name);  // null beyond kMaxLosses

@@ -1,13 +1,14 @@
 #include "rules/own_rule.h"
 #include "base/format.h"
+#include "base/json.h"
 #include "base/json_number.h"
-#include "rules/json_state.h"
 
 #include <algorithm>
 
 #include <nlohmann/json.hpp>
 
 #include "luff/base/env.h"
+#include "rules/kit/kept_rule.h"
 #include "rules/own_child.h"
 #include "rules/own_lines.h"
 
@@ -34,7 +35,7 @@ OwnChild::Options ChildOptions(const OwnRuleOptions& options) {
   return child;
 }
 
-class OwnRule final : public Rule {
+class OwnRule final : public KeptRule {
  public:
   explicit OwnRule(OwnRuleOptions options) : options_(std::move(options)), env_(Env::Real()) {}
 
@@ -66,46 +67,21 @@ class OwnRule final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    json["end"] = end_;
-    json["delivered"] = delivered_;
-    json["saved"] = saved_;
-    json["state"] = state_;
-    json["deaths"] = deaths_;
-    json["aside"] = aside_;
-    json["raised"] = raised_;
-    json["lacked"] = lacked_;
-    json["last_lack"] = last_lack_;
-    return JsonText(json);
-  }
-
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(
-        text,
-        [&](const Json& json) -> Status {
-          const auto end = json.at("end").get<std::size_t>();
-          const auto delivered = json.at("delivered").get<std::size_t>();
-          const auto saved = json.at("saved").get<std::size_t>();
-          if (saved > delivered || delivered > end || end > (std::size_t{1} << 53))
-            return Corruption("numbers of a rule's state that do not go together");
-          auto state = json.at("state").get<std::string>();
-          const int deaths = json.at("deaths").get<int>();
-          const bool aside = json.at("aside").get<bool>();
-          const auto raised = json.at("raised").get<std::size_t>();
-          const auto lacked = json.at("lacked").get<std::size_t>();
-          last_lack_ = json.at("last_lack").get<std::string>();
-          end_ = end;
-          delivered_ = delivered;
-          saved_ = next_ = done_ = saved;
-          state_ = std::move(state);
-          deaths_ = std::clamp(deaths, 0, kOwnRuleDeaths);
-          aside_ = aside;
-          raised_ = raised;
-          lacked_ = lacked;
-          return Status::Ok();
-        },
-        "state of a rule of the user's: ");
+  void Keep(Fields& io) override {
+    io("end", end_);
+    io("delivered", delivered_);
+    io("saved", saved_);
+    io("state", state_);
+    io("deaths", deaths_);
+    io("aside", aside_);
+    io("raised", raised_);
+    io("lacked", lacked_);
+    io("last_lack", last_lack_);
+    if (!io.loading()) return;
+    io.Check(saved_ <= delivered_ && delivered_ <= end_ && end_ <= (std::size_t{1} << 53),
+             "numbers of steps that go together");
+    next_ = done_ = saved_;
+    deaths_ = std::clamp(deaths_, 0, kOwnRuleDeaths);
   }
 
  private:
@@ -116,8 +92,7 @@ class OwnRule final : public Rule {
     bool heal;
   };
 
-  // ---- the child
-  // -----------------------------------------------------------------------------------------------
+  // The child.
 
   void Begin(Sink& sink) {
     Result<std::unique_ptr<OwnChild>> started = OwnChild::Start(ChildOptions(options_));

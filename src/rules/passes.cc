@@ -1,10 +1,7 @@
 #include "rules/passes.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "rules/sample.h"
 
@@ -45,20 +42,12 @@ bool Passes::drawn_at_random() const noexcept {
   return fresh > 32 && again > 0.05 * fresh;
 }
 
-void Passes::Save(nlohmann::json* to) const {
-  std::vector<std::uint64_t> marks(marks_.begin(), marks_.end());
-  std::sort(marks.begin(), marks.end());
-  *to = {{"marks", marks}, {"last", last_step_}, {"hits", hits_}, {"early", early_}, {"new", early_new_}};
-}
-
-void Passes::Load(const nlohmann::json& from) {
-  const auto marks = from.at("marks").get<std::vector<std::uint64_t>>();
-  if (marks.size() > kMarks + 4096) throw std::out_of_range("more rows than are ever marked");
-  marks_ = {marks.begin(), marks.end()};
-  last_step_ = from.at("last");
-  hits_ = from.at("hits");
-  early_ = from.at("early");
-  early_new_ = from.at("new");
+void Passes::Keep(Fields& io) {
+  io("marks", marks_, kMarks + 4096);
+  io("last_step", last_step_);
+  io("hits", hits_);
+  io("early", early_);
+  io("early_new", early_new_);
 }
 
 }  // namespace luff::rules

@@ -2,9 +2,8 @@
 #include <cstdint>
 #include <unordered_set>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "luff/rules/rule.h"
+#include "rules/kit/fields.h"
 
 namespace luff::rules {
 
@@ -21,8 +20,7 @@ class Passes {
   /// Rows came again while most were new: drawn from a small world, not passes over a set of data.
   [[nodiscard]] bool drawn_at_random() const noexcept;
 
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   std::unordered_set<std::uint64_t> marks_;

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "luff/query/trial.h"
+#include "rules/kit/fields.h"
 
 namespace luff::rules {
 
@@ -27,16 +28,14 @@ class Phases {
   }
   /// Several optimizers have taken turns in this phase: adversaries have no level to keep.
   [[nodiscard]] bool several() const noexcept { return (playing_ & (playing_ - 1)) != 0; }
-  [[nodiscard]] std::uint64_t seen() const noexcept { return seen_; }
-  [[nodiscard]] std::uint64_t playing() const noexcept { return playing_; }
-  void Restore(std::uint64_t seen, std::uint64_t playing) noexcept {
-    seen_ = seen;
-    playing_ = playing;
+  void Keep(Fields& io) {
+    io("seen", seen_);
+    io("playing", playing_);
   }
 
  private:
-  static constexpr std::uint32_t kMax = 52;  // so that a state stays below 2^53
-  std::uint64_t seen_ = 0, playing_ = 0;     // a bit for each number
+  static constexpr std::uint32_t kMax = 52;
+  std::uint64_t seen_ = 0, playing_ = 0;  // a bit for each number
 };
 
 }  // namespace luff::rules

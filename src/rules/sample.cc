@@ -1,7 +1,5 @@
 #include "rules/sample.h"
 
-#include <nlohmann/json.hpp>
-
 #include "luff/tensor/hash.h"
 #include "rules/step_memo.h"
 
@@ -56,12 +54,10 @@ std::optional<bool> IsTraining(const query::StepInfo& info, const Anchor& last) 
   return std::nullopt;
 }
 
-void Anchor::Save(nlohmann::json* to) const { *to = {mode_step, global_step, update}; }
-
-void Anchor::Load(const nlohmann::json& from) {
-  mode_step = from.at(0);
-  global_step = from.at(1);
-  update = from.at(2);
+void Anchor::Keep(Fields& io) {
+  io("mode_step", mode_step);
+  io("global_step", global_step);
+  io("update", update);
 }
 
 }  // namespace luff::rules

@@ -5,10 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "luff/query/trial.h"
 #include "luff/rules/rule.h"
+#include "rules/kit/fields.h"
 #include "rules/loss_call.h"
 
 /// What goes into models, from samples (docs/spec/evidence.md); the samples of losses are in loss_call.h.
@@ -48,8 +47,7 @@ struct Anchor {
     update = info.update;
   }
   [[nodiscard]] query::StepInfo Info() const noexcept;
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions
+  void Keep(Fields& io);
 };
 
 /// Whether a step belongs to the training, or (false) to an evaluation after its step `last`; nothing for

@@ -1,8 +1,14 @@
 #include "rules/select.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace luff::rules {
+namespace {
+
+bool IsUpper(char c) { return std::isupper(static_cast<unsigned char>(c)) != 0; }
+
+}  // namespace
 
 bool HasParameter(const Parameters& parameters, const std::string& name) {
   const auto it = parameters.find(name);
@@ -84,11 +90,23 @@ std::optional<std::vector<double>> ReadNumbers(const StepView& view, query::Tens
   return NumbersOf(value.value());
 }
 
-Finding FindingAt(const char* rule, const char* page, const char* cause, const query::Trial& trial,
-                  query::TensorId tensor, std::uint32_t worker, const query::StepInfo& step) {
+std::string PageOf(const std::string& rule) {
+  std::string page = "docs/rules/";
+  for (std::size_t i = 0; i < rule.size(); ++i) {
+    // A word begins at a capital after a small letter, or at the last capital of several ("NLPSequence").
+    const bool begins = i > 0 && IsUpper(rule[i]) &&
+                        (!IsUpper(rule[i - 1]) || (i + 1 < rule.size() && !IsUpper(rule[i + 1])));
+    if (begins) page += '_';
+    page += static_cast<char>(std::tolower(static_cast<unsigned char>(rule[i])));
+  }
+  return page + ".md";
+}
+
+Finding FindingAt(const char* rule, const char* cause, const query::Trial& trial, query::TensorId tensor,
+                  std::uint32_t worker, const query::StepInfo& step) {
   Finding finding;
   finding.rule = rule;
-  finding.page = page;
+  finding.page = PageOf(rule);
   finding.cause = cause;
   if (tensor != format::kNoId) finding.tensor = trial.tensor(tensor).name;
   finding.worker = worker;

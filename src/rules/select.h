@@ -53,11 +53,25 @@ class MatchingTensors {
 [[nodiscard]] std::string TextOf(const Parameters& parameters, const std::string& name);
 [[nodiscard]] bool IsOriginal(const Parameters& parameters);
 
+/// "VanishingGradient" -> "docs/rules/vanishing_gradient.md".
+[[nodiscard]] std::string PageOf(const std::string& rule);
+
 /// A finding with the fields that every rule fills in the same way: rule, page, cause, tensor, mode, worker,
 /// steps.
-[[nodiscard]] Finding FindingAt(const char* rule, const char* page, const char* cause,
-                                const query::Trial& trial, query::TensorId tensor, std::uint32_t worker,
-                                const query::StepInfo& step);
+[[nodiscard]] Finding FindingAt(const char* rule, const char* cause, const query::Trial& trial,
+                                query::TensorId tensor, std::uint32_t worker, const query::StepInfo& step);
+
+/// Where nothing but the tensor and its worker is known.
+struct TensorAt {
+  query::TensorId tensor;
+  std::uint32_t worker = 0;
+};
+/// The same, of a row of the step.
+template <typename Entry>
+[[nodiscard]] Finding FindingAt(const char* rule, const char* cause, const StepView& view,
+                                const Entry& entry) {
+  return FindingAt(rule, cause, view.trial, entry.tensor, entry.worker, view.rows.info);
+}
 
 constexpr std::uint32_t Bit(format::Form form) noexcept { return static_cast<std::uint32_t>(form); }
 

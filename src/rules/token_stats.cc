@@ -4,14 +4,10 @@
 #include <cmath>
 #include <stdexcept>
 
-#include <nlohmann/json.hpp>
-
 #include "rules/sample.h"
 #include "rules/select.h"
 
 namespace luff::rules {
-
-using Json = nlohmann::json;
 
 void TokenStats::Add(const SampleValues& ids) {
   ++samples_;
@@ -71,35 +67,6 @@ bool TokenStats::top_is_scattered() const noexcept {
   return same_next_ / has_next_ <= share + 0.5 * (1 - share);
 }
 
-void TokenStats::Save(Json* to) const {
-  Json counts = Json::array();
-  for (const auto& [id, count] : counts_) counts.push_back({id, count});
-  *to = {{"tokens", tokens_},
-         {"last_new", last_new_},
-         {"samples", samples_},
-         {"many", many_},
-         {"top", top_},
-         {"counts", std::move(counts)},
-         {"places", {met_, at_end_, has_next_, same_next_}}};
-}
-
-void TokenStats::Load(const Json& from) {
-  tokens_ = from.at("tokens");
-  last_new_ = from.at("last_new");
-  samples_ = from.at("samples");
-  many_ = from.at("many");
-  top_ = from.at("top");
-  counts_.clear();
-  if (from.at("counts").size() > kMaxIds) throw std::out_of_range("more ids than are ever counted");
-  for (const Json& entry : from.at("counts"))
-    counts_[entry.at(0).get<std::int64_t>()] = entry.at(1).get<double>();
-  const Json& places = from.at("places");
-  met_ = places.at(0);
-  at_end_ = places.at(1);
-  has_next_ = places.at(2);
-  same_next_ = places.at(3);
-}
-
 std::vector<TableInput> TableInputsOf(const StepView& view, const ModelModules& modules) {
   std::vector<TableInput> inputs;
   if (view.rows.info.superseded) return inputs;
@@ -143,16 +110,6 @@ TokenStats* Tables::Of(const Batch& batch) {
   return &stats_[batch.input.module];
 }
 
-void Tables::Save(Json* to) const {
-  *to = Json::object();
-  for (const auto& [name, stats] : stats_) stats.Save(&(*to)[name]);
-}
-
-void Tables::Load(const Json& from) {
-  stats_.clear();
-  for (const auto& [name, saved] : from.items()) stats_[name].Load(saved);
-}
-
 Need TableNeed() {
   Need need;
   need.collection = "embedding_inputs";
@@ -162,5 +119,20 @@ Need TableNeed() {
   need.save_interval = 8;
   return need;
 }
+
+void TokenStats::Keep(Fields& io) {
+  io("tokens", tokens_);
+  io("last_new", last_new_);
+  io("samples", samples_);
+  io("many", many_);
+  io("counts", counts_, kMaxIds);
+  io("top", top_);
+  io("met", met_);
+  io("at_end", at_end_);
+  io("has_next", has_next_);
+  io("same_next", same_next_);
+}
+
+void Tables::Keep(Fields& io) { io("stats", stats_, kMaxTables); }
 
 }  // namespace luff::rules

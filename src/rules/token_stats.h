@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
+#include "rules/kit/fields.h"
 #include "rules/loss_call.h"
 #include "rules/model_modules.h"
 
@@ -39,8 +38,7 @@ class TokenStats {
   /// No new id has come in the second half of all tokens.
   [[nodiscard]] bool saturated() const noexcept { return tokens_ > 0 && last_new_ <= tokens_ / 2; }
 
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   double tokens_ = 0, last_new_ = 0;  // tokens before the newest id that was new
@@ -76,8 +74,7 @@ class Tables {
   /// What is known of its table; null beyond kMaxTables.
   [[nodiscard]] TokenStats* Of(const Batch& batch);
   [[nodiscard]] const std::map<std::string, TokenStats>& all() const noexcept { return stats_; }
-  void Save(nlohmann::json* to) const;
-  void Load(const nlohmann::json& from);  // may throw json exceptions and std::out_of_range
+  void Keep(Fields& io);
 
  private:
   ModelModules modules_;

@@ -9,7 +9,8 @@
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/model_facts.h"
 #include "rules/sample_needs.h"
@@ -22,15 +23,17 @@ namespace {
 using Json = nlohmann::json;
 using format::EventKind;
 constexpr const char* kName = "AccumulationScale";
-constexpr const char* kPage = "docs/rules/accumulation_scale.md";
 constexpr std::size_t kMaxPasses = 256;
 
 struct Limits {
-  std::int64_t passes = 3;
-  std::int64_t times = 2;
+  std::int64_t passes, times;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::passes, "passes", "3", "fewest backward passes before an update (Luff)", AtLeast(2)},
+    {&Limits::times, "times", "2", "updates that must say so (Luff)", AtLeast(1)},
 };
 
-class AccumulationScale final : public Rule {
+class AccumulationScale final : public KeptRule {
  public:
   explicit AccumulationScale(const Limits& limits) : limits_(limits) {}
 
@@ -59,28 +62,16 @@ class AccumulationScale final : public Rule {
       mean_ = clipped_ = false;
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    // Hashes are told apart by 53 bits.
-    std::vector<std::uint64_t> batches;
-    for (const std::uint64_t hash : batches_) batches.push_back(hash >> 11);
-    Json json = {{"models", models_},   {"batches", batches}, {"steps", steps_}, {"mean", mean_},
-                 {"clipped", clipped_}, {"seen", seen_},      {"told", told_},   {"loss", loss_}};
-    reader_.Save(&json["reader"]);
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      models_ = json.at("models").get<std::set<std::uint32_t>>();
-      batches_.clear();
-      for (const Json& hash : json.at("batches")) batches_.insert(hash.get<std::uint64_t>() << 11);
-      steps_ = json.at("steps");
-      mean_ = json.at("mean");
-      clipped_ = json.at("clipped");
-      seen_ = json.at("seen");
-      told_ = json.at("told");
-      loss_ = json.at("loss");
-      reader_.Load(json.at("reader"));
-    });
+  void Keep(Fields& io) override {
+    io("models", models_, kMaxPasses);
+    io("batches", batches_, kMaxPasses);
+    io("steps", steps_);
+    io("mean", mean_);
+    io("clipped", clipped_);
+    io("seen", seen_);
+    io("told", told_);
+    io("loss", loss_);
+    io("reader", reader_);
   }
 
  private:
@@ -141,8 +132,7 @@ class AccumulationScale final : public Rule {
 
   void Tell(const StepView& view, double passes, bool twice, Sink& sink) {
     told_ = true;
-    Finding finding = FindingAt(kName, kPage, twice ? "scaled_twice" : "not_scaled", view.trial,
-                                format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, twice ? "scaled_twice" : "not_scaled", view, TensorAt{format::kNoId});
     finding.since_step = 0;
     finding.what = twice ? fmt::format("gradients of {:g} batches are divided by {:g} twice", passes, passes)
                          : fmt::format("gradients of {:g} batches are added up, not averaged", passes);
@@ -176,21 +166,9 @@ class AccumulationScale final : public Rule {
 }  // namespace
 
 RuleSpec AccumulationScaleSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<AccumulationScale>(kName, kParams);
   spec.summary = "gradients of several batches that are added up instead of averaged";
-  spec.parameters = {{"passes", "3", "3", "fewest backward passes before an update (Luff)"},
-                     {"times", "2", "2", "updates that must say so (Luff)"}};
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.passes, ParseInt(TextOf(parameters, "passes")));
-    LUFF_ASSIGN_OR_RETURN(limits.times, ParseInt(TextOf(parameters, "times")));
-    if (limits.passes < 2 || limits.times < 1)
-      return InvalidArgument("'passes' must be at least 2, 'times' at least 1");
-    return std::unique_ptr<Rule>(new AccumulationScale(limits));
-  };
   return spec;
 }
 

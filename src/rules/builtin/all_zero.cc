@@ -3,6 +3,8 @@
 
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 
 /// AllZero: docs/rules/all_zero.md. Both parameter sets are the published rule; without tensors it is silent.
@@ -11,9 +13,19 @@ namespace {
 
 using format::Form;
 constexpr const char* kName = "AllZero";
-constexpr const char* kPage = "docs/rules/all_zero.md";
 
-class AllZero final : public Rule {
+struct Limits {
+  std::string collections, regexes;
+  double threshold;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::collections, "collection_names", "None",
+     "collections to inspect; without tensors the rule is silent"},
+    {&Limits::regexes, "tensor_regex", "None", "tensors to inspect"},
+    {&Limits::threshold, "threshold", "100", "percent of zeros"},
+};
+
+class AllZero final : public KeptRule {
  public:
   AllZero(TensorSelector selector, double threshold)
       : selector_(std::move(selector)),
@@ -26,8 +38,7 @@ class AllZero final : public Rule {
       const double percent =
           100.0 * static_cast<double>(entry.summary.zero_count) / static_cast<double>(entry.summary.count);
       if (!(percent >= threshold_)) continue;
-      Finding finding =
-          FindingAt(kName, kPage, "zero", view.trial, entry.tensor, entry.worker, view.rows.info);
+      Finding finding = FindingAt(kName, "zero", view, entry);
       finding.what = fmt::format("{:.4g} % of {} is zero", percent, finding.tensor);
       finding.why = "a tensor of zeros passes nothing on: neither a signal nor a gradient";
       finding.remedy = "check its initialisation, a mask, or dead units in front of it";
@@ -36,8 +47,6 @@ class AllZero final : public Rule {
       sink.Report(std::move(finding));
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
   TensorSelector selector_;
@@ -49,22 +58,18 @@ class AllZero final : public Rule {
 RuleSpec AllZeroSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.page = kPage;
+  spec.page = PageOf(kName);
   spec.summary = "tensors that you name consist of zeros";
-  spec.parameters = {
-      {"collection_names", "None", "None", "collections to inspect; without tensors the rule is silent"},
-      {"tensor_regex", "None", "None", "tensors to inspect"},
-      {"threshold", "100", "100", "percent of zeros"},
-  };
+  spec.parameters = Described(kParams);
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
     if (!selector.ok()) return {};
     return selector.value().NeedsOf("all_zero", Bit(Form::kSummary));
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, false));
-    LUFF_ASSIGN_OR_RETURN(const double threshold, ParseDouble(TextOf(parameters, "threshold")));
-    return std::unique_ptr<Rule>(new AllZero(std::move(selector), threshold));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    return std::unique_ptr<Rule>(new AllZero(std::move(selector), limits.threshold));
   };
   return spec;
 }

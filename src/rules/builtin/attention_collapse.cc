@@ -9,7 +9,8 @@
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
 
@@ -20,20 +21,28 @@ namespace {
 using Json = nlohmann::json;
 using format::Role;
 constexpr const char* kName = "AttentionCollapse";
-constexpr const char* kPage = "docs/rules/attention_collapse.md";
 constexpr std::size_t kMaxMaps = 16;
 constexpr std::int64_t kFirst = 4;         // TRAIN step: until then nothing is learned
 constexpr std::int64_t kLooksAtFirst = 3;  // of the looks at 0, 1, 2, 4
 constexpr double kAlive = 0.3;             // of the greatest entropy: attention that looks around
 
 struct Limits {
-  double start = 0.8;
-  double collapsed = 0.95;
-  std::int64_t looks = 3;
-  double learned = 0.3;
+  double start, collapsed;
+  std::int64_t looks;
+  double learned;
+};
+constexpr Bound kShare = {.least = 0, .most = 1, .above = true};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::start, "start", "0.8",
+     "weight of one key in each head of each layer, in the first steps (Luff)", kShare},
+    {&Limits::collapsed, "collapsed", "0.95", "weight of one key in each head of a layer, later (Luff)",
+     kShare},
+    {&Limits::looks, "looks", "3", "looks in a row (Luff)", AtLeast(1)},
+    {&Limits::learned, "learned", "0.3",
+     "share by which the loss has fallen where that is the solution (Luff)", kShare},
 };
 
-class AttentionCollapse final : public Rule {
+class AttentionCollapse final : public KeptRule {
  public:
   explicit AttentionCollapse(const Limits& limits) : limits_(limits) {}
 
@@ -53,28 +62,13 @@ class AttentionCollapse final : public Rule {
       if (inside) Judge(view, ListIn(*inside, "attention"), sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json maps = Json::array();
-    for (const Map& map : maps_) maps.push_back({map.alive, map.in_a_row, map.since, map.loss});
-    return JsonText(Json{{"maps", maps},
-                         {"sharp", sharp_},
-                         {"losses", losses_},
-                         {"first", first_loss_},
-                         {"loss", loss_},
-                         {"told", told_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      maps_.clear();
-      for (const Json& map : json.at("maps"))
-        maps_.push_back({map.at(0).get<bool>(), map.at(1).get<std::int64_t>(), map.at(2).get<std::int64_t>(),
-                         map.at(3).get<double>()});
-      sharp_ = json.at("sharp");
-      losses_ = json.at("losses");
-      first_loss_ = json.at("first");
-      loss_ = json.at("loss");
-      told_ = json.at("told");
-    });
+  void Keep(Fields& io) override {
+    io("maps", maps_, kMaxMaps);
+    io("sharp", sharp_);
+    io("losses", losses_);
+    io("first_loss", first_loss_);
+    io("loss", loss_);
+    io("told", told_);
   }
 
  private:
@@ -83,6 +77,12 @@ class AttentionCollapse final : public Rule {
     std::int64_t in_a_row = 0;  // looks at which it was collapsed
     std::int64_t since = 0;
     double loss = 0;  // when that began
+    void Keep(Fields& io) {
+      io("alive", alive);
+      io("in_a_row", in_a_row);
+      io("since", since);
+      io("loss", loss);
+    }
   };
 
   void Judge(const StepView& view, const Json& maps, Sink& sink) {
@@ -135,7 +135,7 @@ class AttentionCollapse final : public Rule {
     told_ = true;
     const query::StepInfo& info = view.rows.info;
     const bool start = cause == std::string_view("sharp_start");
-    Finding finding = FindingAt(kName, kPage, cause, view.trial, format::kNoId, 0, info);
+    Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
     finding.since_step = 0;
     if (!start) {
       finding.since_step = info.mode_step;
@@ -184,25 +184,12 @@ class AttentionCollapse final : public Rule {
 }  // namespace
 
 RuleSpec AttentionCollapseSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<AttentionCollapse>(kName, kParams);
   spec.summary = "attention that looks at one place only and has learned nothing by it";
-  spec.parameters = {
-      {"start", "0.8", "0.8", "weight of one key in each head of each layer, in the first steps (Luff)"},
-      {"collapsed", "0.95", "0.95", "weight of one key in each head of a layer, later (Luff)"},
-      {"looks", "3", "3", "looks in a row (Luff)"},
-      {"learned", "0.3", "0.3", "share by which the loss has fallen where that is the solution (Luff)"}};
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.start, ParseDouble(TextOf(parameters, "start")));
-    LUFF_ASSIGN_OR_RETURN(limits.collapsed, ParseDouble(TextOf(parameters, "collapsed")));
-    LUFF_ASSIGN_OR_RETURN(limits.looks, ParseInt(TextOf(parameters, "looks")));
-    LUFF_ASSIGN_OR_RETURN(limits.learned, ParseDouble(TextOf(parameters, "learned")));
-    if (!(limits.start > 0 && limits.start <= 1 && limits.collapsed > 0 && limits.collapsed <= 1) ||
-        limits.looks < 1 || !(limits.learned > 0 && limits.learned < 1))
-      return InvalidArgument("'start', 'collapsed' and 'learned' are shares, 'looks' at least 1");
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    if (!(limits.learned < 1)) return InvalidArgument("'learned' must be below 1");
     return std::unique_ptr<Rule>(new AttentionCollapse(limits));
   };
   return spec;

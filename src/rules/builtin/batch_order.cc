@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -17,17 +16,22 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "BatchOrder";
-constexpr const char* kPage = "docs/rules/batch_order.md";
 constexpr std::size_t kMaxLabels = 1024;
 constexpr std::size_t kManyLabels = 4;  // adversaries have up to three: real, generated, and real softened
 
 struct Limits {
-  std::int64_t batches = 12;
-  std::int64_t rows = 8;
-  double within = 0.35;
-  double within_variance = 0.1;
+  std::int64_t batches, rows;
+  double within, within_variance;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::batches, "batches", "12",
+     "captured batches before labels are judged; twice as many for numbers", AtLeast(2)},
+    {&Limits::rows, "rows", "8", "targets in a batch; smaller batches are not judged", AtLeast(2)},
+    {&Limits::within, "within", "0.35",
+     "chance that two labels of a batch differ, as a share of that of two labels of all"},
+    {&Limits::within_variance, "within_variance", "0.1",
+     "share of the variance of numbers that lies within batches"},
 };
 
 // Impurity of labels: the chance that two of them differ.
@@ -41,7 +45,7 @@ double Impurity(const std::map<std::int64_t, double>& counts) {
   return total > 0 ? 1 - squares / (total * total) : 0;
 }
 
-class BatchOrder final : public Rule {
+class BatchOrder final : public KeptRule {
  public:
   explicit BatchOrder(const Limits& limits) : limits_(limits) {}
 
@@ -75,48 +79,7 @@ class BatchOrder final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json kinds = Json::array();
-    for (const auto& [name, k] : kinds_) {
-      Json labels = Json::array();
-      for (const auto& [label, count] : k.labels) labels.push_back({label, count});
-      kinds.push_back({name,        std::move(labels), k.batches,       k.impurity, k.last,
-                       k.same,      k.pairs,           k.numbers,       k.sum,      k.squares,
-                       k.within,    k.means_sum,       k.means_squares, k.products, k.last_mean,
-                       k.crossings, k.above,           k.dead,          k.offset,   k.scale});
-    }
-    return JsonText(kinds);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      kinds_.clear();
-      for (const Json& saved : json) {
-        Kind& k = kinds_[saved.at(0).get<std::string>()];
-        for (const Json& label : saved.at(1))
-          k.labels[label.at(0).get<std::int64_t>()] = label.at(1).get<double>();
-        if (k.labels.size() > kMaxLabels) return Corruption("more labels than are ever counted");
-        k.batches = saved.at(2);
-        k.impurity = saved.at(3);
-        k.last = saved.at(4);
-        k.same = saved.at(5);
-        k.pairs = saved.at(6);
-        k.numbers = saved.at(7);
-        k.sum = saved.at(8);
-        k.squares = saved.at(9);
-        k.within = saved.at(10);
-        k.means_sum = saved.at(11);
-        k.means_squares = saved.at(12);
-        k.products = saved.at(13);
-        k.last_mean = saved.at(14);
-        k.crossings = saved.at(15);
-        k.above = saved.at(16);
-        k.dead = saved.at(17);
-        k.offset = saved.at(18);
-        k.scale = saved.at(19);
-      }
-      return Status::Ok();
-    });
-  }
+  void Keep(Fields& io) override { io("kinds", kinds_, LossReader::kMaxKinds); }
 
  private:
   struct Kind {
@@ -131,6 +94,27 @@ class BatchOrder final : public Rule {
     std::int64_t crossings = 0;
     bool above = false;
     bool dead = false;  // not to be judged
+    void Keep(Fields& io) {
+      io("labels", labels, kMaxLabels);
+      io("batches", batches);
+      io("impurity", impurity);
+      io("last", last);
+      io("same", same);
+      io("pairs", pairs);
+      io("offset", offset);
+      io("scale", scale);
+      io("numbers", numbers);
+      io("sum", sum);
+      io("squares", squares);
+      io("within", within);
+      io("means_sum", means_sum);
+      io("means_squares", means_squares);
+      io("products", products);
+      io("last_mean", last_mean);
+      io("crossings", crossings);
+      io("above", above);
+      io("dead", dead);
+    }
   };
 
   void Labels(const StepView& view, const LossCall& call, const std::vector<double>& targets, Kind* kind,
@@ -165,7 +149,7 @@ class BatchOrder final : public Rule {
     // class for a while, or go through many.
     const double same = static_cast<double>(kind->same) / static_cast<double>(kind->pairs);
     if (kind->labels.size() < kManyLabels && same <= 0.5 + 0.5 * (1 - overall)) return;
-    Finding finding = FindingAt(kName, kPage, "sorted", view.trial, call.loss, call.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "sorted", view, TensorAt{call.loss, call.worker});
     finding.since_step = 0;
     finding.what =
         fmt::format("batches of {} hold few classes each: the data are sorted by class", call.kind);
@@ -229,7 +213,7 @@ class BatchOrder final : public Rule {
     if (!(total > 0) || !(spread > 0) || kind->within >= limits_.within_variance * total) return;
     const double correlation = (kind->products / static_cast<double>(kind->pairs) - centre * centre) / spread;
     if (correlation < 0.6 || kind->crossings < 4 || kind->crossings > kind->batches / 3) return;
-    Finding finding = FindingAt(kName, kPage, "sorted", view.trial, call.loss, call.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "sorted", view, TensorAt{call.loss, call.worker});
     finding.since_step = 0;
     finding.what =
         fmt::format("targets of {} are sorted: each batch holds values close to each other", call.kind);
@@ -255,29 +239,9 @@ class BatchOrder final : public Rule {
 }  // namespace
 
 RuleSpec BatchOrderSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<BatchOrder>(kName, kParams);
   spec.summary = "training data that come sorted by their targets";
-  spec.parameters = {
-      {"batches", "12", "12", "captured batches before labels are judged; twice as many for numbers"},
-      {"rows", "8", "8", "targets in a batch; smaller batches are not judged"},
-      {"within", "0.35", "0.35",
-       "chance that two labels of a batch differ, as a share of that of two labels of all"},
-      {"within_variance", "0.1", "0.1", "share of the variance of numbers that lies within batches"},
-  };
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.batches, ParseInt(TextOf(parameters, "batches")));
-    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
-    LUFF_ASSIGN_OR_RETURN(limits.within, ParseDouble(TextOf(parameters, "within")));
-    LUFF_ASSIGN_OR_RETURN(limits.within_variance, ParseDouble(TextOf(parameters, "within_variance")));
-    if (limits.batches < 2 || limits.rows < 2)
-      return InvalidArgument("'batches' and 'rows' must be at least 2");
-    return std::unique_ptr<Rule>(new BatchOrder(limits));
-  };
   return spec;
 }
 

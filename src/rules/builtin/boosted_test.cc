@@ -2,8 +2,6 @@
 #include <string>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
 #include "rules/boosted_curves.h"
 #include "rules/testing/recorder.h"
 
@@ -259,19 +257,15 @@ TEST(BoostedCurves, StateSurvivesACheckpoint) {
     ASSERT_TRUE(trial.ReadStepRows(n, &rows).ok());
     static_cast<void>(curves.OnStep(trial, rows));
   }
-  nlohmann::json saved;
-  curves.Save(&saved);
+  const auto saved = [](BoostedCurves& from) { return Fields::Save([&](Fields& io) { from.Keep(io); }); };
   BoostedCurves loaded;
-  loaded.Load(saved);
+  ASSERT_TRUE(Fields::LoadUntrusted(saved(curves), [&](Fields& io) { loaded.Keep(io); }).ok());
   for (std::size_t n = 12; n < 20; ++n) {
     ASSERT_TRUE(trial.ReadStepRows(n, &rows).ok());
     static_cast<void>(curves.OnStep(trial, rows));
     static_cast<void>(loaded.OnStep(trial, rows));
   }
-  nlohmann::json one, other;
-  curves.Save(&one);
-  loaded.Save(&other);
-  EXPECT_EQ(one.dump(), other.dump());
+  EXPECT_EQ(saved(curves), saved(loaded));
   EXPECT_EQ(loaded.Judge("")->curve.best().first, 6);
 }
 

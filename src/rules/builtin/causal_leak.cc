@@ -6,7 +6,8 @@
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
 
@@ -16,11 +17,18 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr const char* kName = "CausalLeak";
-constexpr const char* kPage = "docs/rules/causal_leak.md";
 
-class CausalLeak final : public Rule {
+struct Limits {
+  double change;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::change, "change", "1e-3", "smallest change of outputs that counts, beside their spread (Luff)",
+     Above(0)},
+};
+
+class CausalLeak final : public KeptRule {
  public:
-  explicit CausalLeak(double change) : change_(change) {}
+  explicit CausalLeak(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain || told_) return;
@@ -31,20 +39,17 @@ class CausalLeak final : public Rule {
       const double length = NumberIn(*answer, "length");
       const double place = NumberIn(*answer, "place");
       const double places = NumberIn(*answer, "places");
-      if (!(change > change_) || !(length >= 2) || !(place >= 0) || !(places >= 1)) continue;
+      if (!(change > limits_.change) || !(length >= 2) || !(place >= 0) || !(places >= 1)) continue;
       Tell(view, *answer, change, sink);
       return;
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return JsonText(Json{{"told", told_}}); }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) { told_ = json.at("told"); });
-  }
+  void Keep(Fields& io) override { io("told", told_); }
 
  private:
   void Tell(const StepView& view, const Json& answer, double change, Sink& sink) {
     told_ = true;
-    Finding finding = FindingAt(kName, kPage, "next_token", view.trial, format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, "next_token", view, TensorAt{format::kNoId});
     finding.severity = Severity::kStop;
     finding.since_step = 0;
     const double place = NumberIn(answer, "place");
@@ -72,30 +77,21 @@ class CausalLeak final : public Rule {
                                                     "a bidirectional layer, or a mean over all places"};
     finding.evidence = {
         {"change", change}, {"place", place}, {"places", places}, {"itself", NumberIn(answer, "itself")}};
-    finding.threshold =
-        fmt::format("more than {:g} of the outputs' spread, asked of the model itself (Luff)", change_);
+    finding.threshold = fmt::format("more than {:g} of the outputs' spread, asked of the model itself (Luff)",
+                                    limits_.change);
     sink.Report(std::move(finding));
   }
 
-  const double change_;
+  const Limits limits_;
   bool told_ = false;
 };
 
 }  // namespace
 
 RuleSpec CausalLeakSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<CausalLeak>(kName, kParams);
   spec.summary = "a model of next tokens that sees them";
-  spec.parameters = {
-      {"change", "1e-3", "1e-3", "smallest change of outputs that counts, beside their spread (Luff)"}};
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const double change, ParseDouble(TextOf(parameters, "change")));
-    if (!(change > 0)) return InvalidArgument("'change' must be above 0");
-    return std::unique_ptr<Rule>(new CausalLeak(change));
-  };
   return spec;
 }
 

@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/select.h"
 
@@ -16,28 +15,44 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Form;
 constexpr const char* kName = "CheckInputImages";
-constexpr const char* kPage = "docs/rules/check_input_images.md";
 constexpr std::size_t kMaxTensors = 16;
 constexpr std::size_t kMaxChannels = 4096;
 
 struct Limits {
-  double mean = 0.2;
-  double variance = 0;  // tolerance of the variance around 1; 0: not checked
-  std::int64_t samples = 500, channel = 1;
+  std::string regex;
+  double mean;
+  std::string variance;  // a number or "None"
+  std::int64_t samples, channel, interval;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::regex, "regex", "None",
+     "tensors of images (original: the name that MXNet gives); without it the rule is silent", Bound(),
+     ".*hybridsequential0_input_0"},
+    {&Limits::mean, "threshold_mean", "0.2", "largest absolute mean of a channel (original)"},
+    {&Limits::variance, "threshold_variance", "None",
+     "largest distance of a channel's variance from 1 (paper)"},
+    {&Limits::samples, "threshold_samples", "500", "images before it is judged (original)"},
+    {&Limits::channel, "channel", "1", "axis of the colour channel (original)", AtLeast(0)},
+    {&Limits::interval, "interval", "1", "steps between two captures (original: 500)", AtLeast(1), "500"},
 };
 
 struct Channel {
   double count = 0, sum = 0, sum_sq = 0;
+  void Keep(Fields& io) {
+    io("count", count);
+    io("sum", sum);
+    io("sum_sq", sum_sq);
+  }
 };
 
-class CheckInputImages final : public Rule {
+class CheckInputImages final : public KeptRule {
  public:
-  CheckInputImages(TensorSelector selector, const Limits& limits)
+  CheckInputImages(TensorSelector selector, const Limits& limits, double variance)
       : selector_(std::move(selector)),
-        limits_(limits) {}
+        limits_(limits),
+        variance_(variance) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (selector_.empty() || view.rows.info.superseded) return;
@@ -52,35 +67,19 @@ class CheckInputImages final : public Rule {
       Judge(view, entry, images, sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"told", told_}, {"images", Json::object()}};
-    for (const auto& [name, images] : images_) {
-      Json channels = Json::array();
-      for (const Channel& channel : images.channels)
-        channels.push_back({channel.count, channel.sum, channel.sum_sq});
-      json["images"][name] = {images.count, std::move(channels)};
-    }
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      told_ = json.at("told").get<std::set<std::string>>();
-      images_.clear();
-      for (const auto& [name, saved] : json.at("images").items()) {
-        Images& images = images_[name];
-        images.count = saved.at(0);
-        if (saved.at(1).size() > kMaxChannels) return Corruption("more channels than are ever followed");
-        for (const Json& channel : saved.at(1))
-          images.channels.push_back({channel.at(0), channel.at(1), channel.at(2)});
-      }
-      return Status::Ok();
-    });
+  void Keep(Fields& io) override {
+    io("told", told_);
+    io("images", images_, kMaxTensors);
   }
 
  private:
   struct Images {
     std::int64_t count = 0;
     std::vector<Channel> channels;
+    void Keep(Fields& io) {
+      io("count", count);
+      io("channels", channels, kMaxChannels);
+    }
   };
 
   [[nodiscard]] bool Take(const SampleValues& values, Images& images) const {
@@ -114,11 +113,10 @@ class CheckInputImages final : public Rule {
       if (!(std::abs(variance - 1) <= std::abs(worst_variance - 1))) worst_variance = variance;
     }
     const bool shifted = !(std::abs(worst_mean) <= limits_.mean);
-    const bool scaled = limits_.variance > 0 && !(std::abs(worst_variance - 1) <= limits_.variance);
+    const bool scaled = variance_ > 0 && !(std::abs(worst_variance - 1) <= variance_);
     if (!shifted && !scaled) return;
     told_.insert(view.trial.tensor(entry.tensor).name);
-    Finding finding = FindingAt(kName, kPage, shifted ? "mean" : "variance", view.trial, entry.tensor,
-                                entry.worker, view.rows.info);
+    Finding finding = FindingAt(kName, shifted ? "mean" : "variance", view, entry);
     finding.what =
         shifted ? fmt::format("the mean of a channel of {} is {:.3g}", finding.tensor, worst_mean)
                 : fmt::format("the variance of a channel of {} is {:.3g}", finding.tensor, worst_variance);
@@ -127,14 +125,14 @@ class CheckInputImages final : public Rule {
     finding.remedy = "subtract the mean and divide by the deviation of the training data, channel by channel";
     finding.evidence = {
         {"mean", worst_mean}, {"variance", worst_variance}, {"images", static_cast<double>(images.count)}};
-    finding.threshold = shifted
-                            ? fmt::format("a mean beyond {:g} (original)", limits_.mean)
-                            : fmt::format("a variance more than {:g} away from 1 (paper)", limits_.variance);
+    finding.threshold = shifted ? fmt::format("a mean beyond {:g} (original)", limits_.mean)
+                                : fmt::format("a variance more than {:g} away from 1 (paper)", variance_);
     sink.Report(std::move(finding));
   }
 
   TensorSelector selector_;
   const Limits limits_;
+  const double variance_;  // tolerance of the variance around 1; 0: not checked
   std::set<std::string> told_;
   std::map<std::string, Images> images_;
 };
@@ -150,17 +148,9 @@ Parameters WithSelector(const Parameters& parameters) {
 RuleSpec CheckInputImagesSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.page = kPage;
+  spec.page = PageOf(kName);
   spec.summary = "input images whose mean (or variance) was not normalised";
-  spec.parameters = {
-      {"regex", "None", ".*hybridsequential0_input_0",
-       "tensors of images (original: the name that MXNet gives); without it the rule is silent"},
-      {"threshold_mean", "0.2", "0.2", "largest absolute mean of a channel (original)"},
-      {"threshold_variance", "None", "None", "largest distance of a channel's variance from 1 (paper)"},
-      {"threshold_samples", "500", "500", "images before it is judged (original)"},
-      {"channel", "1", "1", "axis of the colour channel (original)"},
-      {"interval", "1", "500", "steps between two captures (original: 500)"},
-  };
+  spec.parameters = Described(kParams);
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     Result<TensorSelector> selector = TensorSelector::Make(WithSelector(parameters), false);
     std::vector<Need> needs;
@@ -171,19 +161,14 @@ RuleSpec CheckInputImagesSpec() {
       need.save_interval = interval.ok() ? std::max<std::int64_t>(interval.value(), 1) : 1;
     return needs;
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(WithSelector(parameters), false));
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.mean, ParseDouble(TextOf(parameters, "threshold_mean")));
-    if (HasParameter(parameters, "threshold_variance")) {
-      LUFF_ASSIGN_OR_RETURN(limits.variance, ParseDouble(TextOf(parameters, "threshold_variance")));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(WithSelector(all), false));
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    double variance = 0;
+    if (HasParameter(all, "threshold_variance")) {
+      LUFF_ASSIGN_OR_RETURN(variance, ParseDouble(limits.variance));
     }
-    LUFF_ASSIGN_OR_RETURN(limits.samples, ParseInt(TextOf(parameters, "threshold_samples")));
-    LUFF_ASSIGN_OR_RETURN(limits.channel, ParseInt(TextOf(parameters, "channel")));
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
-    if (interval < 1 || limits.channel < 0)
-      return InvalidArgument("'interval' must be at least 1 and 'channel' 0");
-    return std::unique_ptr<Rule>(new CheckInputImages(std::move(selector), limits));
+    return std::unique_ptr<Rule>(new CheckInputImages(std::move(selector), limits, variance));
   };
   return spec;
 }

@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/labelled_rows.h"
 #include "rules/loss_call.h"
 #include "rules/sample_needs.h"
@@ -18,35 +17,46 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "ClassImbalance";
-constexpr const char* kPage = "docs/rules/class_imbalance.md";
 constexpr std::size_t kMaxClasses = 64;
+constexpr std::size_t kMaxLabels = 65536;  // that are counted for smdebug's rule
 constexpr std::size_t kRecent = 32;
 
 struct Limits {
-  double imbalance = 10;
-  double misprediction = 0.9;
-  std::int64_t samples = 500;
-  std::int64_t settle = 96;
-  std::int64_t rare = 30;
+  double imbalance, misprediction;
+  std::int64_t samples;
+  bool argmax;
+  std::string labels, predictions;
+  std::int64_t settle, rare;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::imbalance, "threshold_imbalance", "10", "largest class over smallest (original)"},
+    {&Limits::misprediction, "threshold_misprediction", "0.9",
+     "share of a class that is predicted wrongly (original: 0.7)", Bound(), "0.7"},
+    {&Limits::samples, "samples", "500", "labels before anything is judged (original)"},
+    {&Limits::argmax, "argmax", "False",
+     "take the place of the largest value along the last axis (original)"},
+    {&Limits::labels, "labels_regex", ".*labels", "tensors of labels (original)"},
+    {&Limits::predictions, "predictions_regex", ".*predictions", "tensors of predictions (original)"},
+    {&Limits::settle, "settle", "96",
+     "TRAIN steps in which every model answers the most frequent class (Luff)", Bound(), "0"},
+    {&Limits::rare, "rare", "30", "samples of rare classes after these (Luff)", {}, "0"},
 };
 
-// ---- original: labels and predictions of all steps, added up.
-class Original final : public Rule {
+// Of smdebug: labels and predictions of all steps, added up.
+class Original final : public KeptRule {
  public:
-  Original(NamedTensors labels, NamedTensors predictions, bool argmax, const Limits& limits)
+  Original(NamedTensors labels, NamedTensors predictions, const Limits& limits)
       : labels_(std::move(labels)),
         predictions_(std::move(predictions)),
-        argmax_(argmax),
         limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const std::vector<std::int64_t> labels = labels_.ValuesOf(view, false);
-    const std::vector<std::int64_t> predictions = predictions_.ValuesOf(view, argmax_);
+    const std::vector<std::int64_t> predictions = predictions_.ValuesOf(view, limits_.argmax);
     if (labels.empty()) return;
     for (std::size_t i = 0; i < labels.size(); ++i) {
-      if (counts_.size() >= 65536 && !counts_.contains(labels[i])) continue;
+      if (counts_.size() >= kMaxLabels && !counts_.contains(labels[i])) continue;
       Class& one = counts_[labels[i]];
       ++one.seen;
       ++total_;
@@ -77,27 +87,22 @@ class Original final : public Rule {
            {{"mispredicted", worst}, {"class", static_cast<double>(worst_class)}}, limits_.misprediction,
            sink);
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = Json::array();
-    for (const auto& [label, one] : counts_) json.push_back({label, one.seen, one.missed});
-    return JsonText(Json{{"counts", json}, {"total", total_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      total_ = json.at("total");
-      counts_.clear();
-      for (const Json& saved : json.at("counts"))
-        counts_[saved.at(0).get<std::int64_t>()] = {saved.at(1), saved.at(2)};
-    });
+  void Keep(Fields& io) override {
+    io("counts", counts_, kMaxLabels);
+    io("total", total_);
   }
 
  private:
   struct Class {
     std::int64_t seen = 0, missed = 0;
+    void Keep(Fields& io) {
+      io("seen", seen);
+      io("missed", missed);
+    }
   };
   static void Tell(const StepView& view, const char* cause, std::string what,
                    std::vector<std::pair<std::string, double>> evidence, double threshold, Sink& sink) {
-    Finding finding = FindingAt(kName, kPage, cause, view.trial, format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
     finding.what = std::move(what);
     finding.why = "classes that are rare in the data are seldom learnt";
     finding.remedy = "weight the classes, sample them evenly, or gather more of the rare ones";
@@ -107,14 +112,13 @@ class Original final : public Rule {
   }
 
   NamedTensors labels_, predictions_;
-  bool argmax_;
-  Limits limits_;
+  const Limits limits_;
   std::map<std::int64_t, Class> counts_;
   std::int64_t total_ = 0;
 };
 
-// ---- Luff's own: rare classes that nothing weights, and that are not predicted while others are.
-class Luff final : public Rule {
+// Luff's own: rare classes that nothing weights, and that are not predicted while others are.
+class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
@@ -139,43 +143,18 @@ class Luff final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json kinds = Json::array();
-    for (const auto& [name, kind] : kinds_) {
-      Json recent = Json::array();
-      for (const Batch& batch : kind.recent) recent.push_back({batch.seen, batch.hit});
-      kinds.push_back({name, kind.loss, kind.counts, recent, kind.unweighted, kind.weighted, kind.open});
-    }
-    Json reader;
-    reader_.Save(&reader);
-    return JsonText(Json{{"kinds", kinds}, {"reader", reader}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      reader_.Load(json.at("reader"));
-      kinds_.clear();
-      for (const Json& saved : json.at("kinds")) {
-        Kind& kind = kinds_[saved.at(0).get<std::string>()];
-        kind.loss = saved.at(1).get<std::string>();
-        kind.counts = saved.at(2).get<std::vector<double>>();
-        for (const Json& batch : saved.at(3))
-          kind.recent.push_back(
-              {batch.at(0).get<std::vector<double>>(), batch.at(1).get<std::vector<double>>()});
-        kind.unweighted = saved.at(4);
-        kind.weighted = saved.at(5);
-        kind.open = saved.at(6);
-        bool fits = kind.counts.size() <= kMaxClasses && kind.recent.size() <= kRecent;
-        for (const Batch& batch : kind.recent)
-          fits = fits && batch.seen.size() == kind.counts.size() && batch.hit.size() == kind.counts.size();
-        if (!fits) return Corruption("counts of classes that do not fit together");
-      }
-      return Status::Ok();
-    });
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
   }
 
  private:
   struct Batch {
     std::vector<double> seen, hit;  // by class
+    void Keep(Fields& io) {
+      io("seen", seen, kMaxClasses);
+      io("hit", hit, kMaxClasses);
+    }
   };
   struct Kind {
     std::string loss;
@@ -183,6 +162,17 @@ class Luff final : public Rule {
     std::deque<Batch> recent;
     std::int64_t unweighted = 0;  // calls whose value proves that nothing is weighted
     bool weighted = false, open = false;
+    void Keep(Fields& io) {
+      io("loss", loss);
+      io("counts", counts, kMaxClasses);
+      io("recent", recent, kRecent);
+      io("unweighted", unweighted);
+      io("weighted", weighted);
+      io("open", open);
+      for (const Batch& batch : recent)
+        io.Check(batch.seen.size() == counts.size() && batch.hit.size() == counts.size(),
+                 "counts of the same classes");
+    }
   };
 
   static void Take(const LabelledRows& rows, bool settled, Kind* kind) {
@@ -231,8 +221,7 @@ class Luff final : public Rule {
       return;
     }
     kind->open = true;
-    Finding finding =
-        FindingAt(kName, kPage, "unweighted", view.trial, call.loss, call.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "unweighted", view, TensorAt{call.loss, call.worker});
     finding.since_step = 0;
     finding.what =
         fmt::format("{:.0f} % of the samples of rare classes are predicted as something else", 100 * missed);
@@ -260,39 +249,19 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec ClassImbalanceSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.summary = "rare classes that nothing weights, and that are not predicted";
-  spec.parameters = {
-      {"threshold_imbalance", "10", "10", "largest class over smallest (original)"},
-      {"threshold_misprediction", "0.9", "0.7", "share of a class that is predicted wrongly (original: 0.7)"},
-      {"samples", "500", "500", "labels before anything is judged (original)"},
-      {"argmax", "False", "False", "take the place of the largest value along the last axis (original)"},
-      {"labels_regex", ".*labels", ".*labels", "tensors of labels (original)"},
-      {"predictions_regex", ".*predictions", ".*predictions", "tensors of predictions (original)"},
-      {"settle", "96", "0", "TRAIN steps in which every model answers the most frequent class (Luff)"},
-      {"rare", "30", "0", "samples of rare classes after these (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (!IsOriginal(parameters)) return SampleNeeds();
     return {NamedNeed("labels", TextOf(parameters, "labels_regex")),
             NamedNeed("predictions", TextOf(parameters, "predictions_regex"))};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.imbalance, ParseDouble(TextOf(parameters, "threshold_imbalance")));
-    LUFF_ASSIGN_OR_RETURN(limits.misprediction, ParseDouble(TextOf(parameters, "threshold_misprediction")));
-    LUFF_ASSIGN_OR_RETURN(limits.samples, ParseInt(TextOf(parameters, "samples")));
-    LUFF_ASSIGN_OR_RETURN(limits.settle, ParseInt(TextOf(parameters, "settle")));
-    LUFF_ASSIGN_OR_RETURN(limits.rare, ParseInt(TextOf(parameters, "rare")));
-    LUFF_ASSIGN_OR_RETURN(const bool argmax, ParseBool(TextOf(parameters, "argmax")));
-    LUFF_ASSIGN_OR_RETURN(NamedTensors labels, NamedTensors::Make(TextOf(parameters, "labels_regex"), ""));
-    LUFF_ASSIGN_OR_RETURN(NamedTensors predictions,
-                          NamedTensors::Make(TextOf(parameters, "predictions_regex"), ""));
-    if (IsOriginal(parameters))
-      return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), argmax, limits));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    LUFF_ASSIGN_OR_RETURN(NamedTensors labels, NamedTensors::Make(limits.labels, ""));
+    LUFF_ASSIGN_OR_RETURN(NamedTensors predictions, NamedTensors::Make(limits.predictions, ""));
+    if (IsOriginal(all))
+      return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   };
   return spec;

@@ -3,11 +3,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/labelled_rows.h"
 #include "rules/loss_call.h"
 #include "rules/sample.h"
@@ -18,22 +17,39 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "Confusion";
-constexpr const char* kPage = "docs/rules/confusion.md";
 constexpr std::size_t kMaxClasses = 64;
 constexpr std::int64_t kMaxCategories = 4096;
 
-// ---- original: one matrix a step; every column is held against two limits.
-class Original final : public Rule {
+struct Limits {
+  std::string category_no, labels, predictions, labels_collection, predictions_collection;
+  double min_diag, max_off_diag, exchanged;
+  std::int64_t evaluations;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::category_no, "category_no", "None", "number of classes; None: as many as come (original)"},
+    {&Limits::labels, "labels", "labels", "tensor of labels (original)"},
+    {&Limits::predictions, "predictions", "predictions", "tensor of predictions (original)"},
+    {&Limits::labels_collection, "labels_collection", "labels", "collection of labels (original)"},
+    {&Limits::predictions_collection, "predictions_collection", "predictions",
+     "collection of predictions (original)"},
+    {&Limits::min_diag, "min_diag", "0.9", "share of a predicted class that is of it, at least (original)",
+     Within(0, 1)},
+    {&Limits::max_off_diag, "max_off_diag", "0.1",
+     "share of a predicted class that is of one other, at most (original)", Within(0, 1)},
+    {&Limits::exchanged, "exchanged", "0.6", "share of both classes that is taken for the other (Luff)",
+     Within(0, 1)},
+    {&Limits::evaluations, "evaluations", "2", "evaluations in a row (Luff)"},
+};
+
+// Of smdebug: one matrix a step; every column is held against two limits.
+class Original final : public KeptRule {
  public:
-  Original(NamedTensors labels, NamedTensors predictions, std::int64_t categories, double min_diag,
-           double max_off)
+  Original(NamedTensors labels, NamedTensors predictions, std::int64_t categories, const Limits& limits)
       : labels_(std::move(labels)),
         predictions_(std::move(predictions)),
         categories_(categories),
-        min_diag_(min_diag),
-        max_off_(max_off) {}
+        limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const std::vector<std::int64_t> labels = labels_.ValuesOf(view, false);
@@ -53,8 +69,8 @@ class Original final : public Rule {
       for (const auto& [label, hits] : column) {
         if (label != prediction && hits / total > off.second) off = {label, hits / total};
       }
-      if (diagonal >= min_diag_ && off.second <= max_off_) continue;
-      Finding finding = FindingAt(kName, kPage, "confusion", view.trial, format::kNoId, 0, view.rows.info);
+      if (diagonal >= limits_.min_diag && off.second <= limits_.max_off_diag) continue;
+      Finding finding = FindingAt(kName, "confusion", view, TensorAt{format::kNoId});
       finding.what =
           fmt::format("of the samples predicted as class {}, {:.3g} % are of it", prediction, 100 * diagonal);
       finding.why = off.first >= 0 ? fmt::format("{:.3g} % are of class {}", 100 * off.second, off.first)
@@ -63,25 +79,23 @@ class Original final : public Rule {
       finding.evidence = {{"class", static_cast<double>(prediction)},
                           {"on_diagonal", diagonal},
                           {"off_diagonal", off.second}};
-      finding.threshold =
-          fmt::format("at least {:g} on, at most {:g} off the diagonal (original)", min_diag_, max_off_);
+      finding.threshold = fmt::format("at least {:g} on, at most {:g} off the diagonal (original)",
+                                      limits_.min_diag, limits_.max_off_diag);
       sink.Report(std::move(finding));
       return;
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
   NamedTensors labels_, predictions_;
-  std::int64_t categories_;
-  double min_diag_, max_off_;
+  const std::int64_t categories_;
+  const Limits limits_;
 };
 
-// ---- Luff's own: two classes that evaluations exchange, while the others are told apart.
-class Luff final : public Rule {
+// Luff's own: two classes that evaluations exchange, while the others are told apart.
+class Luff final : public KeptRule {
  public:
-  Luff(double exchanged, std::int64_t evaluations) : exchanged_(exchanged), evaluations_(evaluations) {}
+  explicit Luff(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -110,35 +124,11 @@ class Luff final : public Rule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Close(trial, sink); }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json kinds = Json::array();
-    for (const auto& [name, kind] : kinds_)
-      kinds.push_back({name, kind.loss, kind.classes, kind.matrix, kind.pair, kind.hits, kind.since});
-    Json reader;
-    Json last;
-    reader_.Save(&reader);
-    last_.Save(&last);
-    return JsonText(Json{{"kinds", kinds}, {"reader", reader}, {"last", last}, {"evaluating", evaluating_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      reader_.Load(json.at("reader"));
-      last_.Load(json.at("last"));
-      evaluating_ = json.at("evaluating");
-      kinds_.clear();
-      for (const Json& saved : json.at("kinds")) {
-        Kind& kind = kinds_[saved.at(0).get<std::string>()];
-        kind.loss = saved.at(1).get<std::string>();
-        kind.classes = saved.at(2);
-        kind.matrix = saved.at(3).get<std::vector<double>>();
-        kind.pair = saved.at(4);
-        kind.hits = saved.at(5);
-        kind.since = saved.at(6);
-        if (kind.classes > kMaxClasses || kind.matrix.size() != kind.classes * kind.classes)
-          return Corruption("a matrix that is not square");
-      }
-      return Status::Ok();
-    });
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
+    io("last", last_);
+    io("evaluating", evaluating_);
   }
 
  private:
@@ -147,6 +137,15 @@ class Luff final : public Rule {
     std::size_t classes = 0;
     std::vector<double> matrix;  // label x prediction, of the evaluation that goes on
     std::int64_t pair = -1, hits = 0, since = -1;
+    void Keep(Fields& io) {
+      io("loss", loss);
+      io("classes", classes);
+      io("matrix", matrix, kMaxClasses * kMaxClasses);
+      io.Check(classes <= kMaxClasses && matrix.size() == classes * classes, "a square matrix");
+      io("pair", pair);
+      io("hits", hits);
+      io("since", since);
+    }
   };
 
   void Close(const query::Trial& trial, Sink& sink) {
@@ -172,7 +171,9 @@ class Luff final : public Rule {
     double others_right = 0;
     for (std::size_t a = 0; n > 2 && a < n; ++a) {
       for (std::size_t b = a + 1; b < n; ++b) {
-        if (rows[a] < 10 || rows[b] < 10 || share(a, b) < exchanged_ || share(b, a) < exchanged_) continue;
+        if (rows[a] < 10 || rows[b] < 10 || share(a, b) < limits_.exchanged ||
+            share(b, a) < limits_.exchanged)
+          continue;
         pair = static_cast<std::int64_t>(a * n + b);
       }
     }
@@ -184,7 +185,7 @@ class Luff final : public Rule {
       others_right += kind->matrix[c * n + c];
     }
     if (pair < 0 || others_right < 0.7 * others || others == 0) {
-      if (kind->hits >= evaluations_) sink.Heal("exchanged", kind->loss, last_.mode_step);
+      if (kind->hits >= limits_.evaluations) sink.Heal("exchanged", kind->loss, last_.mode_step);
       kind->hits = 0;
       kind->pair = -1;
       return;
@@ -192,10 +193,10 @@ class Luff final : public Rule {
     kind->hits = pair == kind->pair ? kind->hits + 1 : 1;
     if (kind->hits == 1) kind->since = last_.mode_step;
     kind->pair = pair;
-    if (kind->hits < evaluations_) return;
+    if (kind->hits < limits_.evaluations) return;
     const Result<query::TensorId> loss = trial.FindTensor(kind->loss);
-    Finding finding = FindingAt(kName, kPage, "exchanged", trial, loss.ok() ? loss.value() : format::kNoId, 0,
-                                last_.Info());
+    Finding finding =
+        FindingAt(kName, "exchanged", trial, loss.ok() ? loss.value() : format::kNoId, 0, last_.Info());
     finding.since_step = kind->since;
     finding.what = fmt::format("evaluations take class {} for class {} and the reverse", first, second);
     finding.why = fmt::format(
@@ -208,12 +209,12 @@ class Luff final : public Rule {
     finding.evidence = {{"first_as_second", share(first, second)},
                         {"second_as_first", share(second, first)},
                         {"others_right", others_right / others}};
-    finding.threshold = fmt::format("{:g} % of both, {} evaluations (Luff)", 100 * exchanged_, evaluations_);
+    finding.threshold =
+        fmt::format("{:g} % of both, {} evaluations (Luff)", 100 * limits_.exchanged, limits_.evaluations);
     sink.Report(std::move(finding));
   }
 
-  const double exchanged_;
-  const std::int64_t evaluations_;
+  const Limits limits_;
   LossReader reader_;
   Anchor last_;
   bool evaluating_ = false;
@@ -223,49 +224,26 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec ConfusionSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.summary = "classes that are taken for each other";
-  spec.parameters = {
-      {"category_no", "None", "None", "number of classes; None: as many as come (original)"},
-      {"labels", "labels", "labels", "tensor of labels (original)"},
-      {"predictions", "predictions", "predictions", "tensor of predictions (original)"},
-      {"labels_collection", "labels", "labels", "collection of labels (original)"},
-      {"predictions_collection", "predictions", "predictions", "collection of predictions (original)"},
-      {"min_diag", "0.9", "0.9", "share of a predicted class that is of it, at least (original)"},
-      {"max_off_diag", "0.1", "0.1", "share of a predicted class that is of one other, at most (original)"},
-      {"exchanged", "0.6", "0.6", "share of both classes that is taken for the other (Luff)"},
-      {"evaluations", "2", "2", "evaluations in a row (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (!IsOriginal(parameters)) return SampleNeeds();
     return {NamedNeed(TextOf(parameters, "labels_collection"), "^" + TextOf(parameters, "labels") + "$"),
             NamedNeed(TextOf(parameters, "predictions_collection"),
                       "^" + TextOf(parameters, "predictions") + "$")};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const double min_diag, ParseDouble(TextOf(parameters, "min_diag")));
-    LUFF_ASSIGN_OR_RETURN(const double max_off, ParseDouble(TextOf(parameters, "max_off_diag")));
-    LUFF_ASSIGN_OR_RETURN(const double exchanged, ParseDouble(TextOf(parameters, "exchanged")));
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t evaluations, ParseInt(TextOf(parameters, "evaluations")));
-    for (const double share : {min_diag, max_off, exchanged}) {
-      if (!(share >= 0 && share <= 1)) return InvalidArgument("shares must lie between 0 and 1");
-    }
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
     std::int64_t categories = 0;
-    if (HasParameter(parameters, "category_no")) {
-      LUFF_ASSIGN_OR_RETURN(categories, ParseInt(TextOf(parameters, "category_no")));
+    if (HasParameter(all, "category_no")) {
+      LUFF_ASSIGN_OR_RETURN(categories, ParseInt(limits.category_no));
     }
-    LUFF_ASSIGN_OR_RETURN(NamedTensors labels, NamedTensors::Make("^" + TextOf(parameters, "labels") + "$",
-                                                                  TextOf(parameters, "labels_collection")));
+    LUFF_ASSIGN_OR_RETURN(NamedTensors labels,
+                          NamedTensors::Make("^" + limits.labels + "$", limits.labels_collection));
     LUFF_ASSIGN_OR_RETURN(NamedTensors predictions,
-                          NamedTensors::Make("^" + TextOf(parameters, "predictions") + "$",
-                                             TextOf(parameters, "predictions_collection")));
-    if (IsOriginal(parameters))
-      return std::unique_ptr<Rule>(
-          new Original(std::move(labels), std::move(predictions), categories, min_diag, max_off));
-    return std::unique_ptr<Rule>(new Luff(exchanged, evaluations));
+                          NamedTensors::Make("^" + limits.predictions + "$", limits.predictions_collection));
+    if (!IsOriginal(all)) return std::unique_ptr<Rule>(new Luff(limits));
+    return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), categories, limits));
   };
   return spec;
 }

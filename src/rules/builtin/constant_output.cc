@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
@@ -19,24 +18,27 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "ConstantOutput";
-constexpr const char* kPage = "docs/rules/constant_output.md";
 
 struct Limits {
-  std::int64_t calls = 12;
-  std::int64_t steps = 40;
-  double tolerance = 1e-6;
+  std::int64_t calls, steps;
+  double tolerance;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::calls, "calls", "12", "captured batches in a row", AtLeast(1)},
+    {&Limits::steps, "steps", "40", "TRAIN steps over which it lasts (an output layer of zeros begins so)"},
+    {&Limits::tolerance, "tolerance", "1e-6", "difference between rows, as a share of the largest output",
+     AtLeast(0)},
 };
 
-class ConstantOutput final : public Rule {
+class ConstantOutput final : public KeptRule {
  public:
   explicit ConstantOutput(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
-    const std::vector<LossCall>& calls = reader_.Read(view);
+    const std::vector<LossCall>& calls = LossReader::Read(view);
     if (calls.empty()) return;
     std::set<std::pair<std::uint32_t, std::size_t>>
         varied;  // (worker, rows) of inputs that are not all equal
@@ -67,8 +69,7 @@ class ConstantOutput final : public Rule {
           info.update <= kind.update)
         continue;
       kind.open = true;
-      Finding finding =
-          FindingAt(kName, kPage, "constant", view.trial, call.loss, call.worker, view.rows.info);
+      Finding finding = FindingAt(kName, "constant", view, TensorAt{call.loss, call.worker});
       finding.severity = Severity::kStop;
       finding.since_step = kind.since;
       finding.what = fmt::format("the output that {} gets is the same for every sample", call.kind);
@@ -87,24 +88,18 @@ class ConstantOutput final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json kinds = Json::array();
-    for (const auto& [name, kind] : kinds_)
-      kinds.push_back({name, kind.calls, kind.since, kind.update, kind.open});
-    return JsonText(kinds);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      kinds_.clear();
-      for (const Json& saved : json)
-        kinds_[saved.at(0).get<std::string>()] = {saved.at(1), saved.at(2), saved.at(3), saved.at(4)};
-    });
-  }
+  void Keep(Fields& io) override { io("kinds", kinds_, LossReader::kMaxKinds); }
 
  private:
   struct Kind {
     std::int64_t calls = 0, since = -1, update = -1;
     bool open = false;
+    void Keep(Fields& io) {
+      io("calls", calls);
+      io("since", since);
+      io("update", update);
+      io("open", open);
+    }
   };
 
   [[nodiscard]] bool AllEqual(const SampleValues& output, const Rows& rows) const {
@@ -121,32 +116,16 @@ class ConstantOutput final : public Rule {
   }
 
   const Limits limits_;
-  LossReader reader_;  // nothing of it is used that lasts
   std::map<std::string, Kind> kinds_;
 };
 
 }  // namespace
 
 RuleSpec ConstantOutputSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<ConstantOutput>(kName, kParams);
   spec.version = 1;
-  spec.page = kPage;
   spec.summary = "a model that gives one answer for all samples while its inputs differ";
-  spec.parameters = {
-      {"calls", "12", "12", "captured batches in a row"},
-      {"steps", "40", "40", "TRAIN steps over which it lasts (an output layer of zeros begins so)"},
-      {"tolerance", "1e-6", "1e-6", "difference between rows, as a share of the largest output"},
-  };
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.calls, ParseInt(TextOf(parameters, "calls")));
-    LUFF_ASSIGN_OR_RETURN(limits.steps, ParseInt(TextOf(parameters, "steps")));
-    LUFF_ASSIGN_OR_RETURN(limits.tolerance, ParseDouble(TextOf(parameters, "tolerance")));
-    if (limits.calls < 1 || !(limits.tolerance >= 0)) return InvalidArgument("'calls' must be at least 1");
-    return std::unique_ptr<Rule>(new ConstantOutput(limits));
-  };
   return spec;
 }
 

@@ -6,11 +6,10 @@
 #include <unordered_set>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -19,17 +18,20 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "DataLeak";
-constexpr const char* kPage = "docs/rules/data_leak.md";
 constexpr std::size_t kMaxInputs = 4;
 constexpr std::size_t kMaxHashes = 8192;   // of training rows; beyond, every second one is forgotten
 constexpr std::size_t kMaxLevels = 64;     // different values of a feature that are told apart
 constexpr std::size_t kMaxFeatures = 256;  // whose values are counted
 
 struct Limits {
-  std::int64_t rows = 16;
-  double share = 0.1, chance = 0.2;
+  std::int64_t rows;
+  double share, chance;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::rows, "rows", "16", "rows of an evaluation, at least (Luff)"},
+    {&Limits::share, "share", "0.1", "share of rows that are rows of the training (Luff)"},
+    {&Limits::chance, "chance", "0.2", "largest part of that share that chance may explain (Luff)"},
 };
 
 // Rows by hash; a fraction 1 / rate of all hashes, so that those of evaluations can be chosen likewise.
@@ -47,16 +49,10 @@ class RowSet {
   [[nodiscard]] bool Has(std::uint64_t hash) const { return hashes_.contains(hash); }
   /// How many different rows there were.
   [[nodiscard]] double size() const noexcept { return static_cast<double>(hashes_.size() * rate_); }
-  void Save(Json* to) const {
-    std::vector<std::uint64_t> sorted(hashes_.begin(), hashes_.end());
-    std::sort(sorted.begin(), sorted.end());
-    *to = {rate_, std::move(sorted)};
-  }
-  void Load(const Json& from) {
-    rate_ = from.at(0);
-    if (rate_ == 0 || from.at(1).size() > kMaxHashes) throw std::out_of_range("more rows than are ever kept");
-    hashes_.clear();
-    for (const Json& hash : from.at(1)) hashes_.insert(hash.get<std::uint64_t>());
+  void Keep(Fields& io) {
+    io("rate", rate_);
+    io("hashes", hashes_, kMaxHashes);
+    io.Check(rate_ != 0, "a rate above 0");
   }
 
  private:
@@ -94,12 +90,11 @@ class Chance {
     const double seen = pairs_ > 0 ? equal_ / pairs_ : 0;
     return std::max(seen, looked_ > 0 ? std::exp(log_agree_) : 1.0);
   }
-  void Save(Json* to) const { *to = {equal_, pairs_, log_agree_, looked_}; }
-  void Load(const Json& from) {
-    equal_ = from.at(0);
-    pairs_ = from.at(1);
-    log_agree_ = from.at(2);
-    looked_ = from.at(3);
+  void Keep(Fields& io) {
+    io("equal", equal_);
+    io("pairs", pairs_);
+    io("log_agree", log_agree_);
+    io("looked", looked_);
   }
 
  private:
@@ -108,7 +103,7 @@ class Chance {
   std::int64_t looked_ = 0;
 };
 
-class DataLeak final : public Rule {
+class DataLeak final : public KeptRule {
  public:
   explicit DataLeak(const Limits& limits) : limits_(limits) {}
 
@@ -144,32 +139,10 @@ class DataLeak final : public Rule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"open", open_}, {"inputs", Json::object()}};
-    last_.Save(&json["last"]);
-    for (const auto& [name, input] : inputs_) {
-      Json& saved = json["inputs"][name];
-      input.rows.Save(&saved["rows"]);
-      input.chance.Save(&saved["chance"]);
-      saved["evaluation"] = {input.seen, input.found, input.clean, input.full};
-    }
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      open_ = json.at("open").get<std::set<std::string>>();
-      last_.Load(json.at("last"));
-      inputs_.clear();
-      for (const auto& [name, saved] : json.at("inputs").items()) {
-        Input& input = inputs_[name];
-        input.rows.Load(saved.at("rows"));
-        input.chance.Load(saved.at("chance"));
-        input.seen = saved.at("evaluation").at(0);
-        input.found = saved.at("evaluation").at(1);
-        input.clean = saved.at("evaluation").at(2);
-        input.full = saved.at("evaluation").at(3);
-      }
-    });
+  void Keep(Fields& io) override {
+    io("open", open_);
+    io("last", last_);
+    io("inputs", inputs_, kMaxInputs);
   }
 
  private:
@@ -178,6 +151,14 @@ class DataLeak final : public Rule {
     Chance chance;
     double seen = 0, found = 0;  // rows of this evaluation
     double clean = 0, full = 0;  // of them in batches without and with nothing but training rows
+    void Keep(Fields& io) {
+      io("rows", rows);
+      io("chance", chance);
+      io("seen", seen);
+      io("found", found);
+      io("clean", clean);
+      io("full", full);
+    }
   };
 
   void Judge(const query::Trial& trial, Sink& sink) {
@@ -199,7 +180,7 @@ class DataLeak final : public Rule {
       return;
     }
     open_.insert(name);
-    Finding finding = FindingAt(kName, kPage, "rows", trial, format::kNoId, 0, last_.Info());
+    Finding finding = FindingAt(kName, "rows", trial, format::kNoId, 0, last_.Info());
     finding.tensor = name;
     finding.since_step = 0;
     finding.what = fmt::format("{:.0f} of the {:.0f} rows of {} in an evaluation are rows of the training",
@@ -232,23 +213,9 @@ class DataLeak final : public Rule {
 }  // namespace
 
 RuleSpec DataLeakSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
   spec.summary = "rows of evaluations that are rows of the training";
-  spec.parameters = {
-      {"rows", "16", "16", "rows of an evaluation, at least (Luff)"},
-      {"share", "0.1", "0.1", "share of rows that are rows of the training (Luff)"},
-      {"chance", "0.2", "0.2", "largest part of that share that chance may explain (Luff)"},
-  };
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
-    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
-    LUFF_ASSIGN_OR_RETURN(limits.chance, ParseDouble(TextOf(parameters, "chance")));
-    return std::unique_ptr<Rule>(new DataLeak(limits));
-  };
   return spec;
 }
 

@@ -2,11 +2,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 #include "rules/token_stats.h"
 
@@ -14,15 +13,20 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "DeadEmbeddingRows";
-constexpr const char* kPage = "docs/rules/dead_embedding_rows.md";
 
 struct Limits {
-  double used = 0.25, one = 0.4, tokens_per_row = 10, table_rows = 32;
+  double used, one, tokens_per_row, table_rows;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::used, "used", "0.25", "share of the rows that are used, at most (Luff)"},
+    {&Limits::one, "one", "0.4", "share of the tokens that one id takes, at least (Luff)"},
+    {&Limits::tokens_per_row, "tokens_per_row", "10",
+     "tokens for each row of the table before it is judged (Luff)"},
+    {&Limits::table_rows, "table_rows", "32", "smaller tables are left alone (Luff)"},
 };
 
-class DeadEmbeddingRows final : public Rule {
+class DeadEmbeddingRows final : public KeptRule {
  public:
   explicit DeadEmbeddingRows(const Limits& limits) : limits_(limits) {}
 
@@ -36,16 +40,9 @@ class DeadEmbeddingRows final : public Rule {
       Judge(view, batch.input, *stats, sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"told", told_}};
-    tables_.Save(&json["tables"]);
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      told_ = json.at("told").get<std::set<std::string>>();
-      tables_.Load(json.at("tables"));
-    });
+  void Keep(Fields& io) override {
+    io("told", told_);
+    io("tables", tables_);
   }
 
  private:
@@ -58,8 +55,7 @@ class DeadEmbeddingRows final : public Rule {
     if (stats.top_share() < limits_.one || !stats.saturated() || stats.top_is_padding()) return;
     if (input.padding.has_value() && *input.padding == static_cast<double>(stats.top())) return;
     told_.insert(input.module);
-    Finding finding = FindingAt(kName, kPage, "unused", view.trial, input.entry->tensor, input.entry->worker,
-                                view.rows.info);
+    Finding finding = FindingAt(kName, "unused", view, *input.entry);
     finding.since_step = 0;
     finding.what = fmt::format("{:.0f} of the {:.0f} rows of the table of {} are never used",
                                rows * (1 - used), rows, input.module);
@@ -90,25 +86,9 @@ class DeadEmbeddingRows final : public Rule {
 }  // namespace
 
 RuleSpec DeadEmbeddingRowsSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<DeadEmbeddingRows>(kName, kParams);
   spec.summary = "an embedding table whose rows are hardly used, because one id takes their place";
-  spec.parameters = {
-      {"used", "0.25", "0.25", "share of the rows that are used, at most (Luff)"},
-      {"one", "0.4", "0.4", "share of the tokens that one id takes, at least (Luff)"},
-      {"tokens_per_row", "10", "10", "tokens for each row of the table before it is judged (Luff)"},
-      {"table_rows", "32", "32", "smaller tables are left alone (Luff)"},
-  };
   spec.needs = [](const Parameters&) { return std::vector<Need>{TableNeed()}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.used, ParseDouble(TextOf(parameters, "used")));
-    LUFF_ASSIGN_OR_RETURN(limits.one, ParseDouble(TextOf(parameters, "one")));
-    LUFF_ASSIGN_OR_RETURN(limits.tokens_per_row, ParseDouble(TextOf(parameters, "tokens_per_row")));
-    LUFF_ASSIGN_OR_RETURN(limits.table_rows, ParseDouble(TextOf(parameters, "table_rows")));
-    return std::unique_ptr<Rule>(new DeadEmbeddingRows(limits));
-  };
   return spec;
 }
 

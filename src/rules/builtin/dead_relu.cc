@@ -3,35 +3,48 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 
 /// DeadRelu: docs/rules/dead_relu.md.
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Form;
 using format::Role;
 constexpr const char* kName = "DeadRelu";
-constexpr const char* kPage = "docs/rules/dead_relu.md";
 constexpr std::size_t kMaxUnits = 1 << 20;
 
-// ---- original
-// -------------------------------------------------------------------------------------------------------- A
-// node is dead when less than threshold_inactivity percent of its outputs are > 0; fires when more than
-// threshold_layer percent of a tensor's nodes are dead.
+struct Limits {
+  std::string tensors, collections;  // read by TensorSelector
+  double inactivity, layer;
+  std::int64_t interval, window, born_captures, values;
+  double born_share, died_share;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::tensors, "tensor_regex", ".*relu_output",
+     "outputs to inspect (original; Luff's set takes modules of type ReLU and ReLU6)"},
+    {&Limits::collections, "collection_names", "None", "collections to inspect (original)"},
+    {&Limits::inactivity, "threshold_inactivity", "1.0",
+     "percent of positive outputs below which a node is dead (original)"},
+    {&Limits::layer, "threshold_layer", "50.0", "percent of dead nodes (original)"},
+    {&Limits::interval, "interval", "8", "TRAIN steps between two captures", AtLeast(1), "1"},
+    {&Limits::window, "window", "4", "captures in a row without a positive output (Luff)", AtLeast(1)},
+    {&Limits::born_captures, "born_captures", "3",
+     "captures after which units that never fired count as born dead (Luff)", AtLeast(1)},
+    {&Limits::values, "values", "64", "outputs of a unit before it is judged (Luff)"},
+    {&Limits::born_share, "born_share", "0.5", "share of units that never gave a positive output (Luff)"},
+    {&Limits::died_share, "died_share", "0.95", "share of units that give none any more (Luff)"},
+};
 
-class Original final : public Rule {
+// Of smdebug: a node is dead when less than threshold_inactivity percent of its outputs are > 0; fires when
+// more than threshold_layer percent of a tensor's nodes are dead.
+class Original final : public KeptRule {
  public:
-  Original(TensorSelector selector, double inactivity, double layer)
-      : selector_(std::move(selector)),
-        inactivity_(inactivity),
-        layer_(layer) {}
+  Original(TensorSelector selector, const Limits& limits) : selector_(std::move(selector)), limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const auto& entry : view.rows.units) {
@@ -41,53 +54,41 @@ class Original final : public Rule {
       std::size_t dead = 0;
       for (const std::uint64_t positive : entry.counts.positive) {
         dead += 100.0 * static_cast<double>(positive) / static_cast<double>(entry.counts.values_per_unit) <
-                        inactivity_
+                        limits_.inactivity
                     ? 1
                     : 0;
       }
       const double percent =
           100.0 * static_cast<double>(dead) / static_cast<double>(entry.counts.positive.size());
-      if (!(percent > layer_)) continue;
-      Finding finding =
-          FindingAt(kName, kPage, "dead", view.trial, entry.tensor, entry.worker, view.rows.info);
+      if (!(percent > limits_.layer)) continue;
+      Finding finding = FindingAt(kName, "dead", view, entry);
       finding.what = fmt::format("{:.3g} % of the nodes of {} are dead", percent, finding.tensor);
-      finding.why = fmt::format("less than {:g} % of their outputs in this batch are positive", inactivity_);
+      finding.why =
+          fmt::format("less than {:g} % of their outputs in this batch are positive", limits_.inactivity);
       finding.remedy = "lower the learning rate, check biases and inputs, or use LeakyReLU";
       finding.evidence = {{"dead_percent", percent}};
-      finding.threshold = fmt::format("more than {:g} % of the nodes (original)", layer_);
+      finding.threshold = fmt::format("more than {:g} % of the nodes (original)", limits_.layer);
       sink.Report(std::move(finding));
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
   TensorSelector selector_;
-  double inactivity_, layer_;
+  const Limits limits_;
 };
 
-// ---- Luff's own
-// ------------------------------------------------------------------------------------------------------ A
-// unit is dead when it gave no positive output in the last `window` captures. Born dead: it never gave one,
-// and no update has moved a weight far before its first capture. Most units born dead are a mistake of
-// initialisation or of inputs, and that is known after `born_captures`; units that die later are a mistake
-// only when hardly any is left (a penalty on activations lets units die on purpose). In a deep plain net all
-// samples look alike, and each unit is on or off for all of them: as many are always on as are always off.
+// Luff's own: a unit is dead when it gave no positive output in the last `window` captures. Born dead: it
+// never gave one, and no update has moved a weight far before its first capture. Most units born dead are a
+// mistake of initialisation or of inputs, and that is known after `born_captures`; units that die later are a
+// mistake only when hardly any is left (a penalty on activations lets units die on purpose). In a deep plain
+// net all samples look alike, and each unit is on or off for all of them: as many are always on as are always
+// off.
 
 constexpr double kMovedFar =
     0.5;  // a first update of half a weight's size can kill: no fact of initialisation
 constexpr double kOneSided = 0.4;  // share of units that more are born dead than are always on
 
-struct Limits {
-  std::int64_t interval = 8;
-  std::int64_t window = 4;
-  std::int64_t born_captures = 3;
-  std::int64_t values = 64;
-  double born_share = 0.5;
-  double died_share = 0.95;
-};
-
-class Luff final : public Rule {
+class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
@@ -138,32 +139,10 @@ class Luff final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json layers = Json::object();
-    for (const auto& [name, layer] : layers_) {
-      layers[name] = {layer.captures, layer.values, layer.first_step, layer.since,   layer.open,
-                      layer.idle,     layer.ever,   layer.always,     layer.counted, layer.last_counted};
-    }
-    return JsonText(Json{{"layers", std::move(layers)}, {"moved", {moved_known_, moved_far_}}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      moved_known_ = json.at("moved").at(0);
-      moved_far_ = json.at("moved").at(1);
-      for (const auto& [name, saved] : json.at("layers").items()) {
-        Layer& layer = layers_[name];
-        layer.captures = saved.at(0);
-        layer.values = saved.at(1);
-        layer.first_step = saved.at(2);
-        layer.since = saved.at(3);
-        layer.open = saved.at(4);
-        layer.idle = saved.at(5).get<std::vector<std::uint32_t>>();
-        layer.ever = saved.at(6).get<std::vector<unsigned char>>();
-        layer.always = saved.at(7).get<std::vector<unsigned char>>();
-        layer.counted = saved.at(8);
-        layer.last_counted = saved.at(9);
-      }
-    });
+  void Keep(Fields& io) override {
+    io("layers", layers_);
+    io("moved_known", moved_known_);
+    io("moved_far", moved_far_);
   }
 
  private:
@@ -176,6 +155,19 @@ class Luff final : public Rule {
     std::vector<unsigned char> ever;    // has given one
     std::vector<unsigned char> always;  // has given nothing else
     std::int64_t counted = 0, last_counted = 0;
+    void Keep(Fields& io) {
+      io("captures", captures);
+      io("values", values);
+      io("first_step", first_step);
+      io("since", since);
+      io("open", open);
+      io("idle", idle, kMaxUnits);
+      io("ever", ever, kMaxUnits);
+      io("always", always, kMaxUnits);
+      io.Check(ever.size() == idle.size() && always.size() == idle.size(), "of one length for all units");
+      io("counted", counted);
+      io("last_counted", last_counted);
+    }
   };
   struct Count {
     std::int64_t dead = 0, born = 0, always = 0;
@@ -213,7 +205,7 @@ class Luff final : public Rule {
     if (layer.since < 0)
       layer.since = born_share >= limits_.born_share ? layer.first_step : view.rows.info.mode_step;
     layer.open = true;
-    Finding finding = FindingAt(kName, kPage, "dead", view.trial, entry.tensor, entry.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "dead", view, entry);
     finding.severity = all ? Severity::kStop : Severity::kWarn;
     finding.since_step = layer.since;
     finding.what = fmt::format("{} of the {} ReLU units behind {} are dead", dead, layer.idle.size(), name);
@@ -248,25 +240,9 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec DeadReluSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.version = 2;  // 2: born dead is known after three captures
-  spec.page = kPage;
   spec.summary = "units of a ReLU layer that never give a positive output";
-  spec.parameters = {
-      {"tensor_regex", ".*relu_output", ".*relu_output",
-       "outputs to inspect (original; Luff's set takes modules of type ReLU and ReLU6)"},
-      {"collection_names", "None", "None", "collections to inspect (original)"},
-      {"threshold_inactivity", "1.0", "1.0",
-       "percent of positive outputs below which a node is dead (original)"},
-      {"threshold_layer", "50.0", "50.0", "percent of dead nodes (original)"},
-      {"interval", "8", "1", "TRAIN steps between two captures"},
-      {"window", "4", "4", "captures in a row without a positive output (Luff)"},
-      {"born_captures", "3", "3", "captures after which units that never fired count as born dead (Luff)"},
-      {"values", "64", "64", "outputs of a unit before it is judged (Luff)"},
-      {"born_share", "0.5", "0.5", "share of units that never gave a positive output (Luff)"},
-      {"died_share", "0.95", "0.95", "share of units that give none any more (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     const Result<std::int64_t> interval = ParseInt(TextOf(parameters, "interval"));
     std::vector<Need> needs;
@@ -288,22 +264,10 @@ RuleSpec DeadReluSpec() {
     }
     return needs;
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, false));
-    LUFF_ASSIGN_OR_RETURN(const double inactivity, ParseDouble(TextOf(parameters, "threshold_inactivity")));
-    LUFF_ASSIGN_OR_RETURN(const double layer, ParseDouble(TextOf(parameters, "threshold_layer")));
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.window, ParseInt(TextOf(parameters, "window")));
-    limits.interval = interval;
-    LUFF_ASSIGN_OR_RETURN(limits.born_captures, ParseInt(TextOf(parameters, "born_captures")));
-    LUFF_ASSIGN_OR_RETURN(limits.values, ParseInt(TextOf(parameters, "values")));
-    LUFF_ASSIGN_OR_RETURN(limits.born_share, ParseDouble(TextOf(parameters, "born_share")));
-    LUFF_ASSIGN_OR_RETURN(limits.died_share, ParseDouble(TextOf(parameters, "died_share")));
-    if (interval < 1 || limits.window < 1 || limits.born_captures < 1)
-      return InvalidArgument("'interval', 'window' and 'born_captures' must be at least 1");
-    if (IsOriginal(parameters))
-      return std::unique_ptr<Rule>(new Original(std::move(selector), inactivity, layer));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   };
   return spec;

@@ -6,11 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/phases.h"
 #include "rules/select.h"
@@ -19,15 +18,31 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Role;
 constexpr const char* kName = "ExplodingTensor";
-constexpr const char* kPage = "docs/rules/exploding_tensor.md";
 
-// ---- original: any inspected tensor holds NaN, or infinity unless only_nan
-// -------------------------------------------
+struct Limits {
+  std::string collections, regex;
+  bool only_nan;
+  double growth, jump, rise, unbounded, weights;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::collections, "collection_names", "None",
+     "collections to inspect (original); none of both: all tensors"},
+    {&Limits::regex, "tensor_regex", "None", "expressions on tensor names to inspect (original)"},
+    {&Limits::only_nan, "only_nan", "false", "infinity is fine (original)", {}, "False"},
+    {&Limits::growth, "growth", "1e4",
+     "loss over the largest of its first three values, three steps in a row (Luff)"},
+    {&Limits::jump, "jump", "10",
+     "loss over its highest level, median of 3 steps, with grown weights (Luff)"},
+    {&Limits::rise, "rise", "2", "the same, median of 16 steps (Luff)"},
+    {&Limits::unbounded, "unbounded", "30",
+     "size of a negative loss over its first level, with grown weights (Luff)"},
+    {&Limits::weights, "weights", "2", "norm of all weights over that at the best loss: grown (Luff)"},
+};
 
-class Original final : public Rule {
+// Of smdebug: any inspected tensor holds NaN, or infinity unless only_nan.
+class Original final : public KeptRule {
  public:
   Original(TensorSelector selector, bool only_nan) : selector_(std::move(selector)), only_nan_(only_nan) {}
 
@@ -35,24 +50,21 @@ class Original final : public Rule {
     for (const auto& entry : view.rows.summaries) {
       if (!selector_.Selects(view.trial, entry.tensor)) continue;
       const std::uint64_t bad = entry.summary.nan_count + (only_nan_ ? 0 : entry.summary.inf_count);
-      if (bad > 0)
-        Tell(view, entry.tensor, entry.worker, entry.summary.nan_count, entry.summary.inf_count, sink);
+      if (bad > 0) Tell(view, entry, entry.summary.nan_count, entry.summary.inf_count, sink);
     }
     for (const auto& entry : view.rows.scalars) {
       if (!selector_.Selects(view.trial, entry.tensor)) continue;
       const bool nan = std::isnan(entry.value);
       const bool inf = std::isinf(entry.value);
-      if (nan || (inf && !only_nan_)) Tell(view, entry.tensor, entry.worker, nan ? 1 : 0, inf ? 1 : 0, sink);
+      if (nan || (inf && !only_nan_)) Tell(view, entry, nan ? 1 : 0, inf ? 1 : 0, sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
-  static void Tell(const StepView& view, query::TensorId tensor, std::uint32_t worker, std::uint64_t nans,
-                   std::uint64_t infs, Sink& sink) {
-    Finding finding =
-        FindingAt(kName, kPage, nans > 0 ? "nan" : "inf", view.trial, tensor, worker, view.rows.info);
+  template <typename Entry>
+  static void Tell(const StepView& view, const Entry& entry, std::uint64_t nans, std::uint64_t infs,
+                   Sink& sink) {
+    Finding finding = FindingAt(kName, nans > 0 ? "nan" : "inf", view, entry);
     finding.what = fmt::format("{} holds {}", finding.tensor, nans > 0 ? "NaN" : "infinity");
     finding.why = "a value that is no number spreads to everything that is computed from it";
     finding.remedy =
@@ -66,17 +78,6 @@ class Original final : public Rule {
   bool only_nan_;
 };
 
-// ---- Luff's own: a loss that leaves its level by orders, or together with the weights
-// ----------------------
-
-struct Limits {
-  double growth = 1e4;    // |loss| over its first level, nothing else asked
-  double jump = 10;       // loss over its highest level before, median of 3, together with the weights
-  double rise = 2;        // the same, median of 16
-  double unbounded = 30;  // |loss| below zero over its first level, together with the weights
-  double weights = 2;     // norm of all weights over what it was at the best loss
-};
-
 constexpr std::size_t kShort = 3, kLong = 16, kLevelValues = 3, kBlock = 8;
 
 double MedianOfLast(const std::vector<double>& values, std::size_t count) {
@@ -85,7 +86,8 @@ double MedianOfLast(const std::vector<double>& values, std::size_t count) {
   return last[count / 2];
 }
 
-class Luff final : public Rule {
+// Luff's own: a loss that leaves its level by orders, or together with the weights.
+class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
@@ -120,45 +122,15 @@ class Luff final : public Rule {
       Forecast(view, losses.front(), std::sqrt(gradient), sink);
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json losses = Json::object();
-    for (const auto& [name, s] : series_) {
-      losses[name] = {s.values, s.level, s.top,  s.best, s.best_norm, s.first_norm,
-                      s.above,  s.since, s.open, s.last, s.since_best};
-    }
-    return JsonText(Json{{"losses", losses},
-                         {"norm", norm_},
-                         {"pairs", pairs_},
-                         {"top_gradient", top_gradient_},
-                         {"warned", warned_},
-                         {"seen", phases_.seen()},
-                         {"playing", phases_.playing()}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      for (const auto& [name, saved] : json.at("losses").items()) {
-        Series& s = series_[name];
-        s.values = saved.at(0);
-        s.level = saved.at(1);
-        s.top = saved.at(2);
-        s.best = saved.at(3);
-        s.best_norm = saved.at(4);
-        s.first_norm = saved.at(5);
-        s.above = saved.at(6);
-        s.since = saved.at(7);
-        s.open = saved.at(8);
-        s.last = saved.at(9).get<std::vector<double>>();
-        s.since_best = saved.at(10);
-        if (s.last.size() > kLong) return Corruption("more losses than are ever kept");
-      }
-      norm_ = json.at("norm");
-      pairs_ = json.at("pairs").get<std::vector<std::pair<double, double>>>();
-      if (pairs_.size() > 4 * kBlock) return Corruption("more gradients than are ever kept");
-      top_gradient_ = json.at("top_gradient");
-      warned_ = json.at("warned");
-      phases_.Restore(json.at("seen").get<std::uint64_t>(), json.at("playing").get<std::uint64_t>());
-      return Status::Ok();
-    });
+  void Keep(Fields& io) override {
+    io("losses", series_);
+    io("norm", norm_);
+    io("pairs", pairs_, 4 * kBlock);
+    for (const auto& [gradient, loss] : pairs_)
+      io.Check(std::isfinite(gradient) && std::isfinite(loss), "a list of numbers");
+    io("top_gradient", top_gradient_);
+    io("warned", warned_);
+    io("phases", phases_);
   }
 
  private:
@@ -172,6 +144,20 @@ class Luff final : public Rule {
     std::int64_t above = 0, since = 0;
     std::string open;  // cause of the open finding
     std::vector<double> last;
+    void Keep(Fields& io) {
+      io("values", values);
+      io("level", level);
+      io("top", top);
+      io("best", best);
+      io("since_best", since_best);
+      io("best_norm", best_norm);
+      io("first_norm", first_norm);
+      io("above", above);
+      io("since", since);
+      io("open", open);
+      io("last", last, kLong);
+      for (const double value : last) io.Check(std::isfinite(value), "a list of numbers");
+    }
   };
 
   void Judge(const StepView& view, const LossValue& loss, Sink& sink) {
@@ -254,8 +240,7 @@ class Luff final : public Rule {
       return;
     }
     warned_ = true;
-    Finding finding =
-        FindingAt(kName, kPage, "gradient_growth", view.trial, loss.tensor, loss.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "gradient_growth", view, loss);
     finding.tensor.clear();
     finding.forecast = true;
     finding.since_step = view.rows.info.mode_step - static_cast<std::int64_t>(3 * kBlock);
@@ -290,8 +275,7 @@ class Luff final : public Rule {
 
   void Tell(const StepView& view, const LossValue& loss, Series& s, const char* cause, Sink& sink) {
     if (s.open.empty()) s.open = cause;
-    Finding finding =
-        FindingAt(kName, kPage, s.open.c_str(), view.trial, loss.tensor, loss.worker, view.rows.info);
+    Finding finding = FindingAt(kName, s.open.c_str(), view, loss);
     finding.severity = Severity::kStop;
     finding.since_step = s.since;
     const double size = std::abs(loss.value);
@@ -362,42 +346,21 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec ExplodingTensorSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.version = 2;
   spec.aliases = {"LossDivergence"};
-  spec.page = kPage;
   spec.summary =
       "a loss that leaves its level by orders, alone or together with the weights (original: NaN, infinity)";
-  spec.parameters = {
-      {"collection_names", "None", "None", "collections to inspect (original); none of both: all tensors"},
-      {"tensor_regex", "None", "None", "expressions on tensor names to inspect (original)"},
-      {"only_nan", "false", "False", "infinity is fine (original)"},
-      {"growth", "1e4", "1e4",
-       "loss over the largest of its first three values, three steps in a row (Luff)"},
-      {"jump", "10", "10", "loss over its highest level, median of 3 steps, with grown weights (Luff)"},
-      {"rise", "2", "2", "the same, median of 16 steps (Luff)"},
-      {"unbounded", "30", "30", "size of a negative loss over its first level, with grown weights (Luff)"},
-      {"weights", "2", "2", "norm of all weights over that at the best loss: grown (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (!IsOriginal(parameters)) return {};  // summaries of weights and gradients and losses are always taken
     Result<TensorSelector> selector = TensorSelector::Make(parameters, true);
     return selector.ok() ? selector.value().NeedsOf("exploding_tensor", Bit(format::Form::kSummary))
                          : std::vector<Need>{};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, true));
-    LUFF_ASSIGN_OR_RETURN(const bool only_nan, ParseBool(TextOf(parameters, "only_nan")));
-    Limits limits;
-    for (const auto& [name, value] : {std::pair{"growth", &limits.growth},
-                                      {"jump", &limits.jump},
-                                      {"rise", &limits.rise},
-                                      {"unbounded", &limits.unbounded},
-                                      {"weights", &limits.weights}}) {
-      LUFF_ASSIGN_OR_RETURN(*value, ParseDouble(TextOf(parameters, name)));
-    }
-    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(selector), only_nan));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, true));
+    if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), limits.only_nan));
     return std::unique_ptr<Rule>(new Luff(limits));
   };
   return spec;

@@ -12,6 +12,8 @@
 #include "base/format.h"
 #include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 
 /// FeatureImportanceOverweight: docs/rules/feature_importance_overweight.md.
@@ -19,30 +21,45 @@ namespace luff::rules {
 namespace {
 
 constexpr const char* kName = "FeatureImportanceOverweight";
-constexpr const char* kPage = "docs/rules/feature_importance_overweight.md";
 constexpr const char* kTensors = ".*feature_importance/weight";
 constexpr const char* kTotalGain = "(^|/)feature_importance/total_gain/";
 
 struct Limits {
-  double threshold = 0.8;
-  std::int64_t features = 3;
-  std::int64_t least = 1;  // features that a model must have to be judged
-  std::int64_t from = 0;   // steps of the mode before it is judged
-  bool single = true;      // one tensor for each feature counts too
+  double threshold;
+  std::int64_t features;
+  std::string regex;
+  std::int64_t least, from;
+  double rest;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::threshold, "threshold", "0.8", "share of the importance (original)"},
+    {&Limits::features, "nfeatures", "1", "largest features that are added up (original)", AtLeast(1), "3"},
+    {&Limits::regex, "tensor_regex", kTensors, "tensors that hold the importance of each feature (original)"},
+    {&Limits::least,
+     "least_features",
+     "8",
+     "features that a model must have to be judged: three of four say nothing",
+     {},
+     "1"},
+    {&Limits::from, "start_step", "5", "steps before it is judged: a first tree uses few features", {}, "0"},
+    {&Limits::rest, "rest", "0.15",
+     "share of the first loss that is left, at most: a copy of the target is all but perfect (Luff)"},
 };
 
-class FeatureImportanceOverweight final : public Rule {
+class FeatureImportanceOverweight final : public KeptRule {
  public:
-  FeatureImportanceOverweight(Regex pattern, const Limits& limits)
+  /// `single`: one tensor for each feature counts too.
+  FeatureImportanceOverweight(Regex pattern, const Limits& limits, bool single)
       : tensors_(std::move(pattern)),
-        limits_(limits) {}
+        limits_(limits),
+        single_(single) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode_step < limits_.from) return;
     const std::vector<query::TensorId>& tensors = tensors_.Of(view.trial);
     std::map<std::string, std::pair<query::TensorId, std::vector<double>>> features;  // by type
     std::set<query::TensorId> told;
-    if (limits_.single) {
+    if (single_) {
       for (const auto& scalar : view.rows.scalars) {
         if (!std::binary_search(tensors.begin(), tensors.end(), scalar.tensor)) continue;
         if (told.insert(scalar.tensor).second) AddFeature(view, scalar.tensor, scalar.value, &features);
@@ -52,7 +69,7 @@ class FeatureImportanceOverweight final : public Rule {
       for (const query::TensorId id : tensors) {
         std::optional<std::vector<double>> read = ReadNumbers(view, id);
         if (!read) continue;
-        if (read->size() == 1 && limits_.single) {
+        if (read->size() == 1 && single_) {
           AddFeature(view, id, read->front(), &features);
         } else {
           Judge(view, id, std::move(*read), sink);
@@ -61,8 +78,6 @@ class FeatureImportanceOverweight final : public Rule {
     }
     for (auto& [type, of] : features) Judge(view, of.first, std::move(of.second), sink);
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
   using Features = std::map<std::string, std::pair<query::TensorId, std::vector<double>>>;
@@ -88,7 +103,7 @@ class FeatureImportanceOverweight final : public Rule {
     const auto count = std::min<std::size_t>(shares.size(), static_cast<std::size_t>(limits_.features));
     for (std::size_t i = 0; i < count; ++i) top += shares[i];
     if (!(total > 0) || !(top / total > limits_.threshold)) return;
-    Finding finding = FindingAt(kName, kPage, "overweight", view.trial, id, 0, view.rows.info);
+    Finding finding = FindingAt(kName, "overweight", view, TensorAt{id});
     finding.what = fmt::format("{} of {} features make up {:.3g} % of the importance", count, shares.size(),
                                100 * top / total);
     finding.why = "a model that leans on a few features often has one that copies the target";
@@ -103,6 +118,7 @@ class FeatureImportanceOverweight final : public Rule {
 
   MatchingTensors tensors_;
   const Limits limits_;
+  const bool single_;
 };
 
 }  // namespace
@@ -111,17 +127,9 @@ RuleSpec FeatureImportanceOverweightSpec() {
   RuleSpec spec;
   spec.name = kName;
   spec.version = 2;
-  spec.page = kPage;
+  spec.page = PageOf(kName);
   spec.summary = "a few features carry nearly all of a boosted model";
-  spec.parameters = {
-      {"threshold", "0.8", "0.8", "share of the importance (original)"},
-      {"nfeatures", "1", "3", "largest features that are added up (original)"},
-      {"tensor_regex", kTensors, kTensors, "tensors that hold the importance of each feature (original)"},
-      {"least_features", "8", "1", "features that a model must have to be judged: three of four say nothing"},
-      {"start_step", "5", "0", "steps before it is judged: a first tree uses few features"},
-      {"rest", "0.15", "0.15",
-       "share of the first loss that is left, at most: a copy of the target is all but perfect (Luff)"},
-  };
+  spec.parameters = Described(kParams);
   spec.needs = [](const Parameters& parameters) {
     const std::string pattern = TextOf(parameters, "tensor_regex");
     Need need;
@@ -134,24 +142,18 @@ RuleSpec FeatureImportanceOverweightSpec() {
     need.forms = Bit(format::Form::kRaw);
     return std::vector<Need>{need};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.threshold, ParseDouble(TextOf(parameters, "threshold")));
-    LUFF_ASSIGN_OR_RETURN(limits.features, ParseInt(TextOf(parameters, "nfeatures")));
-    LUFF_ASSIGN_OR_RETURN(limits.least, ParseInt(TextOf(parameters, "least_features")));
-    LUFF_ASSIGN_OR_RETURN(limits.from, ParseInt(TextOf(parameters, "start_step")));
-    LUFF_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(TextOf(parameters, "tensor_regex")));
-    if (limits.features < 1) return InvalidArgument("'nfeatures' must be at least 1");
-    BoostedImportanceLimits boosted;
-    boosted.threshold = limits.threshold;
-    boosted.features = limits.features;
-    boosted.least = limits.least;
-    boosted.from = limits.from;
-    LUFF_ASSIGN_OR_RETURN(boosted.rest, ParseDouble(TextOf(parameters, "rest")));
-    limits.single = IsOriginal(parameters);
-    std::unique_ptr<Rule> shares(new FeatureImportanceOverweight(std::move(pattern), limits));
-    if (IsOriginal(parameters)) return shares;
-    return Together(std::move(shares), BoostedFeatureImportance(boosted));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    LUFF_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(limits.regex));
+    const bool original = IsOriginal(all);
+    auto shares = std::make_unique<FeatureImportanceOverweight>(std::move(pattern), limits, original);
+    if (original) return std::unique_ptr<Rule>(std::move(shares));
+    return std::unique_ptr<Rule>(
+        Together(std::move(shares), BoostedFeatureImportance({.threshold = limits.threshold,
+                                                              .rest = limits.rest,
+                                                              .features = limits.features,
+                                                              .least = limits.least,
+                                                              .from = limits.from})));
   };
   return spec;
 }

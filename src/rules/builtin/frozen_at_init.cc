@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 #include "rules/step_memo.h"
@@ -17,11 +16,16 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 constexpr const char* kName = "FrozenAtInit";
-constexpr const char* kPage = "docs/rules/frozen_at_init.md";
 constexpr std::size_t kMaxLoads = 64;
+
+struct Limits {
+  std::int64_t updates;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "3", "updates by any optimizer after the file was loaded", AtLeast(1)},
+};
 
 // "encoder.0.weight" is meant by "module.encoder.0.weight", and the other way round.
 bool SamePlace(const std::string& a, const std::string& b) {
@@ -32,9 +36,9 @@ bool SamePlace(const std::string& a, const std::string& b) {
 }
 
 // Weights that a file was to give and did not, that are frozen, and so stay as they were drawn.
-class FrozenAtInit final : public Rule {
+class FrozenAtInit final : public KeptRule {
  public:
-  explicit FrozenAtInit(std::int64_t updates) : updates_(updates) {}
+  explicit FrozenAtInit(const Limits& limits) : updates_(limits.updates) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const std::string& text : view.rows.event_json) {
@@ -50,23 +54,9 @@ class FrozenAtInit final : public Rule {
     if (due) Judge(view, sink);
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json loads = Json::array();
-    for (const auto& [model, load] : loads_)
-      loads.push_back({model, load.matched, load.missing, load.unexpected, load.open});
-    return JsonText(Json{{"total", total_}, {"loads", loads}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      total_ = json.at("total");
-      for (const Json& one : json.at("loads")) {
-        Load& load = loads_[one.at(0).get<std::string>()];
-        load.matched = one.at(1);
-        load.missing = one.at(2).get<std::set<std::string>>();
-        load.unexpected = one.at(3).get<std::vector<std::string>>();
-        load.open = one.at(4).get<std::string>();
-      }
-    });
+  void Keep(Fields& io) override {
+    io("total", total_);
+    io("loads", loads_, kMaxLoads);
   }
 
  private:
@@ -75,6 +65,12 @@ class FrozenAtInit final : public Rule {
     std::set<std::string> missing;
     std::vector<std::string> unexpected;
     std::string open;  // tensor of the open finding
+    void Keep(Fields& io) {
+      io("matched", matched);
+      io("missing", missing);
+      io("unexpected", unexpected);
+      io("open", open);
+    }
   };
 
   // A second file for the same kind of model, or the same one with other names, may give what was missing.
@@ -136,7 +132,7 @@ class FrozenAtInit final : public Rule {
 
   void Tell(const StepView& view, const std::string& type, const Load& load,
             const std::vector<std::string>& names, bool renamed, Sink& sink) const {
-    Finding finding = FindingAt(kName, kPage, "not_loaded", view.trial, format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, "not_loaded", view, TensorAt{format::kNoId});
     finding.severity = Severity::kStop;
     finding.since_step = 0;
     finding.tensor = load.open;
@@ -172,18 +168,8 @@ class FrozenAtInit final : public Rule {
 }  // namespace
 
 RuleSpec FrozenAtInitSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<FrozenAtInit>(kName, kParams);
   spec.summary = "frozen weights that a file was to give and did not";
-  spec.parameters = {{"updates", "3", "3", "updates by any optimizer after the file was loaded"}};
-  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t updates, ParseInt(TextOf(parameters, "updates")));
-    if (updates < 1) return InvalidArgument("'updates' must be at least 1");
-    return std::unique_ptr<Rule>(new FrozenAtInit(updates));
-  };
   return spec;
 }
 

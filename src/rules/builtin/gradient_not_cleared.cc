@@ -3,30 +3,35 @@
 #include <string>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 
 /// GradientNotCleared: docs/rules/gradient_not_cleared.md.
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 constexpr const char* kName = "GradientNotCleared";
-constexpr const char* kPage = "docs/rules/gradient_not_cleared.md";
 constexpr std::size_t kMaxOptimizers = 1024;
 
 // An update is stained when it uses gradients that the update before has used already and a backward pass has
 // been added to. The hook looks at each of the first updates, then at every 16th.
 constexpr std::int64_t kAlways = 64, kEvery = 16;
 
-class GradientNotCleared final : public Rule {
+struct Limits {
+  std::int64_t updates;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "3", "updates in a row that use gradients of the update before",
+     AtLeast(1)},
+};
+
+class GradientNotCleared final : public KeptRule {
  public:
-  explicit GradientNotCleared(std::int64_t updates) : updates_(updates) {}
+  explicit GradientNotCleared(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -40,25 +45,7 @@ class GradientNotCleared final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = Json::array();
-    for (const auto& [key, s] : states_)
-      json.push_back({key.first, key.second, s.kept, s.stained, s.since, s.open, s.updates, s.last});
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const Json& one : json) {
-        State& state = states_[{one.at(0).get<std::uint32_t>(), one.at(1).get<std::uint32_t>()}];
-        state.kept = one.at(2);
-        state.stained = one.at(3);
-        state.since = one.at(4);
-        state.open = one.at(5);
-        state.updates = one.at(6);
-        state.last = one.at(7);
-      }
-    });
-  }
+  void Keep(Fields& io) override { io("optimizers", states_, kMaxOptimizers); }
 
  private:
   struct State {
@@ -66,6 +53,14 @@ class GradientNotCleared final : public Rule {
     std::int64_t stained = 0;             // updates in a row
     std::int64_t since = -1;              // TRAIN step of the first of them
     std::int64_t updates = 0, last = -1;  // of all, and of the last stained one
+    void Keep(Fields& io) {
+      io("kept", kept);
+      io("stained", stained);
+      io("since", since);
+      io("open", open);
+      io("updates", updates);
+      io("last", last);
+    }
   };
 
   State* Of(const query::EventAt& event) {
@@ -89,9 +84,9 @@ class GradientNotCleared final : public Rule {
     }
     state.last = number;
     if (state.stained++ == 0) state.since = info.mode_step;
-    if (state.stained < updates_) return;
+    if (state.stained < limits_.updates) return;
     state.open = true;
-    Finding finding = FindingAt(kName, kPage, cause.c_str(), view.trial, format::kNoId, event.worker, info);
+    Finding finding = FindingAt(kName, cause.c_str(), view, TensorAt{format::kNoId, event.worker});
     finding.severity = Severity::kStop;
     finding.since_step = state.since;
     finding.what =
@@ -104,29 +99,19 @@ class GradientNotCleared final : public Rule {
                       "zero_grad() of another optimizer or model is called",
                       "zero_grad() is called once an epoch"};
     finding.evidence = {{"updates", static_cast<double>(state.stained)}};
-    finding.threshold = fmt::format("{} updates in a row (Luff)", updates_);
+    finding.threshold = fmt::format("{} updates in a row (Luff)", limits_.updates);
     sink.Report(std::move(finding));
   }
 
-  const std::int64_t updates_;
+  const Limits limits_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, State> states_;  // by worker and optimizer
 };
 
 }  // namespace
 
 RuleSpec GradientNotClearedSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<GradientNotCleared>(kName, kParams);
   spec.summary = "gradients of earlier updates that are added up and used again";
-  spec.parameters = {{"updates", "3", "3", "updates in a row that use gradients of the update before"}};
-  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t updates, ParseInt(TextOf(parameters, "updates")));
-    if (updates < 1) return InvalidArgument("'updates' must be at least 1");
-    return std::unique_ptr<Rule>(new GradientNotCleared(updates));
-  };
   return spec;
 }
 

@@ -1,11 +1,11 @@
+#include <algorithm>
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_modules.h"
 #include "rules/select.h"
 
@@ -13,10 +13,14 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "HighDropout";
-constexpr const char* kPage = "docs/rules/high_dropout.md";
 constexpr std::size_t kMaxNamed = 20;
+
+struct Limits {
+  double share;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::share, "share", "0.9", "probability of dropping from which it is too high (Luff)"}};
 
 // The setting of a module that is its probability of dropping, "" if it has none.
 const char* DropSetting(const std::string& type) {
@@ -25,9 +29,9 @@ const char* DropSetting(const std::string& type) {
   return "";
 }
 
-class HighDropout final : public Rule {
+class HighDropout final : public KeptRule {
  public:
-  explicit HighDropout(double share) : share_(share) {}
+  explicit HighDropout(const Limits& limits) : share_(limits.share) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (!modules_.OnStep(view.trial, view.rows.info)) return;
@@ -52,7 +56,7 @@ class HighDropout final : public Rule {
     }
     if (high.empty() || told_) return;
     told_ = true;
-    Finding finding = FindingAt(kName, kPage, "high", view.trial, format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, "high", view, TensorAt{format::kNoId});
     const auto name = [](const ModuleFacts& module) {
       return module.name.empty() ? module.path : module.name;
     };
@@ -76,10 +80,7 @@ class HighDropout final : public Rule {
     finding.threshold = fmt::format("p of {:g} or more (Luff)", share_);
     sink.Report(std::move(finding));
   }
-  [[nodiscard]] std::string SaveState() const override { return JsonText(Json(told_)); }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) { told_ = json.get<bool>(); });
-  }
+  void Keep(Fields& io) override { io("told", told_); }
 
  private:
   const double share_;
@@ -90,16 +91,8 @@ class HighDropout final : public Rule {
 }  // namespace
 
 RuleSpec HighDropoutSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<HighDropout>(kName, kParams);
   spec.summary = "dropout that lets hardly anything pass";
-  spec.parameters = {{"share", "0.9", "0.9", "probability of dropping from which it is too high (Luff)"}};
-  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const double share, ParseDouble(TextOf(parameters, "share")));
-    return std::unique_ptr<Rule>(new HighDropout(share));
-  };
   return spec;
 }
 

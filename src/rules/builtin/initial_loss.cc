@@ -3,11 +3,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/model_facts.h"
 #include "rules/sample_needs.h"
@@ -17,13 +16,21 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "InitialLoss";
-constexpr const char* kPage = "docs/rules/initial_loss.md";
 
-class InitialLoss final : public Rule {
+struct Limits {
+  double factor;
+  std::int64_t samples;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::factor, "factor", "10", "times the loss of a model that gives all classes one probability",
+     Above(1)},
+    {&Limits::samples, "samples", "8", "samples before it is judged"},
+};
+
+class InitialLoss final : public KeptRule {
  public:
-  InitialLoss(double factor, std::int64_t samples) : factor_(factor), samples_(samples) {}
+  explicit InitialLoss(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -41,38 +48,32 @@ class InitialLoss final : public Rule {
 
   void OnEnd(const query::Trial&, Sink& sink) override { Tell(nullptr, sink); }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json held = Json::array();
+  void Keep(Fields& io) override {
+    std::vector<std::string> held;
     for (const Finding& finding : held_) held.push_back(ToJson(finding, "state"));
-    Json kinds = Json::array();
-    for (const auto& [name, kind] : kinds_) kinds.push_back({name, kind.sum, kind.uninformed, kind.count});
-    Json reader;
-    reader_.Save(&reader);
-    return JsonText(
-        Json{{"done", done_}, {"loaded", loaded_}, {"kinds", kinds}, {"reader", reader}, {"held", held}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      done_ = json.at("done");
-      loaded_ = json.at("loaded");
-      reader_.Load(json.at("reader"));
-      held_.clear();
-      for (const Json& saved : json.at("held")) {
-        auto parsed = ParseFindingUntrusted(saved.get<std::string>());
-        if (!parsed.ok()) return parsed.status();
-        held_.push_back(std::move(parsed).value().first);
-      }
-      kinds_.clear();
-      for (const Json& saved : json.at("kinds"))
-        kinds_[saved.at(0).get<std::string>()] = {saved.at(1), saved.at(2), saved.at(3)};
-      return Status::Ok();
-    });
+    io("done", done_);
+    io("loaded", loaded_);
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
+    io("held", held);
+    if (!io.loading()) return;
+    held_.clear();
+    for (const std::string& text : held) {
+      auto parsed = ParseFindingUntrusted(text);
+      io.Check(parsed.ok(), "a finding");
+      if (parsed.ok()) held_.push_back(std::move(parsed).value().first);
+    }
   }
 
  private:
   struct Kind {
     double sum = 0, uninformed = 0;  // of losses of samples
     std::int64_t count = 0;
+    void Keep(Fields& io) {
+      io("sum", sum);
+      io("uninformed", uninformed);
+      io("count", count);
+    }
   };
 
   void Judge(const StepView& view, const LossCall& call) {
@@ -99,10 +100,10 @@ class InitialLoss final : public Rule {
       kind.uninformed += uninformed;
       ++kind.count;
     }
-    if (kind.count < samples_ || kind.sum <= factor_ * kind.uninformed) return;
+    if (kind.count < limits_.samples || kind.sum <= limits_.factor * kind.uninformed) return;
     const double mean = kind.sum / static_cast<double>(kind.count);
     const double expected = kind.uninformed / static_cast<double>(kind.count);
-    Finding finding = FindingAt(kName, kPage, "too_high", view.trial, call.loss, call.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "too_high", view, TensorAt{call.loss, call.worker});
     finding.since_step = view.rows.info.mode_step;
     finding.what = fmt::format(
         "before the first update the loss is {:.3g}; a model that knows nothing has {:.3g}", mean, expected);
@@ -115,7 +116,8 @@ class InitialLoss final : public Rule {
     finding.causes = {"an output layer initialised far too large", "inputs that are not normalised",
                       "weights meant for another width"};
     finding.evidence = {{"loss", mean}, {"uninformed_loss", expected}, {"ratio", mean / expected}};
-    finding.threshold = fmt::format("{:g} times the loss of a model that knows nothing (Luff)", factor_);
+    finding.threshold =
+        fmt::format("{:g} times the loss of a model that knows nothing (Luff)", limits_.factor);
     for (const Finding& held : held_) {
       if (held.tensor == finding.tensor) return;
     }
@@ -136,8 +138,7 @@ class InitialLoss final : public Rule {
 
   // Inputs and losses are judged by the second step: where one of them is the cause, it is told first.
   static constexpr std::int64_t kHold = 2;
-  const double factor_;
-  const std::int64_t samples_;
+  const Limits limits_;
   bool done_ = false, loaded_ = false;
   LossReader reader_;
   std::map<std::string, Kind> kinds_;
@@ -147,22 +148,10 @@ class InitialLoss final : public Rule {
 }  // namespace
 
 RuleSpec InitialLossSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<InitialLoss>(kName, kParams);
   spec.version = 1;
-  spec.page = kPage;
   spec.summary = "a first loss far above that of a model that knows nothing";
-  spec.parameters = {
-      {"factor", "10", "10", "times the loss of a model that gives all classes one probability"},
-      {"samples", "8", "8", "samples before it is judged"},
-  };
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const double factor, ParseDouble(TextOf(parameters, "factor")));
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t samples, ParseInt(TextOf(parameters, "samples")));
-    if (!(factor > 1)) return InvalidArgument("'factor' must be above 1");
-    return std::unique_ptr<Rule>(new InitialLoss(factor, samples));
-  };
   return spec;
 }
 

@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/features.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_modules.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
@@ -21,10 +20,8 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Role;
 constexpr const char* kName = "InputScale";
-constexpr const char* kPage = "docs/rules/input_scale.md";
 constexpr std::size_t kMaxInputs = 16;
 constexpr std::int64_t kLastStep = 16;  // a fact of the first steps
 
@@ -39,11 +36,17 @@ const std::vector<std::string>& Layers() {
 bool IsNorm(const std::string& type) { return type.find("Norm") != std::string::npos; }
 
 struct Limits {
-  std::int64_t rows = 8;
-  double large = 50, small = 1e-3;
+  double large, small;
+  std::int64_t rows;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::large, "large", "50", "root mean square of a feature from which it is too large (Luff)"},
+    {&Limits::small, "small", "0.001",
+     "root mean square of all features below which they are too small (Luff)"},
+    {&Limits::rows, "rows", "8", "rows that are looked at, at least (Luff)"},
 };
 
-class InputScale final : public Rule {
+class InputScale final : public KeptRule {
  public:
   explicit InputScale(const Limits& limits) : limits_(limits) {}
 
@@ -63,17 +66,9 @@ class InputScale final : public Rule {
       Judge(view, input, *sample, features, sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"told", told_}, {"inputs", Json::object()}};
-    for (const auto& [name, features] : inputs_) features.Save(&json["inputs"][name]);
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      told_ = json.at("told").get<std::set<std::string>>();
-      inputs_.clear();
-      for (const auto& [name, saved] : json.at("inputs").items()) inputs_[name].Load(saved);
-    });
+  void Keep(Fields& io) override {
+    io("told", told_);
+    io("inputs", inputs_, kMaxInputs);
   }
 
  private:
@@ -97,8 +92,7 @@ class InputScale final : public Rule {
     const std::string& name = view.trial.tensor(input.entry->tensor).name;
     told_.insert(name);
     const bool mixed = large > 0 && largest >= 1000 * smallest;
-    Finding finding = FindingAt(kName, kPage, "scale", view.trial, input.entry->tensor, input.entry->worker,
-                                view.rows.info);
+    Finding finding = FindingAt(kName, "scale", view, *input.entry);
     finding.since_step = 0;
     finding.other_tensors = {layer};
     finding.other_count = 1;
@@ -168,15 +162,8 @@ class InputScale final : public Rule {
 }  // namespace
 
 RuleSpec InputScaleSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<InputScale>(kName, kParams);
   spec.summary = "inputs of a model that are far from unit scale";
-  spec.parameters = {
-      {"large", "50", "50", "root mean square of a feature from which it is too large (Luff)"},
-      {"small", "0.001", "0.001", "root mean square of all features below which they are too small (Luff)"},
-      {"rows", "8", "8", "rows that are looked at, at least (Luff)"},
-  };
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();
     Need layers;
@@ -188,13 +175,6 @@ RuleSpec InputScaleSpec() {
     layers.first_steps = 4;
     needs.push_back(layers);
     return needs;
-  };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.large, ParseDouble(TextOf(parameters, "large")));
-    LUFF_ASSIGN_OR_RETURN(limits.small, ParseDouble(TextOf(parameters, "small")));
-    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
-    return std::unique_ptr<Rule>(new InputScale(limits));
   };
   return spec;
 }

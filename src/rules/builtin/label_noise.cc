@@ -5,11 +5,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/labelled_rows.h"
 #include "rules/loss_call.h"
 #include "rules/model_modules.h"
@@ -21,20 +20,27 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "LabelNoise";
-constexpr const char* kPage = "docs/rules/label_noise.md";
 constexpr std::size_t kMaxClasses = 1000;
 constexpr std::size_t kMaxRows = 1 << 14;
 constexpr std::size_t kMaxLevels = 8;  // different numbers in a row that does not come twice by chance
 constexpr double kStillLearning = 0.03;
 
 struct Limits {
-  double share = 0.1, contradicted = 0.02, z = 5;
-  std::int64_t rows = 100, evaluations = 2;
+  double share, contradicted, z;
+  std::int64_t rows, evaluations;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::share, "share", "0.1", "rows that are wrong each time, beyond the evaluation's error (Luff)",
+     Above(0)},
+    {&Limits::contradicted, "contradicted", "0.02",
+     "of the rows that come again, how many with another label (Luff)", Above(0)},
+    {&Limits::z, "z", "5", "standard errors (Luff)", Above(0)},
+    {&Limits::rows, "rows", "100", "rows on either side (Luff)", AtLeast(10)},
+    {&Limits::evaluations, "evaluations", "2", "evaluations in a row that must say so (Luff)", AtLeast(1)},
 };
 
-class LabelNoise final : public Rule {
+class LabelNoise final : public KeptRule {
  public:
   explicit LabelNoise(const Limits& limits) : limits_(limits) {}
 
@@ -50,43 +56,30 @@ class LabelNoise final : public Rule {
       Evaluation(view);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json seen = Json::array();
-    for (const auto& [hash, row] : seen_) seen.push_back({hash, row.label, row.visits, row.wrong});
-    std::sort(seen.begin(), seen.end());
-    Json json = {
-        {"seen", seen},   {"classes", classes_},   {"eval_rows", eval_rows_}, {"eval_wrong", eval_wrong_},
-        {"best", best_},  {"in_a_row", in_a_row_}, {"told", told_},           {"again", again_},
-        {"other", other_}};
-    last_.Save(&json["last"]);
-    reader_.Save(&json["reader"]);
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      seen_.clear();
-      for (const Json& row : json.at("seen")) {
-        if (seen_.size() >= kMaxRows) break;
-        seen_[row.at(0).get<std::uint64_t>()] = {
-            row.at(1).get<std::int64_t>(), row.at(2).get<std::uint32_t>(), row.at(3).get<std::uint32_t>()};
-      }
-      classes_ = json.at("classes");
-      eval_rows_ = json.at("eval_rows");
-      eval_wrong_ = json.at("eval_wrong");
-      best_ = json.at("best");
-      in_a_row_ = json.at("in_a_row");
-      told_ = json.at("told").get<std::set<std::string>>();
-      again_ = json.at("again");
-      other_ = json.at("other");
-      last_.Load(json.at("last"));
-      reader_.Load(json.at("reader"));
-    });
+  void Keep(Fields& io) override {
+    io("seen", seen_, kMaxRows);
+    io("classes", classes_);
+    io("eval_rows", eval_rows_);
+    io("eval_wrong", eval_wrong_);
+    io("best", best_);
+    io("in_a_row", in_a_row_);
+    io("told", told_);
+    io("again", again_);
+    io("other", other_);
+    io("last", last_);
+    io("reader", reader_);
+    io.Check(classes_ > 0 || eval_rows_ == 0, "of a number of classes");
   }
 
  private:
   struct Row {
     std::int64_t label = 0;
     std::uint32_t visits = 0, wrong = 0;  // since the model has learned what it can
+    void Keep(Fields& io) {
+      io("label", label);
+      io("visits", visits);
+      io("wrong", wrong);
+    }
   };
 
   // The first classification of the step; of one number of classes only.
@@ -234,7 +227,7 @@ class LabelNoise final : public Rule {
   static Finding Begin(const query::StepInfo& info, const char* cause) {
     Finding finding;
     finding.rule = kName;
-    finding.page = kPage;
+    finding.page = PageOf(kName);
     finding.cause = cause;
     finding.step = finding.last_step = info.mode_step;
     finding.global_step = info.global_step;
@@ -257,30 +250,9 @@ class LabelNoise final : public Rule {
 }  // namespace
 
 RuleSpec LabelNoiseSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   spec.summary = "labels of the training that contradict each other, or all that was learned";
-  spec.parameters = {
-      {"share", "0.1", "0.1", "rows that are wrong each time, beyond the evaluation's error (Luff)"},
-      {"contradicted", "0.02", "0.02", "of the rows that come again, how many with another label (Luff)"},
-      {"z", "5", "5", "standard errors (Luff)"},
-      {"rows", "100", "100", "rows on either side (Luff)"},
-      {"evaluations", "2", "2", "evaluations in a row that must say so (Luff)"}};
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
-    LUFF_ASSIGN_OR_RETURN(limits.contradicted, ParseDouble(TextOf(parameters, "contradicted")));
-    LUFF_ASSIGN_OR_RETURN(limits.z, ParseDouble(TextOf(parameters, "z")));
-    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
-    LUFF_ASSIGN_OR_RETURN(limits.evaluations, ParseInt(TextOf(parameters, "evaluations")));
-    if (!(limits.share > 0) || !(limits.contradicted > 0) || !(limits.z > 0) || limits.rows < 10 ||
-        limits.evaluations < 1)
-      return InvalidArgument(
-          "'share', 'contradicted' and 'z' must be above 0, 'rows' at least 10, 'evaluations' at least 1");
-    return std::unique_ptr<Rule>(new LabelNoise(limits));
-  };
   return spec;
 }
 

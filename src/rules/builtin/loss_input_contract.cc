@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/model_tail.h"
 #include "rules/sample_needs.h"
@@ -18,15 +17,17 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "LossInputContract";
-constexpr const char* kPage = "docs/rules/loss_input_contract.md";
 constexpr std::int64_t kClean = 32;  // calls that keep the contract, after which a loss is believed
 
 struct Limits {
-  std::int64_t calls = 3;
-  std::int64_t squashed_calls = 16;
-  std::int64_t squashed_values = 512;
+  std::int64_t calls, squashed_calls, squashed_values;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::calls, "calls", "3", "calls in a row that break the contract", AtLeast(1)},
+    {&Limits::squashed_calls, "squashed_calls", "16",
+     "calls with all scores in [0, 1], when the model's last module does not tell of a sigmoid", AtLeast(1)},
+    {&Limits::squashed_values, "squashed_values", "512", "scores in these calls"},
 };
 
 // What can be wrong with the input of a loss.
@@ -92,7 +93,7 @@ bool AllSumsAre(const ClassRows& m, bool along_rows, bool exponentials, double v
   return lines > 0;
 }
 
-class LossInputContract final : public Rule {
+class LossInputContract final : public KeptRule {
  public:
   explicit LossInputContract(const Limits& limits) : limits_(limits) {}
 
@@ -117,33 +118,9 @@ class LossInputContract final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json kinds = Json::array();
-    for (const auto& [name, kind] : kinds_) {
-      kinds.push_back({name, kind.clean, kind.hits, kind.since, kind.cause, kind.outside, kind.squashed_calls,
-                       kind.squashed_values, kind.low, kind.high});
-    }
-    Json reader;
-    reader_.Save(&reader);
-    return JsonText(Json{{"kinds", kinds}, {"reader", reader}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      reader_.Load(json.at("reader"));
-      kinds_.clear();
-      for (const Json& saved : json.at("kinds")) {
-        Kind& kind = kinds_[saved.at(0).get<std::string>()];
-        kind.clean = saved.at(1);
-        kind.hits = saved.at(2);
-        kind.since = saved.at(3);
-        kind.cause = saved.at(4).get<std::string>();
-        kind.outside = saved.at(5);
-        kind.squashed_calls = saved.at(6);
-        kind.squashed_values = saved.at(7);
-        kind.low = saved.at(8);
-        kind.high = saved.at(9);
-      }
-    });
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
   }
 
  private:
@@ -153,6 +130,17 @@ class LossInputContract final : public Rule {
     bool outside = false;  // a value outside of [0, 1] came: no sigmoid stands before this loss
     std::int64_t squashed_calls = 0, squashed_values = 0;
     double low = 1, high = 0;
+    void Keep(Fields& io) {
+      io("clean", clean);
+      io("hits", hits);
+      io("since", since);
+      io("cause", cause);
+      io("outside", outside);
+      io("squashed_calls", squashed_calls);
+      io("squashed_values", squashed_values);
+      io("low", low);
+      io("high", high);
+    }
   };
 
   Breach Of(const LossCall& call, const Recognition& found, Kind* kind) const {
@@ -226,8 +214,7 @@ class LossInputContract final : public Rule {
 
   void Tell(const StepView& view, const LossCall& call, const Recognition& found, const Breach& breach,
             const Kind& kind, Sink& sink) const {
-    Finding finding =
-        FindingAt(kName, kPage, breach.cause, view.trial, call.loss, call.worker, view.rows.info);
+    Finding finding = FindingAt(kName, breach.cause, view, TensorAt{call.loss, call.worker});
     const auto [low, high] = std::minmax_element(call.output.values.begin(), call.output.values.end());
     finding.severity = breach.stop ? Severity::kStop : Severity::kWarn;
     finding.since_step = kind.since;
@@ -252,27 +239,10 @@ class LossInputContract final : public Rule {
 }  // namespace
 
 RuleSpec LossInputContractSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
-  spec.parameters = {
-      {"calls", "3", "3", "calls in a row that break the contract"},
-      {"squashed_calls", "16", "16",
-       "calls with all scores in [0, 1], when the model's last module does not tell of a sigmoid"},
-      {"squashed_values", "512", "512", "scores in these calls"},
-  };
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.calls, ParseInt(TextOf(parameters, "calls")));
-    LUFF_ASSIGN_OR_RETURN(limits.squashed_calls, ParseInt(TextOf(parameters, "squashed_calls")));
-    LUFF_ASSIGN_OR_RETURN(limits.squashed_values, ParseInt(TextOf(parameters, "squashed_values")));
-    if (limits.calls < 1 || limits.squashed_calls < 1) return InvalidArgument("'calls' must be at least 1");
-    return std::unique_ptr<Rule>(new LossInputContract(limits));
-  };
   return spec;
 }
 

@@ -6,12 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -19,94 +18,97 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Role;
 constexpr const char* kName = "LossNotDecreasing";
-constexpr const char* kPage = "docs/rules/loss_not_decreasing.md";
 
-// ---- original
-// -------------------------------------------------------------------------------------------------------- At
-// an available step s, at least num_steps after the last evaluation (first: s >= num_steps), loss(s) is
-// compared with the newest available loss at p <= s - num_steps: pct = 100 (loss_p - loss_s) / |loss_p|.
-
-struct OriginalSettings {
-  TensorSelector selector;
-  bool use_losses = true;
-  std::int64_t num_steps = 10;
-  double diff_percent = 0.1;
-  double increase_threshold_percent = 5;
-  bool strict = false;
-  query::Mode mode = query::Mode::kGlobal;
+struct Limits {
+  std::string collections, regex;
+  bool use_losses;
+  std::int64_t num_steps;
+  double diff_percent, increase_threshold_percent;
+  bool strict;
+  std::string mode;
+  double rise;
+  std::int64_t rise_steps, patience;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::collections, "collection_names", "None", "collections to inspect (original)"},
+    {&Limits::regex, "tensor_regex", "None", "expressions on tensor names to inspect (original)"},
+    {&Limits::use_losses, "use_losses_collection", "true", "inspect losses (original)", {}, "True"},
+    {&Limits::num_steps, "num_steps", "10", "steps between two evaluations (original)"},
+    {&Limits::diff_percent, "diff_percent", "0.1", "decrease in percent that is enough (original)"},
+    {&Limits::increase_threshold_percent, "increase_threshold_percent", "5",
+     "increase in percent that is tolerated (original)"},
+    {&Limits::strict,
+     "strict",
+     "false",
+     "any increase counts, not only one above the threshold (original)",
+     {},
+     "False"},
+    {&Limits::mode, "mode", "GLOBAL", "TRAIN, EVAL, PREDICT or GLOBAL (original)"},
+    {&Limits::rise, "rise", "2", "times the first level (Luff)"},
+    {&Limits::rise_steps, "rise_steps", "128",
+     "steps for which the loss stays there; longer than blocks of alternating tasks (Luff)"},
+    {&Limits::patience, "patience", "3000",
+     "TRAIN steps before a flat loss is said; plateaus of 2,000 steps are normal (Luff)"},
 };
 
-class Original final : public Rule {
+// Of smdebug: at an available step s, at least num_steps after the last evaluation (first: s >= num_steps),
+// loss(s) is compared with the newest available loss at p <= s - num_steps:
+// pct = 100 (loss_p - loss_s) / |loss_p|.
+class Original final : public KeptRule {
  public:
-  explicit Original(OriginalSettings settings) : settings_(std::move(settings)) {}
+  Original(const Limits& limits, TensorSelector selector, query::Mode mode)
+      : limits_(limits),
+        selector_(std::move(selector)),
+        mode_(mode) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
-    if (settings_.mode != query::Mode::kGlobal && info.mode != settings_.mode) return;
-    const std::int64_t step = settings_.mode == query::Mode::kGlobal ? info.global_step : info.mode_step;
+    if (mode_ != query::Mode::kGlobal && info.mode != mode_) return;
+    const std::int64_t step = mode_ == query::Mode::kGlobal ? info.global_step : info.mode_step;
     for (const auto& entry : view.rows.summaries) {
       if (entry.summary.count == 1 && Wanted(view.trial, entry.tensor)) {
-        Check(view, entry.tensor, entry.worker, step, entry.summary.sum, sink);
+        Check(view, entry, step, entry.summary.sum, sink);
       }
     }
     for (const auto& entry : view.rows.scalars) {
-      if (Wanted(view.trial, entry.tensor)) Check(view, entry.tensor, entry.worker, step, entry.value, sink);
+      if (Wanted(view.trial, entry.tensor)) Check(view, entry, step, entry.value, sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = Json::object();
-    for (const auto& [name, series] : series_) {
-      json[name] = {{"last", series.last_evaluation},
-                    {"values", std::vector<std::pair<std::int64_t, double>>(series.values.begin(),
-                                                                            series.values.end())}};
-    }
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const auto& [name, saved] : json.items()) {
-        Series& series = series_[name];
-        series.last_evaluation = saved.at("last").get<std::int64_t>();
-        for (const Json& pair : saved.at("values")) {
-          series.values.emplace_back(pair.at(0).get<std::int64_t>(),
-                                     pair.at(1).is_number() ? pair.at(1).get<double>() : std::nan(""));
-        }
-      }
-    });
-  }
+  void Keep(Fields& io) override { io("series", series_); }
 
  private:
   struct Series {
     std::int64_t last_evaluation = 0;
     std::deque<std::pair<std::int64_t, double>> values;
+    void Keep(Fields& io) {
+      io("last_evaluation", last_evaluation);
+      io("values", values);
+    }
   };
 
   bool Wanted(const query::Trial& trial, query::TensorId id) {
-    return (settings_.use_losses && trial.tensor(id).role == Role::kLoss) ||
-           settings_.selector.Selects(trial, id);
+    return (limits_.use_losses && trial.tensor(id).role == Role::kLoss) || selector_.Selects(trial, id);
   }
 
-  void Check(const StepView& view, query::TensorId tensor, std::uint32_t worker, std::int64_t step,
-             double loss, Sink& sink) {
-    Series& series = series_[fmt::format("{}/{}", worker, view.trial.tensor(tensor).name)];
+  template <typename Entry>
+  void Check(const StepView& view, const Entry& entry, std::int64_t step, double loss, Sink& sink) {
+    Series& series = series_[fmt::format("{}/{}", entry.worker, view.trial.tensor(entry.tensor).name)];
     if (!series.values.empty() && series.values.back().first == step) return;  // a scalar and its summary
     series.values.emplace_back(step, loss);
-    if (step < series.last_evaluation + settings_.num_steps) return;
+    if (step < series.last_evaluation + limits_.num_steps) return;
     // The newest value at or before step - num_steps; older ones are not needed again.
-    while (series.values.size() > 1 && series.values[1].first <= step - settings_.num_steps)
+    while (series.values.size() > 1 && series.values[1].first <= step - limits_.num_steps)
       series.values.pop_front();
     const auto [then, earlier] = series.values.front();
-    if (then > step - settings_.num_steps) return;
+    if (then > step - limits_.num_steps) return;
     series.last_evaluation = step;
     const double percent = 100 * (earlier - loss) / std::abs(earlier);
-    const bool stuck = percent >= 0 ? percent <= settings_.diff_percent : settings_.strict;
-    const bool rose = -percent > settings_.increase_threshold_percent;
+    const bool stuck = percent >= 0 ? percent <= limits_.diff_percent : limits_.strict;
+    const bool rose = -percent > limits_.increase_threshold_percent;
     if (!stuck && !rose) return;
-    Finding finding =
-        FindingAt(kName, kPage, rose ? "rose" : "stuck", view.trial, tensor, worker, view.rows.info);
+    Finding finding = FindingAt(kName, rose ? "rose" : "stuck", view, entry);
     finding.since_step = then;
     finding.what = fmt::format("{} went from {:g} at step {} to {:g} at step {}", finding.tensor, earlier,
                                then, loss, step);
@@ -115,24 +117,17 @@ class Original final : public Rule {
     finding.evidence = {{"earlier", earlier}, {"loss", loss}, {"percent", percent}};
     finding.threshold =
         fmt::format("must fall by more than {:g} %, may rise by {:g} % in {} steps (original)",
-                    settings_.diff_percent, settings_.increase_threshold_percent, settings_.num_steps);
+                    limits_.diff_percent, limits_.increase_threshold_percent, limits_.num_steps);
     sink.Report(std::move(finding));
   }
 
-  OriginalSettings settings_;
+  const Limits limits_;
+  TensorSelector selector_;
+  const query::Mode mode_;
   std::map<std::string, Series> series_;
 };
 
-// ---- Luff's own
-// ------------------------------------------------------------------------------------------------------
-
-struct Limits {
-  double rise = 2;                // times the first level
-  std::int64_t rise_steps = 128;  // for so many steps
-  std::int64_t patience = 3000;   // TRAIN steps before a flat loss is said
-};
-
-class Luff final : public Rule {
+class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
@@ -152,21 +147,11 @@ class Luff final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    tracker_.Save(&json["losses"]);
-    json["optimizers"] = optimizers_;
-    json["above"] = above_since_;
-    json["open"] = open_;
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      tracker_.Load(json.at("losses"));
-      optimizers_ = json.at("optimizers").get<std::uint64_t>();
-      above_since_ = json.at("above").get<std::map<std::string, std::int64_t>>();
-      open_ = json.at("open").get<std::map<std::string, std::string>>();
-    });
+  void Keep(Fields& io) override {
+    io("losses", tracker_);
+    io("optimizers", optimizers_);
+    io("above_since", above_since_);
+    io("open", open_);
   }
 
  private:
@@ -247,7 +232,7 @@ class Luff final : public Rule {
 
   static Finding Base(const StepView& view, const LossValue& loss, const char* cause,
                       const LossSeries& series) {
-    Finding finding = FindingAt(kName, kPage, cause, view.trial, loss.tensor, loss.worker, view.rows.info);
+    Finding finding = FindingAt(kName, cause, view, loss);
     finding.evidence = {{"start", series.start()},
                         {"recent", series.recent()},
                         {"best", series.best()},
@@ -266,53 +251,27 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec LossNotDecreasingSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.version = 2;
-  spec.page = kPage;
   spec.summary = "a loss that rises and stays up, or does not fall in a long time";
-  spec.parameters = {
-      {"collection_names", "None", "None", "collections to inspect (original)"},
-      {"tensor_regex", "None", "None", "expressions on tensor names to inspect (original)"},
-      {"use_losses_collection", "true", "True", "inspect losses (original)"},
-      {"num_steps", "10", "10", "steps between two evaluations (original)"},
-      {"diff_percent", "0.1", "0.1", "decrease in percent that is enough (original)"},
-      {"increase_threshold_percent", "5", "5", "increase in percent that is tolerated (original)"},
-      {"strict", "false", "False", "any increase counts, not only one above the threshold (original)"},
-      {"mode", "GLOBAL", "GLOBAL", "TRAIN, EVAL, PREDICT or GLOBAL (original)"},
-      {"rise", "2", "2", "times the first level (Luff)"},
-      {"rise_steps", "128", "128",
-       "steps for which the loss stays there; longer than blocks of alternating tasks (Luff)"},
-      {"patience", "3000", "3000",
-       "TRAIN steps before a flat loss is said; plateaus of 2,000 steps are normal (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (!IsOriginal(parameters)) return {};  // losses and events are always taken
     Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
     return selector.ok() ? selector.value().NeedsOf("loss_not_decreasing", Bit(format::Form::kSummary))
                          : std::vector<Need>{};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    OriginalSettings settings;
-    LUFF_ASSIGN_OR_RETURN(settings.selector, TensorSelector::Make(parameters, false));
-    LUFF_ASSIGN_OR_RETURN(settings.use_losses, ParseBool(TextOf(parameters, "use_losses_collection")));
-    LUFF_ASSIGN_OR_RETURN(settings.num_steps, ParseInt(TextOf(parameters, "num_steps")));
-    LUFF_ASSIGN_OR_RETURN(settings.diff_percent, ParseDouble(TextOf(parameters, "diff_percent")));
-    LUFF_ASSIGN_OR_RETURN(settings.increase_threshold_percent,
-                          ParseDouble(TextOf(parameters, "increase_threshold_percent")));
-    LUFF_ASSIGN_OR_RETURN(settings.strict, ParseBool(TextOf(parameters, "strict")));
-    LUFF_ASSIGN_OR_RETURN(settings.mode, query::ParseMode(TextOf(parameters, "mode")));
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.rise, ParseDouble(TextOf(parameters, "rise")));
-    LUFF_ASSIGN_OR_RETURN(limits.rise_steps, ParseInt(TextOf(parameters, "rise_steps")));
-    LUFF_ASSIGN_OR_RETURN(limits.patience, ParseInt(TextOf(parameters, "patience")));
-    if (!IsOriginal(parameters))
-      return Together(std::unique_ptr<Rule>(new Luff(limits)), BoostedLossNotDecreasing());
-    if (!settings.use_losses && settings.selector.empty()) {
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
+    LUFF_ASSIGN_OR_RETURN(const query::Mode mode, query::ParseMode(limits.mode));
+    if (!IsOriginal(all)) {
+      return std::unique_ptr<Rule>(Together(std::make_unique<Luff>(limits), BoostedLossNotDecreasing()));
+    }
+    if (!limits.use_losses && selector.empty()) {
       return InvalidArgument(
           "use_losses_collection is false and neither collection_names nor tensor_regex is given; give one");
     }
-    return std::unique_ptr<Rule>(new Original(std::move(settings)));
+    return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   };
   return spec;
 }

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -17,9 +17,12 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "LossShapeMismatch";
-constexpr const char* kPage = "docs/rules/loss_shape_mismatch.md";
+
+struct Limits {
+  std::int64_t calls;
+};
+constexpr Param<Limits> kParams[] = {{&Limits::calls, "calls", "2", "calls in a row", AtLeast(1)}};
 
 std::int64_t Product(const std::vector<std::int64_t>& shape) {
   std::int64_t product = 1;
@@ -27,9 +30,9 @@ std::int64_t Product(const std::vector<std::int64_t>& shape) {
   return product;
 }
 
-class LossShapeMismatch final : public Rule {
+class LossShapeMismatch final : public KeptRule {
  public:
-  explicit LossShapeMismatch(std::int64_t calls) : calls_(calls) {}
+  explicit LossShapeMismatch(const Limits& limits) : calls_(limits.calls) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
@@ -51,8 +54,7 @@ class LossShapeMismatch final : public Rule {
       }
       if (kind.hits++ == 0) kind.since = view.rows.info.mode_step;
       if (kind.hits < calls_) continue;
-      Finding finding =
-          FindingAt(kName, kPage, "broadcast", view.trial, call.loss, call.worker, view.rows.info);
+      Finding finding = FindingAt(kName, "broadcast", view, TensorAt{call.loss, call.worker});
       finding.severity = Severity::kStop;
       finding.since_step = kind.since;
       finding.what = fmt::format("{} compares an output of shape ({}) with a target of shape ({})", call.kind,
@@ -72,25 +74,18 @@ class LossShapeMismatch final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json kinds = Json::array();
-    for (const auto& [name, kind] : kinds_) kinds.push_back({name, kind.hits, kind.since});
-    Json reader;
-    reader_.Save(&reader);
-    return JsonText(Json{{"kinds", kinds}, {"reader", reader}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      reader_.Load(json.at("reader"));
-      kinds_.clear();
-      for (const Json& saved : json.at("kinds"))
-        kinds_[saved.at(0).get<std::string>()] = {saved.at(1), saved.at(2)};
-    });
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
   }
 
  private:
   struct Kind {
     std::int64_t hits = 0, since = -1;
+    void Keep(Fields& io) {
+      io("hits", hits);
+      io("since", since);
+    }
   };
 
   // Elementwise losses of torch broadcast; one of the user's own may squeeze first: its value tells.
@@ -114,18 +109,9 @@ class LossShapeMismatch final : public Rule {
 }  // namespace
 
 RuleSpec LossShapeMismatchSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<LossShapeMismatch>(kName, kParams);
   spec.summary = "output and target of a loss that broadcast to something larger than both";
-  spec.parameters = {{"calls", "2", "2", "calls in a row"}};
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t calls, ParseInt(TextOf(parameters, "calls")));
-    if (calls < 1) return InvalidArgument("'calls' must be at least 1");
-    return std::unique_ptr<Rule>(new LossShapeMismatch(calls));
-  };
   return spec;
 }
 

@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/phases.h"
 #include "rules/select.h"
@@ -17,16 +16,19 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "LossSpike";
-constexpr const char* kPage = "docs/rules/loss_spike.md";
 constexpr std::size_t kWindow = 64;  // values that tell the level and its noise
 constexpr std::size_t kLevel = 16;   // values of a level afterwards
 
 struct Limits {
-  double factor = 4;            // times the highest loss so far
-  std::int64_t values = 32;     // losses before the first spike can be told
-  std::int64_t recovery = 128;  // steps in which the level has to come back
+  double factor;
+  std::int64_t values, recovery;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::factor, "factor", "4", "times the highest loss so far", Above(1)},
+    {&Limits::values, "values", "32", "losses before the first spike can be told", AtLeast(1)},
+    {&Limits::recovery, "recovery", "128", "steps in which the level has to come back, else stop",
+     AtLeast(1)},
 };
 
 double Median(std::vector<double> values) {
@@ -35,7 +37,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-class LossSpike final : public Rule {
+class LossSpike final : public KeptRule {
  public:
   explicit LossSpike(const Limits& limits) : limits_(limits) {}
 
@@ -53,32 +55,9 @@ class LossSpike final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json losses = Json::object();
-    for (const auto& [name, s] : series_) {
-      losses[name] = {s.count, s.negative, s.top, s.before, s.size, s.limit, s.step, s.last, s.after};
-    }
-    return JsonText(Json{{"losses", losses}, {"seen", phases_.seen()}, {"playing", phases_.playing()}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      phases_.Restore(json.at("seen").get<std::uint64_t>(), json.at("playing").get<std::uint64_t>());
-      for (const auto& [name, saved] : json.at("losses").items()) {
-        Series& s = series_[name];
-        s.count = saved.at(0);
-        s.negative = saved.at(1);
-        s.top = saved.at(2);
-        s.before = saved.at(3);
-        s.size = saved.at(4);
-        s.limit = saved.at(5);
-        s.step = saved.at(6);
-        s.last = saved.at(7).get<std::vector<double>>();
-        s.after = saved.at(8).get<std::vector<double>>();
-        if (s.last.size() > kWindow || s.after.size() > kLevel)
-          return Corruption("more losses than are ever kept");
-      }
-      return Status::Ok();
-    });
+  void Keep(Fields& io) override {
+    io("losses", series_, LossTracker::kMaxLosses);
+    io("phases", phases_);
   }
 
  private:
@@ -89,6 +68,18 @@ class LossSpike final : public Rule {
     std::int64_t step = -1;                  // its step; -1: none is open
     std::vector<double> last;                // the last kWindow losses, spikes left out
     std::vector<double> after;               // the last kLevel losses after it
+    void Keep(Fields& io) {
+      io("count", count);
+      io("negative", negative);
+      io("top", top);
+      io("before", before);
+      io("size", size);
+      io("limit", limit);
+      io("step", step);
+      io("last", last, kWindow);
+      io("after", after, kLevel);
+      io.Check(!last.empty(), "a loss with values");
+    }
   };
 
   void Judge(const StepView& view, const LossValue& loss, Sink& sink) {
@@ -139,7 +130,7 @@ class LossSpike final : public Rule {
   }
 
   void Tell(const StepView& view, const LossValue& loss, const Series& s, bool lost, Sink& sink) {
-    Finding finding = FindingAt(kName, kPage, "spike", view.trial, loss.tensor, loss.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "spike", view, loss);
     finding.since_step = s.step;
     finding.what =
         fmt::format("the loss leapt to {:.3g} at step {}, from a level of {:.3g}", s.size, s.step, s.before);
@@ -180,26 +171,8 @@ class LossSpike final : public Rule {
 }  // namespace
 
 RuleSpec LossSpikeSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<LossSpike>(kName, kParams);  // losses are always taken
   spec.summary = "one loss far above all before it, and whether its level comes back";
-  spec.parameters = {
-      {"factor", "4", "4", "times the highest loss so far"},
-      {"values", "32", "32", "losses before the first spike can be told"},
-      {"recovery", "128", "128", "steps in which the level has to come back, else stop"},
-  };
-  spec.needs = [](const Parameters&) -> std::vector<Need> { return {}; };  // losses are always taken
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.factor, ParseDouble(TextOf(parameters, "factor")));
-    LUFF_ASSIGN_OR_RETURN(limits.values, ParseInt(TextOf(parameters, "values")));
-    LUFF_ASSIGN_OR_RETURN(limits.recovery, ParseInt(TextOf(parameters, "recovery")));
-    if (!(limits.factor > 1) || limits.values < 1 || limits.recovery < 1)
-      return InvalidArgument("'factor' must be above 1, 'values' and 'recovery' at least 1");
-    return std::unique_ptr<Rule>(new LossSpike(limits));
-  };
   return spec;
 }
 

@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/phases.h"
 #include "rules/sample.h"
@@ -20,9 +19,7 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "ModeCollapse";
-constexpr const char* kPage = "docs/rules/mode_collapse.md";
 constexpr std::size_t kRows = 128;   // of a batch that are compared
 constexpr std::size_t kFewest = 32;  // rows
 constexpr std::size_t kWidth = 256;  // of longer rows as many are compared, evenly spread
@@ -30,8 +27,17 @@ constexpr std::size_t kNearest = 5;  // as in the definition of coverage and den
 constexpr std::size_t kMaxModels = 16;
 
 struct Limits {
-  double coverage = 0.25, density = 0.4, spread = 0.1;
-  std::int64_t batches = 16, steps = 128;
+  double coverage, density, spread;
+  std::int64_t batches, steps;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::coverage, "coverage", "0.25", "share of the data near which something is made (Luff)",
+     Above(0)},
+    {&Limits::density, "density", "0.4", "how often what is made lies among data; 1 for a perfect one (Luff)",
+     Above(0)},
+    {&Limits::spread, "spread", "0.1", "of what is made, beside the data's (Luff)", Above(0)},
+    {&Limits::batches, "batches", "16", "sampled batches in a row (Luff)", AtLeast(1)},
+    {&Limits::steps, "steps", "128", "TRAIN steps before they count (Luff)", AtLeast(0)},
 };
 
 // A batch as rows, and the distance of each row to its kNearest-th neighbour in the batch.
@@ -97,7 +103,7 @@ Cover CoverOf(const Batch& real, const Batch& made) {
           spread > 0 ? made.Spread() / spread : 1};
 }
 
-class ModeCollapse final : public Rule {
+class ModeCollapse final : public KeptRule {
  public:
   explicit ModeCollapse(const Limits& limits) : limits_(limits) {}
 
@@ -126,21 +132,9 @@ class ModeCollapse final : public Rule {
            Batch{.rows = n, .width = rows.width, .values = second->values.data()}, sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"seen", phases_.seen()}, {"playing", phases_.playing()}, {"models", Json::object()}};
-    for (const auto& [name, one] : models_)
-      json["models"][name] = {one.batches, one.coverage, one.density, one.spread, one.since, one.told};
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      phases_.Restore(json.at("seen"), json.at("playing"));
-      models_.clear();
-      for (const auto& [name, one] : json.at("models").items())
-        models_[name] = {one.at(0).get<std::int64_t>(), one.at(1).get<double>(),
-                         one.at(2).get<double>(),       one.at(3).get<double>(),
-                         one.at(4).get<std::int64_t>(), one.at(5).get<bool>()};
-    });
+  void Keep(Fields& io) override {
+    io("phases", phases_);
+    io("models", models_, kMaxModels);
   }
 
  private:
@@ -149,6 +143,14 @@ class ModeCollapse final : public Rule {
     double coverage = 0, density = 0, spread = 0;  // sums over them
     std::int64_t since = 0;
     bool told = false;
+    void Keep(Fields& io) {
+      io("batches", batches);
+      io("coverage", coverage);
+      io("density", density);
+      io("spread", spread);
+      io("since", since);
+      io("told", told);
+    }
   };
 
   void Look(const StepView& view, const std::string& name, const Batch& first, const Batch& second,
@@ -183,7 +185,7 @@ class ModeCollapse final : public Rule {
       return;
     }
     model.told = true;
-    Finding finding = FindingAt(kName, kPage, "few_modes", view.trial, format::kNoId, 0, info);
+    Finding finding = FindingAt(kName, "few_modes", view, TensorAt{format::kNoId});
     finding.tensor = name;
     finding.since_step = model.since;
     finding.what = narrow ? "the generator makes nearly the same for every noise"
@@ -215,29 +217,9 @@ class ModeCollapse final : public Rule {
 }  // namespace
 
 RuleSpec ModeCollapseSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<ModeCollapse>(kName, kParams);
   spec.summary = "a generator that makes a few of what the data hold";
-  spec.parameters = {
-      {"coverage", "0.25", "0.25", "share of the data near which something is made (Luff)"},
-      {"density", "0.4", "0.4", "how often what is made lies among data; 1 for a perfect one (Luff)"},
-      {"spread", "0.1", "0.1", "of what is made, beside the data's (Luff)"},
-      {"batches", "16", "16", "sampled batches in a row (Luff)"},
-      {"steps", "128", "128", "TRAIN steps before they count (Luff)"}};
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.coverage, ParseDouble(TextOf(parameters, "coverage")));
-    LUFF_ASSIGN_OR_RETURN(limits.density, ParseDouble(TextOf(parameters, "density")));
-    LUFF_ASSIGN_OR_RETURN(limits.spread, ParseDouble(TextOf(parameters, "spread")));
-    LUFF_ASSIGN_OR_RETURN(limits.batches, ParseInt(TextOf(parameters, "batches")));
-    LUFF_ASSIGN_OR_RETURN(limits.steps, ParseInt(TextOf(parameters, "steps")));
-    if (!(limits.coverage > 0) || !(limits.density > 0) || !(limits.spread > 0) || limits.batches < 1 ||
-        limits.steps < 0)
-      return InvalidArgument("'coverage', 'density' and 'spread' must be above 0, 'batches' at least 1");
-    return std::unique_ptr<Rule>(new ModeCollapse(limits));
-  };
   return spec;
 }
 

@@ -2,11 +2,10 @@
 #include <map>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/sample.h"
 #include "rules/select.h"
 
@@ -14,11 +13,9 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "ModeMismatch";
-constexpr const char* kPage = "docs/rules/mode_mismatch.md";
 constexpr std::size_t kMaxModels = 256;
 
 // Bits of the event `forward` (docs/spec/evidence.md).
@@ -26,13 +23,18 @@ constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kSomeEval = 1
                         kGradients = 1U << 11, kTold = 1U << 12;
 
 struct Limits {
-  std::int64_t updates = 12;
-  std::int64_t from_start = 32;
-  std::int64_t evaluations = 2;
-  std::int64_t between = 5;
+  std::int64_t updates, from_start, evaluations, between;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "12", "updates in evaluation mode after an evaluation", AtLeast(1)},
+    {&Limits::from_start, "from_start", "32",
+     "updates in evaluation mode of a model that was never in training mode", AtLeast(1)},
+    {&Limits::evaluations, "evaluations", "2", "evaluations in training mode in a row", AtLeast(1)},
+    {&Limits::between, "between", "5",
+     "TRAIN steps between two evaluations; passes that come oftener are part of training", AtLeast(1)},
 };
 
-class ModeMismatch final : public Rule {
+class ModeMismatch final : public KeptRule {
  public:
   explicit ModeMismatch(const Limits& limits) : limits_(limits) {}
 
@@ -47,42 +49,12 @@ class ModeMismatch final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json models = Json::array();
-    for (const auto& [number, m] : models_) {
-      models.push_back({number, m.trained, m.evaluated, m.eval_updates, m.optimizer, m.open_train,
-                        m.last_eval_at, m.in_training, m.in_evaluation, m.bad_evaluations, m.first_bad,
-                        m.open_eval, m.counted, m.batch, m.repeated, m.since});
-    }
-    Json json{{"models", models}, {"steps", steps_}, {"loaded", loaded_}, {"other", other_phase_}};
-    last_.Save(&json["last"]);
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      steps_ = json.at("steps");
-      loaded_ = json.at("loaded");
-      other_phase_ = json.at("other");
-      last_.Load(json.at("last"));
-      for (const Json& one : json.at("models")) {
-        Model& m = models_[one.at(0).get<std::uint32_t>()];
-        m.trained = one.at(1);
-        m.evaluated = one.at(2);
-        m.eval_updates = one.at(3);
-        m.optimizer = one.at(4);
-        m.open_train = one.at(5);
-        m.last_eval_at = one.at(6);
-        m.in_training = one.at(7);
-        m.in_evaluation = one.at(8);
-        m.bad_evaluations = one.at(9);
-        m.first_bad = one.at(10);
-        m.open_eval = one.at(11);
-        m.counted = one.at(12);
-        m.batch = one.at(13);
-        m.repeated = one.at(14);
-        m.since = one.at(15);
-      }
-    });
+  void Keep(Fields& io) override {
+    io("models", models_, kMaxModels);
+    io("steps", steps_);
+    io("loaded", loaded_);
+    io("other_phase", other_phase_);
+    io("last", last_);
   }
 
  private:
@@ -103,6 +75,23 @@ class ModeMismatch final : public Rule {
     std::int64_t bad_evaluations = 0;                 // in a row
     std::int64_t first_bad = -1;
     bool open_eval = false;
+    void Keep(Fields& io) {
+      io("trained", trained);
+      io("evaluated", evaluated);
+      io("eval_updates", eval_updates);
+      io("optimizer", optimizer);
+      io("open_train", open_train);
+      io("since", since);
+      io("last_eval_at", last_eval_at);
+      io("in_training", in_training);
+      io("in_evaluation", in_evaluation);
+      io("repeated", repeated);
+      io("batch", batch);
+      io("counted", counted);
+      io("bad_evaluations", bad_evaluations);
+      io("first_bad", first_bad);
+      io("open_eval", open_eval);
+    }
   };
 
   Model* Of(std::uint32_t number) {
@@ -164,7 +153,7 @@ class ModeMismatch final : public Rule {
                        model.eval_updates >= limits_.from_start;
     if (!left && !never && !model.open_train) return;
     model.open_train = true;
-    Finding finding = FindingAt(kName, kPage, "training", view.trial, format::kNoId, 0, info);
+    Finding finding = FindingAt(kName, "training", view, TensorAt{format::kNoId});
     finding.since_step = model.since;
     finding.what =
         left ? fmt::format("training goes on in evaluation mode since the evaluation before step {}",
@@ -251,7 +240,7 @@ class ModeMismatch final : public Rule {
     if (model.bad_evaluations++ == 0) model.first_bad = std::max<std::int64_t>(last_.mode_step, 0);
     if (model.bad_evaluations < limits_.evaluations) return;
     model.open_eval = true;
-    Finding finding = FindingAt(kName, kPage, "evaluation", view.trial, format::kNoId, 0, last_.Info());
+    Finding finding = FindingAt(kName, "evaluation", view.trial, format::kNoId, 0, last_.Info());
     finding.since_step = model.first_bad;
     finding.what = fmt::format("the model is evaluated in training mode, {} evaluations in a row",
                                model.bad_evaluations);
@@ -277,30 +266,9 @@ class ModeMismatch final : public Rule {
 }  // namespace
 
 RuleSpec ModeMismatchSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
   spec.aliases = {"BatchNormStats"};
-  spec.version = 1;
-  spec.page = kPage;
   spec.summary = "training in evaluation mode, or evaluation in training mode";
-  spec.parameters = {
-      {"updates", "12", "12", "updates in evaluation mode after an evaluation"},
-      {"from_start", "32", "32", "updates in evaluation mode of a model that was never in training mode"},
-      {"evaluations", "2", "2", "evaluations in training mode in a row"},
-      {"between", "5", "5",
-       "TRAIN steps between two evaluations; passes that come oftener are part of training"},
-  };
-  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
-    LUFF_ASSIGN_OR_RETURN(limits.from_start, ParseInt(TextOf(parameters, "from_start")));
-    LUFF_ASSIGN_OR_RETURN(limits.evaluations, ParseInt(TextOf(parameters, "evaluations")));
-    LUFF_ASSIGN_OR_RETURN(limits.between, ParseInt(TextOf(parameters, "between")));
-    if (limits.updates < 1 || limits.from_start < 1 || limits.evaluations < 1 || limits.between < 1)
-      return InvalidArgument("all parameters must be at least 1");
-    return std::unique_ptr<Rule>(new ModeMismatch(limits));
-  };
   return spec;
 }
 

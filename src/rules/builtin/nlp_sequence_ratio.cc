@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
@@ -19,18 +18,34 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Form;
 constexpr const char* kName = "NLPSequenceRatio";
-constexpr const char* kPage = "docs/rules/nlp_sequence_ratio.md";
 
-// ---- original: per tensor, 100 x count(x == token) / size > threshold for any token.
+struct Limits {
+  std::string tensors, values, percents;
+  std::int64_t interval;
+  double share, tokens, table_rows;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::tensors, "tensor_regex", ".*embedding0_input_0",
+     "tensors to inspect (original; Luff's set takes inputs of embedding tables)"},
+    {&Limits::values, "token_values", "0", "tokens to count, a comma list (original)"},
+    {&Limits::percents, "token_thresholds_percent", "50",
+     "largest share of each token in percent (original)"},
+    {&Limits::interval, "interval", "8", "TRAIN steps between two captures", AtLeast(1), "1"},
+    {&Limits::share, "share", "0.5", "largest share of one id (Luff)"},
+    {&Limits::tokens, "tokens", "1000", "tokens before it is judged (Luff)"},
+    {&Limits::table_rows, "table_rows", "32", "smaller tables are left alone (Luff)"},
+};
+constexpr std::int64_t kSamples = 3;  // before it is judged (Luff)
+
+// Of smdebug: per tensor, 100 x count(x == token) / size > threshold for any token.
 
 struct Token {
   double value = 0, percent = 50;
 };
 
-class Original final : public Rule {
+class Original final : public KeptRule {
  public:
   Original(TensorSelector selector, std::vector<Token> tokens)
       : selector_(std::move(selector)),
@@ -46,8 +61,7 @@ class Original final : public Rule {
         const double percent =
             100.0 * static_cast<double>(count) / static_cast<double>(values->values.size());
         if (!(percent > token.percent)) continue;
-        Finding finding =
-            FindingAt(kName, kPage, "ratio", view.trial, entry.tensor, entry.worker, view.rows.info);
+        Finding finding = FindingAt(kName, "ratio", view, entry);
         finding.what = fmt::format("{:.3g} % of {} are the token {:g}", percent, finding.tensor, token.value);
         finding.why = "most of the sequence is one token";
         finding.remedy = "sort sequences by length, cut them, or look at the tokenizer";
@@ -58,24 +72,16 @@ class Original final : public Rule {
       }
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
   TensorSelector selector_;
   const std::vector<Token> tokens_;
 };
 
-// ---- Luff's own: one id takes most places of the sequences that an embedding table gets. Where it stands at
+// Luff's own: one id takes most places of the sequences that an embedding table gets. Where it stands at
 // the ends it is padding: that does harm only where it is averaged or enters the loss. Anywhere else it is in
 // place of the words that the vocabulary lacks.
-
-struct Limits {
-  double share = 0.5, tokens = 1000, table_rows = 32;
-  std::int64_t samples = 3;
-};
-
-class Luff final : public Rule {
+class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
@@ -89,8 +95,7 @@ class Luff final : public Rule {
       mine->Add(*batch.ids);
       const TableInput& input = batch.input;
       const TokenStats& stats = *mine;
-      if (stats.samples() < limits_.samples || stats.tokens() < limits_.tokens ||
-          stats.top_share() <= limits_.share)
+      if (stats.samples() < kSamples || stats.tokens() < limits_.tokens || stats.top_share() <= limits_.share)
         continue;
       const bool known = input.padding.has_value() && *input.padding == static_cast<double>(stats.top());
       if (stats.top_is_padding()) {
@@ -102,23 +107,15 @@ class Luff final : public Rule {
     }
     if (padded) Losses(view, sink);
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"told", told_}};
-    tables_.Save(&json["tables"]);
-    reader_.Save(&json["reader"]);
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      told_ = json.at("told").get<std::set<std::string>>();
-      tables_.Load(json.at("tables"));
-      reader_.Load(json.at("reader"));
-    });
+  void Keep(Fields& io) override {
+    io("told", told_);
+    io("tables", tables_);
+    io("reader", reader_);
   }
 
  private:
-  Finding Begin(const StepView& view, const char* cause, query::TensorId tensor, std::uint32_t worker) const {
-    Finding finding = FindingAt(kName, kPage, cause, view.trial, tensor, worker, view.rows.info);
+  Finding Begin(const StepView& view, const char* cause, const TensorAt& at) const {
+    Finding finding = FindingAt(kName, cause, view, at);
     finding.since_step = 0;
     finding.threshold =
         fmt::format("more than {:g} % of the tokens (original; where it matters: Luff)", 100 * limits_.share);
@@ -127,7 +124,7 @@ class Luff final : public Rule {
 
   void TellToken(const StepView& view, const TableInput& input, const TokenStats& stats, Sink& sink) {
     if (!told_.insert("token " + input.module).second) return;
-    Finding finding = Begin(view, "token", input.entry->tensor, input.entry->worker);
+    Finding finding = Begin(view, "token", {input.entry->tensor, input.entry->worker});
     finding.what = fmt::format("id {} is {:.3g} % of all that {} is asked for", stats.top(),
                                100 * stats.top_share(), input.module);
     finding.why = fmt::format(
@@ -145,7 +142,7 @@ class Luff final : public Rule {
 
   void TellBag(const StepView& view, const TableInput& input, const TokenStats& stats, Sink& sink) {
     if (!told_.insert("bag " + input.module).second) return;
-    Finding finding = Begin(view, "padding", input.entry->tensor, input.entry->worker);
+    Finding finding = Begin(view, "padding", {input.entry->tensor, input.entry->worker});
     finding.what = fmt::format("{:.3g} % of what {} puts together is padding (id {})",
                                100 * stats.top_share(), input.module, stats.top());
     finding.why = "the bag has no padding_idx, so the padding's row is added to every sample's";
@@ -169,7 +166,7 @@ class Luff final : public Rule {
           const auto count = std::count(call.target.values.begin(), call.target.values.end(), id);
           const double share = static_cast<double>(count) / static_cast<double>(call.target.values.size());
           if (share <= limits_.share || !told_.insert("loss " + call.kind).second) continue;
-          Finding finding = Begin(view, "padding", call.loss, call.worker);
+          Finding finding = Begin(view, "padding", {call.loss, call.worker});
           finding.what =
               fmt::format("{:.3g} % of the targets of {} are padding (id {})", 100 * share, call.kind, id);
           finding.why = "the loss counts them like words, so the model is trained mostly to predict padding";
@@ -189,9 +186,9 @@ class Luff final : public Rule {
   Tables tables_;
 };
 
-Result<std::vector<Token>> TokensOf(const Parameters& parameters) {
-  const std::vector<std::string> values = ParseList(TextOf(parameters, "token_values"));
-  const std::vector<std::string> percents = ParseList(TextOf(parameters, "token_thresholds_percent"));
+Result<std::vector<Token>> TokensOf(const Limits& limits) {
+  const std::vector<std::string> values = ParseList(limits.values);
+  const std::vector<std::string> percents = ParseList(limits.percents);
   if (values.size() != percents.size() || values.empty()) {
     return InvalidArgument(fmt::format(
         "'token_values' has {} entries and 'token_thresholds_percent' has {}; give one threshold for "
@@ -209,21 +206,9 @@ Result<std::vector<Token>> TokensOf(const Parameters& parameters) {
 }  // namespace
 
 RuleSpec NlpSequenceRatioSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.aliases = {"PaddingDominates"};
-  spec.page = kPage;
   spec.summary = "sequences that consist mostly of one token";
-  spec.parameters = {
-      {"tensor_regex", ".*embedding0_input_0", ".*embedding0_input_0",
-       "tensors to inspect (original; Luff's set takes inputs of embedding tables)"},
-      {"token_values", "0", "0", "tokens to count, a comma list (original)"},
-      {"token_thresholds_percent", "50", "50", "largest share of each token in percent (original)"},
-      {"interval", "8", "1", "TRAIN steps between two captures"},
-      {"share", "0.5", "0.5", "largest share of one id (Luff)"},
-      {"tokens", "1000", "1000", "tokens before it is judged (Luff)"},
-      {"table_rows", "32", "32", "smaller tables are left alone (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     const Result<std::int64_t> interval = ParseInt(TextOf(parameters, "interval"));
     const std::int64_t every = interval.ok() ? std::max<std::int64_t>(interval.value(), 1) : 1;
@@ -241,17 +226,11 @@ RuleSpec NlpSequenceRatioSpec() {
     }
     return needs;
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, false));
-    LUFF_ASSIGN_OR_RETURN(std::vector<Token> tokens, TokensOf(parameters));
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
-    if (interval < 1) return InvalidArgument("'interval' must be at least 1");
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
-    LUFF_ASSIGN_OR_RETURN(limits.tokens, ParseDouble(TextOf(parameters, "tokens")));
-    LUFF_ASSIGN_OR_RETURN(limits.table_rows, ParseDouble(TextOf(parameters, "table_rows")));
-    if (IsOriginal(parameters))
-      return std::unique_ptr<Rule>(new Original(std::move(selector), std::move(tokens)));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
+    LUFF_ASSIGN_OR_RETURN(std::vector<Token> tokens, TokensOf(limits));
+    if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), std::move(tokens)));
     return std::unique_ptr<Rule>(new Luff(limits));
   };
   return spec;

@@ -5,12 +5,11 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/evaluations.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/passes.h"
 #include "rules/sample_needs.h"
@@ -20,20 +19,25 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "NoBetterThanConstant";
-constexpr const char* kPage = "docs/rules/no_better_than_constant.md";
 constexpr std::size_t kMaxLabels = 1024;
 constexpr std::size_t kRecent = 32;  // batches of trainings that are compared
 constexpr std::size_t kEvaluations = 64;
 constexpr double kClear = 0.02;  // share of the constant's loss: no doubt that something is learnt
 
 struct Limits {
-  std::int64_t evaluations = 3;
-  double passes = 3;
-  double plateau_passes = 15;
-  std::int64_t plateau_steps = 300;
-  double z = 2;
+  std::int64_t evaluations;
+  double passes, plateau_passes;
+  std::int64_t plateau_steps;
+  double z;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::evaluations, "evaluations", "3", "evaluations, none of them better", Within(2, kEvaluations)},
+    {&Limits::passes, "passes", "3", "passes over the training data, where these are learnt by heart"},
+    {&Limits::plateau_passes, "plateau_passes", "15",
+     "passes, where the training itself is no better either"},
+    {&Limits::plateau_steps, "plateau_steps", "300", "and TRAIN steps"},
+    {&Limits::z, "z", "2", "standard errors by which an evaluation is better (paired by sample)"},
 };
 
 // Losses of samples, paired: the constant's minus the model's.
@@ -53,18 +57,27 @@ struct Gain {
   }
   [[nodiscard]] double z() const { return count < 2 ? 0 : mean() / error(); }
   [[nodiscard]] double share() const { return constant > 0 ? sum / constant : 0; }
+  void Keep(Fields& io) {
+    io("count", count);
+    io("sum", sum);
+    io("squares", squares);
+    io("constant", constant);
+  }
 };
-
-Json ToJson(const Gain& gain) { return {gain.count, gain.sum, gain.squares, gain.constant}; }
-Gain GainOf(const Json& json) { return {json.at(0), json.at(1), json.at(2), json.at(3)}; }
 
 // What is known of the targets without any input: how often each class comes, or the mean.
 struct Prior {
   std::map<std::int64_t, double> labels;
   double count = 0, sum = 0, scale = 0;
+  void Keep(Fields& io) {
+    io("labels", labels, kMaxLabels);
+    io("count", count);
+    io("sum", sum);
+    io("scale", scale);
+  }
 };
 
-class NoBetterThanConstant final : public Rule {
+class NoBetterThanConstant final : public KeptRule {
  public:
   explicit NoBetterThanConstant(const Limits& limits) : limits_(limits) {}
 
@@ -101,62 +114,13 @@ class NoBetterThanConstant final : public Rule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Close(trial, sink); }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json kinds = Json::array();
-    for (const auto& [name, kind] : kinds_) {
-      Json labels = Json::array();
-      for (const auto& [label, count] : kind.prior.labels) labels.push_back({label, count});
-      Json recent = Json::array();
-      for (const Gain& gain : kind.recent) recent.push_back(ToJson(gain));
-      Json evaluations = Json::array();
-      for (const auto& [step, gain] : kind.evaluations) evaluations.push_back({step, ToJson(gain)});
-      kinds.push_back({name, kind.loss, labels, kind.prior.count, kind.prior.sum, kind.prior.scale, recent,
-                       ToJson(kind.pending), evaluations, kind.better, kind.open, kind.above});
-    }
-    Json reader;
-    Json passes;
-    Json turns;
-    Json last;
-    reader_.Save(&reader);
-    passes_.Save(&passes);
-    turns_.Save(&turns);
-    last_.Save(&last);
-    return JsonText(Json{{"kinds", kinds},
-                         {"reader", reader},
-                         {"passes", passes},
-                         {"turns", turns},
-                         {"last", last},
-                         {"evaluating", evaluating_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      reader_.Load(json.at("reader"));
-      passes_.Load(json.at("passes"));
-      turns_.Load(json.at("turns"));
-      last_.Load(json.at("last"));
-      evaluating_ = json.at("evaluating");
-      kinds_.clear();
-      for (const Json& saved : json.at("kinds")) {
-        Kind& kind = kinds_[saved.at(0).get<std::string>()];
-        kind.loss = saved.at(1).get<std::string>();
-        for (const Json& label : saved.at(2))
-          kind.prior.labels[label.at(0).get<std::int64_t>()] = label.at(1).get<double>();
-        kind.prior.count = saved.at(3);
-        kind.prior.sum = saved.at(4);
-        kind.prior.scale = saved.at(5);
-        for (const Json& gain : saved.at(6)) kind.recent.push_back(GainOf(gain));
-        kind.pending = GainOf(saved.at(7));
-        for (const Json& one : saved.at(8))
-          kind.evaluations.emplace_back(one.at(0).get<std::int64_t>(), GainOf(one.at(1)));
-        kind.better = saved.at(9);
-        kind.open = saved.at(10);
-        kind.above = saved.at(11);
-        if (kind.prior.labels.size() > kMaxLabels || kind.recent.size() > kRecent ||
-            kind.evaluations.size() > kEvaluations)
-          return Corruption("more than is ever kept");
-      }
-      return Status::Ok();
-    });
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
+    io("passes", passes_);
+    io("turns", turns_);
+    io("last", last_);
+    io("evaluating", evaluating_);
   }
 
  private:
@@ -169,6 +133,16 @@ class NoBetterThanConstant final : public Rule {
     std::int64_t above = 0;  // evaluations that were better than the constant
     bool better = false;     // two were, or one clearly
     bool open = false;
+    void Keep(Fields& io) {
+      io("loss", loss);
+      io("prior", prior);
+      io("recent", recent, kRecent);
+      io("pending", pending);
+      io("evaluations", evaluations, kEvaluations);
+      io("above", above);
+      io("better", better);
+      io("open", open);
+    }
   };
 
   static void Learn(const LossCall& call, Prior* prior) {
@@ -312,8 +286,8 @@ class NoBetterThanConstant final : public Rule {
     if (!memorised && !plateau) return;
     kind->open = true;
     const Result<query::TensorId> loss = trial.FindTensor(kind->loss);
-    Finding finding = FindingAt(kName, kPage, "no_better", trial, loss.ok() ? loss.value() : format::kNoId, 0,
-                                last_.Info());
+    Finding finding =
+        FindingAt(kName, "no_better", trial, loss.ok() ? loss.value() : format::kNoId, 0, last_.Info());
     finding.tensor = kind->loss;
     finding.since_step = 0;
     finding.what = fmt::format(
@@ -360,30 +334,9 @@ class NoBetterThanConstant final : public Rule {
 }  // namespace
 
 RuleSpec NoBetterThanConstantSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<NoBetterThanConstant>(kName, kParams);
   spec.summary = "a model that stays no better than the best constant answer on data it has not seen";
-  spec.parameters = {
-      {"evaluations", "3", "3", "evaluations, none of them better"},
-      {"passes", "3", "3", "passes over the training data, where these are learnt by heart"},
-      {"plateau_passes", "15", "15", "passes, where the training itself is no better either"},
-      {"plateau_steps", "300", "300", "and TRAIN steps"},
-      {"z", "2", "2", "standard errors by which an evaluation is better (paired by sample)"},
-  };
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.evaluations, ParseInt(TextOf(parameters, "evaluations")));
-    LUFF_ASSIGN_OR_RETURN(limits.passes, ParseDouble(TextOf(parameters, "passes")));
-    LUFF_ASSIGN_OR_RETURN(limits.plateau_passes, ParseDouble(TextOf(parameters, "plateau_passes")));
-    LUFF_ASSIGN_OR_RETURN(limits.plateau_steps, ParseInt(TextOf(parameters, "plateau_steps")));
-    LUFF_ASSIGN_OR_RETURN(limits.z, ParseDouble(TextOf(parameters, "z")));
-    if (limits.evaluations < 2 || limits.evaluations > static_cast<std::int64_t>(kEvaluations))
-      return InvalidArgument("'evaluations' must be 2 to 64");
-    return std::unique_ptr<Rule>(new NoBetterThanConstant(limits));
-  };
   return spec;
 }
 

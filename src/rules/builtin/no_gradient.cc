@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 #include "rules/step_memo.h"
@@ -17,23 +16,25 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 using format::Form;
 using format::Role;
 constexpr const char* kName = "NoGradient";
-constexpr const char* kPage = "docs/rules/no_gradient.md";
 constexpr std::size_t kMaxModules = 1 << 17;
 constexpr std::uint32_t kMaxOptimizers = 4096;
 
 struct Limits {
-  std::int64_t fast = 5;
-  std::int64_t front = 16;
-  std::int64_t late = 48;
+  std::int64_t fast, front, late;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::fast, "fast", "5", "updates before a fact that cannot change by itself is told", AtLeast(2)},
+    {&Limits::front, "front", "16",
+     "updates without a gradient of a part that runs in front of all that have one"},
+    {&Limits::late, "late", "48", "updates without a gradient of a part in between; a part may rest for 30"},
 };
 
 // Parameters that an optimizer holds and updates, and that get no gradient, or one of exact zeros.
-class NoGradient final : public Rule {
+class NoGradient final : public KeptRule {
  public:
   explicit NoGradient(const Limits& limits) : limits_(limits) {}
 
@@ -82,45 +83,36 @@ class NoGradient final : public Rule {
     if (due) Judge(view, sink);
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json seen = Json::object();
-    for (const auto& [name, s] : seen_) seen[name] = {s.rows, s.last, s.last_nonzero, s.all_zero};
-    Json optimizers = Json::array();
-    for (const Optimizer& o : optimizers_) optimizers.push_back({o.updates, o.first_step});
-    return JsonText(Json{{"seen", seen},
-                         {"optimizers", optimizers},
-                         {"order", order_},
-                         {"without", without_},
-                         {"before", before_},
-                         {"complete", complete_},
-                         {"reached", reached_},
-                         {"reaches", reaches_},
-                         {"open", open_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const auto& [name, s] : json.at("seen").items())
-        seen_[name] = {s.at(0).get<std::int64_t>(), s.at(1).get<std::int64_t>(), s.at(2).get<std::int64_t>(),
-                       s.at(3).get<bool>()};
-      for (const Json& o : json.at("optimizers"))
-        optimizers_.push_back({o.at(0).get<std::int64_t>(), o.at(1).get<std::int64_t>()});
-      order_ = json.at("order").get<std::map<std::string, std::int64_t>>();
-      without_ = json.at("without").get<std::set<std::string>>();
-      before_ = json.at("before").get<std::set<std::string>>();
-      complete_ = json.at("complete");
-      reached_ = json.at("reached");
-      reaches_ = json.at("reaches");
-      open_ = json.at("open").get<std::map<std::string, std::string>>();
-    });
+  void Keep(Fields& io) override {
+    io("seen", seen_);
+    if (io.loading()) of_id_.clear();  // it points into seen_
+    io("optimizers", optimizers_, kMaxOptimizers);
+    io("order", order_, kMaxModules);
+    io("without", without_);
+    io("before", before_);
+    io("complete", complete_);
+    io("reached", reached_);
+    io("reaches", reaches_);
+    io("open", open_);
   }
 
  private:
   struct Seen {  // of a gradient's or a weight's tensor
     std::int64_t rows = 0, last = -1, last_nonzero = -1;
     bool all_zero = false;
+    void Keep(Fields& io) {
+      io("rows", rows);
+      io("last", last);
+      io("last_nonzero", last_nonzero);
+      io("all_zero", all_zero);
+    }
   };
   struct Optimizer {
     std::int64_t updates = 0, first_step = 0;
+    void Keep(Fields& io) {
+      io("updates", updates);
+      io("first_step", first_step);
+    }
   };
   struct One {
     std::string name;
@@ -236,7 +228,7 @@ class NoGradient final : public Rule {
   }
 
   Finding Found(const StepView& view, const char* cause, const std::vector<std::string>& names, bool all) {
-    Finding finding = FindingAt(kName, kPage, cause, view.trial, format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
     finding.tensor = open_.try_emplace(cause, names.front()).first->second;
     for (const std::string& name : names) {
       if (name != finding.tensor) finding.other_tensors.push_back(name);
@@ -274,17 +266,9 @@ class NoGradient final : public Rule {
 }  // namespace
 
 RuleSpec NoGradientSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<NoGradient>(kName, kParams);
   spec.aliases = {"AdapterNotTraining"};
-  spec.version = 1;
-  spec.page = kPage;
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
-  spec.parameters = {
-      {"fast", "5", "5", "updates before a fact that cannot change by itself is told"},
-      {"front", "16", "16", "updates without a gradient of a part that runs in front of all that have one"},
-      {"late", "48", "48", "updates without a gradient of a part in between; a part may rest for 30"},
-  };
   spec.needs = [](const Parameters&) {
     Need outputs;
     outputs.collection = "module_calls";
@@ -302,13 +286,10 @@ RuleSpec NoGradientSpec() {
     weights.forms = Bit(Form::kSummary);
     return std::vector<Need>{outputs, gradients, weights};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.fast, ParseInt(TextOf(parameters, "fast")));
-    LUFF_ASSIGN_OR_RETURN(limits.front, ParseInt(TextOf(parameters, "front")));
-    LUFF_ASSIGN_OR_RETURN(limits.late, ParseInt(TextOf(parameters, "late")));
-    if (limits.fast < 2 || limits.front < limits.fast || limits.late < limits.front)
-      return InvalidArgument("'fast', 'front' and 'late' must be at least 2 and ascend");
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    if (limits.front < limits.fast || limits.late < limits.front)
+      return InvalidArgument("'fast', 'front' and 'late' must ascend");
     return std::unique_ptr<Rule>(new NoGradient(limits));
   };
   return spec;

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <set>
@@ -8,8 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/json.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -21,13 +22,18 @@ using Json = nlohmann::json;
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "NonFinite";
-constexpr const char* kPage = "docs/rules/non_finite.md";
 constexpr std::size_t kMaxNames = 64;
 constexpr std::int64_t kSkips = 8;
 
 struct Limits {
-  std::int64_t loss_steps = 3;       // steps in a row with a loss that is not finite, weights still finite
-  std::int64_t gradient_steps = 25;  // updates in a row that were left out, or had gradients not finite
+  std::int64_t loss_steps, gradient_steps;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::loss_steps, "loss_steps", "3",
+     "steps in a row with a loss that is not finite before stop, weights finite", AtLeast(1)},
+    {&Limits::gradient_steps, "gradient_steps", "25",
+     "updates in a row left out, or with gradients not finite, before stop; a dynamic loss scale needs 16",
+     AtLeast(1)},
 };
 
 // Steps in a row in which one kind of tensor was not finite.
@@ -38,22 +44,17 @@ struct Streak {
   std::uint32_t worker = 0;
   bool nan = false;
   std::uint64_t count = 0;  // elements, of the first step's first tensor
+  void Keep(Fields& io) {
+    io("steps", steps);
+    io("first_step", first_step);
+    io("first_global", first_global);
+    io("first_update", first_update);
+    io("tensor", tensor);
+    io("worker", worker);
+    io("nan", nan);
+    io("count", count);
+  }
 };
-
-void to_json(Json& json, const Streak& s) {
-  json = {s.steps,  s.first_step, s.first_global, s.first_update,
-          s.tensor, s.worker,     s.nan,          std::min<std::uint64_t>(s.count, 1ULL << 52)};
-}
-void from_json(const Json& json, Streak& s) {
-  s.steps = json.at(0);
-  s.first_step = json.at(1);
-  s.first_global = json.at(2);
-  s.first_update = json.at(3);
-  s.tensor = json.at(4);
-  s.worker = json.at(5);
-  s.nan = json.at(6);
-  s.count = json.at(7);
-}
 
 // What the hook found out about the operation that made the first value that is not finite.
 struct Producer {
@@ -61,22 +62,18 @@ struct Producer {
   std::int64_t step = -1;
   std::string phase, module, op, reason, place, tensor;
   std::string no_replay;  // why the step was not evaluated again
+  void Keep(Fields& io) {
+    io("detail", detail);
+    io("step", step);
+    io("phase", phase);
+    io("module", module);
+    io("op", op);
+    io("reason", reason);
+    io("place", place);
+    io("tensor", tensor);
+    io("no_replay", no_replay);
+  }
 };
-
-void to_json(Json& json, const Producer& p) {
-  json = {p.detail, p.step, p.phase, p.module, p.op, p.reason, p.place, p.tensor, p.no_replay};
-}
-void from_json(const Json& json, Producer& p) {
-  p.detail = json.at(0);
-  p.step = json.at(1);
-  p.phase = json.at(2);
-  p.module = json.at(3);
-  p.op = json.at(4);
-  p.reason = json.at(5);
-  p.place = json.at(6);
-  p.tensor = json.at(7);
-  if (json.size() > 8) p.no_replay = json.at(8);
-}
 
 std::string TextAt(const Json& json, const char* name) {
   const auto it = json.find(name);
@@ -86,7 +83,7 @@ std::string TextAt(const Json& json, const char* name) {
   return text;
 }
 
-class NonFinite final : public Rule {
+class NonFinite final : public KeptRule {
  public:
   explicit NonFinite(const Limits& limits) : limits_(limits) {}
 
@@ -128,33 +125,18 @@ class NonFinite final : public Rule {
     Tell(info, {}, true, sink);
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    return JsonText(Json{{"loss", loss_},
-                         {"gradients", gradients_},
-                         {"weights", weights_},
-                         {"skips", skips_},
-                         {"producer", producer_},
-                         {"open", open_tensor_},
-                         {"born", born_infinite_},
-                         {"input", bad_input_},
-                         {"first", first_train_},
-                         {"skipped", skipped_},
-                         {"scale", std::isfinite(scale_) && scale_ < 1e15 ? scale_ : 0.0}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      loss_ = json.at("loss").get<Streak>();
-      gradients_ = json.at("gradients").get<Streak>();
-      weights_ = json.at("weights").get<Streak>();
-      skips_ = json.at("skips").get<Streak>();
-      producer_ = json.at("producer").get<Producer>();
-      open_tensor_ = json.at("open").get<std::string>();
-      born_infinite_ = json.at("born").get<std::set<std::string>>();
-      bad_input_ = json.at("input").get<std::string>();
-      first_train_ = json.at("first").get<bool>();
-      skipped_ = json.at("skipped").get<std::int64_t>();
-      scale_ = json.at("scale").get<double>();
-    });
+  void Keep(Fields& io) override {
+    io("loss", loss_);
+    io("gradients", gradients_);
+    io("weights", weights_);
+    io("skips", skips_);
+    io("producer", producer_);
+    io("open", open_tensor_);
+    io("born_infinite", born_infinite_, kMaxNames);
+    io("bad_input", bad_input_);
+    io("first_train", first_train_);
+    io("skipped", skipped_);
+    io("scale", scale_);
   }
 
  private:
@@ -276,7 +258,7 @@ class NonFinite final : public Rule {
     const bool known = producer_.detail > 0 && producer_.step + 1 >= lead->first_step;
     if (open_tensor_.empty()) open_tensor_ = lead->tensor.empty() ? "loss scale" : lead->tensor;
     Finding finding;
-    finding.page = kPage;
+    finding.page = PageOf(kName);
     finding.cause = "nonfinite";
     finding.severity = lost ? Severity::kStop : Severity::kWarn;
     finding.tensor = open_tensor_;
@@ -313,7 +295,7 @@ class NonFinite final : public Rule {
 
   void Collapse(const query::StepInfo& info, Sink& sink) const {
     Finding finding;
-    finding.page = kPage;
+    finding.page = PageOf(kName);
     finding.cause = "scale";
     finding.forecast = true;
     finding.lead_steps = limits_.gradient_steps - skipped_;
@@ -417,27 +399,10 @@ class NonFinite final : public Rule {
 }  // namespace
 
 RuleSpec NonFiniteSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  // Summaries of weights and gradients, losses and events are always taken.
+  RuleSpec spec = SpecOf<NonFinite>(kName, kParams);
   spec.version = 1;
-  spec.page = kPage;
   spec.summary = "a loss, gradients or weights that are not finite, and which operation made the first one";
-  spec.parameters = {
-      {"loss_steps", "3", "3", "steps in a row with a loss that is not finite before stop, weights finite"},
-      {"gradient_steps", "25", "25",
-       "updates in a row left out, or with gradients not finite, before stop; a dynamic loss scale needs 16"},
-  };
-  spec.needs = [](const Parameters&) -> std::vector<Need> {
-    return {};  // summaries of weights and gradients, losses and events are always taken
-  };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.loss_steps, ParseInt(TextOf(parameters, "loss_steps")));
-    LUFF_ASSIGN_OR_RETURN(limits.gradient_steps, ParseInt(TextOf(parameters, "gradient_steps")));
-    if (limits.loss_steps < 1 || limits.gradient_steps < 1)
-      return InvalidArgument("'loss_steps' and 'gradient_steps' must be at least 1");
-    return std::unique_ptr<Rule>(new NonFinite(limits));
-  };
   return spec;
 }
 

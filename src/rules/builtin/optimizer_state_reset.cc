@@ -5,11 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 
@@ -17,18 +16,24 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "OptimizerStateReset";
-constexpr const char* kPage = "docs/rules/optimizer_state_reset.md";
 constexpr std::size_t kMaxSets = 64;
+constexpr std::size_t kMaxEarlier = 1024;  // optimizers of one set
+
+struct Limits {
+  std::int64_t resets;
+};
+constexpr Param<Limits> kParams[] = {{&Limits::resets, "resets", "3",
+                                      "times in a row that a new optimizer takes over the same parameters",
+                                      AtLeast(1)}};
 
 // An optimizer that has a state (momentum, moments) is replaced by a new one over the same parameters with
 // the same settings, again and again. A parameter set is known by the gradients of its updates.
-class OptimizerStateReset final : public Rule {
+class OptimizerStateReset final : public KeptRule {
  public:
-  explicit OptimizerStateReset(std::int64_t resets) : resets_(resets) {}
+  explicit OptimizerStateReset(const Limits& limits) : resets_(limits.resets) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
@@ -67,30 +72,7 @@ class OptimizerStateReset final : public Rule {
     Replaced(view, set, stepped, sink);
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = Json::array();
-    for (const auto& [key, s] : sets_) {
-      json.push_back({key, s.optimizer, s.updates, s.resets, s.first_reset, s.turns, s.settings,
-                      std::vector<std::int64_t>(s.earlier.begin(), s.earlier.end()), s.fewest, s.most});
-    }
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const Json& one : json) {
-        Set& set = sets_[one.at(0).get<std::uint64_t>()];
-        set.optimizer = one.at(1);
-        set.updates = one.at(2);
-        set.resets = one.at(3);
-        set.first_reset = one.at(4);
-        set.turns = one.at(5);
-        set.settings = one.at(6).get<std::map<std::string, double>>();
-        for (const Json& number : one.at(7)) set.earlier.insert(number.get<std::int64_t>());
-        set.fewest = one.at(8);
-        set.most = one.at(9);
-      }
-    });
-  }
+  void Keep(Fields& io) override { io("sets", sets_, kMaxSets); }
 
  private:
   struct Set {
@@ -102,6 +84,17 @@ class OptimizerStateReset final : public Rule {
     bool turns = false;
     std::map<std::string, double> settings;  // momentum, betas
     std::set<std::int64_t> earlier;
+    void Keep(Fields& io) {
+      io("optimizer", optimizer);
+      io("updates", updates);
+      io("resets", resets);
+      io("first_reset", first_reset);
+      io("fewest", fewest);
+      io("most", most);
+      io("turns", turns);
+      io("settings", settings);
+      io("earlier", earlier, kMaxEarlier);
+    }
   };
 
   static std::uint64_t Hash(std::string_view text) noexcept {
@@ -147,12 +140,12 @@ class OptimizerStateReset final : public Rule {
       set.fewest = std::min(set.fewest, set.updates);
       set.most = std::max(set.most, set.updates);
     }
-    if (set.earlier.size() < 1024) set.earlier.insert(set.optimizer);
+    if (set.earlier.size() < kMaxEarlier) set.earlier.insert(set.optimizer);
     set.optimizer = optimizer;
     set.updates = 1;
     // Restarts that are meant come a few times; at equal distances of any length they are the loop's.
     if (set.resets < resets_ || set.most > 2 * set.fewest + 2) return;
-    Finding finding = FindingAt(kName, kPage, "made_anew", view.trial, format::kNoId, 0, info);
+    Finding finding = FindingAt(kName, "made_anew", view, TensorAt{format::kNoId});
     finding.since_step = set.first_reset;
     finding.what =
         fmt::format("the optimizer was made anew {} times over the same parameters, after every {} update{}",
@@ -178,24 +171,14 @@ class OptimizerStateReset final : public Rule {
 }  // namespace
 
 RuleSpec OptimizerStateResetSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<OptimizerStateReset>(kName, kParams);
   spec.summary = "an optimizer that is made anew again and again, and loses its state";
-  spec.parameters = {
-      {"resets", "3", "3", "times in a row that a new optimizer takes over the same parameters"}};
   spec.needs = [](const Parameters&) {
     Need need;
     need.collection = "gradients";
     need.roles = {Role::kGradient};
     need.forms = Bit(format::Form::kSummary);
     return std::vector<Need>{need};
-  };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t resets, ParseInt(TextOf(parameters, "resets")));
-    if (resets < 1) return InvalidArgument("'resets' must be at least 1");
-    return std::unique_ptr<Rule>(new OptimizerStateReset(resets));
   };
   return spec;
 }

@@ -3,13 +3,12 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/curve_rule.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -17,23 +16,33 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "Overfit";
-constexpr const char* kPage = "docs/rules/overfit.md";
 
-// ---- original: (mean validation loss - mean training loss) / mean training loss > ratio_threshold, for
-// `patience` evaluations in a row. Means over all values since start_step.
-
-struct OriginalLimits {
-  std::int64_t start_step = 0, patience = 1;
-  double ratio_threshold = 0.1;
+struct Limits {
+  std::string tensors;  // read by TensorSelector
+  std::int64_t start_step, patience;
+  double ratio_threshold;
+  std::int64_t evaluations;
+  double rise, of_start, fall;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::tensors, "tensor_regex", "None",
+     "losses to compare instead of the collection losses (original)"},
+    {&Limits::start_step, "start_step", "0", "step from which losses count (original)"},
+    {&Limits::patience, "patience", "1", "evaluations in a row (original)", AtLeast(1)},
+    {&Limits::ratio_threshold, "ratio_threshold", "0.1",
+     "validation above training, as a share of it (original)"},
+    {&Limits::evaluations, "evaluations", "3", "evaluations in a row above the best (Luff)", AtLeast(1)},
+    {&Limits::rise, "rise", "0.35", "share by which the validation loss lies above its best (Luff)"},
+    {&Limits::of_start, "of_start", "0.1", "and this share of the first training losses, at least (Luff)"},
+    {&Limits::fall, "fall", "0.5", "training loss as a share of that at the best evaluation, at most (Luff)"},
 };
 
-class Original final : public Rule {
+// Of smdebug: (mean validation loss - mean training loss) / mean training loss > ratio_threshold, for
+// `patience` evaluations in a row. Means over all values since start_step.
+class Original final : public KeptRule {
  public:
-  Original(TensorSelector selector, const OriginalLimits& limits)
-      : selector_(std::move(selector)),
-        limits_(limits) {}
+  Original(TensorSelector selector, const Limits& limits) : selector_(std::move(selector)), limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -72,7 +81,7 @@ class Original final : public Rule {
       return;
     }
     if (++exceeded_ < limits_.patience) return;
-    Finding finding = FindingAt(kName, kPage, "ratio", view.trial, tensor, 0, info);
+    Finding finding = FindingAt(kName, "ratio", view, TensorAt{tensor});
     finding.what = fmt::format("the validation loss is {:.3g} % above the training loss", 100 * ratio);
     finding.why =
         fmt::format("mean of the evaluations {:.6g}, mean of the training {:.6g}", validation, training);
@@ -82,39 +91,31 @@ class Original final : public Rule {
                                     limits_.ratio_threshold, limits_.patience);
     sink.Report(std::move(finding));
   }
-  [[nodiscard]] std::string SaveState() const override {
-    const Json json = {training_.sum, training_.count, validation_.sum, validation_.count, exceeded_};
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      training_ = {json.at(0), json.at(1)};
-      validation_ = {json.at(2), json.at(3)};
-      exceeded_ = json.at(4);
-    });
+  void Keep(Fields& io) override {
+    io("training", training_);
+    io("validation", validation_);
+    io("exceeded", exceeded_);
   }
 
  private:
   struct Mean {
     double sum = 0, count = 0;
+    void Keep(Fields& io) {
+      io("sum", sum);
+      io("count", count);
+    }
   };
   TensorSelector selector_;
-  const OriginalLimits limits_;
+  const Limits limits_;
   Mean training_, validation_;
   std::int64_t exceeded_ = 0;
 };
 
-// ---- Luff's own: the validation loss stands well above its best, evaluation after evaluation, while the
-// training loss went on falling.
-
-struct Limits {
-  std::int64_t evaluations = 3;
-  double rise = 0.35, of_start = 0.1, fall = 0.5;
-};
-
+// Luff's own: the validation loss stands well above its best, evaluation after evaluation, while the training
+// loss went on falling.
 class Luff final : public CurveRule {
  public:
-  explicit Luff(const Limits& limits) : CurveRule(kName, kPage, "rising"), limits_(limits) {}
+  explicit Luff(const Limits& limits) : CurveRule(kName, "rising"), limits_(limits) {}
 
  private:
   [[nodiscard]] bool Holds(const ValidationCurve& curve) const override {
@@ -157,21 +158,9 @@ class Luff final : public CurveRule {
 }  // namespace
 
 RuleSpec OverfitSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.version = 2;
-  spec.page = kPage;
   spec.summary = "validation loss that rises while the training loss falls on";
-  spec.parameters = {
-      {"tensor_regex", "None", "None", "losses to compare instead of the collection losses (original)"},
-      {"start_step", "0", "0", "step from which losses count (original)"},
-      {"patience", "1", "1", "evaluations in a row (original)"},
-      {"ratio_threshold", "0.1", "0.1", "validation above training, as a share of it (original)"},
-      {"evaluations", "3", "3", "evaluations in a row above the best (Luff)"},
-      {"rise", "0.35", "0.35", "share by which the validation loss lies above its best (Luff)"},
-      {"of_start", "0.1", "0.1", "and this share of the first training losses, at least (Luff)"},
-      {"fall", "0.5", "0.5", "training loss as a share of that at the best evaluation, at most (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     std::vector<Need> needs;
     if (!IsOriginal(parameters)) return needs;  // losses are captured in any case
@@ -185,22 +174,13 @@ RuleSpec OverfitSpec() {
     }
     return needs;
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, false));
-    OriginalLimits original;
-    LUFF_ASSIGN_OR_RETURN(original.start_step, ParseInt(TextOf(parameters, "start_step")));
-    LUFF_ASSIGN_OR_RETURN(original.patience, ParseInt(TextOf(parameters, "patience")));
-    LUFF_ASSIGN_OR_RETURN(original.ratio_threshold, ParseDouble(TextOf(parameters, "ratio_threshold")));
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.evaluations, ParseInt(TextOf(parameters, "evaluations")));
-    LUFF_ASSIGN_OR_RETURN(limits.rise, ParseDouble(TextOf(parameters, "rise")));
-    LUFF_ASSIGN_OR_RETURN(limits.of_start, ParseDouble(TextOf(parameters, "of_start")));
-    LUFF_ASSIGN_OR_RETURN(limits.fall, ParseDouble(TextOf(parameters, "fall")));
-    if (limits.evaluations < 1 || original.patience < 1)
-      return InvalidArgument("'evaluations' and 'patience' must be at least 1");
-    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(selector), original));
-    return Together(std::unique_ptr<Rule>(new Luff(limits)),
-                    BoostedOverfit({limits.evaluations, limits.rise, limits.of_start, limits.fall}));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), limits));
+    return std::unique_ptr<Rule>(
+        Together(std::make_unique<Luff>(limits),
+                 BoostedOverfit({limits.evaluations, limits.rise, limits.of_start, limits.fall})));
   };
   return spec;
 }

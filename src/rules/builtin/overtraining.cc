@@ -2,13 +2,12 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
 #include "rules/curve_rule.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 
@@ -16,22 +15,31 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "Overtraining";
-constexpr const char* kPage = "docs/rules/overtraining.md";
 
-// ---- original: no improvement by `delta` of the training loss for patience_train steps, or of the
-// validation loss for patience_validation steps.
-
-struct OriginalLimits {
-  std::int64_t patience_train = 5, patience_validation = 10;
-  double delta = 0.01;
-  bool both = false;
+struct Limits {
+  std::int64_t patience_train, patience_validation;
+  double delta;
+  bool both;
+  std::int64_t evaluations;
+  double rise, of_start;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::patience_train, "patience_train", "5", "TRAIN steps without improvement (original)"},
+    {&Limits::patience_validation, "patience_validation", "10", "EVAL steps without improvement (original)"},
+    {&Limits::delta, "delta", "0.01", "how much lower a loss must be to count as improved (original)"},
+    {&Limits::both, "both", "False",
+     "training and validation must have stalled; False: one of them (original)"},
+    {&Limits::evaluations, "evaluations", "20", "evaluations since the best one (Luff)", AtLeast(1)},
+    {&Limits::rise, "rise", "0.15", "share by which the validation loss lies above its best (Luff)"},
+    {&Limits::of_start, "of_start", "0.05", "and this share of the first training losses, at least (Luff)"},
 };
 
-class Original final : public Rule {
+// Of smdebug: no improvement by `delta` of the training loss for patience_train steps, or of the validation
+// loss for patience_validation steps.
+class Original final : public KeptRule {
  public:
-  explicit Original(const OriginalLimits& limits) : limits_(limits) {}
+  explicit Original(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -48,7 +56,7 @@ class Original final : public Rule {
     const bool train = training_.any && training_.waited >= limits_.patience_train;
     const bool validation = validation_.any && validation_.waited >= limits_.patience_validation;
     if (limits_.both ? !(train && validation) : !(train || validation)) return;
-    Finding finding = FindingAt(kName, kPage, "stalled", view.trial, losses.front().tensor, 0, info);
+    Finding finding = FindingAt(kName, "stalled", view, TensorAt{losses.front().tensor});
     finding.what =
         fmt::format("the {} loss no longer improves", train && validation ? "training and the validation"
                                                       : train             ? "training"
@@ -63,16 +71,9 @@ class Original final : public Rule {
                     limits_.patience_train, limits_.both ? "and" : "or", limits_.patience_validation);
     sink.Report(std::move(finding));
   }
-  [[nodiscard]] std::string SaveState() const override {
-    const Json json = {training_.any,   training_.best,   training_.waited,
-                       validation_.any, validation_.best, validation_.waited};
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      training_ = {json.at(0), json.at(1), json.at(2)};
-      validation_ = {json.at(3), json.at(4), json.at(5)};
-    });
+  void Keep(Fields& io) override {
+    io("training", training_);
+    io("validation", validation_);
   }
 
  private:
@@ -80,21 +81,20 @@ class Original final : public Rule {
     bool any = false;
     double best = 0;
     std::int64_t waited = 0;
+    void Keep(Fields& io) {
+      io("any", any);
+      io("best", best);
+      io("waited", waited);
+    }
   };
-  const OriginalLimits limits_;
+  const Limits limits_;
   Series training_, validation_;
 };
 
-// ---- Luff's own: the best evaluation lies long back, and all that came since is worse, if only mildly.
-
-struct Limits {
-  std::int64_t evaluations = 20;
-  double rise = 0.15, of_start = 0.05;
-};
-
+// Luff's own: the best evaluation lies long back, and all that came since is worse, if only mildly.
 class Luff final : public CurveRule {
  public:
-  explicit Luff(const Limits& limits) : CurveRule(kName, kPage, "past_best"), limits_(limits) {}
+  explicit Luff(const Limits& limits) : CurveRule(kName, "past_best"), limits_(limits) {}
 
  private:
   [[nodiscard]] std::int64_t Window() const {
@@ -134,35 +134,15 @@ class Luff final : public CurveRule {
 }  // namespace
 
 RuleSpec OvertrainingSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);  // losses are always taken
   spec.version = 2;
-  spec.page = kPage;
   spec.summary = "training goes on long after the best evaluation";
-  spec.parameters = {
-      {"patience_train", "5", "5", "TRAIN steps without improvement (original)"},
-      {"patience_validation", "10", "10", "EVAL steps without improvement (original)"},
-      {"delta", "0.01", "0.01", "how much lower a loss must be to count as improved (original)"},
-      {"both", "False", "False", "training and validation must have stalled; False: one of them (original)"},
-      {"evaluations", "20", "20", "evaluations since the best one (Luff)"},
-      {"rise", "0.15", "0.15", "share by which the validation loss lies above its best (Luff)"},
-      {"of_start", "0.05", "0.05", "and this share of the first training losses, at least (Luff)"},
-  };
-  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };  // losses are captured in any case
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    OriginalLimits original;
-    LUFF_ASSIGN_OR_RETURN(original.patience_train, ParseInt(TextOf(parameters, "patience_train")));
-    LUFF_ASSIGN_OR_RETURN(original.patience_validation, ParseInt(TextOf(parameters, "patience_validation")));
-    LUFF_ASSIGN_OR_RETURN(original.delta, ParseDouble(TextOf(parameters, "delta")));
-    LUFF_ASSIGN_OR_RETURN(original.both, ParseBool(TextOf(parameters, "both")));
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.evaluations, ParseInt(TextOf(parameters, "evaluations")));
-    LUFF_ASSIGN_OR_RETURN(limits.rise, ParseDouble(TextOf(parameters, "rise")));
-    LUFF_ASSIGN_OR_RETURN(limits.of_start, ParseDouble(TextOf(parameters, "of_start")));
-    if (limits.evaluations < 1) return InvalidArgument("'evaluations' must be at least 1");
-    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(original));
-    return Together(std::unique_ptr<Rule>(new Luff(limits)),
-                    BoostedOvertraining({limits.evaluations, limits.rise, limits.of_start}));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(limits));
+    return std::unique_ptr<Rule>(
+        Together(std::make_unique<Luff>(limits),
+                 BoostedOvertraining({limits.evaluations, limits.rise, limits.of_start})));
   };
   return spec;
 }

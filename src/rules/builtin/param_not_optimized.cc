@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_facts.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -18,19 +17,25 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "ParamNotOptimized";
-constexpr const char* kPage = "docs/rules/param_not_optimized.md";
 constexpr std::size_t kMaxLoads = 64;
+constexpr std::size_t kMaxInputs = 256;
 
 using Shape = std::vector<std::int64_t>;
 
+struct Limits {
+  std::int64_t updates;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "4", "updates by any optimizer before it is judged", AtLeast(1)},
+};
+
 // A parameter that requires a gradient, gets one and belongs to no optimizer, while an optimizer steps.
-class ParamNotOptimized final : public Rule {
+class ParamNotOptimized final : public KeptRule {
  public:
-  explicit ParamNotOptimized(std::int64_t updates) : updates_(updates) {}
+  explicit ParamNotOptimized(const Limits& limits) : updates_(limits.updates) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -62,41 +67,32 @@ class ParamNotOptimized final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json loads = Json::array();
-    for (const Load& load : loads_) loads.push_back({load.model, load.matched, load.missing});
-    return JsonText(Json{{"total", total_},
-                         {"names", names_},
-                         {"suspects", suspects_},
-                         {"leaves", leaves_},
-                         {"inputs", inputs_},
-                         {"loads", std::move(loads)},
-                         {"open", open_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      total_ = json.at("total");
-      names_ = json.at("names").get<std::set<std::string>>();
-      suspects_ = json.at("suspects").get<std::set<std::string>>();
-      leaves_ = json.at("leaves").get<std::set<Shape>>();
-      inputs_ = json.at("inputs").get<std::set<Shape>>();
-      open_ = json.at("open").get<std::map<std::string, std::string>>();
-      for (const Json& load : json.at("loads"))
-        loads_.push_back({load.at(0).get<std::string>(), load.at(1).get<std::int64_t>(),
-                          load.at(2).get<std::set<std::string>>()});
-    });
+  void Keep(Fields& io) override {
+    io("total", total_);
+    io("names", names_);
+    io("suspects", suspects_);
+    io("leaves", leaves_);
+    io("inputs", inputs_, kMaxInputs);
+    io("loads", loads_, kMaxLoads);
+    io("open", open_);
   }
 
  private:
   struct Load {
     std::string model;  // type
-    std::int64_t matched;
+    std::int64_t matched = 0;
     std::set<std::string> missing;
+    void Keep(Fields& io) {
+      io("model", model);
+      io("matched", matched);
+      io("missing", missing);
+    }
   };
 
   // Shapes that models are called with: a leaf of such a shape is an input of which somebody wants gradients.
   void Remember(const StepView& view, query::TensorId id) {
-    if (view.trial.tensor(id).name.find("_input_") == std::string::npos || inputs_.size() >= 256) return;
+    if (view.trial.tensor(id).name.find("_input_") == std::string::npos || inputs_.size() >= kMaxInputs)
+      return;
     const auto shape = view.trial.Shape(id, view.rows.info.global_step, query::Mode::kGlobal);
     if (!shape.ok()) return;
     inputs_.insert(shape->global_shape.empty() ? shape->shape : shape->global_shape);
@@ -186,8 +182,7 @@ class ParamNotOptimized final : public Rule {
   }
 
   void Tell(const StepView& view, const std::set<std::string>& names, bool all, bool copy, Sink& sink) {
-    Finding finding =
-        FindingAt(kName, kPage, "not_in_optimizer", view.trial, format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, "not_in_optimizer", view, TensorAt{format::kNoId});
     finding.tensor = open_.try_emplace("not_in_optimizer", *names.begin()).first->second;
     for (const std::string& name : names) {
       if (name != finding.tensor) finding.other_tensors.push_back(name);
@@ -221,7 +216,7 @@ class ParamNotOptimized final : public Rule {
 
   void TellLeaves(const StepView& view, const std::set<Shape>& leaves, Sink& sink) {
     open_.try_emplace("unregistered", "");
-    Finding finding = FindingAt(kName, kPage, "unregistered", view.trial, format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, "unregistered", view, TensorAt{format::kNoId});
     finding.since_step = 0;
     std::string shapes;
     for (const Shape& shape : leaves) {
@@ -254,19 +249,11 @@ class ParamNotOptimized final : public Rule {
 }  // namespace
 
 RuleSpec ParamNotOptimizedSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
   spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
   spec.version = 1;
-  spec.page = kPage;
   spec.summary = "parameters that get gradients and belong to no optimizer";
-  spec.parameters = {{"updates", "4", "4", "updates by any optimizer before it is judged"}};
   spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t updates, ParseInt(TextOf(parameters, "updates")));
-    if (updates < 1) return InvalidArgument("'updates' must be at least 1");
-    return std::unique_ptr<Rule>(new ParamNotOptimized(updates));
-  };
   return spec;
 }
 

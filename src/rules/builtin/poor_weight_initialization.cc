@@ -5,12 +5,11 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "luff/base/regex.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
@@ -20,19 +19,30 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Form;
 using format::Role;
 constexpr const char* kName = "PoorWeightInitialization";
-constexpr const char* kPage = "docs/rules/poor_weight_initialization.md";
 
-// ---- original: in the first `steps` steps, (1) variances of activation inputs differ by more than
-// `threshold` between layers, (2) the 5 % to 95 % range of some gradient is below `distribution_range`, (3)
-// the loss has not improved in `patience` steps. Any of them fires.
-
-struct OriginalSettings {
-  double threshold = 10, range = 0.001;
-  std::int64_t patience = 5, steps = 10;
+struct Limits {
+  std::string inputs;
+  double threshold, range;
+  std::int64_t patience;
+  double steps;
+  double one, all;
+  std::int64_t layers, captures;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::inputs, "activation_inputs_regex", ".*relu_input", "activation inputs (original)"},
+    {&Limits::threshold, "threshold", "10.0",
+     "largest over smallest variance of activation inputs (original)"},
+    {&Limits::range, "distribution_range", "0.001", "95th minus 5th percentile of a gradient (original)"},
+    {&Limits::patience, "patience", "5", "steps without a better loss (original)"},
+    {&Limits::steps, "steps", "10", "steps that are looked at (original)", AtLeast(0)},  // a float there
+    {&Limits::one, "one", "100", "gain of one layer (Luff)"},
+    {&Limits::all, "all", "10", "median gain of all layers (Luff)"},
+    {&Limits::layers, "layers", "3", "layers for a median (Luff)", AtLeast(1)},
+    {&Limits::captures, "captures", "4",
+     "captures before it is said, so that what names the cause better speaks first (Luff)", AtLeast(1)},
 };
 
 // numpy.percentile, linear.
@@ -44,15 +54,16 @@ double Percentile(std::vector<double>* values, double percent) {
   return (*values)[below] + (place - static_cast<double>(below)) * ((*values)[above] - (*values)[below]);
 }
 
-class Original final : public Rule {
+// Of smdebug. In the first `steps` steps, (1) variances of activation inputs differ by more than `threshold`
+// between layers, (2) the 5 % to 95 % range of some gradient is below `distribution_range`, (3) the loss has
+// not improved in `patience` steps. Any of them fires.
+class Original final : public KeptRule {
  public:
-  Original(Regex inputs, const OriginalSettings& settings)
-      : inputs_(std::move(inputs)),
-        settings_(settings) {}
+  Original(Regex inputs, const Limits& limits) : inputs_(std::move(inputs)), limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
-    if (info.global_step >= settings_.steps) return;
+    if (info.global_step >= static_cast<std::int64_t>(limits_.steps)) return;
     Variances(view, sink);
     Ranges(view, sink);
     for (const LossValue& loss : LossesOf(view.trial, view.rows)) {
@@ -62,33 +73,26 @@ class Original final : public Rule {
       } else {
         best = {true, loss.value, 0};
       }
-      if (best.without < settings_.patience) continue;
-      Finding finding = FindingAt(kName, kPage, "loss", view.trial, loss.tensor, loss.worker, info);
+      if (best.without < limits_.patience) continue;
+      Finding finding = FindingAt(kName, "loss", view, loss);
       finding.what = fmt::format("the loss has not improved in the last {} of the first steps", best.without);
-      finding.threshold = fmt::format("{} steps (original)", settings_.patience);
+      finding.threshold = fmt::format("{} steps (original)", limits_.patience);
       finding.evidence = {{"best", best.value}, {"loss", loss.value}};
       Finish(std::move(finding), sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = Json::object();
-    for (const auto& [name, best] : losses_) json[name] = {best.seen, best.value, best.without};
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const auto& [name, best] : json.items()) {
-        losses_[name] = {best.at(0), best.at(1).is_number() ? best.at(1).get<double>() : std::nan(""),
-                         best.at(2)};
-      }
-    });
-  }
+  void Keep(Fields& io) override { io("losses", losses_); }
 
  private:
   struct Best {
     bool seen = false;
     double value = 0;
     std::int64_t without = 0;
+    void Keep(Fields& io) {
+      io("seen", seen);
+      io("value", value);
+      io("without", without);
+    }
   };
 
   static void Finish(Finding finding, Sink& sink) {
@@ -113,10 +117,10 @@ class Original final : public Rule {
         worker = entry.worker;
       }
     }
-    if (widest == format::kNoId || !(high > settings_.threshold * low)) return;
-    Finding finding = FindingAt(kName, kPage, "variance", view.trial, widest, worker, view.rows.info);
+    if (widest == format::kNoId || !(high > limits_.threshold * low)) return;
+    Finding finding = FindingAt(kName, "variance", view, TensorAt{widest, worker});
     finding.what = fmt::format("variances of activation inputs lie between {:.3g} and {:.3g}", low, high);
-    finding.threshold = fmt::format("largest over smallest above {:g} (original)", settings_.threshold);
+    finding.threshold = fmt::format("largest over smallest above {:g} (original)", limits_.threshold);
     finding.evidence = {{"smallest", low}, {"largest", high}};
     Finish(std::move(finding), sink);
   }
@@ -139,30 +143,22 @@ class Original final : public Rule {
         worker = entry.worker;
       }
     }
-    if (narrow == format::kNoId || !(least < settings_.range)) return;
-    Finding finding = FindingAt(kName, kPage, "gradient", view.trial, narrow, worker, view.rows.info);
+    if (narrow == format::kNoId || !(least < limits_.range)) return;
+    Finding finding = FindingAt(kName, "gradient", view, TensorAt{narrow, worker});
     finding.what = fmt::format("nine tenths of the values of {} lie within {:.3g}", finding.tensor, least);
-    finding.threshold = fmt::format("95th minus 5th percentile below {:g} (original)", settings_.range);
+    finding.threshold = fmt::format("95th minus 5th percentile below {:g} (original)", limits_.range);
     finding.evidence = {{"range", least}};
     Finish(std::move(finding), sink);
   }
 
   Regex inputs_;
-  const OriginalSettings settings_;
+  const Limits limits_;
   std::map<std::string, Best> losses_;
 };
 
-// ---- Luff's own: the gain of a layer's weights, by which it multiplies the size of what it gets:
+// Luff's own: the gain of a layer's weights, by which it multiplies the size of what it gets:
 // sqrt(mean(w^2) * inputs of a unit). 0.58 is PyTorch's default, 1.41 He's. Known at the first capture.
-
-struct Limits {
-  double one = 100;
-  double all = 10;
-  std::int64_t layers = 3;
-  std::int64_t captures = 4;
-};
-
-class Luff final : public Rule {
+class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
@@ -188,7 +184,7 @@ class Luff final : public Rule {
     if (captures_++ == 0) Judge(view, gains);
     if (captures_ < limits_.captures || lead_.empty()) return;
     done_ = true;
-    Finding finding = FindingAt(kName, kPage, "scale", view.trial, format::kNoId, worker, info);
+    Finding finding = FindingAt(kName, "scale", view, TensorAt{format::kNoId, worker});
     finding.tensor = lead_;
     finding.since_step = first_step_;
     finding.other_tensors = others_;
@@ -214,18 +210,13 @@ class Luff final : public Rule {
     sink.Report(std::move(finding));
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    return JsonText(Json{captures_, done_, lead_, others_, gain_, first_step_});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      captures_ = json.at(0);
-      done_ = json.at(1);
-      lead_ = json.at(2).get<std::string>();
-      others_ = json.at(3).get<std::vector<std::string>>();
-      gain_ = json.at(4);
-      first_step_ = json.at(5);
-    });
+  void Keep(Fields& io) override {
+    io("captures", captures_);
+    io("done", done_);
+    io("lead", lead_);
+    io("others", others_);
+    io("gain", gain_);
+    io("first_step", first_step_);
   }
 
  private:
@@ -256,22 +247,8 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec PoorWeightInitializationSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.summary = "weights that are initialised far too large";
-  spec.parameters = {
-      {"activation_inputs_regex", ".*relu_input", ".*relu_input", "activation inputs (original)"},
-      {"threshold", "10.0", "10.0", "largest over smallest variance of activation inputs (original)"},
-      {"distribution_range", "0.001", "0.001", "95th minus 5th percentile of a gradient (original)"},
-      {"patience", "5", "5", "steps without a better loss (original)"},
-      {"steps", "10", "10", "steps that are looked at (original)"},
-      {"one", "100", "100", "gain of one layer (Luff)"},
-      {"all", "10", "10", "median gain of all layers (Luff)"},
-      {"layers", "3", "3", "layers for a median (Luff)"},
-      {"captures", "4", "4",
-       "captures before it is said, so that what names the cause better speaks first (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (!IsOriginal(parameters)) {
       Need need;  // the same as SymmetricUnits'
@@ -297,23 +274,11 @@ RuleSpec PoorWeightInitializationSpec() {
     inputs.first_steps = gradients.first_steps = steps.ok() ? std::max<std::int64_t>(1, steps.value()) : 10;
     return {inputs, gradients};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    OriginalSettings settings;
-    LUFF_ASSIGN_OR_RETURN(Regex inputs, Regex::Compile(TextOf(parameters, "activation_inputs_regex")));
-    LUFF_ASSIGN_OR_RETURN(settings.threshold, ParseDouble(TextOf(parameters, "threshold")));
-    LUFF_ASSIGN_OR_RETURN(settings.range, ParseDouble(TextOf(parameters, "distribution_range")));
-    LUFF_ASSIGN_OR_RETURN(settings.patience, ParseInt(TextOf(parameters, "patience")));
-    LUFF_ASSIGN_OR_RETURN(const double steps, ParseDouble(TextOf(parameters, "steps")));  // a float there
-    if (!(steps >= 0 && steps < 1e15)) return InvalidArgument("'steps' must be at least 0");
-    settings.steps = static_cast<std::int64_t>(steps);
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.one, ParseDouble(TextOf(parameters, "one")));
-    LUFF_ASSIGN_OR_RETURN(limits.all, ParseDouble(TextOf(parameters, "all")));
-    LUFF_ASSIGN_OR_RETURN(limits.layers, ParseInt(TextOf(parameters, "layers")));
-    LUFF_ASSIGN_OR_RETURN(limits.captures, ParseInt(TextOf(parameters, "captures")));
-    if (limits.layers < 1 || limits.captures < 1)
-      return InvalidArgument("'layers' and 'captures' must be at least 1");
-    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(inputs), settings));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    LUFF_ASSIGN_OR_RETURN(Regex inputs, Regex::Compile(limits.inputs));
+    if (!(limits.steps < 1e15)) return InvalidArgument("'steps' must be below 1e15");
+    if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(inputs), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   };
   return spec;

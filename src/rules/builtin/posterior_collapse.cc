@@ -8,7 +8,8 @@
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
 
@@ -18,16 +19,19 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr const char* kName = "PosteriorCollapse";
-constexpr const char* kPage = "docs/rules/posterior_collapse.md";
 constexpr std::size_t kMaxSeries = 64;
 
 struct Limits {
-  double nats = 0.1;
-  std::int64_t looks = 3;
-  std::int64_t steps = 32;
+  double nats;
+  std::int64_t looks, steps;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::nats, "nats", "0.1", "most that the code may tell, in nats (Luff)", Above(0)},
+    {&Limits::looks, "looks", "3", "looks in a row that say so (Luff)", AtLeast(1)},
+    {&Limits::steps, "steps", "32", "TRAIN steps before they count (Luff)", AtLeast(0)},
 };
 
-class PosteriorCollapse final : public Rule {
+class PosteriorCollapse final : public KeptRule {
  public:
   explicit PosteriorCollapse(const Limits& limits) : limits_(limits) {}
 
@@ -39,18 +43,12 @@ class PosteriorCollapse final : public Rule {
       if (inside) Judge(view, ListIn(*inside, "codes"), sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    return JsonText(Json{
-        {"most", most_}, {"in_a_row", in_a_row_}, {"since", since_}, {"told", told_}, {"series", series_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      most_ = json.at("most");
-      in_a_row_ = json.at("in_a_row");
-      since_ = json.at("since");
-      told_ = json.at("told");
-      series_ = json.at("series").get<std::vector<std::pair<std::int64_t, double>>>();
-    });
+  void Keep(Fields& io) override {
+    io("most", most_);
+    io("in_a_row", in_a_row_);
+    io("since", since_);
+    io("told", told_);
+    io("series", series_, kMaxSeries);
   }
 
  private:
@@ -84,7 +82,7 @@ class PosteriorCollapse final : public Rule {
     if (in_a_row_++ == 0) since_ = info.mode_step;
     if (in_a_row_ < limits_.looks || told_) return;
     told_ = true;
-    Finding finding = FindingAt(kName, kPage, "unused_code", view.trial, format::kNoId, 0, info);
+    Finding finding = FindingAt(kName, "unused_code", view, TensorAt{format::kNoId});
     finding.since_step = since_;
     finding.what = fmt::format(
         "the code that the model draws tells nothing of the input: {:.2g} nats in {:g} dimensions", nats,
@@ -121,23 +119,9 @@ class PosteriorCollapse final : public Rule {
 }  // namespace
 
 RuleSpec PosteriorCollapseSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<PosteriorCollapse>(kName, kParams);
   spec.summary = "a variational model whose code tells nothing of the input";
-  spec.parameters = {{"nats", "0.1", "0.1", "most that the code may tell, in nats (Luff)"},
-                     {"looks", "3", "3", "looks in a row that say so (Luff)"},
-                     {"steps", "32", "32", "TRAIN steps before they count (Luff)"}};
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.nats, ParseDouble(TextOf(parameters, "nats")));
-    LUFF_ASSIGN_OR_RETURN(limits.looks, ParseInt(TextOf(parameters, "looks")));
-    LUFF_ASSIGN_OR_RETURN(limits.steps, ParseInt(TextOf(parameters, "steps")));
-    if (!(limits.nats > 0) || limits.looks < 1 || limits.steps < 0)
-      return InvalidArgument("'nats' must be above 0, 'looks' at least 1, 'steps' not below 0");
-    return std::unique_ptr<Rule>(new PosteriorCollapse(limits));
-  };
   return spec;
 }
 

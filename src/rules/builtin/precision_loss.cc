@@ -10,7 +10,8 @@
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/json_event.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 
@@ -20,7 +21,6 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr const char* kName = "PrecisionLoss";
-constexpr const char* kPage = "docs/rules/precision_loss.md";
 constexpr std::size_t kMaxOptimizers = 64;
 constexpr double kFewest = 64;  // moving elements
 
@@ -30,11 +30,16 @@ constexpr std::array kPlain = {"SGD",   "Adam",  "AdamW",  "RMSprop",  "Adagrad"
                                "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD"};
 
 struct Limits {
-  double lost = 0.8;
-  std::int64_t looks = 5;
+  double lost;
+  std::int64_t looks;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::lost, "lost", "0.8", "share of the moving weights that do not change (Luff)",
+     Bound{.least = 0, .most = 1, .above = true}},
+    {&Limits::looks, "looks", "5", "looks in a row, at updates 1, 2, 4, 8, 16, ... (Luff)", AtLeast(1)},
 };
 
-class PrecisionLoss final : public Rule {
+class PrecisionLoss final : public KeptRule {
  public:
   explicit PrecisionLoss(const Limits& limits) : limits_(limits) {}
 
@@ -45,20 +50,7 @@ class PrecisionLoss final : public Rule {
       if (look) Judge(view, *look, sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = Json::object();
-    for (const auto& [number, one] : optimizers_)
-      json[std::to_string(number)] = {one.looks, one.rate, one.highest, one.told, one.tensor};
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const auto& [number, one] : json.items())
-        optimizers_[std::stol(number)] = {one.at(0).get<std::int64_t>(), one.at(1).get<double>(),
-                                          one.at(2).get<double>(), one.at(3).get<bool>(),
-                                          one.at(4).get<std::string>()};
-    });
-  }
+  void Keep(Fields& io) override { io("optimizers", optimizers_, kMaxOptimizers); }
 
  private:
   struct Optimizer {
@@ -66,6 +58,13 @@ class PrecisionLoss final : public Rule {
     double rate = 0, highest = 0;
     bool told = false;
     std::string tensor;  // that it was told of
+    void Keep(Fields& io) {
+      io("looks", looks);
+      io("rate", rate);
+      io("highest", highest);
+      io("told", told);
+      io("tensor", tensor);
+    }
   };
   struct Count {
     double moving = 0, changed = 0, tensors = 0;
@@ -134,7 +133,7 @@ class PrecisionLoss final : public Rule {
   }
 
   void Tell(const StepView& view, const Count& count, double rate, Sink& sink) const {
-    Finding finding = FindingAt(kName, kPage, "update_lost", view.trial, format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, "update_lost", view, TensorAt{format::kNoId});
     finding.tensor = count.worst;
     finding.since_step = 0;
     const double lost = 1 - count.changed / count.moving;
@@ -164,21 +163,8 @@ class PrecisionLoss final : public Rule {
 }  // namespace
 
 RuleSpec PrecisionLossSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<PrecisionLoss>(kName, kParams);
   spec.summary = "updates of 16-bit weights that rounding swallows";
-  spec.parameters = {{"lost", "0.8", "0.8", "share of the moving weights that do not change (Luff)"},
-                     {"looks", "5", "5", "looks in a row, at updates 1, 2, 4, 8, 16, ... (Luff)"}};
-  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.lost, ParseDouble(TextOf(parameters, "lost")));
-    LUFF_ASSIGN_OR_RETURN(limits.looks, ParseInt(TextOf(parameters, "looks")));
-    if (!(limits.lost > 0 && limits.lost <= 1) || limits.looks < 1)
-      return InvalidArgument("'lost' must be above 0 and at most 1, 'looks' at least 1");
-    return std::unique_ptr<Rule>(new PrecisionLoss(limits));
-  };
   return spec;
 }
 

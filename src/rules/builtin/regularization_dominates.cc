@@ -1,12 +1,12 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/select.h"
 #include "rules/step_memo.h"
@@ -15,24 +15,31 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Form;
 using format::Role;
 constexpr const char* kName = "RegularizationDominates";
-constexpr const char* kPage = "docs/rules/regularization_dominates.md";
 constexpr const char* kCause = "shrinkage";
 
 struct Limits {
-  double share = 0.6;
-  std::int64_t rows = 4;
-  double shrunk = 0.1;
-  std::int64_t updates = 64;
+  double share;
+  std::int64_t rows;
+  double shrunk;
+  std::int64_t updates, interval;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::share, "share", "0.6", "of an update's length that the norm of all weights loses (Luff)"},
+    {&Limits::rows, "rows", "4", "captures in a row (Luff)", AtLeast(1)},
+    {&Limits::shrunk, "shrunk", "0.1", "of the norm that has to be gone (Luff)"},
+    {&Limits::updates, "updates", "64", "slowest pace: so many updates for that share of the norm (Luff)",
+     AtLeast(1)},
+    {&Limits::interval, "interval", "8", "TRAIN steps between two captures after the first eight (Luff)",
+     AtLeast(1)},
 };
 
 // All weights of a worker as one vector W: an update that does nothing but shrink them moves it by exactly
 // what its norm loses. s = (|W_p| - |W_s|) / |W_s - W_p| is 1 for pure shrinkage and about 0 for a gradient,
 // which is nearly orthogonal to the weights.
-class RegularizationDominates final : public Rule {
+class RegularizationDominates final : public KeptRule {
  public:
   explicit RegularizationDominates(const Limits& limits) : limits_(limits) {}
 
@@ -117,7 +124,7 @@ class RegularizationDominates final : public Rule {
         1 - kept >= limits_.shrunk && updates > 0 &&
         (1 - kept) * static_cast<double>(limits_.updates) >= limits_.shrunk * static_cast<double>(updates);
     if (rows_ < limits_.rows || !fast || learning) return;
-    Finding finding = FindingAt(kName, kPage, kCause, view.trial, lead, worker, info);
+    Finding finding = FindingAt(kName, kCause, view, TensorAt{lead, worker});
     if (open_.empty()) {
       open_ = finding.tensor;
       open_norm_ = since_norm_;
@@ -152,34 +159,22 @@ class RegularizationDominates final : public Rule {
     sink.Report(std::move(finding));
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    return JsonText(
-        Json{{"loss", {loss_, first_loss_, loss_now_}},
-             {"settings", {decay_, decay_at_, rate_}},
-             {"run", {rows_, since_norm_, since_update_, since_step_, last_update_, last_step_, least_}},
-             {"open", {open_, open_norm_}}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      const Json& loss = json.at("loss");
-      loss_ = loss.at(0).get<std::string>();
-      first_loss_ = loss.at(1);
-      loss_now_ = loss.at(2);
-      const Json& settings = json.at("settings");
-      decay_ = settings.at(0);
-      decay_at_ = settings.at(1);
-      rate_ = settings.at(2);
-      const Json& run = json.at("run");
-      rows_ = run.at(0);
-      since_norm_ = run.at(1);
-      since_update_ = run.at(2);
-      since_step_ = run.at(3);
-      last_update_ = run.at(4);
-      last_step_ = run.at(5);
-      least_ = run.at(6);
-      open_ = json.at("open").at(0).get<std::string>();
-      open_norm_ = json.at("open").at(1);
-    });
+  void Keep(Fields& io) override {
+    io("loss", loss_);
+    io("first_loss", first_loss_);
+    io("loss_now", loss_now_);
+    io("decay", decay_);
+    io("decay_at", decay_at_);
+    io("rate", rate_);
+    io("rows", rows_);
+    io("since_norm", since_norm_);
+    io("since_update", since_update_);
+    io("since_step", since_step_);
+    io("last_update", last_update_);
+    io("last_step", last_step_);
+    io("least", least_);
+    io("open", open_);
+    io("open_norm", open_norm_);
   }
 
  private:
@@ -197,18 +192,9 @@ class RegularizationDominates final : public Rule {
 }  // namespace
 
 RuleSpec RegularizationDominatesSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<RegularizationDominates>(kName, kParams);
   spec.version = 2;
-  spec.page = kPage;
   spec.summary = "weight decay or a penalty outweighs the gradient: updates only shrink the weights";
-  spec.parameters = {
-      {"share", "0.6", "0.6", "of an update's length that the norm of all weights loses (Luff)"},
-      {"rows", "4", "4", "captures in a row (Luff)"},
-      {"shrunk", "0.1", "0.1", "of the norm that has to be gone (Luff)"},
-      {"updates", "64", "64", "slowest pace: so many updates for that share of the norm (Luff)"},
-      {"interval", "8", "8", "TRAIN steps between two captures after the first eight (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     const Result<std::int64_t> interval = ParseInt(TextOf(parameters, "interval"));
     Need need;
@@ -218,17 +204,6 @@ RuleSpec RegularizationDominatesSpec() {
     need.save_interval = interval.ok() ? std::max<std::int64_t>(1, interval.value()) : 8;
     need.first_steps = 8;
     return {need};
-  };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
-    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
-    LUFF_ASSIGN_OR_RETURN(limits.shrunk, ParseDouble(TextOf(parameters, "shrunk")));
-    LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
-    if (interval < 1 || limits.rows < 1 || limits.updates < 1)
-      return InvalidArgument("'interval', 'rows' and 'updates' must be at least 1");
-    return std::unique_ptr<Rule>(new RegularizationDominates(limits));
   };
   return spec;
 }

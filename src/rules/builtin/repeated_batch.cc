@@ -7,12 +7,11 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "luff/tensor/hash.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_facts.h"
 #include "rules/model_modules.h"
 #include "rules/sample.h"
@@ -23,16 +22,19 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "RepeatedBatch";
-constexpr const char* kPage = "docs/rules/repeated_batch.md";
 constexpr std::size_t kMaxReplicas = 64;
 constexpr std::uint64_t kStateBits = (1ULL << 52) - 1;
 
 struct Limits {
-  std::int64_t shared = 6, stuck = 100, single = 64;
+  std::int64_t shared, stuck, single;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::shared, "shared", "6", "batches in a row that two replicas share (Luff)", AtLeast(2)},
+    {&Limits::stuck, "stuck", "100", "updates with one batch after others (Luff)", AtLeast(2)},
+    {&Limits::single, "single", "64", "updates with the only batch so far (Luff)", AtLeast(2)},
 };
 
 // A model in a worker. Replicas of a data-parallel training are models of one process or of several.
@@ -49,9 +51,23 @@ struct Replica {
   std::int64_t different = 0;         // changes of the batch
   std::int64_t last_update = -1;
   std::int64_t since = 0;  // mode step of the first batch of the row
+  void Keep(Fields& io) {
+    io("model", model);
+    io("worker", worker);
+    io("batches", batches);
+    io("count", count);
+    io("weights", weights);
+    io("weights_changed", weights_changed);
+    io("newest", newest);
+    io("times", times);
+    io("longest", longest);
+    io("different", different);
+    io("last_update", last_update);
+    io("since", since);
+  }
 };
 
-class RepeatedBatch final : public Rule {
+class RepeatedBatch final : public KeptRule {
  public:
   explicit RepeatedBatch(const Limits& limits) : limits_(limits) {}
 
@@ -77,46 +93,12 @@ class RepeatedBatch final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json replicas = Json::array();
-    for (const Replica& r : replicas_) {
-      replicas.push_back({r.model, r.worker, std::vector<std::uint64_t>(r.batches.begin(), r.batches.end()),
-                          r.count, r.weights, r.weights_changed, r.newest, r.times, r.longest, r.different,
-                          r.last_update, r.since});
-    }
-    const Json json = {{"replicas", std::move(replicas)},
-                       {"told", told_},
-                       {"rows", rows_},
-                       {"evaluating", evaluating_},
-                       {"evaluated", evaluated_}};
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      replicas_.clear();
-      for (const Json& saved : json.at("replicas")) {
-        Replica r;
-        r.model = saved.at(0);
-        r.worker = saved.at(1);
-        for (const Json& batch : saved.at(2)) r.batches.push_back(batch.get<std::uint64_t>());
-        r.count = saved.at(3);
-        r.weights = saved.at(4);
-        r.weights_changed = saved.at(5);
-        r.newest = saved.at(6);
-        r.times = saved.at(7);
-        r.longest = saved.at(8);
-        r.different = saved.at(9);
-        r.last_update = saved.at(10);
-        r.since = saved.at(11);
-        replicas_.push_back(std::move(r));
-      }
-      told_ = json.at("told");
-      rows_ = json.at("rows");
-      evaluating_ = json.at("evaluating");
-      evaluated_ = json.at("evaluated");
-      if (replicas_.size() > kMaxReplicas) return Corruption("more replicas than are ever followed");
-      return Status::Ok();
-    });
+  void Keep(Fields& io) override {
+    io("replicas", replicas_, kMaxReplicas);
+    io("told", told_);
+    io("rows", rows_);
+    io("evaluating", evaluating_);
+    io("evaluated", evaluated_);
   }
 
  private:
@@ -209,8 +191,7 @@ class RepeatedBatch final : public Rule {
                         (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_;
     if (!stuck && !single) return;
     told_ = true;
-    Finding finding =
-        FindingAt(kName, kPage, "same", view.trial, format::kNoId, replica.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "same", view, TensorAt{format::kNoId, replica.worker});
     finding.tensor = replica.model;
     finding.since_step = replica.since;
     finding.what =
@@ -252,7 +233,7 @@ class RepeatedBatch final : public Rule {
       return a.worker == b.worker ? replica.model
                                   : fmt::format("{} of worker {}", replica.model, replica.worker);
     };
-    Finding finding = FindingAt(kName, kPage, "shared", view.trial, format::kNoId, b.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "shared", view, TensorAt{format::kNoId, b.worker});
     finding.tensor = b.model;
     finding.since_step = 0;
     if (a.worker == b.worker) {
@@ -285,26 +266,9 @@ class RepeatedBatch final : public Rule {
 }  // namespace
 
 RuleSpec RepeatedBatchSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<RepeatedBatch>(kName, kParams);
   spec.aliases = {"DuplicateShard"};
-  spec.page = kPage;
   spec.summary = "batches that replicas share, or one batch again and again";
-  spec.parameters = {
-      {"shared", "6", "6", "batches in a row that two replicas share (Luff)"},
-      {"stuck", "100", "100", "updates with one batch after others (Luff)"},
-      {"single", "64", "64", "updates with the only batch so far (Luff)"},
-  };
-  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.shared, ParseInt(TextOf(parameters, "shared")));
-    LUFF_ASSIGN_OR_RETURN(limits.stuck, ParseInt(TextOf(parameters, "stuck")));
-    LUFF_ASSIGN_OR_RETURN(limits.single, ParseInt(TextOf(parameters, "single")));
-    if (limits.shared < 2 || limits.stuck < 2 || limits.single < 2)
-      return InvalidArgument("'shared', 'stuck' and 'single' must be at least 2");
-    return std::unique_ptr<Rule>(new RepeatedBatch(limits));
-  };
   return spec;
 }
 

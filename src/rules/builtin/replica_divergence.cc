@@ -6,11 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 #include "rules/step_memo.h"
@@ -19,14 +18,23 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "ReplicaDivergence";
-constexpr const char* kPage = "docs/rules/replica_divergence.md";
 constexpr std::size_t kMaxTensors = 64;    // of one replica that are compared
 constexpr std::size_t kMaxReplicas = 256;  // workers, or models in one process
 constexpr std::int64_t kFirstCaptures = 4;
+
+struct Limits {
+  std::int64_t updates;
+  double tolerance;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "16",
+     "updates for which they differ; copies that are averaged now and then are equal again", AtLeast(1)},
+    {&Limits::tolerance, "tolerance", "1e-5",
+     "relative difference of sums of a weight, above what rounding makes", AtLeast(0)},
+};
 
 bool SameBits(const Summary& a, const Summary& b) noexcept {
   return a.count == b.count && a.sum == b.sum && a.sum_sq == b.sum_sq && a.min_bits == b.min_bits &&
@@ -40,9 +48,9 @@ bool Differ(const Summary& a, const Summary& b, double tolerance) noexcept {
   return apart(a.sum, b.sum, a.abs_sum + b.abs_sum) || apart(a.sum_sq, b.sum_sq, a.sum_sq + b.sum_sq);
 }
 
-class ReplicaDivergence final : public Rule {
+class ReplicaDivergence final : public KeptRule {
  public:
-  ReplicaDivergence(std::int64_t updates, double tolerance) : updates_(updates), tolerance_(tolerance) {}
+  explicit ReplicaDivergence(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
@@ -63,30 +71,12 @@ class ReplicaDivergence final : public Rule {
     Models(view, sink);
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json pairs = Json::array();
-    for (const auto& [key, pair] : pairs_)
-      pairs.push_back({key.first, key.second, pair.tensors, pair.since, pair.updates_at, pair.open});
-    Json total = Json::array();
-    for (const auto& [number, count] : total_) total.push_back({number, count});
-    return JsonText(Json{
-        {"pairs", pairs}, {"total", total}, {"workers", workers_}, {"models", models_}, {"seen", captures_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const Json& one : json.at("pairs")) {
-        Pair& pair = pairs_[{one.at(0).get<std::string>(), one.at(1).get<std::string>()}];
-        pair.tensors = one.at(2).get<std::vector<std::pair<std::string, std::string>>>();
-        pair.since = one.at(3);
-        pair.updates_at = one.at(4);
-        pair.open = one.at(5);
-      }
-      for (const Json& one : json.at("total"))
-        total_[one.at(0).get<std::uint32_t>()] = one.at(1).get<std::int64_t>();
-      workers_ = json.at("workers").get<std::set<std::string>>();
-      models_ = json.at("models").get<std::set<std::string>>();
-      captures_ = json.at("seen");
-    });
+  void Keep(Fields& io) override {
+    io("pairs", pairs_);
+    io("total", total_);
+    io("workers", workers_);
+    io("models", models_);
+    io("captures", captures_);
   }
 
  private:
@@ -95,6 +85,12 @@ class ReplicaDivergence final : public Rule {
     std::int64_t since = -1;                                   // TRAIN step at which they differed first
     std::int64_t updates_at = 0;                               // updates until then
     bool open = false;
+    void Keep(Fields& io) {
+      io("tensors", tensors);
+      io("since", since);
+      io("updates_at", updates_at);
+      io("open", open);
+    }
   };
 
   // Weights that are constant (biases of zeros, scales of ones) are equal in parts of a model that are no
@@ -144,7 +140,7 @@ class ReplicaDivergence final : public Rule {
       for (const auto& [name, same] : pair.tensors) {
         const auto it = rows.find(name);
         if (it == rows.end() || !it->second.contains(a) || !it->second.contains(b)) continue;
-        if (!Differ(*it->second.at(a), *it->second.at(b), tolerance_)) continue;
+        if (!Differ(*it->second.at(a), *it->second.at(b), limits_.tolerance)) continue;
         if (count++ == 0) differs = name;
       }
       Judge(view, key, pair, differs, count, b, sink);
@@ -176,7 +172,8 @@ class ReplicaDivergence final : public Rule {
       for (const auto& [name, other] : pair.tensors) {
         const auto a = rows.find(name);
         const auto b = rows.find(other);
-        if (a == rows.end() || b == rows.end() || !Differ(*a->second, *b->second, tolerance_)) continue;
+        if (a == rows.end() || b == rows.end() || !Differ(*a->second, *b->second, limits_.tolerance))
+          continue;
         if (count++ == 0) differs = other;
       }
       Judge(view, key, pair, differs, count, 0, sink);
@@ -265,9 +262,9 @@ class ReplicaDivergence final : public Rule {
       pair.since = info.mode_step;
       pair.updates_at = updates;
     }
-    if (updates - pair.updates_at < updates_) return;
+    if (updates - pair.updates_at < limits_.updates) return;
     pair.open = true;
-    Finding finding = FindingAt(kName, kPage, "diverged", view.trial, format::kNoId, worker, info);
+    Finding finding = FindingAt(kName, "diverged", view, TensorAt{format::kNoId, worker});
     finding.tensor = key.second;
     finding.other_tensors = {differs};
     finding.severity = Severity::kStop;
@@ -287,13 +284,12 @@ class ReplicaDivergence final : public Rule {
                       "parameters that the wrapper does not know"};
     finding.evidence = {{"tensors_that_differ", static_cast<double>(count)},
                         {"tensors_compared", static_cast<double>(pair.tensors.size())}};
-    finding.threshold =
-        fmt::format("sums that differ by {:g} of their size over {} updates (Luff)", tolerance_, updates_);
+    finding.threshold = fmt::format("sums that differ by {:g} of their size over {} updates (Luff)",
+                                    limits_.tolerance, limits_.updates);
     sink.Report(std::move(finding));
   }
 
-  const std::int64_t updates_;
-  const double tolerance_;
+  const Limits limits_;
   std::map<std::pair<std::string, std::string>, Pair> pairs_;
   std::map<std::uint32_t, std::int64_t> total_;  // updates by optimizer
   std::set<std::string> workers_, models_;       // pairs that have been looked at
@@ -303,29 +299,14 @@ class ReplicaDivergence final : public Rule {
 }  // namespace
 
 RuleSpec ReplicaDivergenceSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
   spec.summary = "replicas of a model that began equal and are no longer so";
-  spec.parameters = {
-      {"updates", "16", "16",
-       "updates for which they differ; copies that are averaged now and then are equal again"},
-      {"tolerance", "1e-5", "1e-5", "relative difference of sums of a weight, above what rounding makes"},
-  };
   spec.needs = [](const Parameters&) {
     Need need;
     need.collection = "weights";
     need.roles = {Role::kWeight};
     need.forms = Bit(format::Form::kSummary);
     return std::vector<Need>{need};
-  };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t updates, ParseInt(TextOf(parameters, "updates")));
-    LUFF_ASSIGN_OR_RETURN(const double tolerance, ParseDouble(TextOf(parameters, "tolerance")));
-    if (updates < 1 || !(tolerance >= 0))
-      return InvalidArgument("'updates' must be at least 1, 'tolerance' 0 or more");
-    return std::unique_ptr<Rule>(new ReplicaDivergence(updates, tolerance));
   };
   return spec;
 }

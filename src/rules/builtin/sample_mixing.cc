@@ -6,11 +6,11 @@
 #include <vector>
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/model_modules.h"
 #include "rules/sample_needs.h"
@@ -20,12 +20,17 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Role;
 constexpr const char* kName = "SampleMixing";
-constexpr const char* kPage = "docs/rules/sample_mixing.md";
 constexpr std::size_t kMaxCauses = 64;
 constexpr std::int64_t kLastStep = 64;
+
+struct Limits {
+  std::int64_t times;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::times, "times", "2", "steps in which shapes or sums must say so (Luff)", AtLeast(1)},
+};
 
 // Modules along whose time axis information flows.
 const std::vector<std::string>& Sequential() {
@@ -34,9 +39,9 @@ const std::vector<std::string>& Sequential() {
   return kTypes;
 }
 
-class SampleMixing final : public Rule {
+class SampleMixing final : public KeptRule {
  public:
-  explicit SampleMixing(std::int64_t times) : times_(times) {}
+  explicit SampleMixing(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -53,18 +58,11 @@ class SampleMixing final : public Rule {
       Recurrence(view, entry, tensor, calls, sink);
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"seen", seen_}, {"told", told_}, {"innocent", innocent_}};
-    reader_.Save(&json["reader"]);
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      seen_ = json.at("seen").get<std::map<std::string, std::int64_t>>();
-      told_ = json.at("told").get<std::set<std::string>>();
-      innocent_ = json.at("innocent").get<std::set<std::string>>();
-      reader_.Load(json.at("reader"));
-    });
+  void Keep(Fields& io) override {
+    io("seen", seen_, kMaxCauses);
+    io("told", told_, kMaxCauses);
+    io("innocent", innocent_, kMaxCauses);
+    io("reader", reader_);
   }
 
  private:
@@ -72,7 +70,7 @@ class SampleMixing final : public Rule {
   bool Enough(const std::string& key) {
     if (told_.contains(key) || innocent_.contains(key)) return false;
     if (!seen_.contains(key) && seen_.size() >= kMaxCauses) return false;
-    if (++seen_[key] < times_) return false;
+    if (++seen_[key] < limits_.times) return false;
     told_.insert(key);
     return true;
   }
@@ -115,8 +113,7 @@ class SampleMixing final : public Rule {
         return;
       }
       if (!along_time || !Enough(tensor.name)) continue;
-      Finding finding =
-          FindingAt(kName, kPage, "recurrence", view.trial, entry.tensor, entry.worker, view.rows.info);
+      Finding finding = FindingAt(kName, "recurrence", view, entry);
       finding.since_step = 0;
       finding.what = fmt::format("{} runs over the samples of the batch", name);
       finding.why = fmt::format(
@@ -132,7 +129,7 @@ class SampleMixing final : public Rule {
       finding.evidence = {{"time_axis", static_cast<double>(time)},
                           {"batch_axis", static_cast<double>(batch)},
                           {"target_rows", static_cast<double>(target[0])}};
-      finding.threshold = fmt::format("the shapes say so in {} steps (Luff)", times_);
+      finding.threshold = fmt::format("the shapes say so in {} steps (Luff)", limits_.times);
       sink.Report(std::move(finding));
       return;
     }
@@ -169,7 +166,7 @@ class SampleMixing final : public Rule {
       return;
     }
     if (!Enough(name)) return;
-    Finding finding = FindingAt(kName, kPage, "softmax", view.trial, call.loss, call.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "softmax", view, TensorAt{call.loss, call.worker});
     finding.since_step = 0;
     finding.what = fmt::format("the outputs that {} gets add up to 1 over the samples instead of the classes",
                                call.kind);
@@ -181,11 +178,12 @@ class SampleMixing final : public Rule {
     finding.remedy = "use dim=-1 (or dim=1) in the softmax";
     finding.causes = {"dim=0 in softmax or log_softmax", "outputs were transposed"};
     finding.evidence = {{"samples", static_cast<double>(rows)}, {"classes", static_cast<double>(columns)}};
-    finding.threshold = fmt::format("every column adds up to 1 within 0.002, in {} steps (Luff)", times_);
+    finding.threshold =
+        fmt::format("every column adds up to 1 within 0.002, in {} steps (Luff)", limits_.times);
     sink.Report(std::move(finding));
   }
 
-  const std::int64_t times_;
+  const Limits limits_;
   LossReader reader_;
   ModelModules modules_;
   std::map<std::string, std::int64_t> seen_;
@@ -195,11 +193,8 @@ class SampleMixing final : public Rule {
 }  // namespace
 
 RuleSpec SampleMixingSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
   spec.summary = "outputs that depend on the other samples of the batch";
-  spec.parameters = {{"times", "2", "2", "steps in which shapes or sums must say so (Luff)"}};
   spec.needs = [](const Parameters&) -> std::vector<Need> {
     std::vector<Need> needs = SampleNeeds();
     Need inputs;
@@ -211,11 +206,6 @@ RuleSpec SampleMixingSpec() {
     inputs.first_steps = 5;
     needs.push_back(inputs);
     return needs;
-  };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t times, ParseInt(TextOf(parameters, "times")));
-    if (times < 1) return InvalidArgument("'times' must be at least 1");
-    return std::unique_ptr<Rule>(new SampleMixing(times));
   };
   return spec;
 }

@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/model_facts.h"
 #include "rules/model_modules.h"
@@ -19,27 +18,43 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Form;
 using format::Role;
 constexpr const char* kName = "SaturatedActivation";
-constexpr const char* kPage = "docs/rules/saturated_activation.md";
 constexpr std::size_t kMaxLayers = 1 << 14;
 
-// ---- original: a node (position along all axes but the first) is saturated when less than
-// threshold_inactivity percent of its inputs lie inside the range; fires when more than threshold_layer
-// percent of a tensor's nodes are. The name of the tensor tells which range.
-
-struct OriginalSettings {
-  double tanh_min = -9.4999, tanh_max = 9.4999, sigmoid_min = -23, sigmoid_max = 16.99999;
-  double inactivity = 1, layer = 50;
+struct Limits {
+  std::string collections, tensors;  // read by TensorSelector
+  double tanh_min, tanh_max, sigmoid_min, sigmoid_max, inactivity, layer;
+  double slope;
+  std::int64_t captures;
+  double stuck;
+  std::int64_t later, interval;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::collections, "collection_names", "None", "collections to inspect (original)"},
+    {&Limits::tensors, "tensor_regex", ".*tanh_input|.*sigmoid_input",
+     "inputs to inspect (original; Luff's set takes outputs of modules of type Tanh and Sigmoid)"},
+    {&Limits::tanh_min, "threshold_tanh_min", "-9.4999", "lower end of tanh's range (original)"},
+    {&Limits::tanh_max, "threshold_tanh_max", "9.4999", "upper end of tanh's range (original)"},
+    {&Limits::sigmoid_min, "threshold_sigmoid_min", "-23", "lower end of sigmoid's range (original)"},
+    {&Limits::sigmoid_max, "threshold_sigmoid_max", "16.99999", "upper end of sigmoid's range (original)"},
+    {&Limits::inactivity, "threshold_inactivity", "1.0",
+     "percent of inputs inside the range below which a node is saturated (original)"},
+    {&Limits::layer, "threshold_layer", "50.0", "percent of saturated nodes (original)"},
+    {&Limits::slope, "slope", "0.15", "mean slope at the start, beside the largest (Luff)"},
+    {&Limits::captures, "captures", "2", "captures at the start (Luff)", AtLeast(1)},
+    {&Limits::stuck, "stuck", "0.02", "mean slope later on, beside the largest (Luff)"},
+    {&Limits::later, "later", "4", "captures in a row later on (Luff)", AtLeast(1)},
+    {&Limits::interval, "interval", "16", "TRAIN steps between two captures", AtLeast(1), "1"},
 };
 
-class Original final : public Rule {
+// Of smdebug: a node (position along all axes but the first) is saturated when less than
+// threshold_inactivity percent of its inputs lie inside the range; fires when more than threshold_layer
+// percent of a tensor's nodes are. The name of the tensor tells which range.
+class Original final : public KeptRule {
  public:
-  Original(TensorSelector selector, const OriginalSettings& settings)
-      : selector_(std::move(selector)),
-        settings_(settings) {}
+  Original(TensorSelector selector, const Limits& limits) : selector_(std::move(selector)), limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const auto& entry : view.rows.summaries) {
@@ -47,8 +62,8 @@ class Original final : public Rule {
       const std::string& name = view.trial.tensor(entry.tensor).name;
       const bool sigmoid =
           name.find("sigmoid") != std::string::npos || name.find("Sigmoid") != std::string::npos;
-      const double low = sigmoid ? settings_.sigmoid_min : settings_.tanh_min;
-      const double high = sigmoid ? settings_.sigmoid_max : settings_.tanh_max;
+      const double low = sigmoid ? limits_.sigmoid_min : limits_.tanh_min;
+      const double high = sigmoid ? limits_.sigmoid_max : limits_.tanh_max;
       const Result<query::Value> read =
           view.trial.ReadValue(entry.tensor, view.rows.info.global_step, query::Mode::kGlobal, entry.worker);
       if (!read.ok()) continue;  // not saved at this step
@@ -64,39 +79,28 @@ class Original final : public Rule {
         for (std::size_t i = 0; i < nodes; ++i) active[i] += row[i] > low && row[i] < high ? 1 : 0;
       }
       const auto saturated = std::count_if(active.begin(), active.end(), [&](std::uint32_t inside) {
-        return 100.0 * inside / static_cast<double>(batch) < settings_.inactivity;
+        return 100.0 * inside / static_cast<double>(batch) < limits_.inactivity;
       });
       const double percent = 100.0 * static_cast<double>(saturated) / static_cast<double>(nodes);
-      if (!(percent > settings_.layer)) continue;
-      Finding finding =
-          FindingAt(kName, kPage, "saturated", view.trial, entry.tensor, entry.worker, view.rows.info);
+      if (!(percent > limits_.layer)) continue;
+      Finding finding = FindingAt(kName, "saturated", view, entry);
       finding.what = fmt::format("{:.3g} % of the nodes of {} are saturated", percent, name);
       finding.why = fmt::format("less than {:g} % of their inputs lie between {:g} and {:g}",
-                                settings_.inactivity, low, high);
+                                limits_.inactivity, low, high);
       finding.remedy = "use smaller initial weights or normalise what goes into the activation";
       finding.evidence = {{"saturated_percent", percent}};
-      finding.threshold = fmt::format("more than {:g} % of the nodes (original)", settings_.layer);
+      finding.threshold = fmt::format("more than {:g} % of the nodes (original)", limits_.layer);
       sink.Report(std::move(finding));
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
   TensorSelector selector_;
-  OriginalSettings settings_;
+  const Limits limits_;
 };
 
-// ---- Luff's own: the mean slope of the activation, beside the largest it has, from the statistics of its
-// output alone. tanh' = 1 - y^2; sigmoid' = y (1 - y), at most 1/4.
-
-struct Limits {
-  double slope = 0.15;
-  std::int64_t captures = 2;
-  double stuck = 0.02;
-  std::int64_t later = 4;
-};
-
+// Luff's own: the mean slope of the activation, beside the largest it has, from the statistics of its output
+// alone. tanh' = 1 - y^2; sigmoid' = y (1 - y), at most 1/4.
 constexpr double kOneSide = 0.9;    // a mean output further out: driven by a bias, which gates are on purpose
 constexpr std::int64_t kStart = 8;  // TRAIN steps that count as the start
 constexpr double kNothing = 1e-4;   // slope of units that a bias has switched off for good
@@ -109,7 +113,7 @@ Kind KindOf(const query::TensorInfo& tensor) {
   return tensor.module_type == "Sigmoid" ? Kind::kSigmoid : Kind::kNone;
 }
 
-class Luff final : public Rule {
+class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
@@ -170,7 +174,7 @@ class Luff final : public Rule {
       open_.clear();
       return;
     }
-    Finding finding = FindingAt(kName, kPage, "saturated", view.trial, lead, worker, info);
+    Finding finding = FindingAt(kName, "saturated", view, TensorAt{lead, worker});
     if (open_.empty()) open_ = finding.tensor;
     if (open_ != finding.tensor) others.push_back(finding.tensor);
     std::erase(others, open_);
@@ -199,25 +203,12 @@ class Luff final : public Rule {
     sink.Report(std::move(finding));
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    tracker_.Save(&json["losses"]);
-    Json layers = Json::object();
-    for (const auto& [name, l] : layers_) layers[name] = {l.captures, l.first_step, l.low, l.stuck, l.since};
-    json["layers"] = std::move(layers);
-    json["loaded"] = {loaded_known_, loaded_};
-    json["open"] = open_;
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      tracker_.Load(json.at("losses"));
-      for (const auto& [name, l] : json.at("layers").items())
-        layers_[name] = {l.at(0), l.at(1), l.at(2), l.at(3), l.at(4)};
-      loaded_known_ = json.at("loaded").at(0);
-      loaded_ = json.at("loaded").at(1);
-      open_ = json.at("open").get<std::string>();
-    });
+  void Keep(Fields& io) override {
+    io("losses", tracker_);
+    io("layers", layers_, kMaxLayers);
+    io("loaded_known", loaded_known_);
+    io("loaded", loaded_);
+    io("open", open_);
   }
 
  private:
@@ -226,6 +217,13 @@ class Luff final : public Rule {
     std::int64_t low = 0;    // captures in a row with a low slope
     std::int64_t stuck = 0;  // after the start: with next to none
     std::int64_t since = 0;
+    void Keep(Fields& io) {
+      io("captures", captures);
+      io("first_step", first_step);
+      io("low", low);
+      io("stuck", stuck);
+      io("since", since);
+    }
   };
 
   [[nodiscard]] bool IsOutput(const query::TensorInfo& tensor, Kind kind) const {
@@ -265,27 +263,8 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec SaturatedActivationSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.summary = "tanh or sigmoid units at their limits, where no gradient gets through";
-  spec.parameters = {
-      {"collection_names", "None", "None", "collections to inspect (original)"},
-      {"tensor_regex", ".*tanh_input|.*sigmoid_input", ".*tanh_input|.*sigmoid_input",
-       "inputs to inspect (original; Luff's set takes outputs of modules of type Tanh and Sigmoid)"},
-      {"threshold_tanh_min", "-9.4999", "-9.4999", "lower end of tanh's range (original)"},
-      {"threshold_tanh_max", "9.4999", "9.4999", "upper end of tanh's range (original)"},
-      {"threshold_sigmoid_min", "-23", "-23", "lower end of sigmoid's range (original)"},
-      {"threshold_sigmoid_max", "16.99999", "16.99999", "upper end of sigmoid's range (original)"},
-      {"threshold_inactivity", "1.0", "1.0",
-       "percent of inputs inside the range below which a node is saturated (original)"},
-      {"threshold_layer", "50.0", "50.0", "percent of saturated nodes (original)"},
-      {"slope", "0.15", "0.15", "mean slope at the start, beside the largest (Luff)"},
-      {"captures", "2", "2", "captures at the start (Luff)"},
-      {"stuck", "0.02", "0.02", "mean slope later on, beside the largest (Luff)"},
-      {"later", "4", "4", "captures in a row later on (Luff)"},
-      {"interval", "16", "1", "TRAIN steps between two captures"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     const Result<std::int64_t> interval = ParseInt(TextOf(parameters, "interval"));
     std::vector<Need> needs;
@@ -306,24 +285,10 @@ RuleSpec SaturatedActivationSpec() {
       need.save_interval = interval.ok() ? std::max<std::int64_t>(1, interval.value()) : 1;
     return needs;
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, false));
-    OriginalSettings settings;
-    LUFF_ASSIGN_OR_RETURN(settings.tanh_min, ParseDouble(TextOf(parameters, "threshold_tanh_min")));
-    LUFF_ASSIGN_OR_RETURN(settings.tanh_max, ParseDouble(TextOf(parameters, "threshold_tanh_max")));
-    LUFF_ASSIGN_OR_RETURN(settings.sigmoid_min, ParseDouble(TextOf(parameters, "threshold_sigmoid_min")));
-    LUFF_ASSIGN_OR_RETURN(settings.sigmoid_max, ParseDouble(TextOf(parameters, "threshold_sigmoid_max")));
-    LUFF_ASSIGN_OR_RETURN(settings.inactivity, ParseDouble(TextOf(parameters, "threshold_inactivity")));
-    LUFF_ASSIGN_OR_RETURN(settings.layer, ParseDouble(TextOf(parameters, "threshold_layer")));
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.slope, ParseDouble(TextOf(parameters, "slope")));
-    LUFF_ASSIGN_OR_RETURN(limits.captures, ParseInt(TextOf(parameters, "captures")));
-    LUFF_ASSIGN_OR_RETURN(limits.stuck, ParseDouble(TextOf(parameters, "stuck")));
-    LUFF_ASSIGN_OR_RETURN(limits.later, ParseInt(TextOf(parameters, "later")));
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
-    if (interval < 1 || limits.captures < 1 || limits.later < 1)
-      return InvalidArgument("'interval', 'captures' and 'later' must be at least 1");
-    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(selector), settings));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   };
   return spec;

@@ -4,35 +4,41 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 
 /// ScheduleCollapse: docs/rules/schedule_collapse.md.
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Role;
 constexpr const char* kName = "ScheduleCollapse";
-constexpr const char* kPage = "docs/rules/schedule_collapse.md";
 constexpr const char* kCause = "collapse";
 constexpr std::size_t kMaxGroups = 4096;
 constexpr std::size_t kPicture = 64;
 
 struct Limits {
-  double share = 1e-3;
-  std::int64_t updates = 20;
-  double factor = 0.9;
-  std::int64_t constant = 16;
+  double share;
+  std::int64_t updates;
+  double factor;
+  std::int64_t constant;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::share, "share", "1e-3", "of its peak, below which a learning rate is next to nothing (Luff)",
+     Above(0)},
+    {&Limits::updates, "updates", "20",
+     "updates below it, at least; and as many as the run had before (Luff)", AtLeast(1)},
+    {&Limits::factor, "factor", "0.9", "forecast: factor of two learning rates in a row, or less (Luff)"},
+    {&Limits::constant, "constant", "16",
+     "forecast: how often in a row it is the same, from the first update on (Luff)", AtLeast(2)},
 };
 
 // Every learning rate of the run has been below `share` of its peak for as many updates as the run had
 // before. Forecast: from the first update on, every rate falls by one and the same factor with every update.
-class ScheduleCollapse final : public Rule {
+class ScheduleCollapse final : public KeptRule {
  public:
   explicit ScheduleCollapse(const Limits& limits) : limits_(limits) {}
 
@@ -53,28 +59,9 @@ class ScheduleCollapse final : public Rule {
     Judge(view, sink);
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json groups = Json::object();
-    for (const auto& [name, g] : groups_)
-      groups[name] = {g.values, g.peak, g.last, g.low, g.since, g.ratio, g.equal, g.picture, g.stride};
-    return JsonText(Json{{"groups", std::move(groups)}, {"open", open_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const auto& [name, saved] : json.at("groups").items()) {
-        Group& group = groups_[name];
-        group.values = saved.at(0);
-        group.peak = saved.at(1);
-        group.last = saved.at(2);
-        group.low = saved.at(3);
-        group.since = saved.at(4);
-        group.ratio = saved.at(5);
-        group.equal = saved.at(6);
-        group.picture = saved.at(7).get<std::vector<std::pair<std::int64_t, double>>>();
-        group.stride = saved.at(8);
-      }
-      open_ = json.at("open").get<std::string>();
-    });
+  void Keep(Fields& io) override {
+    io("groups", groups_, kMaxGroups);
+    io("open", open_);
   }
 
  private:
@@ -88,6 +75,19 @@ class ScheduleCollapse final : public Rule {
     std::vector<std::pair<std::int64_t, double>> picture;
     std::int64_t stride = 1;
 
+    void Keep(Fields& io) {
+      io("values", values);
+      io("peak", peak);
+      io("last", last);
+      io("low", low);
+      io("since", since);
+      io("ratio", ratio);
+      io("equal", equal);
+      io("picture", picture, kPicture);
+      io("stride", stride);
+      io.Check(stride > 0, "a stride above 0");
+      io.Check(std::isfinite(peak) && std::isfinite(last) && (equal <= 0 || ratio > 0), "a learning rate");
+    }
     void Add(double rate, std::int64_t step, const Limits& limits) {
       if (values > 0 && equal >= 0) {
         const double now = last > 0 ? rate / last : 0;
@@ -130,7 +130,7 @@ class ScheduleCollapse final : public Rule {
     const auto& [name, group] = *groups_.begin();
     const double left = group.peak > 0 ? group.last / group.peak : 0;
     if (falls && group.low > 0) return;  // forecast, and it has come; not long enough to be said
-    Finding finding = FindingAt(kName, kPage, kCause, view.trial, format::kNoId, 0, view.rows.info);
+    Finding finding = FindingAt(kName, kCause, view, TensorAt{format::kNoId});
     if (open_.empty()) open_ = name;
     finding.tensor = open_;
     for (const auto& [other, unused] : groups_) {
@@ -185,26 +185,11 @@ class ScheduleCollapse final : public Rule {
 }  // namespace
 
 RuleSpec ScheduleCollapseSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
   spec.summary = "the learning rate has fallen to next to nothing, long before the training ends";
-  spec.parameters = {
-      {"share", "1e-3", "1e-3", "of its peak, below which a learning rate is next to nothing (Luff)"},
-      {"updates", "20", "20", "updates below it, at least; and as many as the run had before (Luff)"},
-      {"factor", "0.9", "0.9", "forecast: factor of two learning rates in a row, or less (Luff)"},
-      {"constant", "16", "16",
-       "forecast: how often in a row it is the same, from the first update on (Luff)"},
-  };
-  spec.needs = [](const Parameters&) -> std::vector<Need> { return {}; };  // settings are always recorded
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
-    LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
-    LUFF_ASSIGN_OR_RETURN(limits.factor, ParseDouble(TextOf(parameters, "factor")));
-    LUFF_ASSIGN_OR_RETURN(limits.constant, ParseInt(TextOf(parameters, "constant")));
-    if (limits.updates < 1 || limits.constant < 2 || !(limits.factor < 1) || !(limits.share > 0))
-      return InvalidArgument("'updates' must be at least 1, 'constant' 2, 'factor' below 1, 'share' above 0");
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    if (!(limits.factor < 1)) return InvalidArgument("'factor' must be below 1");
     return std::unique_ptr<Rule>(new ScheduleCollapse(limits));
   };
   return spec;

@@ -1,25 +1,37 @@
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/builtin/similar_across_runs.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 
 /// SimilarAcrossRuns: docs/rules/similar_across_runs.md.
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "SimilarAcrossRuns";
-constexpr const char* kPage = "docs/rules/similar_across_runs.md";
+
+struct Limits {
+  std::string others, collections, regexes;
+  double rtol, atol;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::others, "other_trials", "None",
+     "run directories to compare with; `luff check --other RUN` names one"},
+    {&Limits::collections, "collection_names", "None",
+     "collections to compare (original; none of both: all tensors)"},
+    {&Limits::regexes, "tensor_regex", "None", "expressions on names of tensors to compare (original)"},
+    {&Limits::rtol, "rtol", "1e-5", "relative tolerance, numpy's", AtLeast(0), "1e-05"},
+    {&Limits::atol, "atol", "1e-8", "absolute tolerance, numpy's", AtLeast(0), "1e-08"},
+};
 
 // numpy.allclose of two numbers, NaN equal to nothing.
 bool Close(double a, double b, const Tolerance& tolerance) noexcept {
@@ -28,7 +40,7 @@ bool Close(double a, double b, const Tolerance& tolerance) noexcept {
          std::abs(a - b) <= tolerance.atol + tolerance.rtol * std::abs(b);
 }
 
-class SimilarAcrossRuns final : public Rule {
+class SimilarAcrossRuns final : public KeptRule {
  public:
   SimilarAcrossRuns(TensorSelector selector, Others others, const Tolerance& tolerance, bool by_mode)
       : selector_(std::move(selector)),
@@ -76,14 +88,9 @@ class SimilarAcrossRuns final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override { return JsonText(Json(told_)); }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) -> Status {
-      const auto told = json.get<std::vector<bool>>();
-      if (told.size() != told_.size()) return Corruption("another number of runs");
-      told_ = told;
-      return Status::Ok();
-    });
+  void Keep(Fields& io) override {
+    io("told", told_, others_.size());
+    io.Check(told_.size() == others_.size(), "of as many runs");
   }
 
  private:
@@ -129,7 +136,7 @@ class SimilarAcrossRuns final : public Rule {
     // The first step at which they differ is what matters; later ones follow from it.
     if (!by_mode_ || !told_[n]) {
       const std::string cause = others_.size() == 1 ? "differs" : fmt::format("differs_{}", n + 1);
-      Finding finding = FindingAt(kName, kPage, cause.c_str(), view.trial, format::kNoId, 0, view.rows.info);
+      Finding finding = FindingAt(kName, cause.c_str(), view, TensorAt{format::kNoId});
       finding.tensor = by_mode_ ? differ.front() : "";
       finding.evidence = {{"tensors", static_cast<double>(differ.size())}};
       finding.what =
@@ -152,15 +159,13 @@ class SimilarAcrossRuns final : public Rule {
   Others others_;
   const Tolerance tolerance_;
   const bool by_mode_;
-  std::vector<bool> told_;
+  std::deque<bool> told_;  // by run
 };
 
 /// Without the name of another run: nothing to compare.
-class Silent final : public Rule {
+class Silent final : public KeptRule {
  public:
   void OnStep(const StepView&, Sink&) override {}
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 };
 
 }  // namespace
@@ -173,16 +178,9 @@ std::unique_ptr<Rule> MakeSimilarAcrossRuns(TensorSelector selector, Others othe
 RuleSpec SimilarAcrossRunsSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  spec.page = PageOf(kName);
+  spec.parameters = Described(kParams);
   spec.summary = "tensors that differ from those of another run at the same step";
-  spec.parameters = {
-      {"other_trials", "None", "None", "run directories to compare with; `luff check --other RUN` names one"},
-      {"collection_names", "None", "None", "collections to compare (original; none of both: all tensors)"},
-      {"tensor_regex", "None", "None", "expressions on names of tensors to compare (original)"},
-      {"rtol", "1e-5", "1e-05", "relative tolerance, numpy's"},
-      {"atol", "1e-8", "1e-08", "absolute tolerance, numpy's"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (!HasParameter(parameters, "other_trials")) return {};
     const Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
@@ -190,20 +188,17 @@ RuleSpec SimilarAcrossRunsSpec() {
                                              Bit(format::Form::kSummary) | Bit(format::Form::kRaw))
                          : std::vector<Need>{};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(parameters, true));
-    Tolerance tolerance;
-    LUFF_ASSIGN_OR_RETURN(tolerance.rtol, ParseDouble(TextOf(parameters, "rtol")));
-    LUFF_ASSIGN_OR_RETURN(tolerance.atol, ParseDouble(TextOf(parameters, "atol")));
-    if (!(tolerance.rtol >= 0) || !(tolerance.atol >= 0))
-      return InvalidArgument("'rtol' and 'atol' must be 0 or more");
-    if (!HasParameter(parameters, "other_trials")) return std::unique_ptr<Rule>(new Silent());
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, true));
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    if (!HasParameter(all, "other_trials")) return std::unique_ptr<Rule>(new Silent());
     Others others;
-    for (const std::string& path : ParseList(TextOf(parameters, "other_trials"))) {
+    for (const std::string& path : ParseList(limits.others)) {
       LUFF_ASSIGN_OR_RETURN(std::unique_ptr<query::Trial> other, query::Trial::Open(path));
       others.push_back(std::move(other));
     }
-    return MakeSimilarAcrossRuns(std::move(selector), std::move(others), tolerance, !IsOriginal(parameters));
+    return MakeSimilarAcrossRuns(std::move(selector), std::move(others), {limits.rtol, limits.atol},
+                                 !IsOriginal(all));
   };
   return spec;
 }

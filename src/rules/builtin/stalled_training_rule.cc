@@ -2,28 +2,37 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 
 /// StalledTrainingRule: docs/rules/stalled_training_rule.md.
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "StalledTrainingRule";
-constexpr const char* kPage = "docs/rules/stalled_training_rule.md";
 constexpr const char* kCause = "stalled";
+
+struct Limits {
+  double threshold;
+  bool stop;           // without effect
+  std::string prefix;  // without effect
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::threshold, "threshold", "1800", "seconds without a step", Above(0)},
+    {&Limits::stop, "stop_training_on_fire", "False",
+     "accepted and without effect: what is done about a finding is decided by actions (original)"},
+    {&Limits::prefix, "training_job_name_prefix", "None", "accepted and without effect (original)"},
+};
 
 // After a step, `threshold` seconds passed without another: told by the wall time of the next step, or by a
 // heartbeat that came so much later. Whichever shows it first, the finding is the same: it names the
 // threshold, not the time at which somebody looked.
-class StalledTrainingRule final : public Rule {
+class StalledTrainingRule final : public KeptRule {
  public:
-  explicit StalledTrainingRule(double threshold) : threshold_(threshold) {}
+  explicit StalledTrainingRule(const Limits& limits) : threshold_(limits.threshold) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -47,21 +56,16 @@ class StalledTrainingRule final : public Rule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Look(trial, sink); }
 
-  [[nodiscard]] std::string SaveState() const override {
-    // In microseconds: nanoseconds leave the range of a state, and the rule would begin anew.
-    return JsonText(
-        Json{last_wall_ / 1000, last_step_, last_global_, last_update_, last_mode_, workers_, told_});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      last_wall_ = json.at(0).get<std::int64_t>() * 1000;
-      last_step_ = json.at(1);
-      last_global_ = json.at(2);
-      last_update_ = json.at(3);
-      last_mode_ = json.at(4).get<std::string>();
-      workers_ = json.at(5);
-      told_ = json.at(6);
-    });
+  void Keep(Fields& io) override {
+    std::int64_t wall_us = last_wall_ / 1000;  // nanoseconds leave the range of a state
+    io("last_wall_us", wall_us);
+    io("last_step", last_step_);
+    io("last_global", last_global_);
+    io("last_update", last_update_);
+    io("last_mode", last_mode_);
+    io("workers", workers_);
+    io("told", told_);
+    if (io.loading()) last_wall_ = wall_us * 1000;
   }
 
  private:
@@ -81,7 +85,7 @@ class StalledTrainingRule final : public Rule {
     if (told_) return;
     told_ = true;
     Finding finding;
-    finding.page = kPage;
+    finding.page = PageOf(kName);
     finding.cause = kCause;
     finding.mode = last_mode_;
     finding.step = finding.since_step = finding.last_step = last_step_;
@@ -110,25 +114,10 @@ class StalledTrainingRule final : public Rule {
 }  // namespace
 
 RuleSpec StalledTrainingRuleSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<StalledTrainingRule>(kName, kParams);
   spec.aliases = {"StalledTraining"};
   spec.version = 2;
-  spec.page = kPage;
   spec.summary = "no step for half an hour while the process is alive";
-  spec.parameters = {
-      {"threshold", "1800", "1800", "seconds without a step"},
-      {"stop_training_on_fire", "False", "False",
-       "accepted and without effect: what is done about a finding is decided by actions (original)"},
-      {"training_job_name_prefix", "None", "None", "accepted and without effect (original)"},
-  };
-  spec.needs = [](const Parameters&) -> std::vector<Need> { return {}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const double threshold, ParseDouble(TextOf(parameters, "threshold")));
-    LUFF_RETURN_IF_ERROR(ParseBool(TextOf(parameters, "stop_training_on_fire")).status());
-    if (!(threshold > 0)) return InvalidArgument("'threshold' must be above 0");
-    return std::unique_ptr<Rule>(new StalledTrainingRule(threshold));
-  };
   return spec;
 }
 

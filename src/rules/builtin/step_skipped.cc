@@ -1,11 +1,10 @@
 #include <map>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 #include "rules/step_memo.h"
@@ -14,18 +13,23 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "StepSkipped";
-constexpr const char* kPage = "docs/rules/step_skipped.md";
 constexpr std::size_t kMaxWorkers = 4096;
+
+struct Limits {
+  std::int64_t updates;
+};
+constexpr Param<Limits> kParams[] = {{&Limits::updates, "updates", "24",
+                                      "updates left out in a row; a loss scale that adapts needs fewer",
+                                      AtLeast(2)}};
 
 // Gradients were made and cleared, and no optimizer has stepped in between: the update was left out. What is
 // accumulated is not cleared before an update. A loss scaler that adapts leaves out a few and then steps.
-class StepSkipped final : public Rule {
+class StepSkipped final : public KeptRule {
  public:
-  explicit StepSkipped(std::int64_t updates) : updates_(updates) {}
+  explicit StepSkipped(const Limits& limits) : updates_(limits.updates) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -58,25 +62,7 @@ class StepSkipped final : public Rule {
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = Json::array();
-    for (const auto& [worker, s] : workers_)
-      json.push_back({worker, s.made, s.open, s.by_scaler, s.lost, s.since, s.updates});
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const Json& one : json) {
-        State& state = workers_[one.at(0).get<std::uint32_t>()];
-        state.made = one.at(1);
-        state.open = one.at(2);
-        state.by_scaler = one.at(3);
-        state.lost = one.at(4);
-        state.since = one.at(5);
-        state.updates = one.at(6);
-      }
-    });
-  }
+  void Keep(Fields& io) override { io("workers", workers_, kMaxWorkers); }
 
  private:
   struct State {
@@ -86,6 +72,14 @@ class StepSkipped final : public Rule {
     std::int64_t lost = 0;   // updates left out in a row
     std::int64_t since = -1;
     std::int64_t updates = 0;
+    void Keep(Fields& io) {
+      io("made", made);
+      io("open", open);
+      io("by_scaler", by_scaler);
+      io("lost", lost);
+      io("since", since);
+      io("updates", updates);
+    }
   };
 
   static void Lost(State& state, const query::StepInfo& info, bool by_scaler) {
@@ -95,7 +89,6 @@ class StepSkipped final : public Rule {
   }
 
   void Tell(const StepView& view, std::uint32_t worker, State& state, Sink& sink) const {
-    const query::StepInfo& info = view.rows.info;
     if (!state.open) {
       const ModelFacts& facts = view.memo.Facts(view.trial);
       for (const OptimizerFacts& optimizer : facts.optimizers()) {
@@ -103,7 +96,7 @@ class StepSkipped final : public Rule {
       }
     }
     state.open = true;
-    Finding finding = FindingAt(kName, kPage, "skipped", view.trial, format::kNoId, worker, info);
+    Finding finding = FindingAt(kName, "skipped", view, TensorAt{format::kNoId, worker});
     finding.severity = Severity::kStop;
     finding.since_step = state.since;
     finding.what = fmt::format("{} updates in a row were left out{}", state.lost,
@@ -133,19 +126,8 @@ class StepSkipped final : public Rule {
 }  // namespace
 
 RuleSpec StepSkippedSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
   spec.summary = "gradients are made and thrown away: the update is always left out";
-  spec.parameters = {
-      {"updates", "24", "24", "updates left out in a row; a loss scale that adapts needs fewer"}};
-  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t updates, ParseInt(TextOf(parameters, "updates")));
-    if (updates < 2) return InvalidArgument("'updates' must be at least 2");
-    return std::unique_ptr<Rule>(new StepSkipped(updates));
-  };
   return spec;
 }
 

@@ -3,11 +3,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 #include "rules/step_memo.h"
 
@@ -15,11 +14,9 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Form;
 using format::Role;
 constexpr const char* kName = "SymmetricUnits";
-constexpr const char* kPage = "docs/rules/symmetric_units.md";
 constexpr std::size_t kMaxWeights = 1 << 16;
 
 // The rows of a weight matrix are copies of each other when, and only when, the sum of squares of all its
@@ -33,11 +30,19 @@ double SpreadOfRows(const Summary& summary, const UnitCounts& units) {
 }
 
 struct Limits {
-  double spread = 1e-6;
-  std::int64_t captures = 2;
+  double spread;
+  std::int64_t captures, interval;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::spread, "spread", "1e-6",
+     "share of the weights' squares that differs between rows; sums are kept to 1e-7 (Luff)"},
+    {&Limits::captures, "captures", "2",
+     "captures at which the weights have moved and the rows are still equal (Luff)", AtLeast(1)},
+    {&Limits::interval, "interval", "64", "TRAIN steps between two captures after the first four (Luff)",
+     AtLeast(1)},
 };
 
-class SymmetricUnits final : public Rule {
+class SymmetricUnits final : public KeptRule {
  public:
   explicit SymmetricUnits(const Limits& limits) : limits_(limits) {}
 
@@ -90,7 +95,7 @@ class SymmetricUnits final : public Rule {
       open_.clear();
       return;
     }
-    Finding finding = FindingAt(kName, kPage, "copies", view.trial, lead, worker, info);
+    Finding finding = FindingAt(kName, "copies", view, TensorAt{lead, worker});
     if (open_.empty()) open_ = finding.tensor;
     if (open_ != finding.tensor) others.push_back(finding.tensor);
     finding.tensor = open_;
@@ -116,24 +121,9 @@ class SymmetricUnits final : public Rule {
     sink.Report(std::move(finding));
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json weights = Json::object();
-    for (const auto& [name, w] : weights_)
-      weights[name] = {w.seen, w.moved, w.since, w.last_sum_sq, w.last_sum};
-    return JsonText(Json{{"weights", std::move(weights)}, {"open", open_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const auto& [name, w] : json.at("weights").items()) {
-        Weight& weight = weights_[name];
-        weight.seen = w.at(0);
-        weight.moved = w.at(1);
-        weight.since = w.at(2);
-        weight.last_sum_sq = w.at(3);
-        weight.last_sum = w.at(4);
-      }
-      open_ = json.at("open").get<std::string>();
-    });
+  void Keep(Fields& io) override {
+    io("weights", weights_, kMaxWeights);
+    io("open", open_);
   }
 
  private:
@@ -142,6 +132,13 @@ class SymmetricUnits final : public Rule {
     std::int64_t moved = 0;  // captures at which it had moved, its rows still equal
     std::int64_t since = 0;
     double last_sum_sq = 0, last_sum = 0;
+    void Keep(Fields& io) {
+      io("seen", seen);
+      io("moved", moved);
+      io("since", since);
+      io("last_sum_sq", last_sum_sq);
+      io("last_sum", last_sum);
+    }
   };
   const Limits limits_;
   std::map<std::string, Weight> weights_;  // worker and name
@@ -151,16 +148,8 @@ class SymmetricUnits final : public Rule {
 }  // namespace
 
 RuleSpec SymmetricUnitsSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<SymmetricUnits>(kName, kParams);
   spec.summary = "all units of a layer are copies of each other, and stay so";
-  spec.parameters = {
-      {"spread", "1e-6", "1e-6",
-       "share of the weights' squares that differs between rows; sums are kept to 1e-7 (Luff)"},
-      {"captures", "2", "2", "captures at which the weights have moved and the rows are still equal (Luff)"},
-      {"interval", "64", "64", "TRAIN steps between two captures after the first four (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     const Result<std::int64_t> interval = ParseInt(TextOf(parameters, "interval"));
     Need need;
@@ -172,15 +161,6 @@ RuleSpec SymmetricUnitsSpec() {
     need.save_interval = interval.ok() ? std::max<std::int64_t>(1, interval.value()) : 64;
     need.first_steps = 4;
     return {need};
-  };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.spread, ParseDouble(TextOf(parameters, "spread")));
-    LUFF_ASSIGN_OR_RETURN(limits.captures, ParseInt(TextOf(parameters, "captures")));
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
-    if (interval < 1 || limits.captures < 1)
-      return InvalidArgument("'interval' and 'captures' must be at least 1");
-    return std::unique_ptr<Rule>(new SymmetricUnits(limits));
   };
   return spec;
 }

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_call.h"
 #include "rules/model_tail.h"
+#include "rules/sample.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
 
@@ -18,14 +18,16 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "TargetRange";
-constexpr const char* kPage = "docs/rules/target_range.md";
 
 struct Limits {
-  std::int64_t calls = 3;
-  std::int64_t targets = 256;
-  double share = 0.05;
+  std::int64_t calls, targets;
+  double share;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::calls, "calls", "3", "calls in a row", AtLeast(1)},
+    {&Limits::targets, "targets", "256", "targets before constancy and reach are judged", AtLeast(1)},
+    {&Limits::share, "share", "0.05", "share of targets out of the model's reach"},
 };
 
 struct Range {
@@ -40,7 +42,7 @@ std::optional<Range> RangeOf(const std::string& type) {
   return std::nullopt;
 }
 
-class TargetRange final : public Rule {
+class TargetRange final : public KeptRule {
  public:
   explicit TargetRange(const Limits& limits) : limits_(limits) {}
 
@@ -61,47 +63,14 @@ class TargetRange final : public Rule {
       JudgeShares(view, call, found, &kind, sink);
       JudgeIgnored(view, call, found, &kind, sink);
       JudgeReach(view, call, found, &kind, sink);
-      anchor_ = view.rows.info;
+      anchor_.Take(view.rows.info);
     }
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json kinds = Json::array();
-    for (const auto& [name, k] : kinds_) {
-      kinds.push_back({name, k.seen, k.calls, k.constant, k.value, k.eval_varies, k.eval_low, k.eval_high,
-                       k.bad_shares, k.ignored, k.reach_targets, k.beyond, k.inside, k.at_bound});
-    }
-    Json reader;
-    reader_.Save(&reader);
-    return JsonText(Json{{"kinds", kinds},
-                         {"reader", reader},
-                         {"at", {anchor_.mode_step, anchor_.global_step, anchor_.update}}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      reader_.Load(json.at("reader"));
-      anchor_ = {};
-      anchor_.mode_step = json.at("at").at(0);
-      anchor_.global_step = json.at("at").at(1);
-      anchor_.update = json.at("at").at(2);
-      kinds_.clear();
-      for (const Json& saved : json.at("kinds")) {
-        Kind& k = kinds_[saved.at(0).get<std::string>()];
-        k.seen = saved.at(1);
-        k.calls = saved.at(2);
-        k.constant = saved.at(3);
-        k.value = saved.at(4);
-        k.eval_varies = saved.at(5);
-        k.eval_low = saved.at(6);
-        k.eval_high = saved.at(7);
-        k.bad_shares = saved.at(8);
-        k.ignored = saved.at(9);
-        k.reach_targets = saved.at(10);
-        k.beyond = saved.at(11);
-        k.inside = saved.at(12);
-        k.at_bound = saved.at(13);
-      }
-    });
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
+    io("anchor", anchor_);
   }
 
  private:
@@ -114,6 +83,21 @@ class TargetRange final : public Rule {
     std::int64_t bad_shares = 0, ignored = 0;  // calls in a row
     std::int64_t reach_targets = 0, beyond = 0, at_bound = 0;
     bool inside = true;  // all outputs lay in the range
+    void Keep(Fields& io) {
+      io("seen", seen);
+      io("calls", calls);
+      io("constant", constant);
+      io("value", value);
+      io("eval_varies", eval_varies);
+      io("eval_low", eval_low);
+      io("eval_high", eval_high);
+      io("bad_shares", bad_shares);
+      io("ignored", ignored);
+      io("reach_targets", reach_targets);
+      io("beyond", beyond);
+      io("at_bound", at_bound);
+      io("inside", inside);
+    }
   };
 
   static void TakeTargets(const LossCall& call, bool train, Kind* kind) {
@@ -135,7 +119,7 @@ class TargetRange final : public Rule {
   }
 
   Finding Make(const StepView& view, const LossCall& call, const char* cause) const {
-    Finding finding = FindingAt(kName, kPage, cause, view.trial, call.loss, call.worker, view.rows.info);
+    Finding finding = FindingAt(kName, cause, view, TensorAt{call.loss, call.worker});
     const auto [low, high] = std::minmax_element(call.target.values.begin(), call.target.values.end());
     finding.evidence = {{"lowest_target", *low}, {"highest_target", *high}};
     finding.threshold = fmt::format("{} calls in a row (Luff)", limits_.calls);
@@ -147,7 +131,7 @@ class TargetRange final : public Rule {
     if (!kind.constant || !kind.eval_varies || kind.seen < limits_.targets || kind.calls < 8 ||
         anchor_.mode_step < 0)
       return;
-    Finding finding = FindingAt(kName, kPage, "constant", view.trial, call.loss, call.worker, anchor_);
+    Finding finding = FindingAt(kName, "constant", view.trial, call.loss, call.worker, anchor_.Info());
     finding.severity = Severity::kStop;
     finding.since_step = 0;
     finding.what = fmt::format("all {} targets of {} in training are {:g}", kind.seen, call.kind, kind.value);
@@ -246,33 +230,17 @@ class TargetRange final : public Rule {
 
   const Limits limits_;
   LossReader reader_;
-  ModelModules modules_;                 // read from the run, not saved
-  query::StepInfo anchor_ = {0, -1, 0};  // the last TRAIN step
+  ModelModules modules_;  // read from the run, not saved
+  Anchor anchor_;         // the last TRAIN step
   std::map<std::string, Kind> kinds_;
 };
 
 }  // namespace
 
 RuleSpec TargetRangeSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 1;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
-  spec.parameters = {
-      {"calls", "3", "3", "calls in a row"},
-      {"targets", "256", "256", "targets before constancy and reach are judged"},
-      {"share", "0.05", "0.05", "share of targets out of the model's reach"},
-  };
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.calls, ParseInt(TextOf(parameters, "calls")));
-    LUFF_ASSIGN_OR_RETURN(limits.targets, ParseInt(TextOf(parameters, "targets")));
-    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
-    if (limits.calls < 1 || limits.targets < 1) return InvalidArgument("'calls' must be at least 1");
-    return std::unique_ptr<Rule>(new TargetRange(limits));
-  };
   return spec;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
+#include "rules/kit/kept_rule.h"
 #include "rules/select.h"
 
 /// TensorVariance: docs/rules/tensor_variance.md. Both parameter sets are the published rule; without tensors
@@ -13,9 +14,8 @@ namespace {
 
 using format::Form;
 constexpr const char* kName = "TensorVariance";
-constexpr const char* kPage = "docs/rules/tensor_variance.md";
 
-class TensorVariance final : public Rule {
+class TensorVariance final : public KeptRule {
  public:
   TensorVariance(TensorSelector selector, std::optional<double> low, std::optional<double> high)
       : selector_(std::move(selector)),
@@ -30,8 +30,7 @@ class TensorVariance final : public Rule {
       const bool high = high_ && variance > *high_;
       const bool low = low_ && variance < *low_;
       if (!high && !low) continue;
-      Finding finding = FindingAt(kName, kPage, high ? "high" : "low", view.trial, entry.tensor, entry.worker,
-                                  view.rows.info);
+      Finding finding = FindingAt(kName, high ? "high" : "low", view, entry);
       finding.what = fmt::format("the variance of {} is {:.4g}", finding.tensor, variance);
       finding.why = high ? "values that vary so much saturate or blow up what comes after them"
                          : "values that hardly vary tell what comes after them next to nothing";
@@ -42,8 +41,6 @@ class TensorVariance final : public Rule {
       sink.Report(std::move(finding));
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
   TensorSelector selector_;
@@ -55,7 +52,7 @@ class TensorVariance final : public Rule {
 RuleSpec TensorVarianceSpec() {
   RuleSpec spec;
   spec.name = kName;
-  spec.page = kPage;
+  spec.page = PageOf(kName);
   spec.summary = "the variance of tensors that you name leaves the range that you name";
   spec.parameters = {
       {"collection_names", "None", "None", "collections to inspect; without tensors the rule is silent"},

@@ -5,13 +5,12 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/evaluations.h"
 #include "rules/features.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/sample.h"
 #include "rules/sample_needs.h"
 #include "rules/select.h"
@@ -20,18 +19,22 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 constexpr const char* kName = "TrainValSkew";
-constexpr const char* kPage = "docs/rules/train_val_skew.md";
 constexpr std::size_t kMaxInputs = 16;
 constexpr double kMaxKurtosis = 20;  // beyond: the spread of a sample says little
 
 struct Limits {
-  std::int64_t rows = 32;
-  double shift = 2.5, spread = 2.5, share = 0.5;
+  std::int64_t rows;
+  double shift, spread, share;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::rows, "rows", "32", "rows of the training and of an evaluation, at least (Luff)"},
+    {&Limits::shift, "shift", "2.5", "distance of means in deviations of the training (Luff)"},
+    {&Limits::spread, "spread", "2.5", "ratio of deviations, either way (Luff)", Above(1)},
+    {&Limits::share, "share", "0.5", "share of features that differ so (Luff)"},
 };
 
-class TrainValSkew final : public Rule {
+class TrainValSkew final : public KeptRule {
  public:
   explicit TrainValSkew(const Limits& limits) : limits_(limits) {}
 
@@ -53,33 +56,20 @@ class TrainValSkew final : public Rule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = {{"open", open_}, {"inputs", Json::object()}};
-    last_.Save(&json["last"]);
-    turns_.Save(&json["turns"]);
-    for (const auto& [name, input] : inputs_) {
-      Json& saved = json["inputs"][name];
-      input.training.Save(&saved["training"]);
-      input.evaluation.Save(&saved["evaluation"]);
-    }
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      open_ = json.at("open").get<std::set<std::string>>();
-      last_.Load(json.at("last"));
-      turns_.Load(json.at("turns"));
-      inputs_.clear();
-      for (const auto& [name, saved] : json.at("inputs").items()) {
-        inputs_[name].training.Load(saved.at("training"));
-        inputs_[name].evaluation.Load(saved.at("evaluation"));
-      }
-    });
+  void Keep(Fields& io) override {
+    io("open", open_);
+    io("last", last_);
+    io("turns", turns_);
+    io("inputs", inputs_, kMaxInputs);
   }
 
  private:
   struct Input {
     Features training, evaluation;
+    void Keep(Fields& io) {
+      io("training", training);
+      io("evaluation", evaluation);
+    }
   };
 
   // An evaluation has ended: the features that it has seen against those of the training so far.
@@ -118,7 +108,7 @@ class TrainValSkew final : public Rule {
       return;
     }
     open_.insert(name);
-    Finding finding = FindingAt(kName, kPage, "skew", trial, format::kNoId, 0, last_.Info());
+    Finding finding = FindingAt(kName, "skew", trial, format::kNoId, 0, last_.Info());
     finding.tensor = name;
     finding.since_step = 0;
     finding.what = fmt::format(
@@ -157,26 +147,9 @@ class TrainValSkew final : public Rule {
 }  // namespace
 
 RuleSpec TrainValSkewSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
-  spec.parameters = {
-      {"rows", "32", "32", "rows of the training and of an evaluation, at least (Luff)"},
-      {"shift", "2.5", "2.5", "distance of means in deviations of the training (Luff)"},
-      {"spread", "2.5", "2.5", "ratio of deviations, either way (Luff)"},
-      {"share", "0.5", "0.5", "share of features that differ so (Luff)"},
-  };
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
-    LUFF_ASSIGN_OR_RETURN(limits.shift, ParseDouble(TextOf(parameters, "shift")));
-    LUFF_ASSIGN_OR_RETURN(limits.spread, ParseDouble(TextOf(parameters, "spread")));
-    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
-    if (!(limits.spread > 1)) return InvalidArgument("'spread' must be above 1");
-    return std::unique_ptr<Rule>(new TrainValSkew(limits));
-  };
   return spec;
 }
 

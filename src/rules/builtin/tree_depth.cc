@@ -7,6 +7,8 @@
 #include "base/format.h"
 #include "rules/boosted_rules.h"
 #include "rules/builtin/builtin.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 
 /// TreeDepth: docs/rules/tree_depth.md.
@@ -14,11 +16,26 @@ namespace luff::rules {
 namespace {
 
 constexpr const char* kName = "TreeDepth";
-constexpr const char* kPage = "docs/rules/tree_depth.md";
 constexpr const char* kTensors = "^trees/Node$";
 constexpr const char* kColumns = "(^|/)trees/(Depth|Cover|Feature)$";
 
-class TreeDepth final : public Rule {
+struct Limits {
+  double depth;
+  std::string tensors;
+  double lone_share;
+  std::int64_t rounds;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::depth, "depth", "8",
+     "levels below the root that are allowed; 4 is the original's, 6 is XGBoost's own default", Bound{}, "4"},
+    {&Limits::tensors, "tensor_regex", kTensors, "tensors that hold the nodes' numbers of a step's trees"},
+    {&Limits::lone_share, "lone_share", "0.25",
+     "share of the leaves with one or two samples from which deep is too deep (Luff)"},
+    {&Limits::rounds, "rounds", "3", "rounds in a row with such trees and without a better evaluation (Luff)",
+     AtLeast(1)},
+};
+
+class TreeDepth final : public KeptRule {
  public:
   // `unless_levels`: silent where the levels themselves were recorded.
   TreeDepth(Regex pattern, double depth, bool unless_levels)
@@ -37,7 +54,7 @@ class TreeDepth final : public Rule {
       // Nodes are numbered as in a full binary tree, from 0: level d holds 2^d - 1 to 2^(d + 1) - 2.
       const double depth = std::floor(std::log2(largest + 1));
       if (!(depth > depth_)) continue;
-      Finding finding = FindingAt(kName, kPage, "deep", view.trial, id, 0, view.rows.info);
+      Finding finding = FindingAt(kName, "deep", view, TensorAt{id});
       finding.what = fmt::format("a tree is {:g} levels deep", depth);
       finding.why = "deep trees fit single samples: the model learns noise by heart";
       finding.remedy = "lower max_depth, raise min_child_weight or gamma";
@@ -47,8 +64,6 @@ class TreeDepth final : public Rule {
       sink.Report(std::move(finding));
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
   MatchingTensors tensors_;
@@ -62,16 +77,9 @@ RuleSpec TreeDepthSpec() {
   RuleSpec spec;
   spec.name = kName;
   spec.version = 2;
-  spec.page = kPage;
+  spec.page = PageOf(kName);
   spec.summary = "trees of a boosted model that are too deep";
-  spec.parameters = {
-      {"depth", "8", "4",
-       "levels below the root that are allowed; 4 is the original's, 6 is XGBoost's own default"},
-      {"tensor_regex", kTensors, kTensors, "tensors that hold the nodes' numbers of a step's trees"},
-      {"lone_share", "0.25", "0.25",
-       "share of the leaves with one or two samples from which deep is too deep (Luff)"},
-      {"rounds", "3", "3", "rounds in a row with such trees and without a better evaluation (Luff)"},
-  };
+  spec.parameters = Described(kParams);
   spec.needs = [](const Parameters& parameters) {
     const std::string pattern = TextOf(parameters, "tensor_regex");
     Need need;
@@ -83,18 +91,14 @@ RuleSpec TreeDepthSpec() {
     need.forms = Bit(format::Form::kRaw);
     return std::vector<Need>{need};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const double depth, ParseDouble(TextOf(parameters, "depth")));
-    LUFF_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(TextOf(parameters, "tensor_regex")));
-    BoostedDepthLimits limits;
-    limits.depth = depth;
-    LUFF_ASSIGN_OR_RETURN(limits.lone_share, ParseDouble(TextOf(parameters, "lone_share")));
-    LUFF_ASSIGN_OR_RETURN(limits.rounds, ParseInt(TextOf(parameters, "rounds")));
-    if (limits.rounds < 1) return InvalidArgument("'rounds' must be at least 1");
-    const bool original = IsOriginal(parameters);
-    std::unique_ptr<Rule> nodes(new TreeDepth(std::move(pattern), depth, !original));
-    if (original) return nodes;
-    return Together(std::move(nodes), BoostedTreeDepth(limits));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    LUFF_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(limits.tensors));
+    const bool original = IsOriginal(all);
+    auto nodes = std::make_unique<TreeDepth>(std::move(pattern), limits.depth, !original);
+    if (original) return std::unique_ptr<Rule>(std::move(nodes));
+    return std::unique_ptr<Rule>(
+        Together(std::move(nodes), BoostedTreeDepth({limits.depth, limits.lone_share, limits.rounds})));
   };
   return spec;
 }

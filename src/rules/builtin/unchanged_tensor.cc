@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
 #include "rules/step_memo.h"
@@ -18,106 +17,88 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::EventKind;
 using format::Form;
 using format::Role;
 constexpr const char* kName = "UnchangedTensor";
-constexpr const char* kPage = "docs/rules/unchanged_tensor.md";
+constexpr std::uint32_t kMaxOptimizers = 64;
 
-// ---- original: numpy.allclose of the values at the last num_steps available steps
-// -----------------------------------
-
-struct OriginalSettings {
-  TensorSelector selector;
-  std::int64_t num_steps = 3;
-  double rtol = 1e-5, atol = 1e-8;
-  bool equal_nan = false;
+struct Limits {
+  std::string collections, regexes;
+  std::int64_t num_steps;
+  double rtol, atol;
+  bool equal_nan;
+  std::int64_t interval, steps, updates;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::collections, "collection_names", "None",
+     "collections to inspect (original; one of the two is required)"},
+    {&Limits::regexes, "tensor_regex", "None", "expressions on tensor names to inspect (original)"},
+    {&Limits::num_steps, "num_steps", "3", "available steps that are compared (original)", Within(2, 1000)},
+    {&Limits::rtol, "rtol", "1e-5", "relative tolerance (original)", {}, "1e-05"},
+    {&Limits::atol, "atol", "1e-8", "absolute tolerance (original)", {}, "1e-08"},
+    {&Limits::equal_nan, "equal_nan", "false", "NaN equals NaN (original)", {}, "False"},
+    {&Limits::interval, "interval", "8", "TRAIN steps between two captures (Luff)", AtLeast(1), "1"},
+    {&Limits::steps, "steps", "48", "TRAIN steps without a change; a part of a model may rest for 30 (Luff)"},
+    {&Limits::updates, "updates", "40", "updates of its optimizer in that time (Luff)"},
 };
 
-class Original final : public Rule {
+// Of smdebug: numpy.allclose of the values at the last num_steps available steps.
+class Original final : public KeptRule {
  public:
-  explicit Original(OriginalSettings settings) : settings_(std::move(settings)) {}
+  Original(TensorSelector selector, const Limits& limits) : selector_(std::move(selector)), limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    const query::StepInfo& info = view.rows.info;
     for (const auto& entry : view.rows.summaries) {
-      if (!settings_.selector.Selects(view.trial, entry.tensor)) continue;
+      if (!selector_.Selects(view.trial, entry.tensor)) continue;
       std::optional<std::vector<double>> now = ReadNumbers(view, entry.tensor, entry.worker);
       if (!now) continue;
-      Series& series = series_[fmt::format("{}\n{}", entry.worker, view.trial.tensor(entry.tensor).name)];
+      std::vector<std::vector<double>>& values =
+          series_[fmt::format("{}\n{}", entry.worker, view.trial.tensor(entry.tensor).name)];
       // Close to every one of the last num_steps - 1 values: a run of values close to the newest is counted
       // backwards.
-      series.values.push_back(std::move(*now));
-      if (series.values.size() > static_cast<std::size_t>(settings_.num_steps))
-        series.values.erase(series.values.begin());
-      if (series.values.size() < static_cast<std::size_t>(settings_.num_steps)) continue;
-      const bool same = std::all_of(
-          series.values.begin(), series.values.end() - 1,
-          [&](const std::vector<double>& earlier) { return AllClose(series.values.back(), earlier); });
+      values.push_back(std::move(*now));
+      if (values.size() > static_cast<std::size_t>(limits_.num_steps)) values.erase(values.begin());
+      if (values.size() < static_cast<std::size_t>(limits_.num_steps)) continue;
+      const bool same =
+          std::all_of(values.begin(), values.end() - 1,
+                      [&](const std::vector<double>& earlier) { return AllClose(values.back(), earlier); });
       if (!same) continue;
-      Finding finding = FindingAt(kName, kPage, "unchanged", view.trial, entry.tensor, entry.worker, info);
-      finding.what = fmt::format("{} has not changed in {} steps", finding.tensor, settings_.num_steps);
+      Finding finding = FindingAt(kName, "unchanged", view, entry);
+      finding.what = fmt::format("{} has not changed in {} steps", finding.tensor, limits_.num_steps);
       finding.why = "the values of the last steps are all close";
       finding.remedy = "check that the tensor is trained, and the learning rate";
       finding.threshold =
-          fmt::format("allclose with rtol {:g}, atol {:g} (original)", settings_.rtol, settings_.atol);
+          fmt::format("allclose with rtol {:g}, atol {:g} (original)", limits_.rtol, limits_.atol);
       sink.Report(std::move(finding));
     }
   }
-  [[nodiscard]] std::string SaveState() const override {
-    Json json = Json::object();
-    for (const auto& [name, series] : series_) json[name] = series.values;
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const auto& [name, values] : json.items()) {
-        for (const Json& value : values) {
-          std::vector<double> row;
-          for (const Json& number : value)
-            row.push_back(number.is_number() ? number.get<double>() : std::nan(""));
-          series_[name].values.push_back(std::move(row));
-        }
-      }
-    });
-  }
+  void Keep(Fields& io) override { io("series", series_, SIZE_MAX); }  // tensors may be large
 
  private:
-  struct Series {
-    std::vector<std::vector<double>> values;
-  };
-
   [[nodiscard]] bool AllClose(const std::vector<double>& a, const std::vector<double>& b) const {
     if (a.size() != b.size()) return false;
     for (std::size_t i = 0; i < a.size(); ++i) {
       if (a[i] == b[i]) continue;
       if (std::isnan(a[i]) || std::isnan(b[i])) {
-        if (settings_.equal_nan && std::isnan(a[i]) && std::isnan(b[i])) continue;
+        if (limits_.equal_nan && std::isnan(a[i]) && std::isnan(b[i])) continue;
         return false;
       }
       if (!(std::isfinite(a[i]) && std::isfinite(b[i]))) return false;
-      if (!(std::abs(a[i] - b[i]) <= settings_.atol + settings_.rtol * std::abs(b[i]))) return false;
+      if (!(std::abs(a[i] - b[i]) <= limits_.atol + limits_.rtol * std::abs(b[i]))) return false;
     }
     return true;
   }
 
-  OriginalSettings settings_;
-  std::map<std::string, Series> series_;
+  TensorSelector selector_;
+  const Limits limits_;
+  std::map<std::string, std::vector<std::vector<double>>> series_;
 };
 
-// ---- Luff's own
-// ------------------------------------------------------------------------------------------------------ A
-// trainable weight that gets gradients, and whose bits have not changed in `steps` TRAIN steps and `updates`
-// updates of its optimizer, with a learning rate that was never zero. Weights in no optimizer are
-// ParamNotOptimized's, weights without gradients NoGradient's, updates that are left out StepSkipped's.
-
-struct Limits {
-  std::int64_t steps = 48;
-  std::int64_t updates = 40;
-};
-
-class Luff final : public Rule {
+// Luff's own: a trainable weight that gets gradients, and whose bits have not changed in `steps` TRAIN steps
+// and `updates` updates of its optimizer, with a learning rate that was never zero. Weights in no optimizer
+// are ParamNotOptimized's, weights without gradients NoGradient's, updates that are left out StepSkipped's.
+class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
@@ -159,35 +140,13 @@ class Luff final : public Rule {
     if (judged) Judge(view, sink);
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json weights = Json::object();
-    for (const auto& [name, w] : weights_)
-      weights[name] = {w.last_row, w.changed, w.gradient_rows, w.gradient_nonzero, w.counts};
-    Json gradients = Json::object();
-    for (const auto& [name, g] : gradients_) gradients[name] = {g.rows, g.nonzero, g.last_nonzero};
-    return JsonText(Json{{"weights", weights},
-                         {"gradients", gradients},
-                         {"lr_zero", lr_zero_},
-                         {"steps", optimizer_steps_},
-                         {"first", first_step_},
-                         {"open", open_}});
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      for (const auto& [name, w] : json.at("weights").items()) {
-        weights_[name] = {w.at(0).get<std::int64_t>(), w.at(1).get<std::int64_t>(),
-                          w.at(2).get<std::int64_t>(), w.at(3).get<std::int64_t>(),
-                          w.at(4).get<std::vector<std::int64_t>>()};
-      }
-      for (const auto& [name, g] : json.at("gradients").items()) {
-        gradients_[name] = {g.at(0).get<std::int64_t>(), g.at(1).get<std::int64_t>(),
-                            g.at(2).get<std::int64_t>()};
-      }
-      lr_zero_ = json.at("lr_zero").get<std::map<std::string, std::int64_t>>();
-      optimizer_steps_ = json.at("steps").get<std::vector<std::int64_t>>();
-      first_step_ = json.at("first");
-      open_ = json.at("open").get<std::string>();
-    });
+  void Keep(Fields& io) override {
+    io("weights", weights_);
+    io("gradients", gradients_);
+    io("lr_zero", lr_zero_);
+    io("optimizer_steps", optimizer_steps_, kMaxOptimizers);
+    io("first_step", first_step_);
+    io("open", open_);
   }
 
  private:
@@ -196,12 +155,22 @@ class Luff final : public Rule {
     std::int64_t changed = -1;  // TRAIN step of the last capture that differed from the one before; -1: never
     std::int64_t gradient_rows = 0, gradient_nonzero = 0;  // as they were then
     std::vector<std::int64_t> counts;                      // updates of each optimizer until then
+    void Keep(Fields& io) {
+      io("last_row", last_row);
+      io("changed", changed);
+      io("gradient_rows", gradient_rows);
+      io("gradient_nonzero", gradient_nonzero);
+      io("counts", counts, kMaxOptimizers);
+    }
   };
   struct Gradient {
     std::int64_t rows = 0, nonzero = 0, last_nonzero = -1;
+    void Keep(Fields& io) {
+      io("rows", rows);
+      io("nonzero", nonzero);
+      io("last_nonzero", last_nonzero);
+    }
   };
-  static constexpr std::uint32_t kMaxOptimizers = 64;
-
   void TakeEvents(const StepView& view) {
     for (const auto& event : view.rows.events) {
       if (event.worker != view.rows.events.front().worker) continue;
@@ -270,7 +239,7 @@ class Luff final : public Rule {
   void Tell(const StepView& view, const Group& group, bool all, Sink& sink) {
     const query::StepInfo& info = view.rows.info;
     if (open_.empty()) open_ = group.names.front();
-    Finding finding = FindingAt(kName, kPage, "unchanged", view.trial, format::kNoId, 0, info);
+    Finding finding = FindingAt(kName, "unchanged", view, TensorAt{format::kNoId});
     finding.severity = all ? Severity::kStop : Severity::kWarn;
     finding.tensor = open_;
     for (const std::string& name : group.names) {
@@ -306,22 +275,9 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec UnchangedTensorSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<Luff>(kName, kParams);
   spec.version = 2;
-  spec.page = kPage;
   spec.summary = "weights that ought to be trained and do not change";
-  spec.parameters = {
-      {"collection_names", "None", "None", "collections to inspect (original; one of the two is required)"},
-      {"tensor_regex", "None", "None", "expressions on tensor names to inspect (original)"},
-      {"num_steps", "3", "3", "available steps that are compared (original)"},
-      {"rtol", "1e-5", "1e-05", "relative tolerance (original)"},
-      {"atol", "1e-8", "1e-08", "absolute tolerance (original)"},
-      {"equal_nan", "false", "False", "NaN equals NaN (original)"},
-      {"interval", "8", "1", "TRAIN steps between two captures (Luff)"},
-      {"steps", "48", "48", "TRAIN steps without a change; a part of a model may rest for 30 (Luff)"},
-      {"updates", "40", "40", "updates of its optimizer in that time (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     if (IsOriginal(parameters)) {
       Result<TensorSelector> selector = TensorSelector::Make(parameters, false);
@@ -337,21 +293,10 @@ RuleSpec UnchangedTensorSpec() {
     need.save_interval = interval.ok() ? interval.value() : 8;
     return {need};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    OriginalSettings settings;
-    LUFF_ASSIGN_OR_RETURN(settings.selector, TensorSelector::Make(parameters, false));
-    LUFF_ASSIGN_OR_RETURN(settings.num_steps, ParseInt(TextOf(parameters, "num_steps")));
-    LUFF_ASSIGN_OR_RETURN(settings.rtol, ParseDouble(TextOf(parameters, "rtol")));
-    LUFF_ASSIGN_OR_RETURN(settings.atol, ParseDouble(TextOf(parameters, "atol")));
-    LUFF_ASSIGN_OR_RETURN(settings.equal_nan, ParseBool(TextOf(parameters, "equal_nan")));
-    if (settings.num_steps < 2 || settings.num_steps > 1000)
-      return InvalidArgument("'num_steps' must be between 2 and 1000");
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
-    LUFF_ASSIGN_OR_RETURN(limits.steps, ParseInt(TextOf(parameters, "steps")));
-    LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
-    if (interval < 1) return InvalidArgument("'interval' must be at least 1");
-    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(std::move(settings)));
+  spec.make = [](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
+    LUFF_ASSIGN_OR_RETURN(const Limits limits, ReadLimits(kParams, all));
+    if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   };
   return spec;

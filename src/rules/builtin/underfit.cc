@@ -6,6 +6,8 @@
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/curve_rule.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/select.h"
 
 /// Underfit: docs/rules/underfit.md.
@@ -13,17 +15,23 @@ namespace luff::rules {
 namespace {
 
 constexpr const char* kName = "Underfit";
-constexpr const char* kPage = "docs/rules/underfit.md";
 
 struct Limits {
-  std::int64_t evaluations = 12, steps = 3000;
-  double share = 0.9, delta = 0.01, gap = 0.1;
+  std::int64_t evaluations, steps;
+  double share, delta, gap;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::evaluations, "evaluations", "12", "evaluations over which nothing improves (Luff)", AtLeast(1)},
+    {&Limits::steps, "steps", "3000", "TRAIN steps before it is judged (Luff)"},
+    {&Limits::share, "share", "0.9", "training loss as a share of its first values, at least (Luff)"},
+    {&Limits::delta, "delta", "0.01", "share by which a loss must fall to count as improving (Luff)"},
+    {&Limits::gap, "gap", "0.1", "largest distance of validation and training, as a share (Luff)"},
 };
 
 // The training loss has stopped falling close to where it began, and the validation loss stands beside it.
 class Underfit final : public CurveRule {
  public:
-  explicit Underfit(const Limits& limits) : CurveRule(kName, kPage, "stuck"), limits_(limits) {}
+  explicit Underfit(const Limits& limits) : CurveRule(kName, "stuck"), limits_(limits) {}
 
  private:
   [[nodiscard]] bool Holds(const ValidationCurve& curve) const override {
@@ -66,28 +74,8 @@ class Underfit final : public CurveRule {
 }  // namespace
 
 RuleSpec UnderfitSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<Underfit>(kName, kParams);  // losses are always taken
   spec.summary = "training and validation losses that come to rest near where they began";
-  spec.parameters = {
-      {"evaluations", "12", "12", "evaluations over which nothing improves (Luff)"},
-      {"steps", "3000", "3000", "TRAIN steps before it is judged (Luff)"},
-      {"share", "0.9", "0.9", "training loss as a share of its first values, at least (Luff)"},
-      {"delta", "0.01", "0.01", "share by which a loss must fall to count as improving (Luff)"},
-      {"gap", "0.1", "0.1", "largest distance of validation and training, as a share (Luff)"},
-  };
-  spec.needs = [](const Parameters&) { return std::vector<Need>{}; };  // losses are captured in any case
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.evaluations, ParseInt(TextOf(parameters, "evaluations")));
-    LUFF_ASSIGN_OR_RETURN(limits.steps, ParseInt(TextOf(parameters, "steps")));
-    LUFF_ASSIGN_OR_RETURN(limits.share, ParseDouble(TextOf(parameters, "share")));
-    LUFF_ASSIGN_OR_RETURN(limits.delta, ParseDouble(TextOf(parameters, "delta")));
-    LUFF_ASSIGN_OR_RETURN(limits.gap, ParseDouble(TextOf(parameters, "gap")));
-    if (limits.evaluations < 1) return InvalidArgument("'evaluations' must be at least 1");
-    return std::unique_ptr<Rule>(new Underfit(limits));
-  };
   return spec;
 }
 

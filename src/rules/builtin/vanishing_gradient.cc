@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
@@ -18,25 +17,36 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Role;
 constexpr const char* kName = "VanishingGradient";
-constexpr const char* kPage = "docs/rules/vanishing_gradient.md";
 
-// ---- original: mean |g| of any gradient below the threshold
-// ------------------------------------------------------------
+struct Limits {
+  double threshold, ratio;
+  std::int64_t updates, first, layers;
+  double straight;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::threshold, "threshold", "1e-7", "mean absolute value (original)", {}, "0.0000001"},
+    {&Limits::ratio, "ratio", "1e-4", "mean |g| of a layer over the largest of the step (Luff)"},
+    {&Limits::updates, "updates", "56",
+     "recorded updates before anything is said that is no fact of the start (Luff)"},
+    {&Limits::first, "first", "4", "first updates that all show a fall from layer to layer (Luff)",
+     AtLeast(1)},
+    {&Limits::layers, "layers", "5", "layers of which it can be said (Luff)", AtLeast(3)},
+    {&Limits::straight, "straight", "0.95", "correlation of place and log of the gradient (Luff)"},
+};
 
-class Original final : public Rule {
+// Of smdebug: the mean |g| of any gradient lies below the threshold.
+class Original final : public KeptRule {
  public:
-  explicit Original(double threshold) : threshold_(threshold) {}
+  explicit Original(const Limits& limits) : threshold_(limits.threshold) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const auto& entry : view.rows.summaries) {
       if (view.trial.tensor(entry.tensor).role != Role::kGradient) continue;
       const double mean = entry.summary.abs_mean();
       if (!(mean < threshold_)) continue;
-      Finding finding =
-          FindingAt(kName, kPage, "small", view.trial, entry.tensor, entry.worker, view.rows.info);
+      Finding finding = FindingAt(kName, "small", view, entry);
       finding.what = fmt::format("the mean absolute value of {} is {:.3g}", finding.tensor, mean);
       finding.why = "what the optimizer gets from it is next to nothing";
       finding.remedy =
@@ -46,19 +56,14 @@ class Original final : public Rule {
       sink.Report(std::move(finding));
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
-  double threshold_;
+  const double threshold_;
 };
 
-// ---- Luff's own
-// ------------------------------------------------------------------------------------------------------ The
-// gradient of a layer's weights is smaller than ratio times the largest of the step, in nearly all of the
-// last 32 updates, and the loss has not fallen since its first values. A gradient that was not recorded is
-// not small.
-
+// Luff's own. In the long run: the gradient of a layer's weights is smaller than ratio times the largest of
+// the step in nearly all of the last 32 updates, and the loss has not fallen since its first values. A
+// gradient that was not recorded is not small.
 //
 // From the start on: the gradients of the first recorded updates fall geometrically from the last layer to
 // the first. With x = place of a layer and y = log of the mean |g| of its weights, the straight line fits
@@ -67,22 +72,13 @@ class Original final : public Rule {
 // 1e-5 of its norm per update where changes are recorded). Small targets, a rest behind a batch norm, a gate
 // that starts at zero or a last layer that starts small make gradients small, but not smaller from layer to
 // layer.
-
-struct Limits {
-  double ratio = 1e-4;
-  std::int64_t updates = 56;
-  std::int64_t first = 4;
-  std::int64_t layers = 5;
-  double straight = 0.95;
-};
-
 constexpr double kStill = 1e-5;  // of a weight's norm per update
 
 bool IsLayer(const std::string& type) {
   return type.ends_with("Linear") || (type.starts_with("Conv") && type.find("Norm") == std::string::npos);
 }
 
-class Luff final : public Rule {
+class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
@@ -130,7 +126,7 @@ class Luff final : public Rule {
       return;
     }
     if (open_.empty()) open_ = view.trial.tensor(smallest->tensor).name;
-    Finding finding = FindingAt(kName, kPage, "ratio", view.trial, smallest->tensor, worker, info);
+    Finding finding = FindingAt(kName, "ratio", view, TensorAt{smallest->tensor, worker});
     finding.tensor = open_;
     for (std::string& name : others) {
       if (name != open_) finding.other_tensors.push_back(std::move(name));
@@ -158,31 +154,14 @@ class Luff final : public Rule {
     sink.Report(std::move(finding));
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    tracker_.Save(&json["losses"]);
-    Json histories = Json::object();
-    for (const auto& [name, h] : histories_) histories[name] = {h.bits, h.count, h.since};
-    json["histories"] = std::move(histories);
-    json["updates"] = updates_;
-    json["open"] = open_;
-    json["start"] = {falling_, said_, first_layer_moved_};
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      tracker_.Load(json.at("losses"));
-      for (const auto& [name, h] : json.at("histories").items()) {
-        histories_[name] = {h.at(0).get<std::uint32_t>(), h.at(1).get<std::int64_t>(),
-                            h.at(2).get<std::int64_t>()};
-      }
-      updates_ = json.at("updates").get<std::int64_t>();
-      open_ = json.at("open").get<std::string>();
-      const Json& start = json.at("start");
-      falling_ = start.at(0);
-      said_ = start.at(1);
-      first_layer_moved_ = start.at(2);
-    });
+  void Keep(Fields& io) override {
+    io("losses", tracker_);
+    io("histories", histories_);
+    io("updates", updates_);
+    io("open", open_);
+    io("falling", falling_);
+    io("said", said_);
+    io("first_layer_moved", first_layer_moved_);
   }
 
  private:
@@ -190,6 +169,11 @@ class Luff final : public Rule {
     std::uint32_t bits = 0;  // the last 32 updates, newest lowest: 1 = small
     std::int64_t count = 0;
     std::int64_t since = -1;
+    void Keep(Fields& io) {
+      io("bits", bits);
+      io("count", count);
+      io("since", since);
+    }
   };
   struct Seen {
     query::TensorId tensor;
@@ -239,8 +223,7 @@ class Luff final : public Rule {
     ++falling_;
     if (falling_ < limits_.first) return false;
     said_ = true;
-    Finding finding =
-        FindingAt(kName, kPage, "start", view.trial, line.front().first, worker, view.rows.info);
+    Finding finding = FindingAt(kName, "start", view, TensorAt{line.front().first, worker});
     for (std::size_t i = 1; i + 1 < line.size(); ++i) {
       if (line[i].second < line.back().second + std::log(1e-2))
         finding.other_tensors.push_back(view.trial.tensor(line[i].first).name);
@@ -288,36 +271,10 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec VanishingGradientSpec() {
-  RuleSpec spec;
-  spec.name = kName;
-  spec.version = 2;  // 2: cause "start"
-  spec.page = kPage;
+  RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always taken
+  spec.version = 2;                                        // 2: cause "start"
   spec.summary =
       "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
-  spec.parameters = {
-      {"threshold", "1e-7", "0.0000001", "mean absolute value (original)"},
-      {"ratio", "1e-4", "1e-4", "mean |g| of a layer over the largest of the step (Luff)"},
-      {"updates", "56", "56", "recorded updates before anything is said that is no fact of the start (Luff)"},
-      {"first", "4", "4", "first updates that all show a fall from layer to layer (Luff)"},
-      {"layers", "5", "5", "layers of which it can be said (Luff)"},
-      {"straight", "0.95", "0.95", "correlation of place and log of the gradient (Luff)"},
-  };
-  spec.needs = [](const Parameters&) -> std::vector<Need> {
-    return {};
-  };  // summaries of gradients and losses are always taken
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    LUFF_ASSIGN_OR_RETURN(const double threshold, ParseDouble(TextOf(parameters, "threshold")));
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(limits.ratio, ParseDouble(TextOf(parameters, "ratio")));
-    LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
-    LUFF_ASSIGN_OR_RETURN(limits.first, ParseInt(TextOf(parameters, "first")));
-    LUFF_ASSIGN_OR_RETURN(limits.layers, ParseInt(TextOf(parameters, "layers")));
-    LUFF_ASSIGN_OR_RETURN(limits.straight, ParseDouble(TextOf(parameters, "straight")));
-    if (limits.first < 1 || limits.layers < 3)
-      return InvalidArgument("'first' must be at least 1 and 'layers' 3");
-    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(threshold));
-    return std::unique_ptr<Rule>(new Luff(limits));
-  };
   return spec;
 }
 

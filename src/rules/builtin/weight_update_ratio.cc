@@ -5,12 +5,11 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
 #include "rules/first_updates.h"
-#include "rules/json_state.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
 #include "rules/loss_tracker.h"
 #include "rules/model_facts.h"
 #include "rules/select.h"
@@ -20,24 +19,54 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::json;
 using format::Form;
 using format::Role;
 constexpr const char* kName = "WeightUpdateRatio";
-constexpr const char* kPage = "docs/rules/weight_update_ratio.md";
 
 bool IsDifference(const format::FormRow& row) { return row.form == Bit(Form::kDifference); }
 
-// ---- original: mean |W_s - W_p| / (mean |W_s| + epsilon)
-// ------------------------------------------------------------
-
-struct OriginalSettings {
-  double large = 10, small = 1e-8, epsilon = 1e-9;
+struct Limits : FirstUpdates::Limits {
+  std::string num_steps;
+  double large_threshold, small_threshold, epsilon;
+  std::int64_t interval;
+  double large;
+  std::int64_t rows;
+  double small;
+  std::int64_t updates;
+  double overwritten;
+  std::int64_t settle;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::num_steps, "num_steps", "None", "steps between the two values; None: every step (original)"},
+    {&Limits::large_threshold, "large_threshold", "10.0", "mean |change| over mean |weight| (original)"},
+    {&Limits::small_threshold, "small_threshold", "1e-8", "mean |change| over mean |weight| (original)",
+     Bound{}, "0.00000001"},
+    {&Limits::epsilon, "epsilon", "1e-9", "added to the denominator (original)", {}, "0.000000001"},
+    {&Limits::interval, "interval", "8", "TRAIN steps between two captures (Luff)", AtLeast(1), "1"},
+    {&Limits::large, "large", "1.0",
+     "norm of the change over one interval beside the norm of the weights (Luff)"},
+    {&Limits::rows, "rows", "3", "intervals in a row (Luff)"},
+    {&Limits::small, "small", "1e-6",
+     "norm of the change per update beside the norm of the weights, of every weight (Luff)"},
+    {&Limits::updates, "updates", "48",
+     "updates for which all are small; at least 2 % of all so far, for schedules that end at zero (Luff)"},
+    {&Limits::overwritten, "overwritten", "10",
+     "norm of the change of all weights over one interval beside their norm (Luff)"},
+    {&Limits::settle, "settle", "32",
+     "updates after such a change until the loss has to be below its level again (Luff)"},
+    {&Limits::thrown, "thrown", "1",
+     "norm of the change of all weights beside their norm, in the first updates (Luff)"},
+    {&Limits::loss_factor, "loss_factor", "5",
+     "two losses in a row beside the first two, after such a change (Luff)"},
+    {&Limits::progress, "progress", "1e-5",
+     "share of the loss that an update can at best take away, in the first updates (Luff)"},
+    {&Limits::first, "first", "6", "first updates that are measured (Luff)", AtLeast(1)},
 };
 
-class Original final : public Rule {
+// Of smdebug: mean |W_s - W_p| / (mean |W_s| + epsilon).
+class Original final : public KeptRule {
  public:
-  explicit Original(const OriginalSettings& settings) : settings_(settings) {}
+  explicit Original(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     if (view.rows.info.mode != query::Mode::kTrain) return;
@@ -46,54 +75,38 @@ class Original final : public Rule {
       const Summary* summary = view.memo.SummaryOf(view, entry.tensor, entry.worker);
       if (summary == nullptr || summary->count == 0) continue;
       const double count = static_cast<double>(summary->count);
-      const double ratio = entry.row.values[0] / count / (summary->abs_sum / count + settings_.epsilon);
-      const bool large = ratio > settings_.large;
-      if (!large && !(ratio < settings_.small)) continue;
-      Finding finding = FindingAt(kName, kPage, large ? "large" : "small", view.trial, entry.tensor,
-                                  entry.worker, view.rows.info);
+      const double ratio = entry.row.values[0] / count / (summary->abs_sum / count + limits_.epsilon);
+      const bool large = ratio > limits_.large_threshold;
+      if (!large && !(ratio < limits_.small_threshold)) continue;
+      Finding finding = FindingAt(kName, large ? "large" : "small", view, entry);
       finding.what = fmt::format("the update of {} is {:.3g} times its size", finding.tensor, ratio);
       finding.why = large ? "the weights are overwritten rather than adjusted" : "the weights hardly move";
       finding.remedy = large ? "lower the learning rate"
                              : "raise the learning rate, or check that the tensor gets a gradient";
       finding.evidence = {{"ratio", ratio}};
-      finding.threshold =
-          fmt::format("above {:g} or below {:g} (original)", settings_.large, settings_.small);
+      finding.threshold = fmt::format("above {:g} or below {:g} (original)", limits_.large_threshold,
+                                      limits_.small_threshold);
       sink.Report(std::move(finding));
     }
   }
-  [[nodiscard]] std::string SaveState() const override { return "{}"; }
-  [[nodiscard]] Status LoadState(std::string_view) override { return Status::Ok(); }
 
  private:
-  OriginalSettings settings_;
+  const Limits limits_;
 };
 
-// ---- Luff's own
-// ------------------------------------------------------------------------------------------------------ r =
-// |W_s - W_p| / |W_p| (norms) over one capture interval, u updates. Too large: r > large in `rows` intervals
-// in a row while the loss does not improve or has become worse than its best. Too small: r / u of every
-// trainable weight below small for at least 48 updates and 2 % of all so far, while the loss is no longer
-// falling. Overwritten: sqrt(sum |W_s - W_p|^2 / sum |W_p|^2) over all weights > overwritten in one interval,
-// and `settle` updates later the loss is not below its level at the beginning of that interval. Thrown: in
-// the first updates one of them moved all weights together by more than their own size, and two losses in a
-// row are `loss_factor` times the largest of the first two. Hopeless: in each of the first `first` updates no
-// weight moved by 1e-5 of its size, the learning rate is constant and no scheduler is there to raise it, and,
-// at best
-// (|gradient| |change|, summed over the weights), the update has lowered the loss by less than `progress` of
-// it.
-
-struct Limits {
-  double large = 1.0;
-  std::int64_t rows = 3;
-  double small = 1e-6;
-  std::int64_t updates = 48;
-  double overwritten = 10;
-  std::int64_t settle = 32;
-};
-
-class Luff final : public Rule {
+// Luff's own. r = |W_s - W_p| / |W_p| (norms) over one capture interval, u updates. Too large: r > large in
+// `rows` intervals in a row while the loss does not improve or has become worse than its best. Too small: r /
+// u of every trainable weight below small for at least 48 updates and 2 % of all so far, while the loss is no
+// longer falling. Overwritten: sqrt(sum |W_s - W_p|^2 / sum |W_p|^2) over all weights > overwritten in one
+// interval, and `settle` updates later the loss is not below its level at the beginning of that interval.
+// Thrown: in the first updates one of them moved all weights together by more than their own size, and two
+// losses in a row are `loss_factor` times the largest of the first two. Hopeless: in each of the first
+// `first` updates no weight moved by 1e-5 of its size, the learning rate is constant and no scheduler is
+// there to raise it, and, at best (|gradient| |change|, summed over the weights), the update has lowered the
+// loss by less than `progress` of it.
+class Luff final : public KeptRule {
  public:
-  Luff(const Limits& limits, const FirstUpdates::Limits& first) : limits_(limits), first_(first) {}
+  explicit Luff(const Limits& limits) : limits_(limits), first_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -144,54 +157,22 @@ class Luff final : public Rule {
     if (any) Small(view, all_small, largest, lead, std::move(others), sink);
     Overwritten(view, move, sink);
     const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
-    if (first_.Judge(view, move, loss, kPage, &open_small_, sink)) small_since_step_ = 0;
+    if (first_.Judge(view, move, loss, &open_small_, sink)) small_since_step_ = 0;
   }
 
-  [[nodiscard]] std::string SaveState() const override {
-    Json json;
-    tracker_.Save(&json["losses"]);
-    Json weights = Json::object();
-    for (const auto& [name, w] : weights_) weights[name] = {w.last_update, w.large_rows, w.since};
-    json["weights"] = std::move(weights);
-    json["gradients"] = with_gradient_;
-    json["small"] = {small_since_step_, small_since_update_};
-    json["open"] = open_small_;
-    json["level"] = {level_, level_step_, recent_};
-    const Leap& l = leap_;
-    first_.Save(&json["start"]);
-    json["leap"] = {l.update, l.step, l.since, l.level, l.ratio, l.worker, l.tensor, l.largest};
-    json["window"] = {window_.update, window_.step, window_.norm, window_.level};
-    return JsonText(json);
-  }
-  [[nodiscard]] Status LoadState(std::string_view text) override {
-    return LoadJson(text, [&](const Json& json) {
-      tracker_.Load(json.at("losses"));
-      for (const auto& [name, w] : json.at("weights").items()) {
-        weights_[name] = {w.at(0).get<std::int64_t>(), w.at(1).get<std::int64_t>(),
-                          w.at(2).get<std::int64_t>()};
-      }
-      with_gradient_ = json.at("gradients").get<std::map<std::string, std::int64_t>>();
-      small_since_step_ = json.at("small").at(0);
-      small_since_update_ = json.at("small").at(1);
-      open_small_ = json.at("open").get<std::string>();
-      const Json& level = json.at("level");
-      level_ = level.at(0).is_null() ? std::nan("") : level.at(0).get<double>();
-      level_step_ = level.at(1);
-      recent_ = level.at(2).get<std::deque<double>>();
-      first_.Load(json.at("start"));
-      const Json& window = json.at("window");
-      window_ = {window.at(0), window.at(1), window.at(2).is_null() ? 0 : window.at(2).get<double>(),
-                 window.at(3).is_null() ? std::nan("") : window.at(3).get<double>()};
-      const Json& leap = json.at("leap");
-      leap_ = {leap.at(0),
-               leap.at(1),
-               leap.at(2),
-               leap.at(3),
-               leap.at(4),
-               leap.at(5),
-               leap.at(6).get<std::string>(),
-               leap.at(7)};
-    });
+  void Keep(Fields& io) override {
+    io("losses", tracker_);
+    io("weights", weights_);
+    io("gradients", with_gradient_);
+    io("small_since_step", small_since_step_);
+    io("small_since_update", small_since_update_);
+    io("open_small", open_small_);
+    io("recent", recent_, kLevel);
+    io("level", level_);
+    io("level_step", level_step_);
+    io("leap", leap_);
+    io("window", window_);
+    io("start", first_);
   }
 
  private:
@@ -199,6 +180,11 @@ class Luff final : public Rule {
     std::int64_t last_update = -1;
     std::int64_t large_rows = 0;
     std::int64_t since = -1;
+    void Keep(Fields& io) {
+      io("last_update", last_update);
+      io("large_rows", large_rows);
+      io("since", since);
+    }
   };
 
   // A move far beyond the weights' size, and what the loss was before it.
@@ -208,12 +194,28 @@ class Luff final : public Rule {
     std::uint32_t worker = 0;
     std::string tensor;
     double largest = 0;
+    void Keep(Fields& io) {
+      io("update", update);
+      io("step", step);
+      io("since", since);
+      io("level", level);
+      io("ratio", ratio);
+      io("worker", worker);
+      io("tensor", tensor);
+      io("largest", largest);
+    }
   };
 
   // Where the norm of all weights stood when the current stretch of updates began.
   struct Window {
     std::int64_t update = -1, step = 0;
     double norm = 0, level = 0;
+    void Keep(Fields& io) {
+      io("update", update);
+      io("step", step);
+      io("norm", norm);
+      io("level", level);
+    }
   };
   static constexpr std::int64_t kWindow = 6;  // updates
 
@@ -243,7 +245,7 @@ class Luff final : public Rule {
       const double now = Level();
       if (now >= leap_.level) {
         Finding finding;
-        finding.page = kPage;
+        finding.page = PageOf(kName);
         finding.cause = "overwritten";
         finding.severity = Severity::kStop;
         finding.tensor = leap_.tensor;
@@ -305,8 +307,7 @@ class Luff final : public Rule {
     }
     if (tracker_.AnyImproved(0.02) && !worse) return;
     if (!tracker_.EnoughEvidence(24)) return;
-    Finding finding =
-        FindingAt(kName, kPage, "large", view.trial, entry.tensor, entry.worker, view.rows.info);
+    Finding finding = FindingAt(kName, "large", view, entry);
     finding.severity = tracker_.AnyImproved(0.02) ? Severity::kWarn : Severity::kStop;
     finding.since_step = weight.since;
     finding.what = fmt::format(
@@ -339,7 +340,7 @@ class Luff final : public Rule {
     if (info.update - small_since_update_ < patience) return;
     if (open_small_.empty()) open_small_ = lead;
     Finding finding;
-    finding.page = kPage;
+    finding.page = PageOf(kName);
     finding.cause = "small";
     finding.tensor = open_small_;
     for (std::string& name : others) {
@@ -392,35 +393,10 @@ class Luff final : public Rule {
 }  // namespace
 
 RuleSpec WeightUpdateRatioSpec() {
-  RuleSpec spec;
-  spec.name = kName;
+  RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   spec.version = 3;  // 3: causes "thrown" and "small" from the first updates
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
-  spec.page = kPage;
   spec.summary = "updates that are far too large or far too small beside the weights";
-  spec.parameters = {
-      {"num_steps", "None", "None", "steps between the two values; None: every step (original)"},
-      {"large_threshold", "10.0", "10.0", "mean |change| over mean |weight| (original)"},
-      {"small_threshold", "1e-8", "0.00000001", "mean |change| over mean |weight| (original)"},
-      {"epsilon", "1e-9", "0.000000001", "added to the denominator (original)"},
-      {"interval", "8", "1", "TRAIN steps between two captures (Luff)"},
-      {"large", "1.0", "1.0", "norm of the change over one interval beside the norm of the weights (Luff)"},
-      {"rows", "3", "3", "intervals in a row (Luff)"},
-      {"small", "1e-6", "1e-6",
-       "norm of the change per update beside the norm of the weights, of every weight (Luff)"},
-      {"updates", "48", "48",
-       "updates for which all are small; at least 2 % of all so far, for schedules that end at zero (Luff)"},
-      {"overwritten", "10", "10",
-       "norm of the change of all weights over one interval beside their norm (Luff)"},
-      {"settle", "32", "32",
-       "updates after such a change until the loss has to be below its level again (Luff)"},
-      {"thrown", "1", "1",
-       "norm of the change of all weights beside their norm, in the first updates (Luff)"},
-      {"loss_factor", "5", "5", "two losses in a row beside the first two, after such a change (Luff)"},
-      {"progress", "1e-5", "1e-5",
-       "share of the loss that an update can at best take away, in the first updates (Luff)"},
-      {"first", "6", "6", "first updates that are measured (Luff)"},
-  };
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
     const bool original = IsOriginal(parameters);
     const Result<std::int64_t> interval = ParseInt(TextOf(parameters, original ? "num_steps" : "interval"));
@@ -432,31 +408,12 @@ RuleSpec WeightUpdateRatioSpec() {
     if (!original) need.first_steps = 8;
     return {need};
   };
-  spec.make = [](const Parameters& parameters) -> Result<std::unique_ptr<Rule>> {
-    OriginalSettings settings;
-    LUFF_ASSIGN_OR_RETURN(settings.large, ParseDouble(TextOf(parameters, "large_threshold")));
-    LUFF_ASSIGN_OR_RETURN(settings.small, ParseDouble(TextOf(parameters, "small_threshold")));
-    LUFF_ASSIGN_OR_RETURN(settings.epsilon, ParseDouble(TextOf(parameters, "epsilon")));
-    if (HasParameter(parameters, "num_steps")) {
-      LUFF_ASSIGN_OR_RETURN(const std::int64_t steps, ParseInt(TextOf(parameters, "num_steps")));
+  spec.make = [make = spec.make](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    if (HasParameter(all, "num_steps")) {
+      LUFF_ASSIGN_OR_RETURN(const std::int64_t steps, ParseInt(TextOf(all, "num_steps")));
       if (steps < 1) return InvalidArgument("'num_steps' must be at least 1");
     }
-    Limits limits;
-    LUFF_ASSIGN_OR_RETURN(const std::int64_t interval, ParseInt(TextOf(parameters, "interval")));
-    LUFF_ASSIGN_OR_RETURN(limits.large, ParseDouble(TextOf(parameters, "large")));
-    LUFF_ASSIGN_OR_RETURN(limits.rows, ParseInt(TextOf(parameters, "rows")));
-    LUFF_ASSIGN_OR_RETURN(limits.small, ParseDouble(TextOf(parameters, "small")));
-    LUFF_ASSIGN_OR_RETURN(limits.updates, ParseInt(TextOf(parameters, "updates")));
-    LUFF_ASSIGN_OR_RETURN(limits.overwritten, ParseDouble(TextOf(parameters, "overwritten")));
-    LUFF_ASSIGN_OR_RETURN(limits.settle, ParseInt(TextOf(parameters, "settle")));
-    FirstUpdates::Limits first;
-    LUFF_ASSIGN_OR_RETURN(first.thrown, ParseDouble(TextOf(parameters, "thrown")));
-    LUFF_ASSIGN_OR_RETURN(first.loss_factor, ParseDouble(TextOf(parameters, "loss_factor")));
-    LUFF_ASSIGN_OR_RETURN(first.progress, ParseDouble(TextOf(parameters, "progress")));
-    LUFF_ASSIGN_OR_RETURN(first.first, ParseInt(TextOf(parameters, "first")));
-    if (interval < 1 || first.first < 1) return InvalidArgument("'interval' and 'first' must be at least 1");
-    if (IsOriginal(parameters)) return std::unique_ptr<Rule>(new Original(settings));
-    return std::unique_ptr<Rule>(new Luff(limits, first));
+    return make(all);
   };
   return spec;
 }

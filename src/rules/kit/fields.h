@@ -1,0 +1,180 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "luff/base/result.h"
+
+/// What a rule remembers, described once: the same lines save it and load it.
+///
+///     void Keep(Fields& io) {
+///       io("updates", updates_);
+///       io("layers", layers_, kMaxLayers);  // a map of structures that have Keep(Fields&) themselves
+///     }
+namespace luff::rules {
+
+class Fields;
+
+template <typename T>
+concept HasFields = requires(T& value, Fields& io) { value.Keep(io); };
+
+/// **Not thread-safe.** Saves into JSON, or loads from it. Loading checks types, ranges and sizes: after the
+/// first thing that does not fit, nothing more is read, and status() names the field.
+class Fields {
+ public:
+  static constexpr std::size_t kMost = 1 << 20;  // entries of a list or map, where no smaller bound is given
+
+  /// JSON text of what `keep` describes.
+  [[nodiscard]] static std::string Save(const std::function<void(Fields&)>& keep);
+  /// Errors: kCorruption for text that is no JSON, a field that is missing or of another type, a whole number
+  /// beyond its type or 2^53, a list longer than its bound, a condition that does not hold.
+  [[nodiscard]] static Status LoadUntrusted(std::string_view json, const std::function<void(Fields&)>& keep);
+
+  Fields(const Fields&) = delete;
+  Fields& operator=(const Fields&) = delete;
+  ~Fields();
+
+  [[nodiscard]] bool loading() const noexcept;
+
+  /// One field. `most`: entries that a list or map may have.
+  template <typename T>
+  void operator()(std::string_view name, T& value, std::size_t most = kMost) {
+    if (!Enter(name)) return;
+    One(value, most);
+    Leave();
+  }
+
+  /// A condition that what was loaded must meet.
+  void Check(bool holds, std::string_view what);
+
+ private:
+  Fields();
+  struct State;
+
+  [[nodiscard]] bool Enter(std::string_view name);  // a member of the current object
+  [[nodiscard]] bool EnterItem(std::size_t index);  // of the current list; appended when saving
+  void Leave();
+  [[nodiscard]] std::size_t List(std::size_t count,
+                                 std::size_t most);  // makes it, or gives the length of what is there
+  [[nodiscard]] std::vector<std::string> Names(
+      std::size_t most);                  // makes an object, or gives its members' names
+  [[nodiscard]] bool Null(bool is_null);  // makes it, or tells whether it is one
+  void Bool(bool& value);
+  void Whole(std::int64_t& value, std::int64_t least, std::int64_t largest);
+  void Unsigned(std::uint64_t& value, std::uint64_t largest);
+  void Real(double& value);
+  void Text(std::string& value);
+
+  template <typename T>
+  void One(T& value, std::size_t most) {
+    if constexpr (HasFields<T>) {
+      value.Keep(*this);
+    } else if constexpr (std::is_same_v<T, bool>) {
+      Bool(value);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      Text(value);
+    } else if constexpr (std::is_enum_v<T>) {
+      auto number = static_cast<std::underlying_type_t<T>>(value);
+      One(number, most);
+      value = static_cast<T>(number);
+    } else if constexpr (std::signed_integral<T>) {
+      std::int64_t number = value;
+      Whole(number, std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
+      value = static_cast<T>(number);
+    } else if constexpr (std::unsigned_integral<T>) {
+      std::uint64_t number = value;
+      Unsigned(number, std::numeric_limits<T>::max());
+      value = static_cast<T>(number);
+    } else if constexpr (std::floating_point<T>) {
+      double number = value;
+      Real(number);
+      value = static_cast<T>(number);
+    } else if constexpr (requires { typename T::mapped_type; }) {
+      Map(value, most);
+    } else if constexpr (requires { value.has_value(); }) {
+      if (Null(!value.has_value())) {
+        value.reset();
+        return;
+      }
+      if (!value.has_value()) value.emplace();
+      One(*value, most);
+    } else if constexpr (requires {
+                           value.first;
+                           value.second;
+                         }) {
+      if (List(2, 2) != 2) return Check(false, "a pair");
+      Item(0, value.first, most);
+      Item(1, value.second, most);
+    } else if constexpr (requires { typename T::key_type; }) {
+      Set(value, most);
+    } else if constexpr (requires { value.resize(1); }) {
+      const std::size_t count = List(value.size(), most);
+      if (loading()) {
+        value.clear();
+        value.resize(count);
+      }
+      for (std::size_t i = 0; i < count; ++i) Item(i, value[i], most);
+    } else {  // std::array
+      const std::size_t count = List(value.size(), value.size());
+      Check(count == value.size(), "a list of fixed length");
+      for (std::size_t i = 0; i < count; ++i) Item(i, value[i], most);
+    }
+  }
+
+  template <typename T>
+  void Item(std::size_t index, T& value, std::size_t most) {
+    if (!EnterItem(index)) return;
+    One(value, most);
+    Leave();
+  }
+
+  // By names where keys are text, else as a list of pairs; in the order of the keys, so that equal states are
+  // equal text.
+  template <typename M>
+  void Map(M& map, std::size_t most) {
+    using Key = typename M::key_type;
+    if constexpr (std::is_same_v<Key, std::string>) {
+      if (loading()) map.clear();
+      for (const std::string& name : Names(most)) (*this)(name, map[name], most);
+      if (!loading()) {
+        for (auto& [name, value] : map) (*this)(name, value, most);
+      }
+    } else {
+      std::vector<std::pair<Key, typename M::mapped_type>> pairs;
+      if (!loading()) {
+        pairs.assign(map.begin(), map.end());
+        std::sort(pairs.begin(), pairs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      }
+      One(pairs, most);
+      if (!loading()) return;
+      map.clear();
+      for (auto& [key, value] : pairs) map.emplace(std::move(key), std::move(value));
+    }
+  }
+
+  template <typename S>
+  void Set(S& set, std::size_t most) {
+    std::vector<typename S::key_type> keys;
+    if (!loading()) {
+      keys.assign(set.begin(), set.end());
+      std::sort(keys.begin(), keys.end());
+    }
+    One(keys, most);
+    if (loading()) set = S(keys.begin(), keys.end());
+  }
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace luff::rules
