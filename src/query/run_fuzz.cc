@@ -76,7 +76,8 @@ void Change(const World& world, std::string_view* input) {
   fs::create_directories(path.parent_path(), ignored);
   if (what % 8 == 0) {  // patched
     const std::string_view patches = take(static_cast<std::uint8_t>(head[2]));
-    if (!fs::is_regular_file(fs::symlink_status(path, ignored))) return;
+    if (!fs::is_regular_file(fs::symlink_status(path, ignored)) || fs::file_size(path, ignored) >= kLarge)
+      return;
     std::ifstream from(path, std::ios::binary);
     std::string text((std::istreambuf_iterator<char>(from)), std::istreambuf_iterator<char>());
     for (std::size_t at = 0; at + 3 <= patches.size() && !text.empty(); at += 3) {

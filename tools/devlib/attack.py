@@ -176,10 +176,7 @@ def _cases(xml):
         return []
     rows = []
     for case in root.iter("testcase"):
-        file, within = case.get("file") or "", (case.get("classname") or "").split(".")
-        stem = file.removesuffix(".py").split("/")
-        classes = within[len(stem) :]
-        name = "::".join([file, *classes, case.get("name") or ""])
+        name = "::".join([*_place(case.get("classname") or ""), case.get("name") or ""])
         bad = [e for tag in ("failure", "error") for e in case.findall(tag)]
         skip = case.find("skipped")
         if bad:
@@ -189,6 +186,16 @@ def _cases(xml):
         else:
             rows.append((name, "passed", ""))
     return rows
+
+
+def _place(classname):
+    """`python.tests.x.test_y.TestZ` -> (its file, "TestZ"); pytest's own `file` is that of an inherited test's base."""
+    parts = classname.split(".")
+    for count in range(len(parts), 0, -1):
+        file = "/".join(parts[:count]) + ".py"
+        if (ROOT / file).is_file():
+            return (file, *parts[count:])
+    return (classname,)
 
 
 def _matching(cases, test):
