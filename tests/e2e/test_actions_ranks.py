@@ -120,6 +120,7 @@ def test_a_rank_that_has_not_opted_in_makes_every_correction_refused(
     assert [r["phase"] for r in job.control() if r["kind"] == kind] == ["propose", "abort"]
 
 
+@pytest.mark.thorough  # torchrun waits a minute for it; src/actions tests what is proposed and acknowledged
 def test_a_rank_that_nobody_watches_cannot_acknowledge(luff: Luff, tmp_path: Path) -> None:
     job = _Job(luff, tmp_path, "--unwatched", "1", kind="rollback")
     job.wait(lambda: "refused" in job.events())

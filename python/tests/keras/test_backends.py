@@ -100,7 +100,7 @@ with check("compiled", jit_compile=True, epochs=1)[0] as trial:
 )
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.thorough)])
 def test_a_backend(script, backend):
     pytest.importorskip(backend)
     script(PROGRAM, KERAS_BACKEND=backend)

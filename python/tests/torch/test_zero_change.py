@@ -187,7 +187,8 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+# tests/e2e/test_two_ranks.py trains with DDP in each run of the tests.
+@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.thorough), "fsdp"])
 def test_two_ranks_are_two_workers_of_one_run(tmp_path, kind):
     def folder(env):
         made = tmp_path / ("seen" if "LUFF_SESSION" in env else "bare")
