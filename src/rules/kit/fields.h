@@ -30,7 +30,7 @@ template <typename T>
 concept HasFields = requires(T& value, Fields& io) { value.Keep(io); };
 
 /// **Not thread-safe.** Saves into JSON, or loads from it. Loading checks types, ranges and sizes: after the
-/// first thing that does not fit, nothing more is read, and status() names the field.
+/// first thing that does not fit, nothing more is read, and the error names the field by its path.
 class Fields {
  public:
   static constexpr std::size_t kMost = 1 << 20;  // entries of a list or map, where no smaller bound is given
@@ -38,7 +38,7 @@ class Fields {
   /// JSON text of what `keep` describes.
   [[nodiscard]] static std::string Save(const std::function<void(Fields&)>& keep);
   /// Errors: kCorruption for text that is no JSON, a field that is missing or of another type, a whole number
-  /// beyond its type or 2^53, a list longer than its bound, a condition that does not hold.
+  /// beyond its type (signed: beyond 2^53), a list longer than its bound, a condition that does not hold.
   [[nodiscard]] static Status LoadUntrusted(std::string_view json, const std::function<void(Fields&)>& keep);
 
   Fields(const Fields&) = delete;
