@@ -76,16 +76,15 @@ void Change(const World& world, std::string_view* input) {
   fs::create_directories(path.parent_path(), ignored);
   if (what % 8 == 0) {  // patched
     const std::string_view patches = take(static_cast<std::uint8_t>(head[2]));
-    if (!fs::is_regular_file(fs::symlink_status(path, ignored)) || fs::file_size(path, ignored) >= kLarge)
-      return;
-    std::ifstream from(path, std::ios::binary);
-    std::string text((std::istreambuf_iterator<char>(from)), std::istreambuf_iterator<char>());
-    for (std::size_t at = 0; at + 3 <= patches.size() && !text.empty(); at += 3) {
+    if (!fs::is_regular_file(fs::symlink_status(path, ignored))) return;
+    // In place: the file may be a large one.
+    const std::uintmax_t size = fs::file_size(path, ignored);
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    for (std::size_t at = 0; at + 3 <= patches.size() && size > 0; at += 3) {
       std::uint16_t place = 0;
       std::memcpy(&place, patches.data() + at, sizeof(place));
-      text[place % text.size()] = patches[at + 2];
+      file.seekp(static_cast<std::streamoff>(place % size)).put(patches[at + 2]);
     }
-    std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
     return;
   }
   if (what % 8 == 1) {
