@@ -68,3 +68,14 @@ def test_each_test_runs_where_its_framework_is() -> None:
     assert attack.runner_of("python/tests/torch/test_replay.py::t") == "pytest"
     assert attack.runner_of("tests/formats/test_readers.py::t") == "pytest formats"
     assert attack.runner_of("cpp:store_writer_test:A.B") == "cpp"
+
+
+def test_a_test_that_a_class_inherits_is_one_of_the_class_s_file(tmp_path: Path) -> None:
+    junit = tmp_path / "junit.xml"
+    junit.write_text(
+        '<testsuites><testsuite><testcase file="python/tests/base.py" name="test_x"'
+        ' classname="python.tests.lightgbm.test_lifetimes.TestLightGBM"/></testsuite></testsuites>'
+    )
+    cases = attack._cases(junit)
+    assert [c[0] for c in cases] == ["python/tests/lightgbm/test_lifetimes.py::TestLightGBM::test_x"]
+    assert attack._matching(cases, "python/tests/lightgbm/test_lifetimes.py") == cases
