@@ -1,7 +1,7 @@
 #pragma once
-// What formats text in Luff: <fmt/format.h>, whose machine for one call is compiled once, in format.cc, and
-// not in each of a hundred files. Other versions of {fmt} keep it apart in ways of their own and are used as
-// they are.
+// Text formatting for Luff: <fmt/format.h>, with the code behind every call compiled once, in format.cc,
+// instead of in each of a hundred files. Other versions of {fmt} separate that code in their own ways and are
+// used as they are.
 #include <fmt/format.h>
 
 #if FMT_VERSION / 10000 == 9

@@ -6,35 +6,36 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-/// The one door for JSON. The library's parser, writer and copies recurse or take many times the memory of
-/// the text, so that bytes and depth are bounded before it sees any. Compiled once, for they are most of what
-/// a small file would compile; tools/check_layers.py keeps the library's own out of all other files.
+/// All JSON goes through these functions. The library's parser, writer and copies recurse, or take many times
+/// the memory of the text, so bytes and depth are bounded before the library sees the text. They are compiled
+/// once, because they would be most of what a small file compiles. tools/check_layers.py keeps other files
+/// from calling the library's own.
 namespace luff {
 
 struct JsonLimits {
   std::uint64_t bytes = 64ULL << 20;
-  std::size_t depth = 64;  // lists and objects in one another
+  std::size_t depth = 64;  // of nested lists and objects
 };
 
-/// How `text` goes beyond `limits`, in words; empty if it does not. Reads each byte once, never recurses.
+/// Says how `text` exceeds `limits`; empty if it does not. Reads each byte once, never recurses.
 [[nodiscard]] std::string BeyondJsonLimits(std::string_view text, JsonLimits limits = {});
 
-/// Throws std::invalid_argument beyond the limits and nlohmann::json::exception for what is no JSON.
+/// Throws std::invalid_argument beyond the limits, and nlohmann::json::exception if `text` is not JSON.
 [[nodiscard]] nlohmann::json ParseJson(std::string_view text, JsonLimits limits = {});
 
-/// Discarded (nlohmann::json::is_discarded) where `text` is no JSON or beyond the limits. Never throws for
-/// that.
+/// Returns a discarded value (nlohmann::json::is_discarded) if `text` is not JSON or exceeds the limits; does
+/// not throw for that.
 [[nodiscard]] nlohmann::json TryParseJson(std::string_view text, JsonLimits limits = {});
 
-/// The same two with members in the order of the text.
+/// The same two, with members in the order of the text.
 [[nodiscard]] nlohmann::ordered_json ParseOrderedJson(std::string_view text, JsonLimits limits = {});
 [[nodiscard]] nlohmann::ordered_json TryParseOrderedJson(std::string_view text, JsonLimits limits = {});
 
-/// One line, or with `indent` blanks for each level; bytes that are no UTF-8 are replaced.
+/// Writes one line, or indents each level by `indent` blanks. Replaces bytes that are not UTF-8.
 [[nodiscard]] std::string JsonText(const nlohmann::json& json, int indent = -1);
 [[nodiscard]] std::string JsonText(const nlohmann::ordered_json& json, int indent = -1);
 
-/// One line of ASCII: everything else is escaped.
+/// Writes one line of ASCII; everything else is escaped.
 [[nodiscard]] std::string AsciiJsonText(const nlohmann::json& json);
 [[nodiscard]] std::string AsciiJsonText(const nlohmann::ordered_json& json);
 

@@ -9,8 +9,8 @@
 
 namespace luff {
 
-/// A whole number that fits `T`. nlohmann::json casts whatever number it has, which is undefined for a real
-/// one that does not fit. Throws std::invalid_argument otherwise.
+/// Returns a whole number that fits `T`, or throws std::invalid_argument. nlohmann::json would cast any
+/// number, which is undefined for a real one that does not fit.
 template <std::integral T>
 [[nodiscard]] T WholeNumber(const nlohmann::json& json) {
   if (json.is_number_unsigned()) {
@@ -23,8 +23,8 @@ template <std::integral T>
                               ", expected a whole number that fits");
 }
 
-/// The same of a member of an object; `otherwise` where there is none.
-/// Throws std::invalid_argument, with the key.
+/// The same for a member of an object; `otherwise` if there is none. Throws std::invalid_argument, with the
+/// key.
 template <std::integral T>
 [[nodiscard]] T WholeNumber(const nlohmann::json& object, const char* key, T otherwise) {
   const auto at = object.find(key);

@@ -9,9 +9,9 @@
 
 namespace luff {
 
-/// Reads JSON without a tree: thousands of small files are opened at once, and a tree of each costs ten times
-/// what its text does. Takes what RFC 8259 allows, UTF-8 unchecked; objects lie in one another 64 deep at
-/// most. The first mistake ends it: every later call fails too. **Thread-compatible.**
+/// Reads JSON without building a tree: callers open thousands of small files at once, and a tree takes ten
+/// times the memory of its text. Accepts what RFC 8259 allows, without checking UTF-8, nested at most 64
+/// deep. The first mistake ends the scan: every later call fails too. **Thread-compatible.**
 class JsonScan {
  public:
   JsonScan(std::string_view text, std::deque<std::string>* unescaped) : text_(text), unescaped_(unescaped) {}
@@ -30,9 +30,9 @@ class JsonScan {
   bool Integer(std::int64_t* to);
   bool Natural(std::uint64_t* to, const char* what);
   bool Null() { return Word("null"); }
-  /// Any value.
+  /// Skips any value.
   bool Skip();
-  /// Nothing but blanks is left.
+  /// True if nothing but blanks is left.
   bool End() {
     Blanks();
     return failed_ || at_ == text_.size() ? !failed_ : Fail("the end");
@@ -49,9 +49,9 @@ class JsonScan {
     return false;
   }
   [[nodiscard]] bool failed() const noexcept { return failed_; }
-  /// Byte that is looked at; of a mistake, the one where it was made.
+  /// Offset of the next byte; after a mistake, the offset of the mistake.
   [[nodiscard]] std::size_t at() const noexcept { return at_; }
-  /// kCorruption: what was expected where.
+  /// kCorruption with what was expected, and where.
   [[nodiscard]] Status status() const;
 
  private:

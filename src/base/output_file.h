@@ -7,18 +7,17 @@
 #include "base/owned_fd.h"
 #include "luff/base/result.h"
 
-/// Files that a user asked for, outside the run: reports, pictures, exports, findings.
+/// Files that the user asked for, outside the run: reports, pictures, exports, findings.
 ///
-/// No link is followed at the place of a file. Written are regular files only, and devices and own
-/// descriptors
-/// (/dev/null, /dev/stdout, /dev/fd/N), which take what comes. Files are of mode 0666 less the umask.
-/// Errors of all functions: kAlreadyExists for a file that must stay, kInvalidArgument for a link, a pipe, a
-/// directory, a file with several names; else as the file system says.
+/// Never follows a link at the path of a file. Writes only regular files, and devices and own descriptors
+/// (/dev/null, /dev/stdout, /dev/fd/N), which simply receive the bytes. New files have mode 0666 less the
+/// umask. Errors of all functions: kAlreadyExists for a file that must not be replaced; kInvalidArgument for
+/// a link, a pipe, a directory, or a file with several names; otherwise those of the file system.
 namespace luff {
 
 enum class Existing : std::uint8_t { kRefuse, kReplace };
 
-/// A descriptor with a buffer in front.
+/// A descriptor with a buffer.
 class BufferedFile {
  public:
   BufferedFile() = default;
@@ -28,7 +27,7 @@ class BufferedFile {
         bytes_(bytes) {}
   [[nodiscard]] Status Append(std::string_view bytes);
   [[nodiscard]] Status Flush();
-  /// Length of the file, with what is not flushed.
+  /// Length of the file, including what is not flushed.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 
@@ -38,19 +37,19 @@ class BufferedFile {
   std::uint64_t bytes_ = 0;
 };
 
-/// A file that is written under another name beside its place, and put there whole. One that is replaced
-/// hands on its mode.
+/// A file that is written under a temporary name in the same folder and renamed when it is complete. It takes
+/// the mode of the file that it replaces.
 class OutputFile {
  public:
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
-  /// What was not committed is removed.
+  /// Removes the file if it was not committed.
   ~OutputFile();
-  /// The folder must be there.
+  /// The folder must exist.
   [[nodiscard]] static Result<std::unique_ptr<OutputFile>> Create(const std::string& path, Existing existing);
   [[nodiscard]] Status Append(std::string_view bytes) { return file_.Append(bytes); }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return file_.bytes(); }
-  /// Puts it in its place, on stable storage.
+  /// Syncs it to stable storage and renames it.
   [[nodiscard]] Status Commit();
 
  private:
@@ -67,24 +66,22 @@ class OutputFile {
   [[nodiscard]] Status PutInPlace();
 
   Where where_;
-  std::string temporary_;  // "": committed, or written straight
+  std::string temporary_;  // "": committed, or written directly
   BufferedFile file_;
 };
 
-/// A directory that is filled with files, as exports do. It may itself be reached by a link, since the user
-/// named it; below it none is followed. Names are relative, their folders are made.
+/// A directory to fill with files, for exports. Its own path may contain links, since the user named it, but
+/// no link below it is followed. Names are relative; missing folders are created.
 class OutputFolder {
  public:
   OutputFolder() = default;
   [[nodiscard]] static Result<OutputFolder> Open(const std::string& path);
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// A file that replaces one of this name when it is committed. Not forced to stable storage: an export can
-  /// be made again.
+  /// A file that replaces one of this name when it is committed. It is not synced: an export can be repeated.
   [[nodiscard]] Result<std::unique_ptr<OutputFile>> Create(const std::string& name) const;
   [[nodiscard]] Status Write(const std::string& name, std::string_view text) const;
   [[nodiscard]] Status Remove(const std::string& name) const;
-  /// A file that is appended to behind its first `counted` bytes; others are cut off. kCorruption: it is
-  /// shorter.
+  /// A file to append to after its first `counted` bytes; the rest is cut off. kCorruption if it is shorter.
   [[nodiscard]] Result<BufferedFile> OpenAt(const std::string& name, std::uint64_t counted) const;
 
  private:
@@ -95,9 +92,10 @@ class OutputFolder {
   std::string path_;
 };
 
-/// Makes a file that lines are added to, or empties it.
+/// Creates a file for AppendLine, or empties it.
 [[nodiscard]] Status BeginLines(const std::string& path);
-/// Adds a line. The file is opened anew, so it may be moved or emptied in between. Waits for no reader.
+/// Appends a line. Opens the file each time, so it may be moved or emptied in between. Never waits for a
+/// reader.
 [[nodiscard]] Status AppendLine(const std::string& path, std::string_view line);
 
 }  // namespace luff

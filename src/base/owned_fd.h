@@ -5,7 +5,7 @@
 
 namespace luff {
 
-/// A descriptor that is closed with its owner.
+/// A descriptor that its owner closes when destroyed.
 class OwnedFd {
  public:
   OwnedFd() = default;

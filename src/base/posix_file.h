@@ -6,18 +6,18 @@
 
 #include "luff/base/env.h"
 
-/// Files of the system, each proved to be ours before it is changed.
+/// System files. Each is checked to be still ours before it is changed.
 namespace luff {
 
 [[nodiscard]] Status FromErrno(int error, std::string_view what, const std::string& path);
 
-/// A descriptor, and what was behind its number when it was opened. Somebody else in the process may close
-/// the number, and the kernel gives it to the next file that is opened: then it is no longer ours to use or
-/// to close. In a table of its own (file_table.h) that can't happen.
+/// A descriptor, and the identity of the file it referred to when it was opened. Other code in the process
+/// may close the number, and the kernel then reuses it for the next file; we must neither use nor close it
+/// any more. In a thread's own table (file_table.h) that cannot happen.
 class Descriptor {
  public:
   Descriptor() = default;
-  /// Takes `fd`, and moves it to a number that nobody is about to be given.
+  /// Takes `fd`, and moves it to a number that will not be reused soon.
   explicit Descriptor(int fd) noexcept;
   Descriptor(Descriptor&& other) noexcept;
   Descriptor& operator=(Descriptor&& other) noexcept;
@@ -25,9 +25,9 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() { Close(); }
 
-  /// Whether the same file is behind the number still. `links`, `size`: of the file.
+  /// Whether the number still refers to the same file. `links`, `size`: of the file.
   [[nodiscard]] bool Prove(std::uint64_t* links = nullptr, std::uint64_t* size = nullptr) const noexcept;
-  /// Closes what is still ours.
+  /// Closes the descriptor if it is still ours.
   void Close() noexcept;
   [[nodiscard]] int fd() const noexcept { return fd_; }
   [[nodiscard]] const FileIdentity& identity() const noexcept { return identity_; }

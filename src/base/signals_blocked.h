@@ -2,11 +2,11 @@
 #include <pthread.h>
 #include <signal.h>
 
-/// What threads of ours are started under, so that signals meant for the training run in its own threads.
+/// Keeps the training's signals out of our threads, so that they run in the training's own.
 namespace luff {
 
-/// Blocks all signals for a scope but those that a thread's own mistake raises. A thread started in it keeps
-/// that.
+/// Blocks all signals for a scope, except those that a thread's own fault raises. A thread started in the
+/// scope inherits this.
 class SignalsBlocked {
  public:
   SignalsBlocked() noexcept {

@@ -2,26 +2,26 @@
 #include <string>
 #include <string_view>
 
-/// Text of strangers on its way out: names, texts of findings, paths. Each place it goes to has one function
-/// here.
+/// Escapes untrusted text (names, texts of findings, paths) for output, with one function for each kind of
+/// output.
 ///
-/// Harmless are printable characters of valid UTF-8. Control characters (C0, DEL, C1), marks that change the
-/// direction of text or have no width, line and paragraph separators are not.
+/// Printable characters of valid UTF-8 are harmless. Control characters (C0, DEL, C1), marks that change the
+/// direction of text or have no width, and line and paragraph separators are not.
 namespace luff {
 
-/// For a terminal, a log, plain text: what is not harmless becomes \xNN, byte by byte.
+/// For a terminal, a log or plain text. Characters that are not harmless become \xNN, byte by byte.
 [[nodiscard]] std::string Escaped(std::string_view text);
-/// The same, but line feeds stay.
+/// The same, but keeps line feeds.
 [[nodiscard]] std::string EscapedLines(std::string_view text);
-/// For HTML: as Escaped, and & < > " ' as entities.
+/// For HTML: as Escaped, with & < > " ' as entities.
 [[nodiscard]] std::string HtmlEscaped(std::string_view text);
 /// A field of a CSV file: as Escaped, with an apostrophe in front of what a spreadsheet would take for a
 /// formula
 /// (= + - @), quoted where RFC 4180 asks for it.
 [[nodiscard]] std::string CsvField(std::string_view text);
-/// Dumped JSON, whose text stays the same to a parser: characters that are not harmless become \uNNNN.
+/// For dumped JSON: characters that are not harmless become \uNNNN. A parser reads the same text.
 [[nodiscard]] std::string JsonEscaped(std::string_view dumped);
-/// For a format that holds any valid UTF-8: bytes of invalid sequences become \xNN, all else stays.
+/// For a format that holds any valid UTF-8: bytes of invalid sequences become \xNN, all others stay.
 [[nodiscard]] std::string ValidUtf8(std::string_view text);
 
 }  // namespace luff

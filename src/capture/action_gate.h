@@ -16,12 +16,12 @@
 
 namespace luff::capture {
 
-/// The worker's side of an action in two phases (docs/spec/control.md). The writer thread brings records, the
+/// The worker's side of a two-phase action (docs/spec/control.md). The writer thread delivers records; the
 /// training thread asks at step boundaries. **Thread-safe.**
 ///
-/// A proposal is accepted only while its step lies ahead; whoever accepted waits there, bounded, for commit
-/// or abort. Nothing is carried out without a commit, and nobody aborts alone: a worker whose time is up asks
-/// for an abort, and what the log says counts.
+/// A worker accepts a proposal only while its step lies ahead, and then waits at that step, for a bounded
+/// time, for commit or abort. Nothing is carried out without a commit, and no worker aborts alone: one whose
+/// time is up asks for an abort, and the log decides.
 class ActionGate {
  public:
   enum class Verdict : std::uint32_t {
@@ -30,15 +30,15 @@ class ActionGate {
     kCarriedOut = 3,
     kRefused = 4,
     kFailed = 5,  // the call-back raised
-    kAlone = 6,   // the log could be neither written nor read: went on as after an abort
+    kAlone = 6,   // the log could be neither written nor read: continued as after an abort
   };
-  /// `settle_s`: how long a worker whose time is up waits for the log.
+  /// `settle_s`: how long a worker whose time is up waits for the log's decision.
   explicit ActionGate(double settle_s = 5) : settle_s_(settle_s) {}
 
   [[nodiscard]] StopState state() const noexcept { return state_.load(std::memory_order_seq_cst); }
-  /// A TRAIN step has ended; `count` of them so far.
+  /// Call when a TRAIN step has ended; `count` of them so far.
   void StepFinished(std::int64_t count) noexcept;
-  /// `pump`, where there is no writer thread: is called again and again while this waits.
+  /// `pump` is called repeatedly while this waits, if there is no writer thread.
   [[nodiscard]] StopState AtBoundary(std::int64_t train_step, const std::function<void()>& pump = {});
   [[nodiscard]] std::string reason();
   [[nodiscard]] std::int64_t finished_steps() const noexcept {
@@ -47,23 +47,23 @@ class ActionGate {
 
   /// Kinds that the training has opted into, besides "stop".
   void Accept(std::span<const std::string> kinds);
-  /// What AtBoundary decided by kAct; once.
+  /// Returns what AtBoundary decided by kAct, once.
   [[nodiscard]] std::optional<PendingAction> TakeAction();
   void ActionDone(std::uint64_t control, bool done);
 
-  /// Takes one control record in; an answer to be written is appended to `acks`.
+  /// Takes one control record; appends an answer to be written to `acks`.
   void Take(const store::ControlRecord& record, std::int64_t unix_ns, std::vector<format::AckRow>* acks);
-  /// The abort that has to be decided because a worker's time is up; none while nobody asks.
+  /// The abort to decide because a worker's time is up; none while no worker asks.
   [[nodiscard]] std::optional<store::ControlRecord> AbortWanted();
-  /// Answers that the training thread gave meanwhile.
+  /// Takes the answers that the training thread gave meanwhile.
   void TakeAnswers(std::vector<format::AckRow>* acks);
-  /// No decision will come any more.
+  /// Call when no more decisions will come.
   void Close() noexcept;
 
  private:
   enum class Decision : std::uint8_t { kOpen, kCommit, kAbort };
   using Clock = std::chrono::steady_clock;
-  /// False when time ran out before a decision.
+  /// False if time ran out before a decision.
   bool WaitForDecision(Clock::time_point until, const std::function<void()>& pump) LUFF_REQUIRES(mutex_);
   void Answer(Verdict verdict, std::int64_t train_step) LUFF_REQUIRES(mutex_);
   void Reset() LUFF_REQUIRES(mutex_);

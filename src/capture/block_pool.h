@@ -11,12 +11,12 @@
 
 namespace luff::capture {
 
-/// 8 MiB in huge pages and a little more, so that headers do not keep two tensors of 4 MiB out of one block.
+/// 8 MiB in huge pages and a little more, so that two tensors of 4 MiB fit into one block with their headers.
 inline constexpr std::size_t kBlockHugeBytes = 8U << 20;
 inline constexpr std::size_t kBlockBytes = kBlockHugeBytes + (64U << 10);
 
-/// Memory in file layout. Whoever holds a reference may read; the producer that acquired it may write beyond
-/// what it has handed on.
+/// Memory in file layout. Holders of a reference may read it; the producer that acquired it may write beyond
+/// what it has handed over.
 struct Block {
   std::byte* data = nullptr;
   std::atomic<std::uint32_t> references{0};
@@ -35,24 +35,24 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  /// A block with one reference; null when all are in use and the pool may not grow.
+  /// Returns a block with one reference; null if all are in use and the pool may not grow.
   [[nodiscard]] Block* Acquire() noexcept;
   /// Waits for a free block, at most `limit`.
   [[nodiscard]] Block* AcquireWithin(std::chrono::nanoseconds limit) noexcept;
   static void Reference(Block* block) noexcept { block->references.fetch_add(1, std::memory_order_relaxed); }
-  /// Gives one reference back; the last one frees the block.
+  /// Drops one reference; the last one frees the block.
   void Release(Block* block) noexcept;
 
-  /// Keeps the content of a block that may already be free from being overwritten. False if it was reused
-  /// since.
+  /// Protects the content of a block, which may already be free, from being overwritten. False if it was
+  /// reused.
   [[nodiscard]] bool Pin(Block* block, std::uint64_t generation) noexcept;
   void Unpin(Block* block) noexcept;
   [[nodiscard]] std::uint64_t Generation(const Block* block) noexcept;
 
   /// Grows in the background until `spare` blocks are free and touched, within the limit. `touch`: how many
-  /// bytes of each; the others are touched by their first use.
+  /// bytes of each to touch; first use touches the others.
   void Prepare(std::size_t spare, std::size_t touch = kBlockBytes) noexcept;
-  /// True when the pool may not grow and fewer than a quarter of its blocks are free.
+  /// True if the pool may not grow and fewer than a quarter of its blocks are free.
   [[nodiscard]] bool under_pressure() const noexcept { return pressure_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t block_count() const noexcept { return count_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t max_blocks() const noexcept { return max_blocks_; }

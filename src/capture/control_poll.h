@@ -9,15 +9,15 @@
 
 namespace luff::capture {
 
-/// Notices new control records cheaply: one stat of the directory a poll; a listing when its time changed,
-/// shortly after that (times are coarse), and every second (network file systems cache them). Decides an
-/// abort where a worker's time is up. **Owned by the writer thread.**
+/// Notices new control records cheaply. A poll is one stat of the directory; it lists the directory when its
+/// time changed, shortly after that (times are coarse), and every second (network file systems cache times).
+/// Decides an abort when a worker's time is up. **Owned by the writer thread.**
 class ControlPoll {
  public:
   using Read = std::function<Result<std::vector<store::ControlRecord>>(std::uint64_t after)>;
   using Decide = std::function<Result<store::ControlRecord>(const store::ControlRecord&)>;
-  /// Records up to `after` are history. `read` is store::ReadCommands but in tests; `decide` is
-  /// store::DecideControl, none where nothing can be decided.
+  /// Ignores records up to `after`. Except in tests `read` is store::ReadCommands and `decide`
+  /// store::DecideControl; without `decide` nothing can be decided.
   ControlPoll(std::string directory, std::uint64_t after, Read read, Decide decide, ActionGate* gate)
       : directory_(std::move(directory)),
         after_(after),
@@ -25,7 +25,7 @@ class ControlPoll {
         decide_(std::move(decide)),
         gate_(gate) {}
 
-  /// Answers to write are appended to `acks`.
+  /// Appends answers to be written to `acks`.
   void Poll(std::int64_t steady_ns, std::vector<format::AckRow>* acks);
 
  private:

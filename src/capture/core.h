@@ -22,22 +22,22 @@
 
 namespace luff::capture {
 
-/// Everything that the training threads and the writer thread share. Lives until both have let go of it, so
-/// that a writer thread that hangs on a dead file system outlives the session without harm.
+/// Everything that the training threads and the writer thread share. Lives until both have released it, so a
+/// writer thread that hangs on a dead file system can safely outlive the session.
 struct Core {
   Core(Plan p, std::unique_ptr<store::WorkerWriter> writer, std::string control_directory,
        std::uint64_t control_after, ControlPoll::Read read, ControlPoll::Decide decide,
        const QueueLimits& limits);
 
-  /// Body of the writer thread: until close was asked for and the queue is empty. No error ends it before:
-  /// what cannot be written becomes a gap.
+  /// Body of the writer thread. Runs until close was requested and the queue is empty. No error ends it
+  /// earlier: what cannot be written becomes a gap.
   void RunWriter() noexcept;
-  /// The same work in the calling thread, for sessions without a writer thread.
+  /// Does the same work in the calling thread, for sessions without a writer thread.
   void Pump() LUFF_EXCLUDES(pump_mutex);
   void Finish() noexcept;
-  /// The recording is over before its time: nothing more is taken, the training goes on.
+  /// Ends the recording early: accepts nothing more, while the training goes on.
   void GiveUp() noexcept;
-  /// A step that is asked for after that.
+  /// Counts a step that is requested after that.
   void NotRecorded(std::int64_t global_step) noexcept;
 
   const Plan plan;
@@ -53,8 +53,8 @@ struct Core {
   ControlPoll control;
   Mutex pump_mutex;
 
-  std::atomic<bool> accepting{true};        // what the training says is taken
-  std::atomic<bool> failed{false};          // by an error inside Luff it is not
+  std::atomic<bool> accepting{true};        // the session takes what the training passes
+  std::atomic<bool> failed{false};          // an error inside Luff has ended that
   std::atomic<std::uint64_t> processed{0};  // items done by the writer thread
   std::atomic<bool> close_asked{false};
   std::atomic<format::EndReason> close_reason{format::EndReason::kFailed};
@@ -68,15 +68,15 @@ struct Core {
  private:
   [[nodiscard]] bool Tick(std::int64_t now_ns) noexcept;
   [[nodiscard]] bool ProcessNext(std::unique_ptr<Work> work);
-  /// Counts errors that follow each other; after the last that is put up with, gives up.
+  /// Counts consecutive errors, and gives up after too many.
   void Judge(bool ok) noexcept;
-  /// Why the recording has failed, and how many steps have passed since, as one gap.
+  /// Records why the recording has failed, and how many steps have passed since, as one gap.
   void TellFailure() noexcept;
-  /// Free blocks in the background, as many as what was written so far lets expect.
+  /// Prepares free blocks in the background, as many as past writes suggest.
   void PrepareBlocks(std::uint64_t handed);
   std::int64_t next_poll_ns_ = 0, next_heartbeat_ns_ = 0;
   store::StepBatch loose_;
-  int errors_ = 0;  // one after the other
+  int errors_ = 0;  // consecutive
   bool failure_told_ = false;
   std::atomic<std::uint64_t> not_recorded_{0};
   std::atomic<std::int64_t> first_not_recorded_{0}, last_not_recorded_{0};

@@ -12,14 +12,13 @@
 
 namespace luff::capture::testing {
 
-/// The real files, which fail, tear, hang or run out of memory as the test says. Writes only.
-/// **Thread-safe.**
+/// The real files, whose writes fail, tear, hang or run out of memory as the test says. **Thread-safe.**
 class FaultyEnv final : public Env {
  public:
   enum class Fault { kNone, kFull, kIo, kTorn, kNoMemory };
   std::atomic<Fault> fault{Fault::kNone};
 
-  /// Writes wait until the other is called.
+  /// Makes writes wait until the other is called.
   void Hang() {
     const std::lock_guard lock(mutex_);
     hangs_ = true;
@@ -47,7 +46,7 @@ class FaultyEnv final : public Env {
   Status Remove(const std::string& path) override { return Real().Remove(path); }
   bool Exists(const std::string& path) noexcept override { return Real().Exists(path); }
   std::int64_t NowUnixNs() noexcept override { return Real().NowUnixNs(); }
-  /// A minute passes with each look: nothing is put off for long.
+  /// Advances by a minute with each call, so that nothing is delayed for long.
   std::int64_t NowMonotonicNs() noexcept override { return now_ns_ += 60'000'000'000; }
 
  private:

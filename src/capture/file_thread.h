@@ -9,22 +9,22 @@
 
 namespace luff::capture {
 
-/// The one thread of a session that touches files. It has a table of descriptors of its own
-/// (base/file_table.h), so that whatever the training does to its descriptors it can't meet ours, nor its
-/// children inherit them; and it takes no signal of the process.
+/// The only thread of a session that touches files. It has its own descriptor table (base/file_table.h), so
+/// the training cannot affect our descriptors and its children do not inherit them. It handles no signals of
+/// the process.
 class FileThread {
  public:
-  /// Null when no thread can be started.
+  /// Null if no thread can be started.
   [[nodiscard]] static std::unique_ptr<FileThread> Start() noexcept;
-  /// Ends the thread after what it is doing; waits for nothing.
+  /// Ends the thread after its current task, without waiting.
   ~FileThread();
   FileThread(const FileThread&) = delete;
   FileThread& operator=(const FileThread&) = delete;
 
-  /// Runs `task` there. False when it isn't done in time: then it goes on, and what it holds has to outlive
-  /// it.
+  /// Runs `task` on the thread. False if it is not done in time; it then continues, and what it refers to
+  /// must outlive it.
   [[nodiscard]] bool Run(std::function<void()> task, std::chrono::milliseconds deadline);
-  /// The last thing that the thread does is `body`.
+  /// Makes `body` the last thing that the thread does.
   [[nodiscard]] std::thread Become(std::function<void()> body);
 
  private:

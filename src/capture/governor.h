@@ -5,10 +5,10 @@
 namespace luff::capture {
 
 /// Keeps the time that capture takes in the training thread below a share of the step time, by widening the
-/// interval of **raw values** only. Acts neither in the first 200 steps nor when capture takes less than 200
-/// us a step.
+/// interval of **raw values** only. Does not act in the first 200 steps, nor while capture takes less than
+/// 200 us a step.
 ///
-/// Step calls come from one thread at a time; `overhead_ratio` and `stride` may be read by any.
+/// Step calls come from one thread at a time; any thread may read `overhead_ratio` and `stride`.
 class Governor {
  public:
   static constexpr std::int64_t kFirstStep = 200;
@@ -19,7 +19,7 @@ class Governor {
 
   /// Whether raw values may be captured in a step in which they are due.
   [[nodiscard]] bool AllowRaw() noexcept;
-  /// After each step: time spent inside capture and the whole step, both in ns.
+  /// Call after each step, with the time spent in capture and in the whole step, both in ns.
   void EndStep(std::int64_t capture_ns, std::int64_t step_ns) noexcept;
 
   [[nodiscard]] double overhead_ratio() const noexcept { return ratio_.load(std::memory_order_relaxed); }

@@ -6,8 +6,8 @@
 
 namespace luff::capture {
 
-/// Calls `piece(view)` for parts of a tensor that follow each other in row-major order and have at most
-/// `max_bytes` each. No element is in two of them. Never allocates.
+/// Calls `piece(view)` for disjoint parts of a tensor, in row-major order, of at most `max_bytes` each. Never
+/// allocates.
 template <typename F>
 void ForEachPiece(const TensorView& view, std::uint64_t max_bytes, F&& piece) {
   const std::size_t width = DTypeSize(view.layout.dtype);

@@ -10,8 +10,8 @@
 
 namespace luff::capture {
 
-/// Collections with their expressions compiled: who is in which, and what is due when. Collections are bits
-/// of a 64-bit mask. **Thread-safe** after Make (immutable).
+/// Collections with compiled expressions: which tensors are in which, and what is due when. Collections are
+/// bits of a 64-bit mask. **Thread-safe** after Make (immutable).
 class Plan {
  public:
   [[nodiscard]] static Result<Plan> Make(Config config);
@@ -33,7 +33,7 @@ class Plan {
   [[nodiscard]] const CollectionConfig& collection(int index) const noexcept {
     return config_.collections[static_cast<std::size_t>(index)];
   }
-  /// False for gradients and optimizer state outside of training.
+  /// False for gradients and optimizer state outside training.
   [[nodiscard]] static bool RoleSavedIn(format::Role role, format::Mode mode) noexcept;
 
  private:

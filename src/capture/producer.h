@@ -11,7 +11,7 @@
 
 namespace luff::capture {
 
-/// Counters of a session; relaxed, for people.
+/// Counters of a session, for people; relaxed.
 struct Counters {
   std::atomic<std::uint64_t> captured{0}, raw_values{0}, raw_bytes{0}, aliases{0}, replicas{0}, unchanged{0},
       nonfinite{0}, degraded{0}, waits{0};
@@ -23,14 +23,14 @@ struct Counters {
 /// Bytes of rows that one thread may collect in one step.
 inline constexpr std::uint64_t kMaxStepBytes = 256ULL << 20;
 
-/// What producers share, fixed for one step. Written by BeginStep, read by captures.
+/// What producers share during one step. BeginStep writes it, captures read it.
 struct StepPlan {
   std::atomic<std::uint64_t> due{0};         // collections
   std::atomic<std::uint64_t> raw_denied{0};  // collections whose raw values are left out in this step
   std::atomic<std::uint16_t> deny_reason{0};
   std::atomic<format::Mode> mode{format::Mode::kGlobal};
   std::atomic<std::int64_t> expected_step{0};  // global step
-  std::atomic<std::uint64_t> number{1};  // of the step in progress: steps ended or abandoned so far, and it
+  std::atomic<std::uint64_t> number{1};        // of the step in progress, counting ended and abandoned ones
 };
 
 struct ProducerContext {
@@ -56,12 +56,12 @@ class Producer {
   /// `factor` != 1: values are multiplied first.
   void Capture(std::span<const TensorRef> refs, double factor) LUFF_EXCLUDES(mutex_);
   void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) LUFF_EXCLUDES(mutex_);
-  /// Moves rows to `batch` and hands the open part of the block, of the step of this number, to the writer
-  /// thread.
+  /// Moves rows to `batch`, and hands the open part of the block, which belongs to the step of this number,
+  /// to the writer thread.
   void EndStep(std::uint64_t step, store::StepBatch* batch) LUFF_EXCLUDES(mutex_);
   void Abandon() LUFF_EXCLUDES(mutex_);
-  /// Rows without memory: scalars, events, gaps; of `bytes` in all. False when the step is too large for
-  /// them.
+  /// Adds rows without a tensor's memory (scalars, events, gaps), `bytes` in all. False if the step is too
+  /// large for them.
   template <typename F>
   bool AddRows(std::uint64_t bytes, F&& add) LUFF_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -70,7 +70,7 @@ class Producer {
     return true;
   }
 
-  std::atomic<bool> abandoned{false};  // its thread has ended: another may take it over
+  std::atomic<bool> abandoned{false};  // its thread has ended; another may take it over
 
  private:
   struct Seen {  // a raw value of this step that a later one may be an alias of
@@ -92,11 +92,11 @@ class Producer {
   void CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                    std::uint64_t bytes, std::uint64_t key, std::uint64_t due, std::uint32_t forms)
       LUFF_REQUIRES(mutex_);
-  /// Returns false when the value is no alias of one in memory with the same bytes.
+  /// False if the value is not an alias of one in memory with the same bytes.
   bool CaptureAlias(TensorId id, const TensorView& view, std::uint64_t bytes, std::uint32_t forms,
                     const Seen& seen, const ChunkRecord& own) LUFF_REQUIRES(mutex_);
-  /// Under memory pressure: the value in bfloat16, marked lossy. False when the type or the memory does not
-  /// allow it.
+  /// Under memory pressure: stores the value in bfloat16, marked lossy. False if its type or the memory does
+  /// not allow it.
   bool CaptureDegraded(const ChunkRecord& base, const TensorView& view, Policy policy) LUFF_REQUIRES(mutex_);
   void CaptureLarge(const ChunkRecord& base, const TensorView& view, bool summarize, Summary* summary)
       LUFF_REQUIRES(mutex_);
@@ -104,11 +104,11 @@ class Producer {
                   std::uint64_t bytes, std::uint64_t due, std::uint32_t forms) LUFF_REQUIRES(mutex_);
   void TakeDifference(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                       std::uint64_t bytes) LUFF_REQUIRES(mutex_);
-  /// Space for a header and `bytes` in the current block or a new one; null when there is no memory under the
-  /// policy.
+  /// Returns space for a header and `bytes` in the current block or a new one; null if the policy yields no
+  /// memory.
   std::byte* Reserve(std::uint64_t bytes, Policy policy) LUFF_REQUIRES(mutex_);
   void HandOver(std::uint64_t step) LUFF_REQUIRES(mutex_);  // the open part of the block
-  /// Counts bytes of rows; beyond what a step may hold (one that never ends) becomes a gap.
+  /// Counts bytes of rows. What exceeds a step's limit (a step that never ends) becomes a gap.
   bool HasRoom(std::uint64_t bytes, std::uint32_t forms) LUFF_REQUIRES(mutex_);
   void DropBlock() LUFF_REQUIRES(mutex_);
   void AddSummary(TensorId id, DType dtype, const Summary& summary) LUFF_REQUIRES(mutex_);

@@ -12,34 +12,34 @@
 
 namespace luff::capture {
 
-/// The writer thread's side: finishes chunks (hash, unchanged?, codec), appends them, publishes steps. What
-/// fails becomes a gap. **Owned by the writer thread** but for the atomics.
+/// The writer thread's part: finishes chunks (hash, unchanged?, codec), appends them, publishes steps. What
+/// fails becomes a gap. **Owned by the writer thread**, except the atomics.
 class Publisher {
  public:
   Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plan* plan, BlockPool* pool,
             Counters* counters);
 
-  /// Gives the work's block back. False after an error that nobody knows, no memory for example: what the
-  /// work held is a gap then.
+  /// Processes the work and releases its block. False after an unexpected error, such as no memory; the
+  /// contents of the work then become a gap.
   [[nodiscard]] bool Process(Work* work) noexcept;
-  /// The work will not be written: gives its block back, and makes it a gap.
+  /// Drops work that will not be written: releases its block and records a gap.
   void Discard(Work* work, format::GapReason reason) noexcept;
-  /// Gaps, documents and acknowledgements that belong to no step; also the gaps that were held back. Empties
-  /// the batch. False as of Process.
+  /// Writes gaps, documents and acknowledgements that belong to no step, and the gaps that were held back.
+  /// Empties the batch. False as for Process.
   [[nodiscard]] bool PublishLoose(store::StepBatch* batch, bool final) noexcept;
-  /// Steps that were asked for when nothing was recorded any more.
+  /// Adds a gap for steps requested after the recording had ended.
   void AddGap(const format::GapRow& row) noexcept { ledger_.AddGap(row, last_step_); }
   /// Writes what waits and closes the store.
   void Close(format::EndReason reason) noexcept;
-  /// Keeps an error, or the exception that is being handled, for Health and for the run. Any thread.
+  /// Keeps an error, or the exception being handled, for Health and for the run. **Thread-safe.**
   void KeepError(const Status& status) noexcept;
   void KeepException(const char* where) noexcept;
-  /// Names of tensors were lost for want of memory: nothing may be written any more.
+  /// True if names of tensors were lost because there was no memory: nothing more may be written.
   [[nodiscard]] bool broken() const noexcept { return broken_; }
   [[nodiscard]] store::WorkerWriter& writer() noexcept { return *writer_; }
-  /// The first error of the store, kept for Health; empty while there is none. Any thread.
+  /// The first error of the store, for Health; empty if there is none. **Thread-safe.**
   [[nodiscard]] std::string first_error();
-  /// The recording is over: what Health says of it from now on.
+  /// Ends the recording, with what Health says about it from now on.
   void Lose(const Status& status);
 
   /// Collections whose raw values are over their byte budget; read by BeginStep.
@@ -66,7 +66,7 @@ class Publisher {
   void ProcessSlice(Work* work);
   void PublishStep(Work* work);
   StepRows& RowsOf(std::uint64_t step);
-  /// Rows of the step that ends; those of earlier ones, which never came, are forgotten.
+  /// Returns the rows of the step that ends, and drops those of earlier steps that never ended.
   void TakeRows(std::uint64_t step, store::StepBatch* batch);
   void Lose(Work* work, format::GapReason reason) noexcept;
   bool ReuseUnchanged(const ChunkRecord& record, std::uint64_t hash, format::IndexRow* row);

@@ -29,13 +29,13 @@ class StableArray {
   static constexpr std::size_t kMax = kPerChunk * kChunks;
 
   [[nodiscard]] std::size_t size() const noexcept { return size_.load(std::memory_order_acquire); }
-  /// Null for an index that was never handed out.
+  /// Null for an index that was never assigned.
   [[nodiscard]] T* Find(std::size_t index) const noexcept {
     if (index >= size()) return nullptr;
     return chunks_[index / kPerChunk].load(std::memory_order_acquire) + index % kPerChunk;
   }
-  /// The next element, default-made, for `fill` to complete before it is published. The caller holds a lock
-  /// and has tested size() < kMax.
+  /// Adds a default-constructed element, which `fill` completes before it is published. The caller holds a
+  /// lock and has checked size() < kMax.
   template <typename Fill>
   std::size_t Append(Fill&& fill) {
     const std::size_t index = size_.load(std::memory_order_relaxed);
@@ -52,7 +52,7 @@ class StableArray {
   std::atomic<std::size_t> size_{0};
 };
 
-/// What is known of one tensor. Immutable after definition, but for the earlier value.
+/// One tensor. Immutable after its definition, except for the earlier value.
 struct TensorState {
   std::atomic<std::uint64_t> collections{0};
   format::Role role = format::Role::kOther;
@@ -68,8 +68,7 @@ struct LayoutState {
   std::atomic<LayoutId> bfloat16{format::kNoId};  // the same shape in bfloat16, made when first needed
 };
 
-/// Names, layouts and their numbers. **Thread-safe.** Definitions wait here until the next step takes them
-/// along.
+/// Names, layouts and their numbers. **Thread-safe.** Holds definitions until the next step takes them.
 class Registry {
  public:
   explicit Registry(const Plan* plan) : plan_(plan) {}
@@ -78,12 +77,12 @@ class Registry {
                                       std::string_view module_type);
   [[nodiscard]] LayoutId DefineLayout(const Layout& layout, std::vector<std::int64_t> global_shape,
                                       std::vector<std::int64_t> global_offset);
-  /// Moves definitions that were not yet taken to the batch.
+  /// Moves definitions that no step has taken yet to the batch.
   void TakeDefinitions(store::StepBatch* batch);
   [[nodiscard]] TensorState* tensor(TensorId id) const noexcept { return tensors_.Find(id); }
   [[nodiscard]] LayoutState* layout(LayoutId id) const noexcept { return layouts_.Find(id); }
   [[nodiscard]] std::size_t tensor_count() const noexcept { return tensors_.size(); }
-  /// Collections with at least one tensor of the role, or that may get one.
+  /// Collections that have, or may get, a tensor of the role.
   [[nodiscard]] std::string NameOf(TensorId id);
 
   Mutex difference_mutex;

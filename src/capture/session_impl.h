@@ -15,12 +15,12 @@
 
 namespace luff::capture {
 
-/// The one implementation of Session. Forwards to producers, and turns every exception into an end of the
-/// recording, which is said.
+/// The only implementation of Session. Forwards to producers; an exception ends the recording, with its
+/// reason recorded.
 class SessionImpl final : public Session {
  public:
-  /// `writer` and `read` are the store's, or a test's own. `thread`: where `writer` was opened, which becomes
-  /// the writer thread; null: there is none.
+  /// `writer` and `read` are the store's, or a test's. `thread`, on which `writer` was opened, becomes the
+  /// writer thread; null: there is none.
   [[nodiscard]] static Result<std::unique_ptr<Session>> Start(
       Config config, std::unique_ptr<store::WorkerWriter> writer, std::uint32_t worker,
       std::unique_ptr<FileThread> thread, std::string control_directory, std::uint64_t control_after,
@@ -69,30 +69,30 @@ class SessionImpl final : public Session {
   [[nodiscard]] bool accepting() const noexcept;
   [[nodiscard]] Producer* ThisThread();
   [[nodiscard]] ProducerContext MakeContext() const;
-  /// The recording has ended by an error, and the session is not closed yet.
+  /// True if an error has ended the recording and the session is not closed yet.
   [[nodiscard]] bool Failed() const noexcept {
     return core_->failed.load(std::memory_order_relaxed) &&
            !core_->close_asked.load(std::memory_order_relaxed);
   }
-  /// Takes nothing more.
+  /// Stops accepting.
   void Sleep() noexcept;
-  /// After an exception: the recording ends, and says so.
+  /// Call after an exception: ends the recording and records why.
   void Fail(const char* where) noexcept;
   void HandOver(const StepEnd& step) noexcept LUFF_EXCLUDES(mutex_);
-  /// What the step has left in producers and registry, and earlier ones that were lost.
+  /// Collects what the step left in producers and registry, and earlier steps that were lost.
   void Collect(Work* work) LUFF_EXCLUDES(mutex_);
   void Drop(Work* work) LUFF_EXCLUDES(mutex_);
   void HandOverRest() LUFF_EXCLUDES(mutex_);
-  /// Says what an end at once leaves out: steps that found no room, and those that are open.
+  /// Records what an immediate end leaves out: steps that found no room, and open ones.
   void TellWhatIsMissing(std::chrono::milliseconds patience) LUFF_EXCLUDES(mutex_);
-  /// Until the writer thread has come to its end; false: the deadline came first.
+  /// Waits for the writer thread's end; false if the deadline came first.
   [[nodiscard]] bool WaitForWriter(std::chrono::milliseconds deadline) noexcept;
   void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;
   void Add(std::uint64_t bytes_of_text, auto&& add) noexcept;
 
   std::shared_ptr<Core> core_;
   const std::uint32_t worker_;
-  const std::uint64_t serial_;  // tells sessions of one process apart
+  const std::uint64_t serial_;  // distinguishes the sessions of one process
   const std::uint64_t fork_count_;
   std::thread thread_;
   bool has_thread_ = false;
@@ -109,18 +109,18 @@ class SessionImpl final : public Session {
   std::int64_t last_end_ns_ = 0;
   std::uint64_t planned_due_ = 0;
   format::Mode planned_mode_ = format::Mode::kGlobal;
-  std::int64_t allowed_step_ = -1;  // the last step with raw values, and what the governor said of it
+  std::int64_t allowed_step_ = -1;  // the last step with raw values, and the governor's decision on it
   format::Mode allowed_mode_ = format::Mode::kGlobal;
   bool allowed_ = true;
   // Read by EndNow. A hook may begin several steps before the first of them ends (docs/adr/0012).
   std::atomic<bool> in_step_ = false;
   std::atomic<bool> handing_over_ = false;  // in EndStep
-  std::atomic<std::uint64_t> untold_{0};    // steps in lost_, for when nobody can look there
+  std::atomic<std::uint64_t> untold_{0};    // steps in lost_, for readers that cannot take its lock
   std::atomic<std::int64_t> first_untold_{0}, last_untold_{0};
   std::atomic<std::int64_t> first_open_{0}, last_open_{0};
 };
 
-/// Number of forks this process has behind it: a session of an earlier count belongs to the parent.
+/// How many forks led to this process. A session with a smaller count belongs to a parent.
 [[nodiscard]] std::uint64_t ForkCount() noexcept;
 
 }  // namespace luff::capture

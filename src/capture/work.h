@@ -12,7 +12,7 @@
 #include "luff/capture/session.h"
 #include "luff/store/writer.h"
 
-/// What producers hand to the writer thread.
+/// Work that producers hand to the writer thread.
 namespace luff::capture {
 
 /// A raw value (or one part of it) in a block, or a reference to one captured earlier in the same step.
@@ -23,9 +23,9 @@ struct ChunkRecord {
   DType dtype = DType::kInvalid;
   bool alias = false;
   bool lossy = false;
-  bool try_codecs = false;                   // enough zeros, or constant: known from the summary
+  bool try_codecs = false;                   // the summary shows that it is constant or has many zeros
   std::uint32_t collection = format::kNoId;  // whose budget pays
-  TensorId alias_tensor = 0;                 // alias: who was captured
+  TensorId alias_tensor = 0;                 // alias: the tensor that was captured
   std::uint64_t serial = 0;                  // of this capture; alias: of the other one
   std::uint64_t raw_bytes = 0;
   std::byte* chunk = nullptr;  // space for the ChunkHeader, then the raw bytes
@@ -38,36 +38,37 @@ struct Work {
   std::vector<ChunkRecord> chunks;
   store::StepBatch batch;        // kStep, kLoose
   std::int64_t global_step = 0;  // kSlice: the expected one
-  std::uint64_t step = 0;        // counts steps begun: slices of one that never came belong to no other
+  std::uint64_t step = 0;        // counts begun steps, so that slices of an abandoned step join no other
   void clear();
-  /// What it holds, without its block.
+  /// Bytes that it holds, without its block.
   [[nodiscard]] std::uint64_t memory() const noexcept;
 };
 
-/// What may wait for a writer thread that is slower than the training, or hangs. Blocks are the pool's.
+/// Limits on what waits for a writer thread that hangs or is slower than the training. The pool bounds the
+/// blocks.
 struct QueueLimits {
   std::size_t items = 1024;
-  /// Of rows, definitions and documents, spare items included. One item is taken whatever its size, and one
-  /// more is in the hands of the writer thread.
+  /// Bytes of rows, definitions and documents, including spare items. One item is accepted whatever its size,
+  /// and the writer thread holds one more.
   std::uint64_t bytes = 64ULL << 20;
 };
 
-/// Bounded hand-over from many threads to one; items are recycled. **Thread-safe.**
+/// A bounded queue from many threads to one; recycles items. **Thread-safe.**
 class WorkQueue {
  public:
   explicit WorkQueue(const QueueLimits& limits);
-  /// An empty item, used before if possible.
+  /// Returns an empty item, recycled if possible.
   [[nodiscard]] std::unique_ptr<Work> Blank();
   void Recycle(std::unique_ptr<Work> work);
-  /// False when the queue is full, unless `always`; `work` then stays with the caller. A step does not end a
-  /// wait of Pop: waking a thread costs the training more than the rest of a small step, and nobody misses it
-  /// for the length of a wait.
+  /// False if the queue is full, unless `always`; `work` then stays with the caller. A step does not wake
+  /// Pop: waking a thread costs the training more than the rest of a small step, and a step can wait until
+  /// Pop's time is up.
   [[nodiscard]] bool Push(std::unique_ptr<Work>& work, bool always = false);
   /// Waits at most `limit` for an item.
   [[nodiscard]] std::unique_ptr<Work> Pop(std::chrono::nanoseconds limit);
-  /// Ends a wait of Pop.
+  /// Wakes Pop.
   void Wake();
-  /// What items, waiting or spare, hold.
+  /// Bytes that waiting and spare items hold.
   [[nodiscard]] std::uint64_t memory();
   /// Items ever pushed.
   [[nodiscard]] std::uint64_t pushed() const noexcept { return pushed_.load(std::memory_order_acquire); }

@@ -5,9 +5,9 @@
 
 namespace luff::cli {
 
-/// What `luff report` says of a boosted model (docs/xgboost.md): true labels, losses, importance, and, from
-/// the recorded predictions and labels, how good it is. "" for a run of another kind. What was not recorded
-/// is left out, and said.
+/// The report on a boosted model (docs/xgboost.md): true labels, losses, importance, and its quality
+/// according to the recorded predictions and labels. "" for any other run. It omits what was not recorded,
+/// and says so.
 [[nodiscard]] std::string BoostingSections(const query::Trial& trial);
 
 }  // namespace luff::cli

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-/// Numbers of the report on a boosted model. Pure functions over what was recorded.
+/// Numbers for the report on a boosted model. Pure functions of recorded values.
 namespace luff::cli {
 
-/// counts[truth][guess]. Classes are 0 .. size - 1; rows outside of them are left out.
+/// counts[truth][guess]. Classes are 0 .. size - 1; other rows are ignored.
 using ConfusionMatrix = std::vector<std::vector<std::uint64_t>>;
 [[nodiscard]] ConfusionMatrix Confusion(std::span<const double> truth, std::span<const double> guess,
                                         std::size_t classes);
@@ -31,7 +31,7 @@ struct Roc {
   std::vector<std::pair<double, double>> points;  // (false, true positive rate), from (0, 0) to (1, 1)
   double area = 0;                                // by trapezoids; ties of scores are one point
 };
-/// Of positives (truth > 0.5) against scores; no points when there is only one class.
+/// The curve of positives (truth > 0.5) against scores; no points if there is only one class.
 [[nodiscard]] Roc RocOf(std::span<const double> truth, std::span<const double> score);
 
 struct Histogram {

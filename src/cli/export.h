@@ -12,10 +12,10 @@
 #include "luff/base/result.h"
 #include "luff/query/trial.h"
 
-/// Writing a run in the formats of others: `luff export`.
+/// Writes a run in other programs' formats: `luff export`.
 namespace luff::cli {
 
-/// What of a run is exported.
+/// Which part of a run to export.
 struct ExportChoice {
   std::vector<std::uint8_t> wanted;  // by tensor; grows with the trial
   std::string regex, collection;
@@ -31,14 +31,15 @@ struct ExportChoice {
   }
 };
 
-/// How far an export has come. It lies beside what was written as luff-export.json, so that the same command
-/// goes on where the last one ended.
+/// The progress of an export, stored as luff-export.json beside the output, so that the same command
+/// continues where the last one ended.
 struct ExportState {
   std::size_t steps = 0;                       // of the trial are written
   std::map<std::string, std::uint64_t> files;  // bytes that count of files that are appended to, by name
 };
 
-/// Rows lie in another order while a segment is written than when it is sealed; what is exported must not.
+/// Puts rows in a fixed order: an open segment has another one than a sealed segment, but exports must be
+/// equal.
 template <typename Row>
 void InOrder(std::vector<Row>* rows) {
   std::stable_sort(rows->begin(), rows->end(), [](const Row& a, const Row& b) {
@@ -46,20 +47,20 @@ void InOrder(std::vector<Row>* rows) {
   });
 }
 
-/// One format. Told of each step once, in order.
+/// Writes one format. Receives each step once, in order.
 class Exporter {
  public:
   virtual ~Exporter() = default;
-  /// `state` tells what was written before.
+  /// `state` says what was written before.
   [[nodiscard]] virtual Status Begin(const query::Trial& trial, const ExportState& state) = 0;
   [[nodiscard]] virtual Status Step(const query::Trial& trial, std::size_t n,
                                     const query::Trial::StepRows& rows) = 0;
-  /// Everything told so far is in the files, and `state` names them.
+  /// Puts everything received so far into the files, and names them in `state`.
   [[nodiscard]] virtual Status Flush(ExportState* state) = 0;
-  /// No more steps for now; `over`: for ever.
+  /// No more steps for now; with `over`, no more at all.
   [[nodiscard]] virtual Status End(const query::Trial& trial, bool over) = 0;
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  /// What could not be written as it was, in words, each once.
+  /// Reports what could not be written as it was, each kind once.
   [[nodiscard]] const std::vector<std::string>& remarks() const noexcept { return remarks_; }
 
  protected:
@@ -76,7 +77,7 @@ class Exporter {
                                                                 const ExportChoice* choice);
 [[nodiscard]] std::unique_ptr<Exporter> MakeCsvExporter(const OutputFolder& out, const ExportChoice* choice);
 
-/// All values of one step as a safetensors file. Values are read one at a time.
+/// Writes all values of one step as a safetensors file. Reads one value at a time.
 struct SafetensorsWritten {
   std::size_t values = 0;
   std::vector<std::string> remarks;  // names that the format cannot hold as they are

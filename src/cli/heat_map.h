@@ -8,9 +8,9 @@
 
 namespace luff::cli {
 
-/// Histograms of a tensor over the steps as text: a column is a step, a row a range of values, the shade the
-/// share of elements in it. Rows reach from the lowest 0.5 % to the highest 99.5 % quantile of any step. ""
-/// when no histogram was recorded.
+/// Draws a tensor's histograms over the steps as text: a column is a step, a row a range of values, the shade
+/// the share of elements in it. Rows reach from the lowest 0.5 % quantile of any step to the highest 99.5 %
+/// quantile. "" if no histogram was recorded.
 [[nodiscard]] std::string HeatMap(const query::Trial& trial, query::TensorId id, query::Mode mode,
                                   std::optional<std::uint32_t> worker, std::size_t width, std::size_t height);
 

@@ -7,8 +7,8 @@
 
 namespace luff::cli {
 
-/// Writes the report of a run, one HTML file that needs nothing else; "-" is standard output. Errors: those
-/// of OutputFile.
+/// Writes the report of a run as one self-contained HTML file; "-" is standard output. Errors: those of
+/// OutputFile.
 [[nodiscard]] Status WriteReport(const query::Trial& trial, const std::string& out, Existing existing);
 
 }  // namespace luff::cli

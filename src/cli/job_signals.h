@@ -7,12 +7,12 @@
 #include "luff/actions/process.h"
 
 /// Signals and the terminal while a job runs. The command is in our own process group, as under env or time:
-/// the terminal's signals reach both of us, and nobody hands the terminal over
+/// the terminal's signals reach both, and the terminal never changes hands
 /// (docs/adr/0014-signals-and-job-control.md).
 namespace luff::cli {
 
-/// A process of our group that does nothing. A signal that it has got as well was meant for the group, and so
-/// the command has it already.
+/// An idle process in our group. A signal that it received as well was sent to the group, so the command
+/// already has it.
 class Witness {
  public:
   Witness() = default;
@@ -21,7 +21,7 @@ class Witness {
   Witness& operator=(const Witness&) = delete;
   void Start();
   void End() noexcept;
-  /// From waitpid: somebody has killed it, and its number is nobody's now.
+  /// Call when waitpid reports that it was killed: its pid is no longer valid.
   void Ended() noexcept { pid_ = -1; }
   [[nodiscard]] bool Got(int number) const noexcept;
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
@@ -33,14 +33,14 @@ class Witness {
 /// Single-threaded programs only.
 class JobSignals {
  public:
-  /// From now on signals are read, by Take. What is ignored (nohup, background jobs of scripts) stays so.
+  /// From now on Take reads signals. Ignored signals (nohup, background jobs of scripts) stay ignored.
   JobSignals();
   ~JobSignals();
   JobSignals(const JobSignals&) = delete;
   JobSignals& operator=(const JobSignals&) = delete;
 
   [[nodiscard]] int fd() const noexcept { return fd_; }
-  /// What the command is to be started with: what we were.
+  /// The state to start the command with: the one that we were started with.
   [[nodiscard]] const actions::SignalsAtStart& at_start() const noexcept { return at_start_; }
   [[nodiscard]] bool IsWitness(pid_t pid) const noexcept { return pid == witness_.pid(); }
 
@@ -51,26 +51,26 @@ class JobSignals {
     witness_.Start();
   }
 
-  /// What was asked for when the command had ended.
+  /// What signals requested after the command had ended.
   struct Asked {
-    bool leave = false;  // what is still going on
-    int number = 0;      // of the signal that asked for it
-    int alone = 0;  // 0, or what was sent to us alone: processes that the command has left do not know of it
+    bool leave = false;  // abandon unfinished work
+    int number = 0;      // of the signal that requested it
+    int alone = 0;       // 0, or a signal sent to us alone, which processes left by the command did not get
   };
-  /// Reads what came, and hands on to the command what was sent to us alone.
+  /// Reads pending signals, and forwards those sent to us alone to the command.
   [[nodiscard]] Asked Take();
-  /// From waitpid: the command was stopped, or goes on.
+  /// Call when waitpid reports that the command was stopped or continued.
   void CommandStopped(bool stopped) noexcept { stopped_ = stopped; }
-  /// When the terminal has stopped the command, we stop too, so that the shell takes note. Returns when the
-  /// job goes on. `before` is called first.
+  /// If the terminal has stopped the command, stops this process too, so that the shell notices. Calls
+  /// `before` first; returns when the job continues.
   void StopWithCommand(const std::function<void()>& before);
 
-  /// Monotonic time without that for which we were stopped.
+  /// Monotonic time, without the time for which we were stopped.
   [[nodiscard]] std::int64_t RunningNs() noexcept;
-  /// We may write to the terminal on `fd` unasked: it is none, or we are in its foreground.
+  /// True if we may write to `fd` at any time: it is not a terminal, or we are in its foreground.
   [[nodiscard]] static bool InForeground(int fd) noexcept;
-  /// Dies of the signal that ended the command when our whole group got it, so that a script that runs us
-  /// ends too.
+  /// If our whole group got the signal that ended the command, dies of the same signal, so that a calling
+  /// script ends too.
   void DieAsCommand(int number) const noexcept;
 
  private:
@@ -81,9 +81,9 @@ class JobSignals {
   Witness witness_;
   pid_t command_ = -1;
   bool stopped_ = false;
-  int stop_ = 0;  // the terminal asked us to stop
+  int stop_ = 0;  // the signal by which the terminal stops us
   std::int64_t stop_ns_ = 0, alive_ns_ = 0, away_ns_ = 0;
-  std::uint32_t group_ = 0;  // signals that our group got, a bit each
+  std::uint32_t group_ = 0;  // one bit for each signal that our group got
 };
 
 }  // namespace luff::cli

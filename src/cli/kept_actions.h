@@ -3,15 +3,15 @@
 #include <string>
 #include <vector>
 
-/// Actions that a run tells of: its audit (docs/spec/control.md).
+/// Actions recorded in a run: its audit (docs/spec/control.md).
 namespace luff::cli {
 
-/// One action or delivery, with all that the audit says of it.
+/// One action or delivery, as the audit records it.
 struct KeptAction {
   std::string id, action, kind;  // of the entry in the configuration: its name, its kind
-  std::string rule, finding;     // what it was done about; `finding` is an id
+  std::string rule, finding;     // what caused it; `finding` is an id
   std::string state;             // the last event of the audit: "done", "dry_run", "carried_out", ...
-  std::string detail;            // what was said last
+  std::string detail;            // the latest message
   std::int64_t begun_unix_ns = 0, unix_ns = 0;  // its first and its last line
   std::int64_t train_step = -1;                 // of a stop or a correction; -1: none
   int attempts = 0;                             // of a delivery
@@ -20,12 +20,12 @@ struct KeptAction {
 struct KeptActions {
   std::vector<KeptAction> actions;  // in the order in which they were begun
   std::uint64_t left_out =
-      0;  // times an action was due and kept silent, by its rate or because too many waited
+      0;  // how often a due action was suppressed, by its rate or because too many waited
 };
 
 [[nodiscard]] KeptActions ActionsOfRun(const std::string& run);
 
-/// "done", "dry run", "carried out after step 31", "failed: HTTP 404": what became of it, for people.
+/// The outcome for people: "done", "dry run", "carried out after step 31", "failed: HTTP 404".
 [[nodiscard]] std::string StateText(const KeptAction& action);
 
 }  // namespace luff::cli

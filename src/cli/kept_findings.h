@@ -7,28 +7,28 @@
 #include "luff/rules/coverage.h"
 #include "luff/rules/finding.h"
 
-/// Findings that a run holds.
+/// Findings stored in a run.
 namespace luff::cli {
 
-/// Of RUN/rules/EVALUATOR/findings.jsonl: what is in the run (base/bounded_read.h).
+/// How many names of RUN/rules/EVALUATOR/findings.jsonl lie in the run (base/bounded_read.h).
 inline constexpr std::size_t kFindingsInRun = 3;
 
 /// Findings of all evaluators of a run in their newest form, in the order they came.
 struct KeptFindings {
   std::vector<rules::Finding> findings;
-  /// What is not among them: lines that are none, files that cannot be read, findings beyond kMaxFindings.
+  /// What is missing: lines that are not findings, files that cannot be read, findings beyond kMaxFindings.
   std::vector<std::string> problems;
 };
 inline constexpr std::size_t kMaxFindings = 100'000;
 [[nodiscard]] KeptFindings FindingsOfRun(const std::string& run);
 
-/// What the rules of `luff run` had to look at; nothing where that was not kept.
+/// The coverage of the rules of `luff run`; nothing if it was not stored.
 [[nodiscard]] std::vector<rules::RuleCoverage> CoverageOfRun(const std::string& run);
 
 /// The newest run below $LUFF_HOME/runs (or ~/.luff/runs). Errors: kNotFound.
 [[nodiscard]] Result<std::string> NewestRun();
 
-/// Leaders in their order, each followed by what follows from it; nothing is left out.
+/// All findings: leaders in their order, each followed by its consequences.
 [[nodiscard]] std::vector<const rules::Finding*> InGroups(const std::vector<rules::Finding>& findings);
 
 }  // namespace luff::cli

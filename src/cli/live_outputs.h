@@ -7,8 +7,8 @@
 #include "luff/actions/process.h"
 #include "luff/base/result.h"
 
-/// Outputs in the formats of others that are written while a job runs: for each a process `luff export
-/// --follow` beside the training, never in it.
+/// Outputs in other programs' formats, written while a job runs: for each a process `luff export --follow`
+/// beside the training, never inside it.
 namespace luff::cli {
 
 struct LiveOutput {
@@ -19,7 +19,7 @@ struct LiveOutput {
 /// Errors: kFailedPrecondition for a directory that holds something else, before the job begins.
 [[nodiscard]] Status CheckLiveOutput(const LiveOutput& output, bool resume);
 
-/// **Thread-compatible.** Of the supervisor.
+/// Used by the supervisor. **Thread-compatible.**
 class LiveOutputs {
  public:
   LiveOutputs() = default;
@@ -27,15 +27,15 @@ class LiveOutputs {
   LiveOutputs& operator=(const LiveOutputs&) = delete;
   ~LiveOutputs() { JobEnded(); }
 
-  /// What cannot be started is told in the returned lines.
+  /// Starts the processes. The returned lines report those that cannot be started.
   [[nodiscard]] std::vector<std::string> Start(const std::string& run, const std::vector<LiveOutput>& wanted);
   [[nodiscard]] bool Owns(pid_t pid) const noexcept;
   [[nodiscard]] bool living() const noexcept;
-  /// A child has ended; "" or what there is to say of it.
+  /// Takes the end of a child. Returns a message about it, or "".
   [[nodiscard]] std::string Ended(pid_t pid, const actions::ExitState& state);
-  /// They write what is still missing and end.
+  /// Tells them to write the rest and end.
   void JobEnded() noexcept;
-  /// Ends those that live on. Returns what there is to say.
+  /// Ends those that are still alive. Returns a message, or "".
   [[nodiscard]] std::vector<std::string> Kill();
 
  private:

@@ -10,7 +10,7 @@
 
 #include "luff/query/trial.h"
 
-/// What the verbs that read a run have in common.
+/// Code shared by the verbs that read a run.
 namespace luff::cli {
 
 using Json = nlohmann::ordered_json;
@@ -26,29 +26,30 @@ struct ReadOptions {
 void AddRunOption(CLI::App* verb, ReadOptions* options);
 void AddModeOption(CLI::App* verb, ReadOptions* options);
 
-/// The trial, or an error on stderr and the end of the program with kExitUsage.
+/// Opens the trial, or prints an error and ends the program with kExitUsage.
 [[nodiscard]] std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options);
 [[nodiscard]] query::Mode ModeOrExit(const ReadOptions& options);
 
 template <typename T>
 [[nodiscard]] T ValueOrExit(Result<T> result);
-/// This process becomes the Python that runs `luff._verbs.VERB`. `needs`: said where there is none.
+/// Replaces this process by the Python that runs `luff._verbs.VERB`. `needs`: the message if there is none.
 [[noreturn]] void BecomePython(std::string_view verb, std::vector<std::string> words, std::string_view needs);
 [[noreturn]] void ExitWithError(const Status& status);
 
-/// One line of JSON on stdout; invalid UTF-8 is replaced; JSON has no numbers for NaN and infinities, they
-/// are the strings "NaN", "Infinity" and "-Infinity".
+/// Prints one line of JSON; replaces invalid UTF-8. JSON has no numbers for NaN and infinities; they become
+/// the strings "NaN", "Infinity" and "-Infinity".
 void PrintJson(Json json, int indent = 2);
 /// The number of a row's step as `mode` counts it; the same of columns.
 [[nodiscard]] inline const auto& StepAs(query::Mode mode, const auto& of) {
   return mode == query::Mode::kGlobal ? of.global_step : of.mode_step;
 }
-/// True where no element of a row is finite: its statistics, which are those of the finite ones, say nothing.
+/// True if no element of a row is finite. Its statistics, which cover finite elements only, are then
+/// meaningless.
 [[nodiscard]] inline bool NothingFinite(const query::SummaryColumns& columns, std::size_t row) {
   const std::uint64_t strange = columns.nan_count[row] + columns.inf_count[row];
   return columns.count[row] != 0 && strange == columns.count[row];
 }
-/// Of whole steps that are not in the run, `count` of them: docs/spec/run-format.md, 4.
+/// Describes `count` whole steps that are not in the run: docs/spec/run-format.md, 4.
 [[nodiscard]] bool IsOfWholeSteps(const query::GapInfo& gap);
 /// "12.3 MiB".
 [[nodiscard]] std::string SizeText(std::uint64_t bytes);

@@ -9,19 +9,19 @@
 #include "luff/query/trial.h"
 #include "luff/rules/choice.h"
 
-/// What the needs of rules cost in a run's training process.
+/// What rules' needs cost in a run's training process.
 namespace luff::cli {
 
 /// "raw, summary of role sample, every 4th TRAIN step and the first 16".
 [[nodiscard]] std::string NeedText(const rules::Need& need);
 
-/// Bytes that are read from the training's tensors, and of them kept, by an average TRAIN step.
+/// Bytes read from the training's tensors, and bytes kept of them, in an average TRAIN step.
 struct CaptureCost {
   double read = 0, kept = 0;
 };
 
-/// Prices needs by the tensors that a run holds. A tensor that several needs want is read once at the densest
-/// interval, as capture does.
+/// Computes the cost of needs from the tensors in a run. A tensor with several needs is read once, at the
+/// densest interval, as in capture.
 class CostModel {
  public:
   explicit CostModel(const query::Trial& trial);
@@ -35,7 +35,7 @@ class CostModel {
   std::vector<Tensor> tensors_;
 };
 
-/// What capture takes with no rule at all (losses, summaries of weights, biases and gradients).
+/// What capture costs without rules (losses, summaries of weights, biases and gradients).
 [[nodiscard]] std::vector<rules::Need> DefaultNeeds();
 
 }  // namespace luff::cli

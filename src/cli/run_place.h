@@ -2,32 +2,32 @@
 #include <cstdint>
 #include <string>
 
-/// What becomes of a run's directory while its job runs: removed, moved, replaced.
+/// Follows a run's directory while its job runs: it may be removed, moved or replaced.
 namespace luff::cli {
 
-/// Holds the directory by descriptor, so that another of the same name is not taken for it.
+/// Holds the directory by descriptor, so that it cannot be mistaken for another of the same name.
 /// **Thread-compatible.**
 class RunPlace {
  public:
   enum class State : std::uint8_t {
-    kHere,      // where it was made
+    kHere,      // where it was created
     kMoved,     // elsewhere: see path()
     kRemoved,   // nowhere
-    kReplaced,  // its name is another directory's, or nobody's; where it is cannot be found out
+    kReplaced,  // its path is gone or another directory's; where it is now is unknown
   };
   explicit RunPlace(std::string path);
   ~RunPlace();
   RunPlace(const RunPlace&) = delete;
   RunPlace& operator=(const RunPlace&) = delete;
 
-  /// Looks where it is now. `train_step`: how far the job is, -1 if that is not known.
+  /// Finds where it is now. `train_step`: how far the job is; -1 if unknown.
   State Look(std::int64_t train_step);
   [[nodiscard]] State state() const noexcept { return state_; }
-  /// Where it is, as long as that can be told.
+  /// Where it is, as long as that is known.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// How far the job was when it was last where it was made; -1 if that is not known.
+  /// How far the job was when the directory was last in its place; -1 if unknown.
   [[nodiscard]] std::int64_t last_step() const noexcept { return last_step_; }
-  /// It has held a run, at least once.
+  /// True if it has ever held a run.
   [[nodiscard]] bool began() const noexcept { return began_; }
 
  private:

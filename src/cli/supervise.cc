@@ -135,8 +135,7 @@ class Supervisor {
     runner_.Resume(std::move(left));
   }
 
-  // ---- starting
-  // ------------------------------------------------------------------------------------------------------
+  // ---- Starting ----
 
   Result<pid_t> StartTraining() {
     Json session;
@@ -195,8 +194,7 @@ class Supervisor {
   // Deadlines do not pass while the job is stopped (Ctrl-Z).
   std::int64_t Now() noexcept { return signals_.RunningNs(); }
 
-  // ---- the loop
-  // --------------------------------------------------------------------------------------------------------
+  // ---- The loop ----
 
   void Turn() {
     Wait(runner_.coordinator().busy() ? 20 : terminal_ ? 500 : 2000);
@@ -387,8 +385,7 @@ class Supervisor {
            runner_.deliveries().Owns(pid) || outputs_.Owns(pid);
   }
 
-  // ---- the end
-  // ---------------------------------------------------------------------------------------------------------
+  // ---- The end ----
 
   // The command is no more, but it has left processes behind that record into the run (a launcher's workers):
   // the job goes on while steps come. Ctrl-C leaves them.
@@ -518,8 +515,7 @@ class Supervisor {
     }
   }
 
-  // ---- the terminal
-  // ----------------------------------------------------------------------------------------------------
+  // ---- The terminal ----
 
   void Say(const std::string& text) { SayAsItIs(EscapedLines(text)); }
 

@@ -14,7 +14,7 @@ namespace luff::cli {
 
 struct SuperviseOptions {
   std::vector<std::string> command;
-  std::string job;  // what a person would call it
+  std::string job;  // its name for people
   std::string run;  // absolute; an empty directory, or a run when resume is set
   bool resume = false;
   std::vector<rules::Choice> choices;
@@ -26,7 +26,7 @@ struct SuperviseOptions {
   actions::StopSettings stop;
   std::vector<actions::ActionSpec> actions;
   std::vector<LiveOutput> outputs;
-  std::vector<std::string> notifier;            // argv of what sends webhooks and mails
+  std::vector<std::string> notifier;            // argv of the program that sends webhooks and mails
   std::shared_ptr<store::SupervisorLock> lock;  // of the run
 };
 

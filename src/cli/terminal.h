@@ -5,21 +5,21 @@
 #include "base/text_escape.h"
 #include "luff/base/status.h"
 
-/// Text on a terminal.
+/// Output to a terminal.
 namespace luff::cli {
 
-/// "luff: " and the message on stderr.
+/// Prints "luff: " and the message to stderr.
 void PrintError(const Status& status);
-/// What a rule says of itself, on standard error. Escaped.
+/// Prints a rule's note about itself to stderr, escaped.
 void PrintNote(const std::string& rule, const std::string& text);
-/// True when stderr is a terminal that shows colours (NO_COLOR and TERM=dumb count).
+/// True if stderr is a terminal that shows colours (respects NO_COLOR and TERM=dumb).
 [[nodiscard]] bool StderrHasColour();
 [[nodiscard]] bool StderrIsTerminal();
-/// Breaks at blanks so that no line is longer than `width`; lines after the first begin with `indent` blanks.
-/// `used`: columns of the first line that are taken; 0: as many as the indent.
+/// Breaks lines at blanks so that none is longer than `width`; lines after the first begin with `indent`
+/// blanks. `used`: columns already used in the first line; 0: as many as the indent.
 [[nodiscard]] std::string Wrapped(std::string_view text, std::size_t indent, std::size_t width,
                                   std::size_t used = 0);
-/// Columns of the terminal on stderr, 100 when there is none.
+/// Columns of the terminal on stderr; 100 if there is none.
 [[nodiscard]] std::size_t TerminalWidth();
 
 }  // namespace luff::cli

@@ -10,10 +10,10 @@ struct Exit {
 };
 [[noreturn]] inline void ExitWith(int code) { throw Exit{code}; }
 
-// Exit codes of luff itself. `luff run` otherwise gives the training's own.
+// Exit codes of luff itself. Otherwise `luff run` returns the training's own.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFindings = 1;      // luff check: findings, none of severity stop
-inline constexpr int kExitUsage = 2;         // wrong usage, or what was named is no run
+inline constexpr int kExitUsage = 2;         // wrong usage, or the named path is not a run
 inline constexpr int kExitStopFindings = 3;  // luff check: a finding of severity stop
 inline constexpr int kExitStopped = 76;      // luff run: stopped by a finding
 

@@ -98,8 +98,7 @@ Result<std::int64_t> ParseHeartbeatUntrusted(std::span<const std::byte> body) {
   return One<std::int64_t>(body, "a heartbeat");
 }
 
-// Definitions
-// ----------------------------------------------------------------------------------------------------
+// ---- Definitions ----
 
 namespace {
 
@@ -238,8 +237,7 @@ Result<DocumentView> ParseDocumentUntrusted(std::span<const std::byte> body) {
   return view;
 }
 
-// Histograms and units
-// -------------------------------------------------------------------------------------------
+// ---- Histograms and units ----
 
 void PutHistogram(std::uint32_t tensor, std::span<const HistogramBin> bins, FrameBuffer* to) {
   to->PutValue(tensor);

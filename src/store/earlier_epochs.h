@@ -7,7 +7,7 @@
 
 namespace luff::store {
 
-/// What a worker's folder holds from earlier epochs, as far as a writer must know it.
+/// What a writer must know about earlier epochs in a worker's folder.
 struct EarlierEpochs {
   std::uint32_t next_epoch = 1;
   std::uint64_t next_meta_sequence = 1, next_data_sequence = 1;
@@ -26,9 +26,9 @@ struct EarlierEpochs {
   std::vector<DataFile> data;
 };
 
-/// Reads the folder. Damaged files are passed over: their numbers stay taken. Temporary files are removed,
-/// space that dead writers had reserved is given back, payload files that are retired on record are removed.
-/// Errors: kIo, kNotFound (the folder itself).
+/// Reads the folder. Skips damaged files; their numbers stay taken. Removes temporary files and payload files
+/// that are recorded as retired, and releases space that dead writers had reserved. Errors: kIo, kNotFound
+/// (the folder itself).
 [[nodiscard]] Result<EarlierEpochs> ReadEarlierEpochs(Env& env, const std::string& directory);
 
 }  // namespace luff::store

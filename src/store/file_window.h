@@ -10,15 +10,14 @@
 
 namespace luff::store {
 
-/// The part of a file that a scan looks at: read a megabyte at a time, or more where one thing is larger.
+/// The part of a file that a scan looks at. Reads a megabyte at a time, or more for one larger object.
 class FileWindow {
  public:
   static constexpr std::uint64_t kBytes = 1 << 20;
   FileWindow(ReaderFile* file, std::uint64_t file_bytes) : file_(file), file_bytes_(file_bytes) {}
 
-  /// What the window has from `offset` on: at least `wanted` bytes, or all to the end of the file. Aligned as
-  /// `offset`, up to 8 bytes. Lifetime: until the next call. Errors: as ReaderFile::ReadAllAt,
-  /// kResourceExhausted.
+  /// Returns bytes from `offset` on: at least `wanted`, or all up to the end of the file. Aligned as `offset`
+  /// is, up to 8 bytes. Lifetime: until the next call. Errors: as ReaderFile::ReadAllAt, kResourceExhausted.
   [[nodiscard]] Result<std::span<const std::byte>> At(std::uint64_t offset, std::uint64_t wanted) {
     offset = std::min(offset, file_bytes_);
     const std::uint64_t left = file_bytes_ - offset;

@@ -7,9 +7,9 @@
 
 namespace luff::store {
 
-/// Gives a finished file its name, once: kAlreadyExists when somebody else's has it. Over NFS the answer to a
-/// link that was made may be lost, and the repeated request says that the name exists: what counts is whether
-/// it is our file that has it.
+/// Gives a finished file its name, once; kAlreadyExists if another file has it. Over NFS the answer to a
+/// successful link may be lost, and the repeated request then reports that the name exists; so it checks
+/// whether the name is our file's.
 [[nodiscard]] inline Status LinkNew(Env& env, const std::string& temporary, const std::string& target) {
   Status linked = env.Link(temporary, target);
   if (linked.ok()) return linked;

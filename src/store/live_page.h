@@ -11,16 +11,16 @@
 
 namespace luff::store {
 
-/// The writer's side of a live page, and the lock that says who owns the folder. **Owned by the writer
+/// The writer's side of a live page, and the lock that marks the folder's owner. **Owned by the writer
 /// thread.**
 class LivePageWriter {
  public:
-  /// Takes the folder. `publish` false: the page is left empty (readers follow frames), the lock is still
-  /// taken. Errors: kAlreadyExists when a live process has it, kIo.
+  /// Locks the folder. With `publish` false it leaves the page empty (readers follow frames). Errors:
+  /// kAlreadyExists if a living process holds the lock, kIo.
   [[nodiscard]] static Result<std::unique_ptr<LivePageWriter>> Take(Env& env, const std::string& directory,
                                                                     bool publish);
 
-  /// Fills in who writes. Until then readers see no page.
+  /// Fills in the writer's identity. Until then readers see no page.
   void Begin(const RunInfo& run, std::uint32_t worker, std::uint32_t epoch, std::uint64_t next_ordinal,
              std::int64_t train_steps);
   struct Published {
@@ -28,12 +28,12 @@ class LivePageWriter {
     std::uint64_t next_ordinal = 0;
     std::int64_t last_global_step = -1, train_steps = 0;
   };
-  /// Makes rows visible that are in their files. One write; its failure costs readers half a second.
+  /// Makes written rows visible. One write; if it fails readers see them half a second later.
   void Publish(const Published& published, format::LiveState state) noexcept;
   void SetState(format::LiveState state) noexcept;
   void Beat(std::int64_t unix_ns) noexcept;
   void CountChange() noexcept;
-  /// The last state, and the lock goes.
+  /// Writes the last state and releases the lock.
   void End(std::int64_t unix_ns) noexcept;
 
  private:
@@ -44,18 +44,18 @@ class LivePageWriter {
   format::LiveNews news_{};
 };
 
-/// A reader's side, while the page was written on this host since it was started. **Thread-compatible.**
+/// A reader's side, for a page that was written on this host since it booted. **Thread-compatible.**
 class LivePageReader {
  public:
-  /// Null where there is no such page, or this process has many open already.
+  /// Null if there is no such page, or this process already has too many open.
   [[nodiscard]] static std::unique_ptr<LivePageReader> Open(const std::string& folder, std::uint32_t worker,
                                                             const RunInfo& run);
   ~LivePageReader();
   LivePageReader(const LivePageReader&) = delete;
   LivePageReader& operator=(const LivePageReader&) = delete;
 
-  /// What the writer said last, by one read of 64 bytes; nothing once the page is cut off, removed by a
-  /// network file system or damaged.
+  /// The writer's latest news, by one read of 64 bytes; nothing once the page is truncated, removed by a
+  /// network file system, or damaged.
   [[nodiscard]] std::optional<format::LiveNews> Read() const;
   [[nodiscard]] bool WriterRuns() const noexcept;
 

@@ -9,10 +9,10 @@
 
 namespace luff::store {
 
-/// Rewrites a sealed segment with the summaries of ten steps of a mode as one row, under the next
-/// generation's name, and removes the old file. Returns the bytes of the new file. `with_definitions`: false
-/// when a newer segment of the epoch holds them. Errors: kCorruption, kIo, kResourceExhausted; then the old
-/// file is untouched.
+/// Rewrites a sealed segment under the next generation's name, merging the summaries of ten steps of a mode
+/// into one row, and removes the old file. Returns the bytes of the new file. `with_definitions`: false if a
+/// newer segment of the epoch holds them. Errors: kCorruption, kIo, kResourceExhausted; the old file is then
+/// untouched.
 [[nodiscard]] Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory,
                                                  std::uint64_t sequence, std::uint32_t generation,
                                                  bool with_definitions);
@@ -27,7 +27,7 @@ class MetaBudget {
         max_bytes_(max_bytes) {}
   void Adopt(const EarlierEpochs::MetaFile& file);
   void Add(const MetaStream::SealedSegment& segment, std::uint32_t epoch);
-  /// Merges at most one segment, the oldest that was merged least. True when it did.
+  /// Merges at most one segment: the oldest of the least merged. True if it did.
   bool MergeOne(std::uint64_t open_bytes);
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 

@@ -15,9 +15,10 @@ namespace luff::store {
 /// The metadata stream of one worker: encodes batches, appends them, seals segments. **Owned by the writer
 /// thread.**
 ///
-/// After an error the open segment is abandoned, never written again: a reader that follows frames may
-/// already have read a part of what failed. The next write opens a new segment. When the file itself was
-/// removed or cut off, that segment begins with all definitions and a gap over the steps that were in it.
+/// After an error the open segment is abandoned and never written again, because a reader that follows frames
+/// may already have read part of what failed. The next write opens a new segment. If the file itself was
+/// removed or truncated, the new segment begins with all definitions and a gap for the steps that were in the
+/// old one.
 class MetaStream {
  public:
   struct Start {
@@ -33,15 +34,15 @@ class MetaStream {
 
   /// Opens a segment if none is open. Errors: as Env.
   [[nodiscard]] Status EnsureSegment();
-  /// One step with its mark; or what belongs to no step (definitions, documents, JSON events, gaps,
-  /// acknowledgements). On an error nothing of it counts as written.
+  /// Writes one step with its mark, or what belongs to no step (definitions, documents, JSON events, gaps,
+  /// acknowledgements). On an error none of it counts as written.
   [[nodiscard]] Status WriteStep(const StepBatch& batch);
   [[nodiscard]] Status WriteLoose(const StepBatch& batch);
   [[nodiscard]] Status WriteRetention(std::span<const format::RelocateRow> relocated,
                                       std::span<const format::RetireRow> retired);
   [[nodiscard]] Status WriteHeartbeat(std::int64_t unix_ns);
   [[nodiscard]] Status WriteEnd(const format::EndMark& end);
-  /// Writes the footer and closes the segment. After an error the segment stays readable by its frames.
+  /// Writes the footer and closes the segment. After an error the segment can still be read frame by frame.
   [[nodiscard]] Status Seal();
   [[nodiscard]] bool full() const noexcept { return end_ - format::kFileHeaderBytes >= start_.segment_bytes; }
   [[nodiscard]] bool open() const noexcept { return file_ != nullptr; }
@@ -75,12 +76,12 @@ class MetaStream {
   /// Writes the buffer.
   Status Append();
   Status WriteFooter();
-  /// Never written again; stays readable by its frames.
+  /// Abandons the segment; it can still be read frame by frame.
   void AbandonSegment() noexcept;
-  /// Adds what was written to the footer; where memory is short the segment gets none.
+  /// Adds what was written to the footer. If memory is short the segment gets no footer.
   template <typename F>
   void Account(std::uint64_t ordinal, F&& add) noexcept;
-  /// The error is about the file, not the disk: notes what went with it.
+  /// Handles an error of the file, not the disk: notes what was lost with it.
   void GiveUp(const Status& status);
   Status WriteLosses();
   void AccountDefs(const StepBatch& batch);

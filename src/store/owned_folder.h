@@ -7,19 +7,20 @@
 
 namespace luff::store {
 
-/// A folder of a run, open by descriptor and proved: the user's own, and writable by nobody else. What is
-/// read through it is what was proved, whatever becomes of the path. **Thread-compatible.**
+/// A folder of a run, held by descriptor and checked: the user owns it and nobody else may write into it.
+/// Reads go through the descriptor, so they reach the checked folder whatever happens to the path.
+/// **Thread-compatible.**
 class OwnedFolder {
  public:
-  /// The run's directory; a link to it is followed. Errors: kFailedPrecondition with the remedy, kNotFound,
+  /// Opens the run's directory; follows a link to it. Errors: kFailedPrecondition with the remedy, kNotFound,
   /// kIo.
   [[nodiscard]] static Result<OwnedFolder> Open(const std::string& path);
-  /// A folder in it; a link is refused.
+  /// Opens a folder in it; refuses a link.
   [[nodiscard]] Result<OwnedFolder> Below(const std::string& name) const;
   /// Names in it, without "." and "..", unsorted.
   [[nodiscard]] Result<std::vector<std::string>> List() const;
-  /// Whole content of a regular file of the user's that nobody else may write. Errors: kOutOfRange when it is
-  /// larger than `limit`, as above.
+  /// Reads a whole regular file that the user owns and nobody else may write. Errors: kOutOfRange if it is
+  /// larger than `limit`, and those above.
   [[nodiscard]] Result<std::string> Read(const std::string& name, std::uint64_t limit) const;
 
   OwnedFolder(OwnedFolder&& other) noexcept;

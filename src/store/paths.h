@@ -8,7 +8,7 @@
 /// Names of files in a run directory.
 namespace luff::store {
 
-/// Of a path RUN/WORKER/FILE: what is in the run, which others may have made (base/bounded_read.h).
+/// How many names of a path RUN/WORKER/FILE lie in the run, which others may have made (base/bounded_read.h).
 inline constexpr std::size_t kNamesInRun = 2;
 
 inline std::string WorkerDirectory(const std::string& run_path, std::uint32_t worker) {
@@ -40,7 +40,7 @@ struct StreamFileName {
   std::uint32_t generation = 0;
 };
 
-/// Nothing for any other name (temporary files too).
+/// Nothing for any other name, including temporary files.
 inline std::optional<StreamFileName> ParseStreamFileName(std::string_view name) {
   StreamFileName parsed;
   if (name.size() < 12 || name.size() > 40 || name[1] != '-') return std::nullopt;

@@ -13,7 +13,7 @@
 
 namespace luff::store {
 
-/// How blocks reach the disk; shared by all payload files of a writer.
+/// How blocks are written to disk; shared by all payload files of a writer.
 struct DirectIo {
   bool enabled = true;
   /// Shorter runs of bytes go through the page cache: below this a direct write costs more than it saves.
@@ -22,9 +22,9 @@ struct DirectIo {
 
 /// One payload file that is being appended to. **Owned by the writer thread.**
 ///
-/// Big runs of bytes are written as whole pages by O_DIRECT, beginning at a page; what is left over goes
-/// through the page cache. No page is ever written both ways: before a direct write the file is padded with
-/// zeros to the next page. After an error the file takes no more bytes; what was appended before stays valid.
+/// Writes long runs of bytes as whole pages by O_DIRECT, beginning at a page; the rest goes through the page
+/// cache. No page is ever written both ways: before a direct write the file is padded with zeros to the next
+/// page. After an error the file takes no more bytes; what was appended before stays valid.
 class PayloadFile {
  public:
   /// Creates the file with its header. Errors: as Env and File.
@@ -38,18 +38,18 @@ class PayloadFile {
   /// Reads back what was appended.
   [[nodiscard]] Status Read(std::span<std::byte> to, std::uint64_t offset);
   [[nodiscard]] Status Sync();
-  /// Gives reserved space back. Idempotent.
+  /// Releases reserved space. Idempotent.
   void Finish() noexcept;
 
   [[nodiscard]] std::uint64_t end() const noexcept { return end_; }
   [[nodiscard]] bool failed() const noexcept { return failed_; }
-  /// What was appended is not there any more: the file was removed or cut off.
+  /// True if what was appended is gone: the file was removed or truncated.
   [[nodiscard]] bool lost() const noexcept { return lost_; }
 
  private:
   PayloadFile(Env& env, std::string path, std::unique_ptr<File> file, DirectIo* direct);
   Status WriteBuffered(std::span<const std::byte> bytes, std::uint64_t offset);
-  /// False when the file system refuses direct writes: the caller goes through the page cache.
+  /// False if the file system refuses direct writes; the caller then uses the page cache.
   Result<bool> WriteDirect(std::span<const std::byte> bytes, std::uint64_t offset);
   void ReserveUpTo(std::uint64_t end) noexcept;
 

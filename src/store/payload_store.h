@@ -14,14 +14,14 @@
 
 namespace luff::store {
 
-/// All payload files of one worker: which chunk goes to which file, which files may go. **Owned by the writer
-/// thread.**
+/// All payload files of one worker: decides which file a chunk goes to, and which files to remove. **Owned by
+/// the writer thread.**
 ///
 /// A *policy* is one Retention. It has up to three *classes* of steps with a file stream each: recent (1),
 /// tenth (2), hundredth (3); keep-all has class 0. A policy counts its own steps; `floor` of a class is the
-/// last step whose rows are dropped. A file goes when its last step is at or below its class's floor. A chunk
-/// in it to which a row above its floor still refers is written again before, to the stream of the class that
-/// lives longest.
+/// last step whose rows are dropped. A file is removed when its last step is at or below its class's floor. A
+/// chunk in it to which a row above its floor still refers is first copied to the stream of the
+/// longest-living class.
 class PayloadStore {
  public:
   struct Start {
@@ -34,22 +34,22 @@ class PayloadStore {
   };
   PayloadStore(Env& env, std::string directory, const Start& start);
 
-  /// A file of an earlier epoch: counts, and goes by its own policy.
+  /// Adds a file of an earlier epoch. It counts towards the budget, and its own policy removes it.
   void Adopt(std::uint32_t sequence, std::uint64_t bytes, std::uint32_t retention_class);
 
-  /// Errors: kResourceExhausted when max_bytes would be exceeded (then exhausted() is set) or the disk has no
-  /// more than PayloadMargin() left; as File.
+  /// Errors: kResourceExhausted if max_bytes would be exceeded (exhausted() is then set) or the disk has no
+  /// more than PayloadMargin() left; those of File.
   [[nodiscard]] Status Append(std::span<const ChunkRef> chunks, Retention retention, std::int64_t global_step,
                               std::uint64_t ordinal, std::vector<Place>* places);
 
-  /// Before rows are written: follows relocations, copies chunks that a row would outlive, removes rows whose
-  /// chunk is gone. The rows removed are counted in `lost`.
+  /// Call before rows are written. Follows relocations, copies chunks that a row would outlive, and removes
+  /// rows whose chunk is gone, which it counts in `lost`.
   [[nodiscard]] Status PrepareRows(std::vector<format::IndexRow>* rows, std::vector<Retention>* retentions,
                                    std::uint64_t ordinal, format::GapRow* lost);
-  /// The step's rows are published: its references count, the next step begins.
+  /// Call when the step's rows are published: counts its references and begins the next step.
   void StepPublished();
 
-  /// What has to go. The caller publishes the rows, then calls RemoveRetired().
+  /// Chooses the files to remove. The caller publishes the rows, then calls RemoveRetired().
   struct Expiry {
     std::vector<format::RelocateRow> relocated;
     std::vector<format::RetireRow> retired;
@@ -61,7 +61,7 @@ class PayloadStore {
     }
   };
   [[nodiscard]] Status Expire(std::uint64_t ordinal, Expiry* expiry);
-  /// Lowers classes of thin policies, recent first, until `need` more bytes would fit. False when nothing is
+  /// Thins the classes of thin policies, recent first, until `need` more bytes would fit. False if nothing is
   /// left to thin.
   bool ThinFor(std::uint64_t need);
   void RemoveRetired(const Expiry& expiry);
@@ -72,10 +72,10 @@ class PayloadStore {
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }
   [[nodiscard]] bool exhausted() const noexcept { return exhausted_; }
   [[nodiscard]] Place newest() const noexcept { return newest_; }
-  /// Appends a gap for each file that was removed or cut off since the last call.
+  /// Appends a gap for each file that was removed or truncated since the last call.
   void TakeLost(std::vector<format::GapRow>* gaps);
   [[nodiscard]] Status Sync();
-  /// Closes every open file; reserved space goes back. Idempotent.
+  /// Closes every open file and releases reserved space. Idempotent.
   void Finish();
 
  private:
@@ -102,7 +102,7 @@ class PayloadStore {
   };
 
   std::uint32_t PolicyOf(Retention retention);
-  /// False when `bytes` more would reach into the margin of the disk. Asks the file system now and then.
+  /// False if `bytes` more would reach into the disk's margin. Asks the file system now and then.
   [[nodiscard]] bool DiskHasRoom(std::uint64_t bytes) noexcept;
   void Touch(Policy& policy);
   [[nodiscard]] static std::uint32_t ClassOf(const Policy& policy) noexcept;

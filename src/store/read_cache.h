@@ -9,13 +9,12 @@
 
 namespace luff::store {
 
-/// Memory for `bytes` bytes, aligned as chunks are; null when there is none, also for more than the machine
+/// Allocates `bytes` bytes, aligned as chunks are. Null if there is no memory, or for more than the machine
 /// has.
 [[nodiscard]] std::shared_ptr<std::byte> AllocateForReading(std::uint64_t bytes);
 
-/// Bytes of files that were read and found right not long ago: at most kMaxBytes of them, those go first that
-/// nobody has asked for since it was last their turn. **Thread-compatible.** What is handed out stays as long
-/// as its owner.
+/// Caches recently read and verified bytes of files, at most kMaxBytes of them. Evicts first what was not
+/// requested since its last turn. **Thread-compatible.** What it returns lives as long as its owner.
 class ReadCache {
  public:
   struct Key {
@@ -27,19 +26,19 @@ class ReadCache {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
   };
-  // One footer's rows fit, for who walks over all tensors step by step.
+  // Large enough for one footer's rows, for callers that walk all tensors step by step.
   static constexpr std::uint64_t kMaxBytes = 80ULL << 20;
 
   /// A number that no other file of the process has.
   [[nodiscard]] static std::uint64_t NewFile() noexcept;
-  /// Null when it is not there. Lifetime: until the next call.
+  /// Null if it is not cached. Lifetime: until the next call.
   [[nodiscard]] const Entry* Find(const Key& key);
   void Put(const Key& key, Entry entry);
-  /// For what is only worth keeping when it is asked for again: whether this was asked before, not long ago.
-  /// May err now and then.
+  /// For bytes that are worth caching only if requested again: whether they were requested recently. May
+  /// occasionally be wrong.
   [[nodiscard]] bool AskedBefore(const Key& key);
-  /// Memory for what is used once and not put here: the same again as soon as nobody has it. Null: there is
-  /// none.
+  /// Memory for bytes that are used once and not cached; it is reused as soon as nobody holds it. Null if
+  /// there is no memory.
   [[nodiscard]] std::shared_ptr<std::byte> Passing(std::uint64_t bytes);
 
  private:
@@ -51,7 +50,7 @@ class ReadCache {
     bool asked = false;
   };
   std::unordered_map<Key, Kept, Hash> kept_;
-  std::deque<Key> turns_;  // whose turn it is to go, or to stay for another round
+  std::deque<Key> turns_;  // in the order in which they are evicted, or stay for another round
   std::uint64_t bytes_ = 0;
   std::vector<std::uint32_t> asked_;  // by hash: other bits of it
   std::shared_ptr<std::byte> passing_;

@@ -8,11 +8,11 @@
 
 namespace luff::store {
 
-/// A file of a run that readers come back to, read by calls and never mapped: whoever cuts a mapped file off
-/// kills everybody that looks at it. **Thread-compatible.**
+/// A file of a run that readers return to. It is read by system calls and never mapped, because truncating a
+/// mapped file kills every process that reads it. **Thread-compatible.**
 ///
-/// It stays open between calls, but for those beyond the number that a process may keep of its kind: a run
-/// has any number of segments and workers.
+/// It stays open between calls, up to a limit on such files in a process, since a run may have any number of
+/// segments and workers.
 class ReaderFile {
  public:
   enum class Kind : std::uint8_t { kSegment, kPayload };
@@ -22,12 +22,13 @@ class ReaderFile {
   ReaderFile& operator=(const ReaderFile&) = delete;
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Asks a network file system for the newest state; the file's length. Errors: as RegularFile::Open.
+  /// Asks a network file system for the newest state. Returns the file's length. Errors: as
+  /// RegularFile::Open.
   [[nodiscard]] Result<std::uint64_t> Reopen();
-  /// Up to the end of the file as it is now; the number of bytes read. Errors: as RegularFile.
+  /// Reads up to the current end of the file. Returns the number of bytes read. Errors: as RegularFile.
   [[nodiscard]] Result<std::size_t> ReadAt(std::span<std::byte> to, std::uint64_t offset);
-  /// All of `to`. kCorruption, which names file and place, where the file ends before; that of a file that
-  /// was replaced or has grown on another host is not told before it was opened anew.
+  /// Fills all of `to`. If the file ends earlier: kCorruption that names file and place. Before it reports
+  /// that, it reopens the file, which may have been replaced or have grown on another host.
   [[nodiscard]] Status ReadAllAt(std::span<std::byte> to, std::uint64_t offset);
 
  private:

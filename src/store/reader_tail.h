@@ -11,19 +11,19 @@
 
 namespace luff::store {
 
-/// What ended the reading of a tail.
+/// Why the reading of a tail ended.
 enum class TailEnd : std::uint8_t {
-  kWindow,   // the window: what is behind it may go on
+  kWindow,   // the window ended; the file may continue
   kFooter,   // the segment's footer
-  kNoFrame,  // bytes that are no frame: a larger window shows no more
+  kNoFrame,  // bytes that are not a frame: a larger window does not help
 };
 
-/// Rows of a segment that has no footer yet, in the columns that a footer would have. **Thread-compatible.**
+/// Rows of a segment without a footer, in the same columns as a footer. **Thread-compatible.**
 class TailColumns {
  public:
-  /// Takes in the frames of `window`, which begins at `offset` of file `sequence`, a place between
-  /// publications. Returns the offset up to which all is taken in: the end of the last step mark, or of loose
-  /// frames. Steps without mark are left for the next call.
+  /// Reads the frames of `window`, which begins at `offset` of file `sequence`, between two publications.
+  /// Returns the offset up to which it has read everything: the end of the last step mark, or of loose
+  /// frames. Leaves steps without a mark for the next call.
   [[nodiscard]] std::uint64_t TakeInUntrusted(std::span<const std::byte> window, std::uint64_t offset,
                                               std::uint64_t sequence, TailEnd* end);
 
@@ -76,7 +76,7 @@ class TailColumns {
   std::int64_t heartbeat_ = 0;
   std::vector<TensorDef> tensor_defs_;
   std::vector<LayoutDef> layout_defs_;
-  std::uint64_t defs_until_ = 0;  // definitions of frames before this offset are taken in
+  std::uint64_t defs_until_ = 0;  // definitions in frames before this offset have been read
 };
 
 /// Whether a file belongs to this worker of this run. Errors: kCorruption, without the path.

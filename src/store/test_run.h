@@ -15,7 +15,7 @@
 #include "luff/store/reader.h"
 #include "luff/store/writer.h"
 
-/// Words of the tests of this room: a run in a temporary directory, steps with values that follow from tensor
+/// Helpers for this room's tests: a run in a temporary directory, and steps with values computed from tensor
 /// and step.
 namespace luff::store {
 
@@ -50,7 +50,7 @@ inline std::vector<std::byte> ValueOf(std::uint32_t tensor, std::int64_t step, s
   return value;
 }
 
-/// Memory for the chunks of one step, one behind the other, page-aligned at the beginning.
+/// Memory for the chunks of one step, one after another, beginning at a page.
 class ChunkBlock {
  public:
   void clear() {

@@ -1,5 +1,6 @@
 #pragma once
-// One element at a time, in plain C++: the meaning of every dtype, which all kernels must agree with.
+// Reads one element at a time, in plain C++. Defines the meaning of every dtype; all kernels must agree with
+// it.
 #include <array>
 #include <bit>
 #include <cmath>

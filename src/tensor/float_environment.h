@@ -8,8 +8,8 @@ namespace luff::tensor {
 
 /// The default floating-point environment for the life of the object: round to nearest, subnormals kept, no
 /// traps. The training program may flush subnormals (`torch.set_flush_denormal`) or trap on invalid
-/// operations; summaries must neither depend on the one nor trigger the other, and leave its exception flags
-/// as they were.
+/// operations. Summaries must not depend on the first or trigger the second, and must leave the exception
+/// flags as they were.
 class FloatEnvironment {
  public:
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// Conversions, differences and units: the kernels of the summary forms on request.
-// Included once per SIMD target by kernels_simd.cc; the guard flips with each.
+// Conversions, differences and units: the kernels of the optional summary forms. Included once per SIMD
+// target by kernels_simd.cc; the guard flips with each.
 #if defined(LUFF_TENSOR_FORMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LUFF_TENSOR_FORMS_INL_H_
 #undef LUFF_TENSOR_FORMS_INL_H_
@@ -80,7 +80,7 @@ HWY_INLINE std::uint64_t CountChanged(const std::byte* a, const std::byte* b, st
   std::uint64_t changed = 0;
   while (count != 0) {
     const auto part = static_cast<std::uint32_t>(count < 4096 ? count : 4096);
-    std::uint32_t differ = 0;  // narrow, so that the loop is vectorised well
+    std::uint32_t differ = 0;  // narrow, so that the loop vectorises well
     for (std::uint32_t i = 0; i < part; ++i) {
       Bits x, y;
       std::memcpy(&x, a + i * sizeof(Bits), sizeof(Bits));

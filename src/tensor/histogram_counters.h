@@ -1,7 +1,7 @@
 #pragma once
-// Counting into the 4,096 bins. Increments of one bin wait for each other (a load must see the store before
-// it), and neighbours in a tensor often share a bin; so large tensors count into four tables in turn, joined
-// at the end.
+// Counts into the 4,096 bins. Increments of one bin wait for each other (a load must see the store before
+// it), and neighbours in a tensor often share a bin. So large tensors count into four tables in turn, which
+// are joined at the end.
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -15,7 +15,7 @@ namespace luff::tensor {
 /// Counts elements of one dtype into `dense`; the destructor joins. 64 KiB on the stack, no allocation.
 class HistogramCounters {
  public:
-  /// `expected`: how many elements will come, about; small tensors are not worth clearing the tables.
+  /// `expected`: roughly how many elements will come; small tensors are not worth clearing the tables.
   HistogramCounters(DType dtype, std::uint64_t expected, std::span<std::uint64_t> dense) noexcept
       : to_float_(Kernels().to_float[static_cast<std::size_t>(dtype)]),
         size_(DTypeSize(dtype)),
@@ -26,7 +26,7 @@ class HistogramCounters {
   }
   ~HistogramCounters() {
     if (interleaved_) Join();
-    // NaN and Inf have the largest exponent: bins that no value may be in.
+    // NaN and Inf have the largest exponent; their bins must stay empty.
     for (std::size_t i = 0; i < 8; ++i) dense_[0x7f8 + i] = dense_[0xff8 + i] = 0;
   }
   HistogramCounters(const HistogramCounters&) = delete;

@@ -1,5 +1,5 @@
 #pragma once
-// What one SIMD target offers. All kernels read contiguous memory, never allocate, never throw, and expect
+// The kernels of one SIMD target. All kernels read contiguous memory, never allocate, never throw, and expect
 // the default floating-point environment (see float_environment.h).
 #include <array>
 #include <cstddef>
@@ -21,17 +21,16 @@ using ToDoubleKernel = void (*)(const std::byte* from, std::size_t count, double
 using ToFloatKernel = void (*)(const std::byte* from, std::size_t count, float* to) noexcept;
 /// XXH3-64, seed 0.
 using HashKernel = std::uint64_t (*)(const void* from, std::size_t bytes) noexcept;
-/// Adds the difference of `count` contiguous elements; elements with a non-finite distance are left out of
-/// the sums.
+/// Adds the difference of `count` contiguous elements. The sums omit elements with a non-finite distance.
 using DifferenceKernel = void (*)(const std::byte* current, const std::byte* previous, std::size_t count,
                                   Difference* into) noexcept;
-/// One value each of `count` units that lie side by side: positive[i], zero[i], sum[i] belong to values[i].
-/// As UnitsWithin: `count` values of one unit, whose counters these are.
+/// Takes one value from each of `count` adjacent units: positive[i], zero[i], sum[i] belong to values[i].
+/// Takes `count` values of one unit; the counters are that unit's.
 using UnitsKernel = void (*)(const double* values, std::size_t count, std::uint64_t* positive,
                              std::uint64_t* zero, double* sum) noexcept;
 
 struct KernelTable {
-  const char* name = "";     // as SimdTarget() shows it
+  const char* name = "";     // as SimdTarget() returns it
   std::string_view setting;  // as LUFF_SIMD names it
   std::array<SummarizeKernel, kDTypeCount> summarize{};
   std::array<ToDoubleKernel, kDTypeCount> to_double{};
@@ -42,8 +41,8 @@ struct KernelTable {
   HashKernel hash = nullptr;
 };
 
-/// The table in use: the best the CPU offers, or what LUFF_SIMD names (an unknown or impossible name is
-/// ignored). Chosen once. Threads: safe. Cost: one load.
+/// The table in use: the best for this CPU, or the one that LUFF_SIMD names (an unknown or impossible name is
+/// ignored). Chosen once. **Thread-safe.** Costs one load.
 [[nodiscard]] const KernelTable& Kernels() noexcept;
 /// All tables this CPU can run, worst first. For tests and benchmarks.
 [[nodiscard]] std::span<const KernelTable* const> UsableKernels() noexcept;
@@ -62,9 +61,9 @@ void SetKernels(const KernelTable* table) noexcept;
 [[nodiscard]] std::uint64_t HashAvx2(const void* from, std::size_t bytes) noexcept;
 [[nodiscard]] std::uint64_t HashAvx3(const void* from, std::size_t bytes) noexcept;
 
-/// A Summary of nothing, with min and max such that any value replaces them.
+/// An empty Summary, whose min and max any value replaces.
 [[nodiscard]] Summary Begin(DType dtype) noexcept;
-/// min and max of a summary without finite values become 0.
+/// Sets min and max of a summary without finite values to 0.
 inline void Finish(Summary* summary) noexcept {
   if (summary->finite_count() == 0) summary->min_bits = summary->max_bits = 0;
 }

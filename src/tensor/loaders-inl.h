@@ -252,14 +252,14 @@ HWY_INLINE void CopyFew(const std::byte* from, std::size_t bytes, std::byte* to)
   }
 }
 
-/// The first `count` elements at `from`, less than a vector of them; the other lanes hold whatever a 0 byte
-/// means.
+/// Loads the first `count` elements at `from`, fewer than a vector of them. The other lanes hold the value of
+/// zero bytes.
 template <class L>
 HWY_INLINE auto LoadFew(const std::byte* from, std::size_t count) {
   using T = typename L::T;
   const hn::ScalableTag<T> d;
 #if HWY_TARGET <= HWY_AVX2
-  // Masked-out lanes are not touched by the processor.
+  // The processor does not touch masked-out lanes.
   if constexpr (L::kPlain) return hn::MaskedLoad(hn::FirstN(d, count), d, As<T>(from));
 #endif
   alignas(64) std::byte rest[hn::MaxLanes(d) * L::kSize] = {};

@@ -1,6 +1,5 @@
 #pragma once
-// Walks a view of any strides in pieces of contiguous memory, so that kernels only ever see contiguous
-// elements.
+// Walks a view of any strides in contiguous pieces, so that kernels see only contiguous elements.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -13,7 +12,7 @@ namespace luff::tensor {
 /// Bytes of a tile on the stack: half of the smallest first-level cache in use.
 inline constexpr std::size_t kTileBytes = std::size_t{16} * 1024;
 
-/// The loops over a view, outermost first, with byte strides. Neighbours that can be one loop are one loop.
+/// The loops over a view, outermost first, with byte strides. Adjacent loops are merged where possible.
 struct Loops {
   const std::byte* base = nullptr;
   int depth = 0;
@@ -26,7 +25,7 @@ struct Loops {
   }
 };
 
-/// What almost every call needs, in one look at the dimensions.
+/// The facts that almost every call needs, found in one look at the dimensions.
 struct Extent {
   std::uint64_t count = 1;
   bool contiguous = true;

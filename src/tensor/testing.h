@@ -1,5 +1,5 @@
 #pragma once
-// For the tests of this room: random tensors of every dtype, and a reference that is slow and plainly right.
+// For this room's tests: random tensors of every dtype, and a slow reference that is obviously correct.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -26,7 +26,7 @@ inline std::vector<DType> AllDTypes() {
   return all;
 }
 
-/// What the bits of the values look like.
+/// Kinds of bit patterns of the values.
 enum class Content { kOrdinary, kWithNonFinite, kAnyBits, kOffset, kZeros };
 
 /// `count` elements of `dtype`, the same for the same seed.
@@ -133,7 +133,7 @@ inline Reference ReferenceSummary(DType dtype, const std::byte* data, std::size_
   return r;
 }
 
-/// Empty if `got` is what the reference says. Sums: within 1.1e-6 (float lanes) or 1e-12 of the sum of
+/// Empty if `got` agrees with the reference. Sums: within 1.1e-6 (float lanes) or 1e-12 of the sum of
 /// magnitudes; bounds of complex numbers to 1e-12; all else exact.
 inline std::string Mismatch(const Summary& got, const Reference& want) {
   std::string text;
@@ -167,7 +167,7 @@ inline std::string Mismatch(const Summary& got, const Reference& want) {
   return text;
 }
 
-/// Uses each table this CPU can run in turn; the chosen one comes back at the end.
+/// Uses each table this CPU can run in turn, and restores the chosen one at the end.
 template <typename Fn>
 void ForEachTarget(Fn&& fn) {
   const KernelTable* before = &Kernels();

@@ -4,7 +4,7 @@
 
 namespace luff::tensor {
 
-/// XXH3-64 (seed 0) of bytes that come in pieces. About 600 bytes on the stack, no allocation.
+/// XXH3-64 (seed 0) of bytes that arrive in pieces. About 600 bytes on the stack, no allocation.
 class Xxh3Stream {
  public:
   Xxh3Stream() noexcept;

@@ -16,20 +16,20 @@ struct AuditLine {
   int attempt = 0;               // 0: none
   std::int64_t train_step = -1;  // -1: none
   std::string detail;
-  std::string document;  // "begun": the JSON that is delivered, so that it can be delivered again; else ""
+  std::string document;  // "begun": the JSON to deliver, so that it can be delivered again; else ""
 };
 
 /// Parses one line. Bounds: 2 MiB, depth 32.
 [[nodiscard]] Result<AuditLine> ParseAuditLineUntrusted(std::string_view line);
 
-/// **Thread-compatible.** Appends; a line is whole or, after a crash, a torn last one that is left out.
+/// **Thread-compatible.** Appends lines to the file. After a crash a torn last line is ignored.
 class Audit {
  public:
-  /// Reads what is there. The file is made by the first line; a missing folder is made too.
+  /// Reads the existing lines. The first new line creates the file, and its folder if missing.
   explicit Audit(std::string path);
 
   [[nodiscard]] const std::vector<AuditLine>& earlier() const noexcept { return earlier_; }
-  /// False when it could not be written; told by the first failure.
+  /// False if a line could not be written; the first failure is reported.
   bool Append(AuditLine line);
   [[nodiscard]] const std::string& error() const noexcept { return error_; }
 
@@ -38,7 +38,7 @@ class Audit {
   std::vector<AuditLine> earlier_;
   std::string error_;
   bool torn_ = false;         // the file does not end with a line break
-  std::size_t silences_ = 0;  // lines that tell only of silence
+  std::size_t silences_ = 0;  // lines that report only silences
 };
 
 }  // namespace luff::actions

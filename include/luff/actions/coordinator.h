@@ -11,7 +11,7 @@
 #include "luff/query/trial.h"
 #include "luff/store/control.h"
 
-/// Actions that all workers of a job carry out at the same step: the stop, and corrective ones. Contract:
+/// Actions that all workers of a job carry out at the same step: the stop, and corrections. Contract:
 /// docs/spec/control.md.
 namespace luff::actions {
 
@@ -21,22 +21,22 @@ struct StopSettings {
       0.25;  // how far ahead of the fastest worker the first proposal names its step; doubled each time
   double answer_s = 5.0;     // how long to wait for all answers before the proposal is aborted
   double decision_s = 10.0;  // how long a worker waits at the step for commit or abort
-  int proposals = 5;         // then a stop goes by signal, and a corrective action is given up
-  double leave_s = 60.0;     // after commit: call-backs, and leaving; before SIGTERM
-  double swallow_s =
-      3.0;  // after a worker went on beyond the step (it swallowed the exception), before SIGTERM
-  double kill_s = 10.0;  // after SIGTERM, before SIGKILL
+  int proposals = 5;         // after that a stop is sent by signal, and a correction is given up
+  double leave_s = 60.0;     // after commit, for call-backs and leaving; then SIGTERM
+  double swallow_s = 3.0;    // after a worker passed the step (it swallowed the exception); then SIGTERM
+  double kill_s = 10.0;      // after SIGTERM; then SIGKILL
 };
 
 /// The two operations on a run's control records. Both may fail and be called again.
 struct ControlLog {
-  std::function<Result<std::uint64_t>(const store::ControlRecord&)> write;          // gives its number
-  std::function<Result<store::ControlRecord>(const store::ControlRecord&)> decide;  // gives what counts
+  std::function<Result<std::uint64_t>(const store::ControlRecord&)> write;  // returns its number
+  std::function<Result<store::ControlRecord>(const store::ControlRecord&)>
+      decide;  // returns the decision that counts
 };
-/// The log of a run.
+/// Uses the control records of a run.
 [[nodiscard]] ControlLog LogOf(const std::string& run_path);
 
-/// What all workers shall do.
+/// What all workers should do.
 struct ActionRequest {
   std::string kind = "stop";  // "stop", "lower_lr", "skip_batch", "rollback"
   std::string id;             // of the action; goes into the proposal
@@ -45,7 +45,7 @@ struct ActionRequest {
   std::string body;           // JSON object text of the proposal, or ""
 };
 
-/// What became of a request.
+/// The outcome of a request.
 struct ActionNews {
   enum class What : std::uint8_t { kProposed, kCommitted, kAborted, kCarriedOut, kRefused, kFailed };
   What what = What::kProposed;
@@ -54,8 +54,8 @@ struct ActionNews {
   std::string detail;  // kAborted, kRefused, kFailed: why
 };
 
-/// Decides; never waits, never touches a process or a clock itself. One proposal at a time; a stop goes
-/// before everything else that waits. **Thread-compatible.**
+/// Makes decisions. Never waits, and never touches a process or a clock itself. Handles one proposal at a
+/// time; a stop comes before everything else that waits. **Thread-compatible.**
 class Coordinator {
  public:
   enum class State : std::uint8_t { kIdle, kWanted, kProposed, kCommitted, kTerminating, kKilling };
@@ -64,29 +64,31 @@ class Coordinator {
 
   Coordinator(const StopSettings& settings, ControlLog log) : settings_(settings), log_(std::move(log)) {}
 
-  /// Asks for an action. Of stops the first counts, and nothing comes after it; of others each id once.
+  /// Requests an action. The first stop counts, and nothing comes after it; other actions run once for each
+  /// id.
   void Request(ActionRequest request);
-  /// To be called often (every 20 ms while busy). `now_ns` is monotonic; `world` the number of ranks. Signal:
-  /// what the caller must send to all processes of the job now; each is asked for once.
+  /// Call it often (every 20 ms while busy). `now_ns` is monotonic, `world` the number of ranks. Returns the
+  /// signal that the caller must now send to all processes of the job; it asks for each signal once.
   Signal Poll(std::int64_t now_ns, std::uint32_t world, std::span<const query::WorkerInfo> workers,
               Acks acks);
-  /// How far the fastest worker is, also while nothing is asked for: a proposal lies ahead by its rate.
+  /// Reports how far the fastest worker is, even while there is no request: its rate determines how far ahead
+  /// a proposal lies.
   void Observe(std::int64_t now_ns, std::int64_t furthest);
   /// What happened since the last call.
   [[nodiscard]] std::vector<ActionNews> TakeNews() { return std::exchange(news_, {}); }
 
-  /// Something waits or is under way.
+  /// True if an action waits or is under way.
   [[nodiscard]] bool busy() const noexcept { return state_ != State::kIdle; }
-  /// A stop was asked for.
+  /// True if a stop was requested.
   [[nodiscard]] bool stopping() const noexcept { return stopping_; }
-  /// The stop was committed, or goes by signal.
+  /// True if the stop was committed, or is sent by signal.
   [[nodiscard]] bool stop_decided() const noexcept {
     return current_.kind == "stop" && state_ >= State::kCommitted;
   }
   [[nodiscard]] State state() const noexcept { return state_; }
-  /// The step that was committed for the stop, -1 if none.
+  /// The step committed for the stop; -1: none.
   [[nodiscard]] std::int64_t committed_step() const noexcept { return committed_step_; }
-  /// What the coordinator has to tell people, e.g. why a signal was needed; "" if nothing.
+  /// A message for people, e.g. why a signal was needed; "" if there is none.
   [[nodiscard]] const std::string& remark() const noexcept { return remark_; }
 
  private:

@@ -10,7 +10,7 @@
 
 #include "luff/actions/process.h"
 
-/// Short-lived processes that tell somebody: webhooks, mails, commands.
+/// Short-lived processes that deliver messages: webhooks, mails, commands.
 namespace luff::actions {
 
 struct Delivery {
@@ -18,10 +18,10 @@ struct Delivery {
   std::vector<std::string> argv;
   std::string input;       // on standard input
   double timeout_s = 120;  // then SIGTERM, and SIGKILL 2 s later
-  bool speaks = true;      // its standard output are the JSON lines of notify.py
+  bool speaks = true;      // its standard output holds the JSON lines of notify.py
 };
 
-/// What became of a delivery. An "attempt" has a number, "done" and "failed" come once each.
+/// Progress of a delivery. Each "attempt" has a number; "done" or "failed" comes once.
 struct DeliveryNews {
   std::string id;
   enum class What : std::uint8_t { kAttempt, kDone, kFailed } what = What::kAttempt;
@@ -35,20 +35,20 @@ class Deliveries {
   static constexpr std::size_t kAtOnce = 4, kMaxWaiting = 64;
   ~Deliveries();
 
-  /// False when too many wait.
+  /// False if too many deliveries wait.
   [[nodiscard]] bool Add(Delivery delivery);
-  /// Starts what waits, hears what runs, ends what is late.
+  /// Starts waiting deliveries, reads from running ones, ends late ones.
   void Poll(std::int64_t now_ns);
-  /// A child has ended; false when it is none of ours.
+  /// Takes the end of a child; false if it is not one of ours.
   bool Ended(pid_t pid, const ExitState& state);
-  /// The job is over: what runs now is ended.
+  /// Ends all running deliveries, as the job is over.
   void Cancel(std::int64_t now_ns, const std::string& why);
   [[nodiscard]] std::vector<DeliveryNews> TakeNews() { return std::exchange(news_, {}); }
 
   [[nodiscard]] bool idle() const noexcept { return running_.empty() && waiting_.empty(); }
   [[nodiscard]] std::size_t unfinished() const noexcept { return running_.size() + waiting_.size(); }
   [[nodiscard]] bool Owns(pid_t pid) const noexcept;
-  /// Appends what to poll for reading.
+  /// Appends the descriptors to poll for reading.
   void AddTo(std::vector<pollfd>* fds) const;
 
  private:

@@ -10,8 +10,8 @@
 #include "luff/base/result.h"
 #include "luff/rules/finding.h"
 
-/// Which action follows which finding: rules, severities, rate limit, silence, escalation, dry run.
-/// For users: docs/actions.md.
+/// Decides which action follows which finding: rules, severities, rate limit, quiet time, escalation, dry
+/// run. For users: docs/actions.md.
 namespace luff::actions {
 
 enum class ActionKind : std::uint8_t { kStop, kWebhook, kMail, kCommand, kLowerLr, kSkipBatch, kRollback };
@@ -20,11 +20,12 @@ enum class ActionKind : std::uint8_t { kStop, kWebhook, kMail, kCommand, kLowerL
 [[nodiscard]] std::string_view KindName(ActionKind kind) noexcept;
 /// Errors: kInvalidArgument with the nearest names.
 [[nodiscard]] Result<ActionKind> ParseKind(std::string_view text);
-/// Webhook and mail: they only tell, so they are no dry runs unless it is said.
+/// True for webhook and mail. They only send messages, so they are not dry runs unless the configuration says
+/// so.
 [[nodiscard]] constexpr bool OnlyTells(ActionKind kind) noexcept {
   return kind == ActionKind::kWebhook || kind == ActionKind::kMail;
 }
-/// Carried out by a process of its own, not by the training.
+/// True if a separate process carries it out, not the training.
 [[nodiscard]] constexpr bool IsDelivery(ActionKind kind) noexcept {
   return OnlyTells(kind) || kind == ActionKind::kCommand;
 }
@@ -34,15 +35,16 @@ struct ActionSpec {
   std::string name;
   ActionKind kind = ActionKind::kWebhook;
   std::vector<std::string> rules;  // empty: all
-  bool consequences = false;       // also findings that follow from another one; those of named rules always
+  bool consequences =
+      false;  // also act for findings that follow from another one; for those of named rules always
   rules::Severity severity = rules::Severity::kWarn;  // at least
-  int findings = 1;                                   // from the so manieth matching finding on
-  int limit = 20;                                     // at most so many times ...
-  double per_s = 3600;                                // ... in so many seconds
-  double quiet_s = 0;             // after it has acted for a cause, not again for this one
-  std::string escalates;          // name of the action that has not helped
-  double after_s = -1;            // -1: not by time
-  std::int64_t after_steps = -1;  // -1: not by TRAIN steps
+  int findings = 1;                                   // acts from this many matching findings on
+  int limit = 20;                                     // acts at most this many times ...
+  double per_s = 3600;                                // ... in this many seconds
+  double quiet_s = 0;                                 // after acting for a cause, ignores it for this long
+  std::string escalates;                              // name of the action that did not help
+  double after_s = -1;                                // -1: not by time
+  std::int64_t after_steps = -1;                      // -1: not by TRAIN steps
   bool dry_run = true;
 
   std::vector<std::string> argv;  // command
@@ -52,7 +54,7 @@ struct ActionSpec {
   std::string settings_json;      // webhook, mail: what notify.py reads; names of secrets, never secrets
 };
 
-/// What shall happen now because of a finding.
+/// What to do now about a finding.
 struct Decision {
   enum class What : std::uint8_t { kAct, kDryRun, kSilenced, kLimited };
   const ActionSpec* spec = nullptr;
@@ -62,8 +64,8 @@ struct Decision {
   std::string detail;  // why not
 };
 
-/// Decides by what it is told, the same each time; no clock, no file. `now_s` are seconds of a clock that
-/// nobody sets and that stands while the machine sleeps (CLOCK_MONOTONIC). **Thread-compatible.**
+/// Decides only by its input, deterministically; uses no clock and no file. `now_s` are seconds of a clock
+/// that nobody sets and that stops while the machine sleeps (CLOCK_MONOTONIC). **Thread-compatible.**
 class Policy {
  public:
   explicit Policy(std::vector<ActionSpec> specs) : specs_(std::move(specs)) {}
@@ -71,17 +73,17 @@ class Policy {
   /// `event` as in findings.jsonl; `worse`: an update with a higher severity.
   [[nodiscard]] std::vector<Decision> OnFinding(const rules::Finding& finding, std::string_view event,
                                                 bool worse, double now_s, std::int64_t train_step);
-  /// Escalations that are due.
+  /// Returns the escalations that are due.
   [[nodiscard]] std::vector<Decision> Tick(double now_s, std::int64_t train_step);
-  /// What an earlier supervisor of the run has done: from the audit. `at_s` may lie before 0.
+  /// Takes what an earlier supervisor of the run did, from the audit. `at_s` may be negative.
   void Remember(const std::string& action, const std::string& finding, const std::string& cause, double at_s);
-  /// A finding that the earlier supervisor left open: what escalates actions that have acted for it is armed,
-  /// and counts from now, for the job may have been changed in the meantime.
+  /// Takes a finding that the earlier supervisor left open. Arms the escalations of actions that have acted
+  /// for it; their time counts from now, since the job may have changed in the meantime.
   void Resume(const rules::Finding& finding, double now_s, std::int64_t train_step);
 
   [[nodiscard]] const std::vector<ActionSpec>& specs() const noexcept { return specs_; }
   [[nodiscard]] const ActionSpec* Find(std::string_view name) const noexcept;
-  /// Escalations wait: Tick has to be called now and then.
+  /// True if escalations wait: Tick must be called now and then.
   [[nodiscard]] bool waits() const noexcept { return !watches_.empty(); }
 
  private:
@@ -95,8 +97,8 @@ class Policy {
     When since;
   };
   Decision Decide(const ActionSpec& spec, const rules::Finding& finding, std::string event, When now);
-  /// Arms what escalates actions that have acted for the finding, as it is now. `anew`: counts from now, not
-  /// from the action.
+  /// Arms the escalations of actions that have acted for the finding in its present form. `anew`: their time
+  /// counts from now, not from the action.
   void WatchFor(const rules::Finding& finding, When now, bool anew = false);
 
   const std::vector<ActionSpec> specs_;
@@ -107,7 +109,7 @@ class Policy {
   std::vector<Watch> watches_;
 };
 
-/// "RULE/CAUSE": what a silence is about.
+/// "RULE/CAUSE", which a quiet time applies to.
 [[nodiscard]] std::string CauseOf(const rules::Finding& finding);
 
 }  // namespace luff::actions

@@ -14,13 +14,13 @@
 #include "luff/actions/delivery.h"
 #include "luff/actions/policy.h"
 
-/// All actions of one run: what the policy decides goes to the coordinator or into a process, and into the
-/// audit.
+/// Runs all actions of one run: passes what the policy decides to the coordinator or to a process, and
+/// records it in the audit.
 namespace luff::actions {
 
 struct RunnerOptions {
   std::string run;      // absolute
-  std::string command;  // the job's program, for those who are told
+  std::string command;  // the job's program, for messages
   std::vector<ActionSpec> specs;
   bool stop_on_finding = false;  // a finding of severity stop ends the job, whatever the specs say
   StopSettings stop;
@@ -32,27 +32,27 @@ class Runner {
  public:
   explicit Runner(RunnerOptions options);
 
-  /// Once the run exists: reads what an earlier supervisor has done, and begins deliveries again that have no
+  /// Call it once the run exists. Reads what an earlier supervisor did, and restarts deliveries that did not
   /// end.
   void Begin(std::int64_t now_ns);
-  /// Findings of an earlier supervisor that have not healed. Their escalations begin with the first TRAIN
-  /// step that is known.
+  /// Takes findings of an earlier supervisor that have not healed. Their escalations count from the first
+  /// known TRAIN step.
   void Resume(std::vector<rules::Finding> findings) { resumed_ = std::move(findings); }
   void OnFinding(const rules::Finding& finding, std::string_view event, bool worse, std::int64_t train_step,
                  std::int64_t now_ns);
-  /// To be called often: every 20 ms while the coordinator is busy, else every second or two. `workers` and
-  /// `acks` are looked at only while it is busy.
+  /// Call it often: every 20 ms while the coordinator is busy, else every second or two. Reads `workers` and
+  /// `acks` only while the coordinator is busy.
   Coordinator::Signal Poll(std::int64_t now_ns, std::int64_t train_step, std::uint32_t world,
                            std::span<const query::WorkerInfo> workers, Coordinator::Acks acks);
-  /// The job has ended: nothing more is begun, deliveries go on until `Deliveries::Cancel`.
+  /// The job has ended: starts nothing more; deliveries continue until `Deliveries::Cancel`.
   void JobEnded();
-  /// Lines for the terminal, each with its line break.
+  /// Returns lines for the terminal, each with its line break.
   [[nodiscard]] std::vector<std::string> TakeSayings() { return std::exchange(sayings_, {}); }
 
   [[nodiscard]] const Coordinator& coordinator() const noexcept { return coordinator_; }
   [[nodiscard]] Deliveries& deliveries() noexcept { return deliveries_; }
   [[nodiscard]] const Deliveries& deliveries() const noexcept { return deliveries_; }
-  /// The finding that the stop was asked for.
+  /// The finding that caused the stop.
   [[nodiscard]] const rules::Finding& stop_finding() const noexcept { return stop_finding_; }
 
  private:
@@ -70,7 +70,7 @@ class Runner {
   Deliveries deliveries_;
   std::optional<Audit> audit_;
   std::string run_id_;
-  std::set<std::string> committed_;         // ids of actions that a proposal was committed for
+  std::set<std::string> committed_;         // ids of actions with a committed proposal
   std::map<std::string, AuditLine> begun_;  // by id: what is under way
   std::set<std::string> limit_said_;
   std::vector<std::string> sayings_;

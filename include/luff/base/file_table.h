@@ -1,18 +1,17 @@
 #pragma once
 #include <cstdint>
 
-/// Whose numbers file descriptors are. Linux keeps a table of them for each process, and on request for a
-/// thread.
+/// Descriptor tables. Linux keeps one for each process, and on request one for a thread.
 namespace luff {
 
-/// Gives the calling thread a table of its own, where 0, 1 and 2 lead to /dev/null and nothing else is open.
-/// From then on no other thread can close or replace what this one opens, no child inherits it, and it takes
-/// none of the process's numbers; nor can this thread reach the files of the others. False where the kernel
-/// refuses: then the thread goes on with the table of the process. For a thread that lives for nothing else,
-/// before it opens a file.
+/// Gives the calling thread its own descriptor table, in which 0, 1 and 2 are /dev/null and nothing else is
+/// open. From then on no other thread can close or replace what this one opens, no child inherits it, it uses
+/// no numbers of the process, and this thread cannot reach the files of other threads. Returns false if the
+/// kernel refuses; the thread then keeps using the process's table. Call it in a dedicated thread, before it
+/// opens a file.
 bool TakeOwnFileTable() noexcept;
 
-/// The table of the calling thread: 0 that of the process, else a number that no other thread ever has.
+/// Identifies the table of the calling thread: 0 is the process's, any other number is unique to one thread.
 [[nodiscard]] std::uint64_t CurrentFileTable() noexcept;
 
 }  // namespace luff

@@ -1,7 +1,7 @@
 #pragma once
 #include <mutex>
 
-/// Clang's thread-safety annotations; nothing elsewhere.
+/// Clang's thread-safety annotations. They are empty for other compilers.
 #if defined(__clang__)
 #define LUFF_THREAD_ANNOTATION_(x) __attribute__((x))
 #else
@@ -19,11 +19,11 @@
 
 namespace luff {
 
-/// **Thread-safe.** std::mutex that the analysis understands.
+/// **Thread-safe.** A std::mutex that Clang's analysis understands.
 class LUFF_CAPABILITY("mutex") Mutex {
  public:
   void Lock() LUFF_ACQUIRE() { mutex_.lock(); }
-  /// False: somebody else has it.
+  /// False if another thread holds it.
   [[nodiscard]] bool TryLock() LUFF_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void Unlock() LUFF_RELEASE() { mutex_.unlock(); }
   /// For std::condition_variable; the caller holds the lock.

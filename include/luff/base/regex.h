@@ -12,7 +12,7 @@ namespace luff {
 /// A compiled regular expression, PCRE2 with UTF-8: the dialect of Python's `re`, look-aheads included.
 ///
 /// **Thread-safe** once compiled. Matching is bounded (100,000 backtracks, depth 1,000, 10 MiB of heap), so
-/// that no expression from a configuration or a request can hold a thread; beyond the bound it counts as no
+/// that no expression from a configuration or a request can hang a thread. Beyond the bound it reports no
 /// match. Cheap to copy.
 class Regex {
  public:

@@ -8,7 +8,7 @@ namespace luff {
 
 /// A value, or the Status that says why there is none. Never both, never an OK status without a value.
 ///
-/// Thread-compatible. `value()` on an error is a programmer's mistake and undefined; test `ok()` first.
+/// Thread-compatible. Calling `value()` on an error is undefined; test `ok()` first.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -22,7 +22,7 @@ class [[nodiscard]] Result {
   [[nodiscard]] Status status() && noexcept { return std::move(status_); }
   [[nodiscard]] T& value() & { return *value_; }
   [[nodiscard]] const T& value() const& { return *value_; }
-  /// From a temporary by value, so that no reference outlives it.
+  /// Returns by value from a temporary, so that no reference outlives it.
   [[nodiscard]] T value() && { return std::move(*value_); }
   [[nodiscard]] T& operator*() & { return *value_; }
   [[nodiscard]] T operator*() && { return std::move(*value_); }

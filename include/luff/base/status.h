@@ -7,7 +7,7 @@
 
 namespace luff {
 
-/// What went wrong, coarsely: a code exists only if some caller acts differently on it. Permanent.
+/// The kind of an error. A code exists only if some caller acts differently on it. Permanent.
 enum class StatusCode : std::uint8_t {
   kOk = 0,
   kInvalidArgument = 1,

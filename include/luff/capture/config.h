@@ -11,7 +11,7 @@
 #include "luff/store/writer.h"
 #include "luff/tensor/summary.h"
 
-/// What is captured and when. The JSON form is described in docs/capture.md.
+/// What is captured, and when. docs/capture.md describes the JSON form.
 namespace luff::capture {
 
 inline constexpr std::size_t kMaxCollections = 64;
@@ -30,7 +30,7 @@ struct SaveMode {
   friend bool operator==(const SaveMode&, const SaveMode&) = default;
 };
 
-/// What happens to raw values when no memory is free.
+/// What to do with raw values when no memory is free.
 enum class Policy : std::uint8_t {
   kDegrade = 0,  // bfloat16 under pressure, then summary only
   kBlock = 1,    // the training waits, at most 200 ms a step
@@ -44,7 +44,7 @@ struct CollectionConfig {
   std::vector<std::string> tensor_names;      // exact
   std::vector<std::string> module_types;
   std::uint32_t roles = 0;            // bit per Role
-  std::uint32_t include_roles = ~0U;  // `include` is asked only for tensors of these roles
+  std::uint32_t include_roles = ~0U;  // `include` is tried only on tensors of these roles
   std::uint32_t forms = 0;            // Form bits
   UnitAxis unit_axis = UnitAxis::kChannel;
   std::array<SaveMode, kModeCount> save;
@@ -63,8 +63,8 @@ struct Config {
   bool events = true;
 };
 
-/// "" gives the default: summaries of weights, biases and gradients and the losses themselves at every step.
-/// Errors: kInvalidArgument that names the key, its place and the nearest known key.
+/// "" means the default: summaries of weights, biases and gradients, and the losses themselves, at every
+/// step. Errors: kInvalidArgument that names the key, its place and the nearest known key.
 [[nodiscard]] Result<Config> ParseConfigUntrusted(std::string_view json);
 
 /// The run's "collections" document: a JSON array; a collection's number is its index.

@@ -11,23 +11,23 @@
 #include "luff/tensor/dtype.h"
 
 /// Event files of smdebug and TensorBoard: TFRecord framing around protobuf messages. Sources: TensorFlow's
-/// tfrecord format, its event.proto, summary.proto and tensor.proto; what smdebug does differently stands in
-/// docs/spec/smdebug.md. Nothing here keeps state: all functions are **thread-safe**.
+/// tfrecord format, its event.proto, summary.proto and tensor.proto; docs/spec/smdebug.md describes what
+/// smdebug does differently. Nothing here keeps state: all functions are **thread-safe**.
 namespace luff::format {
 
-/// CRC-32C (Castagnoli, reflected 0x82F63B78): of "123456789" it is 0xE3069283.
+/// CRC-32C (Castagnoli, reflected 0x82F63B78). The CRC of "123456789" is 0xE3069283.
 [[nodiscard]] std::uint32_t Crc32c(std::span<const std::byte> bytes) noexcept;
-/// The CRC as records hold it, so that a CRC of bytes with CRCs among them stays a good one.
+/// The CRC as records store it. The masking keeps the CRC of bytes that themselves contain CRCs a good one.
 [[nodiscard]] std::uint32_t MaskedCrc32c(std::span<const std::byte> bytes) noexcept;
 
-/// smdebug ends a record by this constant, the masked CRC of the text "0x12345678", not by one of its
-/// payload.
+/// smdebug ends every record with this constant, the masked CRC of the text "0x12345678", instead of its
+/// payload's CRC.
 inline constexpr std::uint32_t kSmdebugFooter = 0x062DC0B3U;
 inline constexpr std::size_t kRecordOverhead = 16;  // u64 length, u32 its CRC, payload, u32 footer
 inline constexpr std::uint64_t kMaxEventBytes = (2ULL << 30) - 1;  // protobuf has no larger messages
 
 enum class RecordFooter : std::uint8_t {
-  kPayloadCrc,  // TensorBoard's, and TensorFlow's own reader checks it
+  kPayloadCrc,  // of TensorBoard; TensorFlow's own reader checks it
   kSmdebug,     // the constant
 };
 
@@ -37,14 +37,15 @@ struct Record {
   RecordFooter footer = RecordFooter::kPayloadCrc;
 };
 
-/// Bytes of the whole record that begins with `head`, its first kRecordHead bytes; `left` bytes are in the
-/// file from there on. So one record can be read at a time. Errors: kCorruption, which end in `at`.
+/// Size of the record that begins with `head`, its first kRecordHead bytes, so that records can be read one
+/// at a time. `left` is how many bytes the file has from there on. Errors: kCorruption, with `at` at the end
+/// of the message.
 inline constexpr std::size_t kRecordHead = 12;
 [[nodiscard]] Result<std::uint64_t> RecordBytesUntrusted(std::span<const std::byte> head, std::uint64_t left,
                                                          const std::string& at);
 
-/// The record at `offset`. Either footer will do. Errors: kCorruption with the offset and what was expected
-/// there.
+/// Parses the record at `offset`, with either footer. Errors: kCorruption with the offset and what was
+/// expected there.
 [[nodiscard]] Result<Record> ParseRecordUntrusted(std::span<const std::byte> file, std::uint64_t offset);
 
 /// Appends a record. `payload` must not be longer than kMaxEventBytes.
@@ -52,17 +53,17 @@ void AppendRecord(std::string_view payload, RecordFooter footer, std::string* to
 
 /// A TensorProto. Views lie in the message it was parsed from.
 struct EventTensor {
-  DType dtype = DType::kInvalid;       // kString: `strings`; kInvalid: a type that has none here
-  std::int32_t wire_dtype = 0;         // the DataType as it stands in the message
+  DType dtype = DType::kInvalid;       // kString: see `strings`; kInvalid: no counterpart here
+  std::int32_t wire_dtype = 0;         // the message's DataType number
   std::vector<std::int64_t> shape;     // of strings too
-  std::span<const std::byte> content;  // row-major, little-endian; exactly as many bytes as the shape wants
+  std::span<const std::byte> content;  // row-major, little-endian; exactly as many bytes as the shape needs
   std::vector<std::string_view> strings;
-  std::string own;  // holds `content` where the message lists its elements one by one
+  std::string own;  // holds `content` if the message lists its elements one by one
 };
 
 struct EventHistogram {  // a HistogramProto
   double min = 0, max = 0, num = 0, sum = 0, sum_squares = 0;
-  std::vector<double> limits, counts;  // of equal length; a bucket ends at its limit
+  std::vector<double> limits, counts;  // of equal length; a limit is its bucket's upper end
 };
 
 struct EventValue {  // a Summary.Value
@@ -82,21 +83,20 @@ struct Event {
   std::vector<EventValue> values;
 };
 
-/// Errors: kCorruption for bytes that are no such message or a tensor whose bytes do not fit its shape.
+/// Errors: kCorruption for bytes that are not such a message, or a tensor whose bytes do not fit its shape.
 [[nodiscard]] Result<Event> ParseEventUntrusted(std::span<const std::byte> payload);
 
-/// DataType numbers of TensorFlow. kInvalid for what has no counterpart (and strings); 0 for what has none
-/// there.
+/// Convert TensorFlow's DataType numbers. kInvalid stands for types without a counterpart (and strings), 0
+/// for types that TensorFlow lacks.
 [[nodiscard]] DType DTypeOfWire(std::int32_t data_type) noexcept;
 [[nodiscard]] std::int32_t WireOfDType(DType dtype) noexcept;
 
-// Messages as their first authors write them: smdebug's tensors byte for byte, TensorBoard's scalars and
+// Messages as the original programs write them: smdebug's tensors byte for byte, TensorBoard's scalars and
 // histograms.
-// -------------------------------------------------------------------------------------------------------------
 
 struct TensorToWrite {
   std::string_view name;
-  DType dtype = DType::kInvalid;  // one that has a number there
+  DType dtype = DType::kInvalid;  // must have a DataType number
   std::span<const std::int64_t> shape;
   std::span<const std::byte> content;
   std::span<const std::string_view> strings;  // instead of content, with dtype kInvalid
@@ -107,7 +107,7 @@ struct TensorToWrite {
 /// An Event with one tensor, as smdebug's hooks write it.
 [[nodiscard]] std::string EncodeSmdebugTensor(double wall_time, std::int64_t global_step,
                                               const TensorToWrite& tensor);
-/// The first event of every file for TensorBoard.
+/// The first event of every TensorBoard file.
 [[nodiscard]] std::string EncodeFileVersion(double wall_time);
 [[nodiscard]] std::string EncodeScalar(double wall_time, std::int64_t step, std::string_view tag,
                                        double value);

@@ -11,20 +11,19 @@
 #include "luff/format/frames.h"
 #include "luff/format/layout.h"
 
-/// Footer of a sealed metadata segment: all rows sorted by tensor and step, as columns. An index whose parts
-/// are used as they are read.
+/// Footer of a sealed metadata segment: all rows sorted by tensor and step, as columns. Readers use its parts
+/// in place, without decoding.
 ///
 ///     FrameHeader (kFooter, kFlagHeadChecksumOnly) · FooterHead · sections · FileTail
 ///
-/// Sections, each 8-byte aligned and with a checksum of its own:
+/// Sections, each 8-byte aligned and with its own checksum:
 ///   steps     columns over the steps of the segment, in the order of publication
 ///   tensors   TensorEntry[n], ascending by tensor: where its rows are, and their checksums
 ///   blocks    per tensor: SummaryBlock, ScalarBlock, index rows, form rows, each sorted by step
 ///   defs      a kTensorDefs body: **all tensors defined in this epoch so far**
 ///   layouts   a kLayoutDefs body: likewise
-///   frames    FrameEntry[n], ascending by offset: frames that are not columns (histograms, units, events,
-///   JSON, gaps, acks,
-///             documents, relocations, retirements, end mark)
+///   frames    FrameEntry[n], ascending by offset: frames that are not columns (histograms, units,
+///             events, JSON, gaps, acks, documents, relocations, retirements, end mark)
 /// Tensor and layout ids are scoped by epoch (FileHeader.epoch).
 namespace luff::format {
 
@@ -81,7 +80,7 @@ struct SummaryBlock {
   std::span<const std::uint64_t> count;
   std::span<const double> sum, sum_sq, abs_sum;
   std::span<const std::uint64_t> min_bits, max_bits, zero_count, nan_count, inf_count;
-  std::span<const std::uint32_t> step;   // index in StepColumns
+  std::span<const std::uint32_t> step;   // index into StepColumns
   std::span<const std::uint16_t> steps;  // merged steps, 1 otherwise
   std::span<const std::uint8_t> dtype, flags;
   [[nodiscard]] std::size_t size() const noexcept { return count.size(); }
@@ -101,21 +100,20 @@ struct FormBlock {  // ascending by step, then form
   std::span<const std::uint32_t> step;
 };
 
-/// What a footer says of its segment without the rows: head, steps, and where the rows of each tensor lie.
-/// The rest is read a section at a time by whom it belongs to. **Immutable.** Lifetime: as the bytes that
-/// `read` gave.
+/// A footer without its rows: head, steps, and where the rows of each tensor lie. Callers read the rest one
+/// section at a time. **Immutable.** Lifetime: that of the bytes that `read` returned.
 class FooterDirectory {
  public:
-  /// `bytes` bytes of the segment from `offset` on, 8-byte aligned.
+  /// Reads `bytes` bytes of the segment from `offset` on, 8-byte aligned.
   using Read = std::function<Result<std::span<const std::byte>>(std::uint64_t offset, std::uint64_t bytes)>;
-  /// Verifies tail, head, steps and the tensor directory of a segment of `file_bytes` bytes. What is asked of
-  /// `read` lies within them and is no larger than a frame may be. Errors: kNotFound (no tail: the segment is
-  /// not sealed), kCorruption, and what `read` gives.
+  /// Verifies tail, head, steps and the tensor directory of a segment of `file_bytes` bytes. Asks `read` only
+  /// for bytes within the segment, and never for more than a frame may have. Errors: kNotFound (no tail: the
+  /// segment is not sealed), kCorruption, and those of `read`.
   [[nodiscard]] static Result<FooterDirectory> ReadUntrusted(std::uint64_t file_bytes, std::uint64_t sequence,
                                                              const Read& read);
 
   [[nodiscard]] const FooterHead& head() const noexcept { return head_; }
-  /// Of the footer's frame in the file: rows lie before.
+  /// Offset of the footer's frame in the file; rows lie before it.
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] const StepColumns& steps() const noexcept { return steps_; }
   [[nodiscard]] std::span<const TensorEntry> tensors() const noexcept { return tensors_; }
@@ -126,11 +124,11 @@ class FooterDirectory {
   [[nodiscard]] static FooterSection ScalarSection(const TensorEntry& entry) noexcept;
   [[nodiscard]] static FooterSection IndexSection(const TensorEntry& entry) noexcept;
   [[nodiscard]] static FooterSection FormSection(const TensorEntry& entry) noexcept;
-  /// Where a section begins in the file. kCorruption when it does not lie in the footer.
+  /// Where a section begins in the file. kCorruption if it does not lie in the footer.
   [[nodiscard]] Result<std::uint64_t> PlaceOf(const FooterSection& section) const;
 
-  /// Rows of one tensor in the bytes of their section. `verify`: whether they are what was written, which has
-  /// to be asked once.
+  /// Rows of one tensor, from the bytes of their section. `verify` checks the checksum, which is needed only
+  /// once.
   [[nodiscard]] Result<SummaryBlock> SummariesUntrusted(const TensorEntry& entry,
                                                         std::span<const std::byte> section,
                                                         bool verify) const;
@@ -159,8 +157,8 @@ class FooterDirectory {
   std::span<const TensorEntry> tensors_;
 };
 
-/// A whole segment in memory and its footer. **Immutable.** Lifetime: as the bytes, which must be 8-byte
-/// aligned.
+/// A whole segment in memory, with its footer. **Immutable.** Lifetime: that of the bytes, which must be
+/// 8-byte aligned.
 class FooterView {
  public:
   /// Errors: as FooterDirectory::ReadUntrusted.
@@ -190,8 +188,8 @@ class FooterView {
   FooterDirectory directory_;
 };
 
-/// Collects the rows of one segment as they are written and makes its footer.
-/// **Owned by the writer thread.** Memory: about that of the segment. Clear() keeps it for the next segment;
+/// Collects the rows of one segment as they are written and builds its footer. **Owned by the writer
+/// thread.** Uses about as much memory as the segment. Clear() keeps that memory for the next segment;
 /// definitions stay until ClearDefs().
 class FooterBuilder {
  public:
@@ -200,12 +198,12 @@ class FooterBuilder {
   FooterBuilder(FooterBuilder&&) noexcept;
   FooterBuilder& operator=(FooterBuilder&&) noexcept;
 
-  /// Ids are at most this; the writer drops and counts rows beyond it.
+  /// The largest id; the writer drops and counts rows beyond it.
   static constexpr std::uint32_t kMaxTensorId = (1U << 24) - 1;
 
   void AddTensorDef(const TensorDefView& def);
   void AddLayoutDef(const LayoutDefView& def);
-  /// Rows of one step, then its mark. Rows without a mark are dropped by DropOpenStep().
+  /// Add the rows of one step, then its mark. DropOpenStep() drops rows without a mark.
   void AddSummaries(std::span<const SummaryRow> rows);
   void AddScalars(std::span<const ScalarRow> rows);
   void AddIndex(std::span<const IndexRow> rows);
@@ -217,8 +215,8 @@ class FooterBuilder {
   [[nodiscard]] std::size_t step_count() const noexcept;
   /// True when nothing but definitions was added since Clear().
   [[nodiscard]] bool empty() const noexcept;
-  /// Appends footer frame and tail to `to`, whose next_offset() is where they will lie.
-  /// Errors: kResourceExhausted when the footer would be larger than a frame may be.
+  /// Appends footer frame and tail to `to`, at its next_offset(). Errors: kResourceExhausted if the footer
+  /// would be larger than a frame may be.
   [[nodiscard]] Status Build(std::uint64_t next_ordinal, std::int64_t train_steps, FrameBuffer* to) const;
   /// Appends all definitions of the epoch as loose frames.
   void PutDefinitions(FrameBuffer* to) const;

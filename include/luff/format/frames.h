@@ -35,7 +35,7 @@ void SealFileHeader(FileHeader* header, std::uint64_t magic) noexcept;
 [[nodiscard]] Result<FileHeader> ParseFileHeaderUntrusted(std::span<const std::byte> file,
                                                           std::uint64_t magic);
 
-/// Frames that will lie at `base_offset` of metadata file `sequence`. **Thread-compatible.** Reused: Reset()
+/// Encodes frames that will lie at `base_offset` of metadata file `sequence`. **Thread-compatible.** Reset()
 /// keeps the memory, so the steady state allocates nothing.
 class FrameBuffer {
  public:
@@ -53,9 +53,9 @@ class FrameBuffer {
   }
   void PutVarint(std::uint64_t value);
   void PutZeros(std::size_t bytes);
-  /// Replaces bytes that were put already, at their offset in the file.
+  /// Replaces bytes that were already put, at their offset in the file.
   void Overwrite(std::uint64_t offset, const void* data, std::size_t bytes);
-  /// `checksum_bytes`: how much of the body the checksum covers (footers), default all.
+  /// `checksum_bytes`: how much of the body the checksum covers (for footers); all by default.
   void End(std::size_t checksum_bytes = ~std::size_t{0});
 
   [[nodiscard]] std::uint64_t next_offset() const noexcept { return base_offset_ + bytes_.size(); }
@@ -74,7 +74,7 @@ class FrameBuffer {
   std::size_t begin_ = 0;  // of the open frame
 };
 
-/// A frame in borrowed bytes. Lifetime: as the bytes.
+/// A frame in borrowed bytes. Lifetime: that of the bytes.
 struct FrameView {
   FrameKind kind{};
   std::uint16_t flags = 0;
@@ -90,8 +90,8 @@ enum class FrameOutcome : std::uint8_t {
   kBad,         // wrong magic, size or checksum. Scanning stops here
 };
 
-/// Parses the frame at `offset`. `file` holds the file from its beginning up to what is readable; frames of
-/// unknown kind are frames (skip them). A footer's sections are not verified here.
+/// Parses the frame at `offset`. `file` holds the readable part of the file, from its beginning. A frame of
+/// unknown kind is a kFrame too; callers skip it. Does not verify a footer's sections.
 [[nodiscard]] FrameOutcome ParseFrameUntrusted(std::span<const std::byte> file, std::uint64_t offset,
                                                std::uint64_t sequence, FrameView* out) noexcept;
 
@@ -100,15 +100,14 @@ enum class FrameOutcome : std::uint8_t {
                                                        std::uint64_t window_offset, std::uint64_t offset,
                                                        std::uint64_t sequence, FrameView* out) noexcept;
 
-/// The same for a frame whose checksum covers its head only (a footer), of which `begin` holds the first
-/// bytes: `body` becomes what there is of it. kBad for any other frame.
+/// The same for a footer, whose checksum covers only its head; `begin` holds its first bytes, and `body`
+/// becomes the part of the body among them. kBad for any other frame.
 [[nodiscard]] FrameOutcome ParseFrameHeadUntrusted(std::span<const std::byte> begin, std::uint64_t offset,
                                                    std::uint64_t sequence, FrameView* out) noexcept;
 
-// Typed bodies
-// ------------------------------------------------------------------------------------------------------ All:
-// kCorruption when sizes do not fit or a value is none of its enumeration. Spans point into `body`, which
-// must be 8-byte aligned (FrameBuffers are, and memory that a file is read into).
+// ---- Typed bodies ----
+// All return kCorruption if sizes do not fit or an enumerator is unknown. Spans point into `body`, which must
+// be 8-byte aligned, as FrameBuffers and the memory that files are read into are.
 
 [[nodiscard]] Result<std::span<const SummaryRow>> ParseSummaryRowsUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<std::span<const IndexRow>> ParseIndexRowsUntrusted(std::span<const std::byte> body);
@@ -153,7 +152,7 @@ struct UnitsView {
   std::span<const std::byte> bytes;  // DecodeUnitsUntrusted
 };
 
-/// Longest text of a definition; longer names are cut by the writer.
+/// Longest text of a definition; the writer truncates longer names.
 inline constexpr std::size_t kMaxNameBytes = 4096;
 
 void PutTensorDef(const TensorDefView& def, FrameBuffer* to);

@@ -6,9 +6,9 @@
 
 #include "luff/format/layout.h"
 
-/// The page `live` in a worker's folder: 4 KiB, written and read by calls and never mapped, for who cuts a
-/// mapped file off kills everybody that looks at it. Of use on the same host and boot. An accelerator, never
-/// the truth: everything in it can be found by walking frames.
+/// The page `live` in a worker's folder: 4 KiB, read and written by system calls. It is never mapped, because
+/// truncating a mapped file kills every process that reads it. Readers use it on the same host and boot only.
+/// It is an accelerator, never the truth: everything in it can be found by walking frames.
 namespace luff::format {
 
 enum class LiveState : std::uint32_t { kStarting = 0, kWriting = 1, kDegraded = 2, kEnded = 3 };
@@ -26,8 +26,8 @@ inline constexpr std::uint32_t kLiveLayout = 2;  // 1 was mapped, and had no che
   return position & ((std::uint64_t{1} << 40) - 1);
 }
 
-/// What changes, as it is written: at once, from byte 128 on. A reader may meet a half of it, which the
-/// checksum shows.
+/// The changing part, written in one call from byte 128 on. A reader may see a half-written one; the checksum
+/// shows that.
 struct LiveNews {
   std::uint64_t meta_position;    // published end of the newest metadata file
   std::uint64_t data_position;    // newest payload file; only a hint, there may be several streams
@@ -58,11 +58,11 @@ struct LivePage {
   std::uint8_t reserved1[128 - 96];
   LiveNews news;
 };
-/// True when `page`, the bytes of a live page, begins as a writer has left it: magic and checksum. Untrusted.
+/// True if the constant part of `page`, the bytes of a live page, is intact: magic and checksum. Untrusted.
 [[nodiscard]] bool IsLivePageUntrusted(std::span<const std::byte> page) noexcept;
 
-/// The changing part of a page, `bytes` from kLiveNewsOffset on; nothing when it is damaged, or half of it is
-/// newer.
+/// Parses the changing part of a page from `bytes`, which begin at kLiveNewsOffset. Nothing if it is damaged
+/// or half-written.
 [[nodiscard]] std::optional<LiveNews> ParseLiveNewsUntrusted(std::span<const std::byte> bytes) noexcept;
 void SealLiveNews(LiveNews* news) noexcept;
 

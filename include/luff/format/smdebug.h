@@ -10,12 +10,12 @@
 #include "luff/base/result.h"
 #include "luff/format/layout.h"
 
-/// Names and index files of the directories that smdebug writes; the contract is docs/spec/smdebug.md. All
+/// Names and index files of directories that smdebug writes; docs/spec/smdebug.md is the contract. All
 /// functions are **thread-safe**.
 namespace luff::format {
 
-/// An index file: where the tensors of one (step, worker) are. Views lie in the text it was parsed from, or
-/// in `unescaped`. Its memory is reused by the next ParseSmdebugIndexUntrusted.
+/// An index file: where the tensors of one (step, worker) are. Views point into the text it was parsed from,
+/// or into `unescaped`. The next ParseSmdebugIndexUntrusted reuses its memory.
 struct SmdebugIndex {
   struct Tensor {
     std::string_view name;
@@ -32,25 +32,24 @@ struct SmdebugIndex {
   std::vector<Shape> shapes;
   std::vector<std::int64_t> dims;
   std::deque<std::string> unescaped;
-  std::uint64_t error_at = 0;  // byte of the mistake in a text that was not understood
+  std::uint64_t error_at = 0;  // byte of the mistake in a text that does not parse
 };
 
-/// Any order of keys and any unknown keys will do. Errors: kCorruption with the byte offset.
+/// Accepts keys in any order, and unknown ones. Errors: kCorruption with the byte offset.
 [[nodiscard]] Status ParseSmdebugIndexUntrusted(std::string_view json, SmdebugIndex* to);
 /// The file as smdebug writes it.
 [[nodiscard]] std::string FormatSmdebugIndex(const SmdebugIndex& index);
 
-/// Text as Python's json.dumps writes it, with its quotes: all but ASCII is escaped.
+/// Appends text as Python's json.dumps writes it: quoted, everything but ASCII escaped.
 void AppendPythonJson(std::string_view text, std::string* to);
 
-// Names of files
-// -------------------------------------------------------------------------------------------------------------
+// ---- Names of files ----
 
 struct SmdebugFileName {
   std::int64_t step = 0;
-  std::string_view worker;  // as it stands in the name
+  std::string_view worker;  // as spelled in the file name
 };
-/// "000000000012_worker_0.json". Nothing for names that are none.
+/// "000000000012_worker_0.json". Nothing for other names.
 [[nodiscard]] std::optional<SmdebugFileName> ParseSmdebugIndexName(std::string_view name);
 /// "index/000000000/000000000012_worker_0.json", relative to the trial.
 [[nodiscard]] std::string SmdebugIndexPath(std::int64_t step, std::string_view worker);
@@ -60,12 +59,11 @@ struct SmdebugFileName {
 [[nodiscard]] std::string SmdebugCollectionsPath(std::string_view worker);
 inline constexpr const char* kSmdebugEndFile = "training_job_end.ts";
 
-/// Name of a worker that stands in a file name: those of TensorFlow's devices begin with "_" and have "_" and
-/// "-" for "/" and ":".
+/// Turns a worker's spelling in a file name into its name. TensorFlow's devices begin with "_" there, and
+/// have "_" and "-" for "/" and ":".
 [[nodiscard]] std::string SmdebugWorkerName(std::string_view in_file_name);
 
-// Reductions
-// -------------------------------------------------------------------------------------------------------------
+// ---- Reductions ----
 
 inline constexpr std::string_view kSmdebugReductions = "smdebug/reductions/";
 

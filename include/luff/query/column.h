@@ -7,13 +7,13 @@
 
 namespace luff::query {
 
-/// Memory of columns: a block that a column gave back before, where one fits, for fresh memory costs a page
-/// fault for every 4 KiB, more than filling it. At most 8 MiB are kept for that in the process.
-/// **Thread-safe.** Throws std::bad_alloc, as operator new.
+/// Allocates memory for columns. Reuses a block that a column gave back if one fits, because fresh memory
+/// costs a page fault for every 4 KiB, which is more than filling it. The process keeps at most 8 MiB for
+/// reuse. **Thread-safe.** Throws std::bad_alloc, as operator new.
 [[nodiscard]] std::shared_ptr<void> TakeColumnMemory(std::size_t bytes);
 
-/// Numbers in memory that copies of the column share. Who fills it with Extend() owns the only copy; after
-/// that it is **immutable**.
+/// Numbers in memory that copies of the column share. Fill it with Extend() while there is only one copy;
+/// afterwards it is **immutable**.
 template <typename T>
 class Column {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -24,13 +24,13 @@ class Column {
   using const_iterator = const T*;
 
   Column() = default;
-  /// `size` elements at `data`, which `owner` keeps alive.
+  /// Wraps `size` elements at `data`, which `owner` keeps alive.
   Column(std::shared_ptr<const void> owner, const T* data, std::size_t size)
       : shared_(std::move(owner)),
         data_(data),
         size_(size) {}
 
-  /// Room for `rows` more elements behind the others, not yet filled in.
+  /// Appends room for `rows` more elements, not yet filled in.
   [[nodiscard]] T* Extend(std::size_t rows) {
     Reserve(size_ + rows);
     T* tail = static_cast<T*>(memory_.get()) + size_;
@@ -62,8 +62,8 @@ class Column {
   [[nodiscard]] const T& back() const noexcept { return data_[size_ - 1]; }
 
  private:
-  std::shared_ptr<void> memory_;        // of its own
-  std::shared_ptr<const void> shared_;  // or of somebody else
+  std::shared_ptr<void> memory_;        // its own
+  std::shared_ptr<const void> shared_;  // or another owner's
   const T* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;

@@ -6,7 +6,7 @@
 #include "luff/base/result.h"
 #include "luff/store/verify.h"
 
-/// Checking a directory that smdebug wrote; of a run of Luff's luff::store::VerifyRun.
+/// Checks a directory that smdebug wrote. luff::store::VerifyRun checks a run that Luff wrote.
 namespace luff::query {
 
 struct SmdebugReport {
@@ -17,15 +17,15 @@ struct SmdebugReport {
   std::uint64_t workers = 0, steps = 0;
   std::uint64_t damage_count = 0;
   std::vector<store::Damage> damage;  // the first 1,000: place, what was found and expected, remedy
-  std::vector<std::string> notes;     // no damage: a job that runs or was killed
+  std::vector<std::string> notes;     // not damage: traces of a running or killed job
 };
 
-/// True for a directory that has what only smdebug makes.
+/// True for a directory that contains what only smdebug makes.
 [[nodiscard]] bool IsSmdebugDirectory(const std::string& path);
 
-/// Reads all of it: each record of the event files with its checksums and its tensor, index files and what
-/// they name, collections, who wrote. Memory: the largest record, and some 200 bytes for each index file.
-/// Errors: kNotFound, kIo. Damage is no error. Threads: any.
+/// Reads the whole directory: each record of the event files with its checksums and its tensor, index files
+/// and what they name, collections, workers. Memory: the largest record, and some 200 bytes for each index
+/// file. Errors: kNotFound, kIo. Damage is not an error. **Thread-safe.**
 [[nodiscard]] Result<SmdebugReport> VerifySmdebug(const std::string& path);
 
 }  // namespace luff::query

@@ -6,14 +6,14 @@
 
 #include "luff/base/result.h"
 
-/// Which rules had something to look at in a run, and what the others lacked.
+/// Which rules found what they need in a run, and what the others lacked.
 namespace luff::rules {
 
 struct RuleCoverage {
   std::string rule;
   bool aside = false;  // it failed and was set aside
   std::string lacks;   // "losses of an evaluation"; "" if it judged
-  std::string failed;  // why it did not judge all of the run; "" if it did, or that is not asked here
+  std::string failed;  // why it did not judge the whole run; "" if it did, or if unknown here
 };
 
 /// Counts for people.
@@ -23,7 +23,7 @@ struct CoverageSummary {
   std::map<std::string, std::vector<std::string>> lacks;  // what is lacking -> names of rules
 };
 [[nodiscard]] CoverageSummary Summarize(const std::vector<RuleCoverage>& coverage);
-/// What a checkpoint (rules/NAME/checkpoint.json) tells. Errors: kCorruption.
+/// Reads coverage from a checkpoint (rules/NAME/checkpoint.json). Errors: kCorruption.
 [[nodiscard]] Result<std::vector<RuleCoverage>> ParseCoverageUntrusted(std::string_view checkpoint);
 
 }  // namespace luff::rules

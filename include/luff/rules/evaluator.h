@@ -14,11 +14,11 @@
 
 namespace luff::rules {
 
-/// What a rule says of itself: it raised, was set aside, or lacked data.
+/// A rule's report about itself: it raised, was set aside, or lacked data.
 struct RuleNote {
   std::string rule;
   std::string text;
-  bool failed = false;  // it did not judge all of the run
+  bool failed = false;  // it did not judge the whole run
 };
 
 struct EvaluatorOptions {
@@ -33,15 +33,15 @@ struct EvaluatorOptions {
 
 /// Runs rules over the complete steps of a trial, each step once and in order.
 ///
-/// **Thread-compatible.** Findings depend on the run alone. With a folder it is restartable: it goes on from
-/// the last checkpoint and writes no line that the findings file already holds. A rule whose version or
-/// parameters differ from the checkpoint's starts at the first step. One evaluator per folder at a time (a
-/// lock file). A rule that throws is set aside, for this run: it is told in a note, its state is dropped, and
-/// the others go on.
+/// **Thread-compatible.** Findings depend on the run alone. With a folder it is restartable: it continues
+/// from the last checkpoint and writes no line that the findings file already holds. A rule whose version or
+/// parameters differ from the checkpoint's starts at the first step. A lock file allows one evaluator per
+/// folder at a time. A rule that throws is set aside for this run: a note reports it, its state is dropped,
+/// and the others continue.
 class Evaluator {
  public:
-  /// Called for each finding that is new, changed or healed ("new", "update", "healed"); not for those a
-  /// restart replays.
+  /// Called for each finding that is new, changed or healed ("new", "update", "healed"), but not for those
+  /// that a restart replays.
   using Listener = std::function<void(const Finding&, const std::string& event)>;
 
   /// Errors: kIo, kFailedPrecondition when another evaluator holds the folder.
@@ -49,24 +49,25 @@ class Evaluator {
                                                                Listener listener);
   virtual ~Evaluator() = default;
 
-  /// Evaluates at most `limit` complete steps that were not evaluated yet; returns how many. A step that
-  /// cannot be read is counted (unreadable_steps) and passed over. Errors: kIo when findings cannot be
-  /// written. A checkpoint that cannot be written is none: a restart then begins at an older one.
+  /// Evaluates at most `limit` complete steps that were not evaluated yet, and returns how many. Counts and
+  /// skips steps that cannot be read (unreadable_steps). Errors: kIo if findings cannot be written. Failing
+  /// to write a checkpoint is not an error: a restart then begins at an older one.
   virtual Result<std::size_t> Advance(const query::Trial& trial, std::size_t limit) = 0;
-  /// The run is over: lets rules draw their last conclusions, writes the checkpoint. Call once, after Advance
-  /// returned 0.
+  /// Ends the evaluation: lets rules draw their last conclusions and writes the checkpoint. Call once, after
+  /// Advance returned 0.
   virtual Status Finish(const query::Trial& trial) = 0;
   /// Writes a checkpoint now (no-op without a folder).
   virtual Status Checkpoint() = 0;
 
-  /// All findings so far in the order they were first seen, in their newest form.
+  /// All findings so far, in their newest form, in the order in which they were first seen.
   [[nodiscard]] virtual const std::vector<Finding>& findings() const noexcept = 0;
   [[nodiscard]] virtual std::size_t steps_done() const noexcept = 0;
-  /// Steps that the slowest rule of the user's has yet to judge; Advance goes on with them. Finish waits.
+  /// Steps that the slowest of the user's rules has yet to judge. Advance continues with them; Finish waits
+  /// for them.
   [[nodiscard]] virtual std::size_t behind() const = 0;
-  /// In the order in which they came, at most 16 of a rule.
+  /// Notes in the order in which they came, at most 16 per rule.
   [[nodiscard]] virtual std::vector<RuleNote> notes() const = 0;
-  /// Which rules had something to look at so far, in the order of the choices.
+  /// Which rules found what they need so far, in the order of the choices.
   [[nodiscard]] virtual std::vector<RuleCoverage> coverage() const = 0;
   [[nodiscard]] virtual std::size_t unreadable_steps() const noexcept = 0;
   [[nodiscard]] virtual std::size_t suppressed_findings() const noexcept = 0;

@@ -9,9 +9,9 @@
 
 namespace luff::rules {
 
-enum class Severity : std::uint8_t { kWarn = 1, kStop = 2 };  // stop: going on is wasted
+enum class Severity : std::uint8_t { kWarn = 1, kStop = 2 };  // stop: training further is a waste
 
-/// What a rule saw. JSON schema: docs/spec/findings.md. Depends on the run alone, never on when it was
+/// What a rule found. JSON schema: docs/spec/findings.md. Depends only on the run, never on when it was
 /// evaluated.
 struct Finding {
   std::string id;     // 16 hex digits from rule, cause, tensor and first step: a restart repeats none
@@ -27,10 +27,10 @@ struct Finding {
   std::int64_t global_step = 0;
   std::int64_t update = 0;      // optimizer updates before that step
   std::int64_t since_step = 0;  // where the trouble began, <= step
-  std::int64_t last_step = 0;   // newest step at which it was still so
+  std::int64_t last_step = 0;   // newest step at which it still held
   bool healed = false;
   std::string leader;               // id of the finding that this one is a consequence of; "" if it leads
-  bool forecast = false;            // what is said has not happened yet
+  bool forecast = false;            // it predicts something that has not happened yet
   std::int64_t lead_steps = 0;      // of a forecast: in how many steps it is expected, 0 if unknown
   std::string what;                 // one sentence: what is wrong
   std::string why;                  // why this is wrong, and the likeliest cause
@@ -38,7 +38,7 @@ struct Finding {
   std::vector<std::string> causes;  // likely causes in order
   std::vector<std::pair<std::string, double>> evidence;  // numbers by name
   std::vector<std::pair<std::int64_t, double>> series;   // (mode step, value) around it, at most 64
-  std::string threshold;                                 // text: which limit, and where it comes from
+  std::string threshold;                                 // which limit, and where it comes from
   std::string page;                                      // "docs/rules/exploding_tensor.md"
 };
 

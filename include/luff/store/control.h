@@ -7,7 +7,8 @@
 #include "luff/base/env.h"
 #include "luff/base/result.h"
 
-/// Commands to a running job: control/NNNNNN.json in the run directory, created by link, never changed.
+/// Commands to a running job: files control/NNNNNN.json in the run directory, created with link(2) and never
+/// changed.
 namespace luff::store {
 
 /// One control record. JSON fields: number, kind, phase, proposal, train_step, deadline_s, reason, finding,
@@ -31,19 +32,20 @@ struct ControlRecord {
 [[nodiscard]] Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRecord& record,
                                                  Env& env = Env::Real());
 
-/// Decides about a proposal: writes `record` (phase commit or abort, with `proposal`) unless a decision
-/// stands in the log already. Returns the one that counts, the first in the log: it may be somebody else's.
-/// Reads as ReadCommands does. Errors: kIo, kNotFound, kFailedPrecondition; then nothing is known, and it may
-/// be called again.
+/// Decides a proposal: writes `record` (phase commit or abort, with `proposal`) unless the log already holds
+/// a decision. Returns the first decision in the log, which is the one that counts and may be another
+/// process's. Reads as ReadCommands does. Errors: kIo, kNotFound, kFailedPrecondition; the outcome is then
+/// unknown, and the caller may try again.
 [[nodiscard]] Result<ControlRecord> DecideControl(const std::string& run_path, const ControlRecord& record);
 
-/// Records with a number greater than `after`, ascending, without a hole: with a record all before it are
-/// read. Unreadable ones are skipped and reported in `problems`.
+/// Reads records with numbers greater than `after`, ascending. If it returns a record, it has read all before
+/// it. Skips unreadable ones and reports them in `problems`.
 [[nodiscard]] Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std::uint64_t after,
                                                              std::vector<std::string>* problems);
 
-/// The same for those who obey: only from folders and files that are the user's own and that nobody else may
-/// write, proved by descriptor. Other records are passed over. Errors also: kFailedPrecondition (folders).
+/// The same for processes that obey the records: reads only from folders and files that the user owns and
+/// nobody else may write, checked by descriptor. Skips other records. Further error: kFailedPrecondition
+/// (folders).
 [[nodiscard]] Result<std::vector<ControlRecord>> ReadCommands(const std::string& run_path,
                                                               std::uint64_t after);
 

@@ -9,16 +9,16 @@
 
 namespace luff::store {
 
-/// Joins gaps of the same kind over steps, so that a lasting shortage is a few rows instead of one for each
-/// step. The first is told at once, later ones at most once a second. Adding never fails: where there is no
-/// memory, who exactly is lost, how much is not. **Thread-compatible.**
+/// Joins gaps of the same kind over steps, so that a lasting shortage takes a few rows instead of one for
+/// each step. Reports the first at once and later ones at most once a second. Adding never fails: without
+/// memory the book loses which tensors a gap concerns, but not how much was lost. **Thread-compatible.**
 class GapBook {
  public:
   /// Rows with first_step < 0 get `step`.
   void Add(const format::GapRow& row, std::int64_t step) noexcept;
-  /// Appends what is to be written now; with `all` everything that is still open.
+  /// Appends the gaps to be written now; with `all`, every open one.
   void Collect(std::int64_t now_ns, bool all, std::vector<format::GapRow>* out);
-  /// Nothing is left to be written.
+  /// True if nothing is left to be written.
   [[nodiscard]] bool empty() const noexcept { return !any_pending_; }
 
  private:
@@ -34,7 +34,7 @@ class GapBook {
   static bool IsDue(const Entry& entry, std::int64_t now_ns, bool all) noexcept;
 
   std::map<Key, Entry> open_;
-  /// Of all tensors together, by reason: whole steps (no forms), and values.
+  /// Totals over all tensors, by reason: whole steps (no forms), and values.
   std::array<std::array<Entry, 2>, kReasons> rest_{};
   bool any_pending_ = false;
 };

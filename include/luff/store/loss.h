@@ -7,32 +7,33 @@
 #include "luff/store/gap_book.h"
 #include "luff/store/writer.h"
 
-/// What is lost, and how it is said.
+/// Turns steps that cannot be written into gaps.
 namespace luff::store {
 
-/// A gap of whole steps: no tensor, no collection, no forms; `count` steps have neither rows nor a step mark.
+/// True for a gap of whole steps: no tensor, no collection, no forms; `count` steps have neither rows nor a
+/// step mark.
 [[nodiscard]] format::GapRow GapOfSteps(format::GapReason reason, std::uint64_t steps, std::uint64_t bytes,
                                         std::int64_t first_step, std::int64_t last_step) noexcept;
 
-/// Bytes of a batch's rows, texts of events included; without definitions and documents.
+/// Bytes of a batch's rows, including texts of events, without definitions and documents.
 [[nodiscard]] std::uint64_t RowBytes(const StepBatch& batch) noexcept;
-/// Memory that a batch holds: unused capacity, definitions and documents included.
+/// Memory that a batch holds, including unused capacity, definitions and documents.
 [[nodiscard]] std::uint64_t MemoryOf(const StepBatch& batch) noexcept;
 
-/// The one place where a batch that will not be written becomes what has to be said of it. Its rows become a
-/// gap; names, layouts, documents, answers to control records, gaps and events of no step are kept, for rows
-/// to come refer to them. **Thread-compatible.**
+/// Takes batches that will not be written. Their rows become a gap; names, layouts, documents, answers to
+/// control records, gaps and events without a step are kept, because later rows refer to them.
+/// **Thread-compatible.**
 class LossLedger {
  public:
-  /// Takes `batch`, which is empty and holds no memory afterwards. False where there is no memory for its
-  /// definitions: then nothing that refers to them may be written.
+  /// Takes `batch`, which is empty and holds no memory afterwards. False if there is no memory for its
+  /// definitions; then nothing that refers to them may be written.
   [[nodiscard]] bool Fold(StepBatch* batch, bool step, format::GapReason reason) noexcept;
   /// Rows with first_step < 0 get `step`.
   void AddGap(const format::GapRow& row, std::int64_t step) noexcept { gaps_.Add(row, step); }
-  /// Puts what is kept in front of what `batch` holds: gaps that are due (with `all` every one), and
+  /// Puts what was kept before what `batch` holds: the gaps that are due (with `all`, every one) and
   /// everything else.
   void Release(std::int64_t now_ns, bool all, StepBatch* batch);
-  /// Nothing is kept.
+  /// True if nothing is kept.
   [[nodiscard]] bool empty() const noexcept;
 
  private:

@@ -8,20 +8,20 @@
 /// Who may command a job: the owner of its run, one supervisor at a time (docs/spec/control.md).
 namespace luff::store {
 
-/// Whether the run's directory and the folders in it that hold commands are the user's own (effective uid),
-/// and nobody else may write into them. They are looked at by descriptor; a folder that is missing is fine.
-/// Errors: kFailedPrecondition with the remedy; kNotFound, kIo.
+/// Checks that the user (effective uid) owns the run's directory and the folders in it that hold commands,
+/// and that nobody else may write into them. Checks by descriptor; a missing folder is no error. Errors:
+/// kFailedPrecondition with the remedy; kNotFound, kIo.
 [[nodiscard]] Status CheckOwner(const std::string& run_path);
 
-/// The lock of the run's supervisor, held as long as the object lives and by no process that it starts; the
+/// The lock of the run's supervisor. The object holds it as long as it lives; child processes do not, and the
 /// kernel frees it when the process dies.
 class SupervisorLock {
  public:
-  /// Errors: kAlreadyExists when another supervisor has it, with its process; kIo.
+  /// Errors: kAlreadyExists if another supervisor holds it (the message names its process); kIo.
   [[nodiscard]] static Result<std::unique_ptr<SupervisorLock>> Take(const std::string& run_path);
-  /// True when a living supervisor has it. Takes nothing.
+  /// True if a living supervisor holds it. Does not take it.
   [[nodiscard]] static bool IsTaken(const std::string& run_path) noexcept;
-  /// Removes its file: of a run that never began.
+  /// Removes the lock's file, for a run that never began.
   void Remove() noexcept;
 
   ~SupervisorLock();

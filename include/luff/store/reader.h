@@ -18,13 +18,14 @@
 #include "luff/format/layout.h"
 #include "luff/store/writer.h"
 
-/// Reading one run directory, worker by worker, as it lies on disk. What a step of the whole run is, names
-/// over workers and waiting are the business of query::Trial.
+/// Reads one run directory as it is on disk, worker by worker. query::Trial builds on it: steps of the whole
+/// run, names across workers, waiting.
 ///
-/// All classes: **thread-compatible**; every byte of the run may be hostile, and be cut off while it is read:
-/// nothing is mapped, what is gone is kCorruption with file and place, and the rest stays readable. Memory is
-/// bounded by what is published and not yet sealed (about the size of one segment for each worker), plus 60
-/// bytes for each step and 88 for each tensor of a segment, plus ReadCache::kMaxBytes of what was read last.
+/// All classes are **thread-compatible**. Every byte of the run may be hostile, and files may be truncated
+/// while they are read. So nothing is mapped: what is gone gives kCorruption with file and place, and the
+/// rest stays readable. Memory is bounded by what is published and not yet sealed (about the size of one
+/// segment for each worker), plus 60 bytes for each step and 88 for each tensor of a segment, plus
+/// ReadCache::kMaxBytes of recently read bytes.
 namespace luff::store {
 
 class LivePageReader;
@@ -33,33 +34,33 @@ class TailColumns;
 class ReadCache;
 class ReaderFile;
 
-/// Rows and the memory that they lie in. Where `memory` is null they live until the next Poll().
+/// Rows and the memory that holds them. If `memory` is null they live until the next Poll().
 template <typename Rows>
 struct Held : Rows {
   std::shared_ptr<const void> memory;
 };
 
-/// Whether rows are likely to be asked for again soon.
+/// Whether the caller is likely to ask for the same rows again soon.
 enum class Again : bool { kNo, kYes };
 
-/// run.json. Errors: kNotFound (no such directory), kFailedPrecondition (no run.json in it),
+/// Reads run.json. Errors: kNotFound (no such directory), kFailedPrecondition (no run.json in it),
 /// kUnsupportedVersion, kCorruption.
 [[nodiscard]] Result<RunInfo> ReadRunInfo(const std::string& run_path);
 
-/// One metadata segment. Sealed: its footer, read and verified piece by piece when it is asked for.
-/// Not sealed (or with a damaged footer): its frames, in the same columns, in memory.
+/// One metadata segment. If it is sealed, its footer is read and verified piece by piece, on demand. If it is
+/// not (or its footer is damaged), its frames are kept in memory, in the same columns.
 class SegmentReader {
  public:
-  /// `cache`: shared by the segments of a run; null: of its own.
-  /// Errors: kNotFound, kIo, kCorruption (file header), kUnsupportedVersion.
+  /// `cache` is shared by the segments of a run; null: the segment makes its own. Errors: kNotFound, kIo,
+  /// kCorruption (file header), kUnsupportedVersion.
   [[nodiscard]] static Result<std::unique_ptr<SegmentReader>> Open(
       std::string path, std::uint64_t sequence, std::uint32_t generation,
       std::shared_ptr<ReadCache> cache = nullptr);
   ~SegmentReader();
 
-  /// Takes in frames that were published since, up to `limit` bytes of the file. True if there were any.
-  /// Becomes sealed when it meets its footer. A torn tail is "not yet". `reopen` asks a network file system
-  /// for its newest state.
+  /// Reads frames published since the last call, up to `limit` bytes of the file. True if there were any. The
+  /// segment becomes sealed when its footer is found. A torn tail counts as not yet written. `reopen` asks a
+  /// network file system for its newest state.
   [[nodiscard]] Result<bool> Poll(std::uint64_t limit = ~std::uint64_t{0}, bool reopen = false);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -67,16 +68,16 @@ class SegmentReader {
   [[nodiscard]] std::uint32_t generation() const noexcept { return generation_; }
   [[nodiscard]] const format::FileHeader& header() const noexcept { return header_; }
   [[nodiscard]] bool sealed() const noexcept { return footer_.has_value(); }
-  /// Why the footer is not used although there is one; OK otherwise.
+  /// Why an existing footer is not used; OK otherwise.
   [[nodiscard]] const Status& damage() const noexcept { return damage_; }
-  /// Unsealed: frames up to here are taken in.
+  /// Of an unsealed segment: frames before this offset have been read.
   [[nodiscard]] std::uint64_t position() const noexcept { return position_; }
 
   [[nodiscard]] const format::StepColumns& steps() const noexcept;
-  /// Index of the step with this ordinal in steps().
+  /// Index in steps() of the step with this ordinal.
   [[nodiscard]] std::optional<std::uint32_t> FindOrdinal(std::uint64_t ordinal) const noexcept;
 
-  /// Slots: tensors that have rows here.
+  /// Slots number the tensors that have rows in this segment.
   [[nodiscard]] std::size_t slot_count() const noexcept;
   [[nodiscard]] std::uint32_t slot_tensor(std::size_t slot) const noexcept;
   [[nodiscard]] std::optional<std::size_t> FindSlot(std::uint32_t tensor) const noexcept;
@@ -94,7 +95,7 @@ class SegmentReader {
   using FrameList = Held<std::span<const format::FrameEntry>>;
   [[nodiscard]] Result<FrameList> Frames() const;
   [[nodiscard]] std::uint32_t frame_kinds() const noexcept;
-  /// Latest heartbeat of an unsealed segment; 0: none.
+  /// Newest heartbeat of an unsealed segment; 0: none.
   [[nodiscard]] std::int64_t heartbeat_unix_ns() const noexcept;
   /// Frames of one step.
   [[nodiscard]] Result<std::vector<format::FrameEntry>> FramesOf(std::uint64_t ordinal) const;
@@ -135,7 +136,7 @@ class SegmentReader {
   Status damage_;
 };
 
-/// Definition together with the epoch that scopes its id.
+/// A definition, and the epoch that scopes its id.
 struct EpochTensorDef {
   std::uint32_t epoch = 0;
   TensorDef def;
@@ -145,7 +146,7 @@ struct ReaderOptions {
   bool use_live_page = true;
 };
 
-/// What is known about the process that writes.
+/// What is known about the writing process.
 struct Liveness {
   std::int64_t heartbeat_unix_ns = 0;  // the latest sign of life found
   std::optional<bool> process_exists;  // only on the same host and boot
@@ -160,9 +161,9 @@ class WorkerReader {
                                                                   std::shared_ptr<ReadCache> cache = nullptr);
   ~WorkerReader();
 
-  /// Takes in what was published since. True if anything new was found. With a live page and nothing new: one
-  /// read of 64 bytes, and more every half second. Damage is no error here: see problems(). `thorough`: looks
-  /// at the directory although the live page says that nothing is new.
+  /// Reads what was published since the last call. True if it found anything new. With a live page and
+  /// nothing new it costs one read of 64 bytes, and more every half second. Damage is not an error here: see
+  /// problems(). `thorough` looks at the directory even if the live page says that nothing is new.
   [[nodiscard]] Result<bool> Refresh(bool thorough = false);
 
   [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
@@ -171,9 +172,9 @@ class WorkerReader {
   [[nodiscard]] std::span<const std::unique_ptr<SegmentReader>> segments() const noexcept {
     return segments_;
   }
-  /// Grows when segments were replaced by merged ones: spans and indices into them are void.
+  /// Grows when merged segments have replaced others; spans and indices into those are then invalid.
   [[nodiscard]] std::uint64_t rebuilds() const noexcept { return rebuilds_; }
-  /// Ordinal of the first step after those published.
+  /// Ordinal that the next published step will have.
   [[nodiscard]] std::uint64_t next_ordinal() const noexcept { return next_ordinal_; }
   /// Segment and index of a step.
   struct StepPlace {
@@ -193,7 +194,7 @@ class WorkerReader {
     std::uint32_t epoch = 0;
     format::GapRow row{};
   };
-  /// Gaps with the same tensor, collection, reason and forms are added up.
+  /// Gaps, summed over equal tensor, collection, reason and forms.
   [[nodiscard]] std::vector<Gap> gaps() const;
   [[nodiscard]] const std::vector<format::AckRow>& acks() const noexcept { return acks_; }
   /// Of the newest epoch.
@@ -201,30 +202,29 @@ class WorkerReader {
   [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] Liveness liveness() const;
   [[nodiscard]] bool uses_live_page() const noexcept { return live_ != nullptr; }
-  /// Damage met so far: file, offset, what is lost. At most 100 entries.
+  /// Damage found so far: file, offset, what is lost. At most 100 entries.
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
 
-  /// Raw value: the rows of one tensor at one step (its parts). Who asks for a raw chunk again and again
-  /// gets the same memory, as long as it is among what was read last.
+  /// Reads a raw value: the rows of one tensor at one step (its parts). Asking for a raw chunk repeatedly
+  /// returns the same memory while the chunk is cached.
   struct Payload {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
   };
-  /// Errors: kCorruption (checksum, sizes, a file that was cut off; names file and offset), kOutOfRange
-  /// (deleted by retention), kNotFound (payload file vanished), kResourceExhausted (no memory for a value
-  /// that has to be assembled).
+  /// Errors: kCorruption (checksum, sizes, a truncated file; names file and offset), kOutOfRange (deleted by
+  /// retention), kNotFound (payload file vanished), kResourceExhausted (no memory to assemble the value).
   [[nodiscard]] Result<Payload> ReadPayload(std::span<const format::IndexRow> parts,
                                             std::uint64_t expected_bytes) const;
-  /// The same into memory of the caller, of exactly the size of the value.
+  /// The same into the caller's memory, which has exactly the size of the value.
   [[nodiscard]] Status ReadPayloadInto(std::span<const format::IndexRow> parts,
                                        std::span<std::byte> to) const;
-  /// For who is about to take memory for a value of so many bytes: whether the chunks of one beyond 64 MiB
-  /// are there, for a damaged index may only claim it. Errors: as ReadPayload.
+  /// Call it before allocating memory for a value of this many bytes. Checks that the chunks of a value
+  /// beyond 64 MiB exist, since a damaged index may only claim them. Errors: as ReadPayload.
   [[nodiscard]] Status CheckThere(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
-  /// Whether the chunk of a row is there and right, with `decode` also what it decodes to; nothing is kept of
-  /// it. Errors: as ReadPayload.
+  /// Checks that the chunk of a row exists and is intact; with `decode`, also what it decodes to. Keeps
+  /// nothing of it. Errors: as ReadPayload.
   [[nodiscard]] Status CheckChunk(const format::IndexRow& row, bool decode) const;
-  /// Where the chunk of a row is now. kOutOfRange when it was retired.
+  /// Finds where the chunk of a row is now. kOutOfRange if it was retired.
   [[nodiscard]] Result<Place> Locate(const format::IndexRow& row) const;
   [[nodiscard]] bool IsRetired(std::uint32_t data_file) const noexcept {
     return retired_.contains(data_file);
@@ -239,7 +239,7 @@ class WorkerReader {
   void TakeFrames(SegmentReader& segment);
   void TakeDefs(SegmentReader& segment);
   void OpenLive();
-  /// What the live page says; false without one, which it also is from the moment when it can't be read.
+  /// Reads the live page; false if there is none, or once it could not be read.
   [[nodiscard]] bool ReadLive(std::uint64_t* position, std::uint32_t* changes);
   void Problem(std::string text);
   [[nodiscard]] Status CheckSizes(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
@@ -260,7 +260,7 @@ class WorkerReader {
   ReaderOptions options_;
   std::vector<std::unique_ptr<SegmentReader>> segments_;
   std::map<std::uint64_t, std::size_t>
-      frames_taken_;                              // by sequence: frames of the directory that are taken in
+      frames_taken_;                              // by sequence: frames of the directory that have been read
   std::unordered_set<std::uint64_t> unreadable_;  // sequences whose problem is reported
   std::uint64_t rebuilds_ = 0;
   std::uint64_t next_ordinal_ = 0;
@@ -287,13 +287,13 @@ class WorkerReader {
   mutable std::vector<std::byte> decoded_;
 };
 
-/// A run: its workers. New ones are found by Refresh().
+/// A run and its workers. Refresh() finds new ones.
 class RunReader {
  public:
   /// Errors: as ReadRunInfo.
   [[nodiscard]] static Result<std::unique_ptr<RunReader>> Open(const std::string& run_path,
                                                                const ReaderOptions& options = {});
-  /// True if anything new was found in any worker.
+  /// True if it found anything new in any worker.
   [[nodiscard]] Result<bool> Refresh();
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] const RunInfo& info() const noexcept { return info_; }

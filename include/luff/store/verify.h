@@ -5,7 +5,7 @@
 
 #include "luff/base/result.h"
 
-/// Checking a whole run: every byte that has a checksum, and every reference.
+/// Checks a whole run: every byte that has a checksum, and every reference.
 namespace luff::store {
 
 struct Damage {
@@ -19,16 +19,17 @@ struct VerifyReport {
   std::uint64_t damage_count = 0;
   std::vector<Damage> damage;  // the first 1,000
   std::vector<std::string>
-      notes;  // no damage: torn tails of what still runs or was killed, values deleted by retention
+      notes;  // not damage: torn tails of running or killed jobs, values deleted by retention
 };
 
 struct VerifyOptions {
-  /// What may be decoded of values that are one number again and again: few bytes may stand for any number of
-  /// them. Those beyond are checked by the checksum of what is stored, and a note says so.
+  /// How many bytes to decode at most of values that repeat one number, since a few stored bytes can expand
+  /// to any number of them. Beyond the limit only the checksum of the stored bytes is checked, and a note
+  /// says so.
   std::uint64_t max_bytes = 64ULL << 30;
 };
 
-/// Reads all of the run. Errors: those of ReadRunInfo, and kIo. Damage is no error. Threads: any.
+/// Reads the whole run. Errors: those of ReadRunInfo, and kIo. Damage is not an error. **Thread-safe.**
 [[nodiscard]] Result<VerifyReport> VerifyRun(const std::string& run_path, const VerifyOptions& options = {});
 
 }  // namespace luff::store

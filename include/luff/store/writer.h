@@ -15,7 +15,7 @@ namespace luff {
 class Env;
 }
 
-/// Writing one worker's folder of a run directory.
+/// Writes one worker's folder of a run directory.
 namespace luff::store {
 
 struct RunInfo {
@@ -25,15 +25,15 @@ struct RunInfo {
   std::string command;  // JSON text of the argument vector, "" if unknown
 };
 
-/// Creates `path` (mode 0700, parents too) with run.json, control/ and rules/, or opens it if another worker
-/// of the same run has just created it (`join`) or `resume` is set. Errors: kAlreadyExists when it holds a
-/// run and neither join nor resume is set; kFailedPrecondition for a non-empty directory that is no run;
-/// kUnsupportedVersion; kIo.
+/// Creates `path` (mode 0700, with its parents), run.json, control/ and rules/. With `join` it opens a run
+/// that another worker has just created, with `resume` any run. Errors: kAlreadyExists if `path` holds a run
+/// and neither is set; kFailedPrecondition for a non-empty directory that is not a run; kUnsupportedVersion;
+/// kIo.
 [[nodiscard]] Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool join,
                                         bool resume);
 
-/// What is kept of raw payload. Steps are counted per retention: those in which at least one row of it was
-/// written.
+/// Which raw payload is kept. Each retention counts its own steps: those in which at least one of its rows
+/// was written.
 struct Retention {
   enum class Kind : std::uint8_t {
     kAll,   // everything, until max_bytes
@@ -58,7 +58,7 @@ struct WriterOptions {
   Env* env = nullptr;  // files and clocks; null: the real ones
 };
 
-/// Where a chunk was put.
+/// Where a chunk was written.
 struct Place {
   std::uint32_t data_file = 0;
   std::uint64_t offset = 0;
@@ -86,15 +86,15 @@ struct LayoutDef {
   std::vector<std::int64_t> global_shape, global_offset;
 };
 
-/// Everything of one step, in the order it is written. Reused between steps: clear() keeps capacity.
+/// The contents of one step, in the order they are written. Reused between steps: clear() keeps the capacity.
 struct StepBatch {
   std::vector<TensorDef> tensors;  // defined since the last step
   std::vector<LayoutDef> layouts;
   std::vector<std::pair<std::string, std::string>> documents;  // name, JSON
   std::vector<format::SummaryRow> summaries;
   std::vector<format::IndexRow> index;  // data_file/offset already resolved by AppendChunks
-  /// Retention of each index row, or empty: that of the file its chunk lies in. A row that is kept longer
-  /// than the file it points to gets a copy of the chunk.
+  /// Retention of each index row. If empty, each row has that of the file its chunk lies in. A row that is
+  /// kept longer than that file gets a copy of the chunk.
   std::vector<Retention> index_retention;
   std::vector<std::pair<std::uint32_t, SparseHistogram>> histograms;
   std::vector<std::pair<std::uint32_t, UnitCounts>> units;
@@ -110,47 +110,47 @@ struct StepBatch {
 
 /// **Owned by one writer thread** (all calls), except health counters.
 ///
-/// Order on disk: payload, then metadata, then the live page. After an error of the file system the writer
-/// goes on in degraded form: AppendChunks fails, rows are kept while they can be, gaps say what is missing; a
-/// later call may succeed.
+/// Order on disk: payload, then metadata, then the live page. After a file-system error the writer continues
+/// in degraded form: AppendChunks fails, rows are kept as long as possible, and gaps record what is missing.
+/// A later call may succeed.
 class WorkerWriter {
  public:
   /// Errors: kIo, kAlreadyExists (another live writer owns the folder).
   /// A folder with earlier segments (resume) continues with new sequence numbers and the next epoch. The
-  /// folder is the directory, not its path: it may be moved.
+  /// writer holds on to the directory, not to its path: the directory may be moved.
   [[nodiscard]] static Result<std::unique_ptr<WorkerWriter>> Open(const WriterOptions& options,
                                                                   const RunInfo& run);
   virtual ~WorkerWriter() = default;
 
   /// Writes chunks of one step to the payload stream of a retention class, whole pages by O_DIRECT where
-  /// possible. `block` memory is best 4 KiB-aligned and contiguous: adjacent ChunkRefs are written with one
-  /// call. Fills `places` (same order).
+  /// possible. Adjacent ChunkRefs are written with one call, so their memory is best contiguous and 4
+  /// KiB-aligned. Fills `places` (same order).
   [[nodiscard]] virtual Status AppendChunks(std::span<const ChunkRef> chunks, Retention retention,
                                             std::int64_t global_step, std::vector<Place>* places) = 0;
   /// Writes the rows and the step mark, publishes them, seals segments, applies retention and budgets.
-  /// Whatever it returns the writer answers for the batch, and may keep what it holds: it is written, waits
-  /// in memory (8 MiB at most), or has become a gap.
+  /// Whatever it returns, the writer owns the contents of the batch: they are written, wait in memory (8 MiB
+  /// at most), or have become a gap.
   [[nodiscard]] virtual Status PublishStep(StepBatch& batch) = 0;
-  /// Rows that belong to no step (documents, acks, gaps, definitions); published at once.
+  /// Writes rows that belong to no step (documents, acks, gaps, definitions) and publishes them at once.
   [[nodiscard]] virtual Status PublishLoose(StepBatch& batch) = 0;
-  /// Updates the live page's heartbeat, and a heartbeat frame at most every 5 s.
+  /// Updates the live page's heartbeat, and writes a heartbeat frame at most every 5 s.
   virtual void Heartbeat() = 0;
-  /// Writes the end mark, seals every segment. Idempotent.
+  /// Writes the end mark and seals every segment. Idempotent.
   [[nodiscard]] virtual Status Close(format::EndReason reason) = 0;
 
-  /// True when the payload budget of `max_bytes` is used up and retention cannot free more.
+  /// True if the payload budget of `max_bytes` is used up and retention cannot free more.
   [[nodiscard]] virtual bool payload_budget_exhausted() const noexcept = 0;
-  /// Still readable chunk (not retired)? Used before a row refers to an older chunk.
+  /// True if the chunk is still readable (not retired). Ask before a row refers to an older chunk.
   [[nodiscard]] virtual bool ChunkIsKept(Place place) const noexcept = 0;
-  /// Follows relocations: where the chunk is now.
+  /// Where the chunk is now, after relocations.
   [[nodiscard]] virtual Place Resolve(Place place) const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t epoch() const noexcept = 0;
-  /// Number that the next published step gets. ChunkHeader.ordinal is a hint of it for walking payload
+  /// The number of the next published step. ChunkHeader.ordinal repeats it as a hint for walking payload
   /// without metadata.
   [[nodiscard]] virtual std::uint64_t next_ordinal() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t bytes_written() const noexcept = 0;
-  /// Why the recording is over although the training goes on: the run directory was removed, or its files
-  /// were taken away again and again. Nothing is written any more. OK: it isn't.
+  /// Why the recording ended while the training goes on: the run directory was removed, or its files were
+  /// taken away repeatedly. Nothing more is written. OK while it has not ended.
   [[nodiscard]] virtual Status gone() const { return Status::Ok(); }
 };
 

@@ -39,7 +39,7 @@ inline constexpr int kDTypeCount = 23;
 [[nodiscard]] std::size_t DTypeSize(DType dtype) noexcept;
 /// Stable lower-case name, e.g. "float32", "bfloat16", "float8_e4m3fn".
 [[nodiscard]] std::string_view DTypeName(DType dtype) noexcept;
-/// Errors: kInvalidArgument for a name that is none.
+/// Errors: kInvalidArgument for an unknown name.
 [[nodiscard]] Result<DType> ParseDType(std::string_view name);
 /// True if `code` (a byte from disk) names a type other than kInvalid.
 [[nodiscard]] bool IsKnownDType(std::uint8_t code) noexcept;

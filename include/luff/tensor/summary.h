@@ -42,7 +42,7 @@ struct Summary {
   void Merge(const Summary& other, DType dtype) noexcept;
 };
 
-/// The three reductions of smdebug that a Summary does not give: min |x|, prod x, prod |x| (float64).
+/// The three reductions of smdebug that a Summary does not hold: min |x|, prod x, prod |x| (float64).
 struct ExtraReductions {
   double abs_min = std::numeric_limits<double>::infinity();
   double prod = 1;
@@ -67,12 +67,12 @@ inline constexpr std::size_t kHistogramBins = 4096;
 
 /// Which positions of a tensor count as one unit (neuron, channel).
 enum class UnitAxis : std::uint8_t {  // permanent
-  kChannel = 0,      // axis 1 (rank >= 2), the last axis when `channels_last` modules say so is kLast
-  kLast = 1,         // the last axis
+  kChannel = 0,                       // axis 1 (rank >= 2); `channels_last` modules use kLast
+  kLast = 1,                          // the last axis
   kAllButFirst = 2,  // every position except along axis 0 (the original's definition of a node)
 };
 
-/// Counts per unit: how many values of the unit are > 0, == 0, and their sum (finite values).
+/// For each unit: how many values are > 0, how many are == 0, and the sum of the finite ones.
 struct UnitCounts {
   UnitAxis axis = UnitAxis::kChannel;
   std::uint64_t values_per_unit = 0;
@@ -81,7 +81,7 @@ struct UnitCounts {
   std::vector<double> sum;
 };
 
-/// Difference to an earlier value of the same tensor: over |x - y|.
+/// Difference from an earlier value of the same tensor: statistics of |x - y|.
 struct Difference {
   double l1 = 0;
   double sum_sq = 0;
@@ -91,15 +91,15 @@ struct Difference {
   double previous_sum_sq = 0;       // sum y^2
 };
 
-/// One read of `view` gives the summary. `copy_to` (may be null) receives the elements contiguously in
-/// row-major order in the same pass (view.layout.byte_count() bytes). Never throws, never allocates.
-/// Source: fused kernels in src/tensor/kernels*; checked against float64 in summary_test.
+/// Summarizes `view` in one pass. The same pass copies the elements to `copy_to`, unless it is null:
+/// contiguously, in row-major order, view.layout.byte_count() bytes. Never throws, never allocates. Source:
+/// fused kernels in src/tensor/kernels*; checked against float64 in summary_test.
 void Summarize(const TensorView& view, Summary* out, std::byte* copy_to = nullptr) noexcept;
 /// Copies elements contiguously in row-major order. Any strides.
 void CopyContiguous(const TensorView& view, std::byte* to) noexcept;
 /// Adds the elements to `dense` (kHistogramBins counters).
 void AddHistogram(const TensorView& view, std::span<std::uint64_t> dense) noexcept;
-/// Summary and histogram together, as `luff run` with histograms wants them.
+/// Computes summary and histogram together, for runs with histograms.
 void SummarizeWithHistogram(const TensorView& view, Summary* out, std::span<std::uint64_t> dense,
                             std::byte* copy_to = nullptr) noexcept;
 [[nodiscard]] SparseHistogram ToSparse(std::span<const std::uint64_t> dense);
@@ -107,10 +107,10 @@ void SummarizeWithHistogram(const TensorView& view, Summary* out, std::span<std:
 void ComputeExtra(const TensorView& view, ExtraReductions* out) noexcept;
 /// XXH3-64 of the elements in row-major order (independent of strides), seed 0.
 [[nodiscard]] std::uint64_t ContentHash(const TensorView& view) noexcept;
-/// Resizes the vectors of `out`. Rank 0 and 1 count as one row of units.
+/// Resizes the vectors of `out`. A tensor of rank 0 or 1 is one row of units.
 void ComputeUnits(const TensorView& view, UnitAxis axis, UnitCounts* out);
-/// `previous` holds the earlier elements contiguously, same layout. When `update_previous` the current
-/// elements are copied over them in the same pass.
+/// `previous` holds the earlier elements contiguously, in the same layout. If `update_previous`, the same
+/// pass overwrites them with the current elements.
 void ComputeDifference(const TensorView& view, std::byte* previous, bool update_previous,
                        Difference* out) noexcept;
 

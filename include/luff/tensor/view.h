@@ -21,7 +21,7 @@ struct Layout {
 
   /// Contiguous layout. Errors: kInvalidArgument for rank > 8, negative dimensions or more than 2^62 bytes.
   [[nodiscard]] static Result<Layout> Contiguous(DType dtype, std::span<const std::int64_t> dims);
-  /// Errors as Contiguous, or sizes of dims and strides that differ.
+  /// Errors: as Contiguous, and when `dims` and `strides` differ in size.
   [[nodiscard]] static Result<Layout> Strided(DType dtype, std::span<const std::int64_t> dims,
                                               std::span<const std::int64_t> strides);
   [[nodiscard]] std::uint64_t element_count() const noexcept;
