@@ -1,4 +1,4 @@
-"""Checks that every include and import goes downwards. The two tables below are the architecture.
+"""Checks that every include and import goes downwards. The tables below are the architecture.
 
 usage: check_layers.py [ROOT]; prints one line for each violation and exits with 1.
 """
@@ -78,6 +78,17 @@ FRAMEWORKS = {
     "sklearn": ["sklearn/"],
     "matplotlib": ["_verbs/"],
     "pyarrow": ["_verbs/export.py"],
+}
+# Rooms of our Python packages: folder of python/luff -> its room -> rooms of it that the room may import (itself
+# always). A file beside the rooms may import all of them; no room imports such a file.
+PYTHON_ROOMS = {
+    "torch": {
+        "capture": [],
+        "replay": ["capture"],
+        "evidence": ["capture", "replay"],
+        "loop": ["capture", "replay", "evidence"],
+        "patches": ["capture", "replay", "evidence", "loop"],
+    },
 }
 PYTHON_FREE = {"numpy", "ml_dtypes", "luff", "typing_extensions"}
 # What the import of `luff` must not reach, directly or through other modules of ours.
@@ -169,7 +180,10 @@ def python_violations():
             continue
         at_import[module], frameworks[module] = set(), set()
         for node, lazy in _imports(tree):
-            for name in _names(node, module, is_package=file.name == "__init__.py"):
+            names = _names(node, module, is_package=file.name == "__init__.py")
+            if not lazy and (wrong := _wrong_room(relative.parts, names)):
+                yield f"python/luff/{relative}:{node.lineno}: {wrong}"
+            for name in names:
                 top = name.split(".")[0]
                 if top == "luff":
                     if not lazy:
@@ -197,6 +211,23 @@ def python_violations():
     for module in sorted(reached):
         for framework in sorted(frameworks.get(module, set()) & set(LAZY)):
             yield f"{module}: `import luff` would import {framework}"
+
+
+def _wrong_room(parts, names):
+    """Why a file (its parts below python/luff) may not import one of these names; None if it may import them all."""
+    rooms = PYTHON_ROOMS.get(parts[0])
+    if rooms is None or len(parts) == 2:
+        return None
+    room = parts[1]
+    if room not in rooms:
+        return f"room {room!r} of {parts[0]} is not in tools/check_layers.py"
+    allowed = [room, *rooms[room]]
+    for name in names:
+        _, package, target, *_ = *name.split("."), "", "", ""
+        whole = not any(other.startswith(f"{name}.") for other in names)  # not the `a` of `from a import b`
+        if package == parts[0] and target not in allowed and whole:
+            return f"room {room} of {package} imports {name}, and may use only {', '.join(allowed)}"
+    return None
 
 
 def _module(relative):

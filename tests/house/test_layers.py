@@ -45,6 +45,22 @@ def layers(tree: Path) -> list[str]:
         ("src/cli/x.cc", 'FILE* file = std::fopen(path, "r");', "use base/bounded_read.h"),
         ("python/luff/hook.py", "def f():\n    import torch", "imports torch"),
         ("python/luff/torch/__init__.py", "import tensorflow", "imports tensorflow"),
+        (
+            "python/luff/torch/evidence/_samples.py",
+            "from luff.torch.loop._machine import Machine, x",
+            "room evidence of torch imports luff.torch.loop._machine",
+        ),
+        (
+            "python/luff/torch/capture/_names.py",
+            "import luff.torch",
+            "room capture of torch imports luff.torch,",
+        ),
+        (
+            "python/luff/torch/loop/_hook.py",
+            "import luff.torch._frameworks",
+            "imports luff.torch._frameworks",
+        ),
+        ("python/luff/torch/attic/x.py", "import luff.torch.capture", "room 'attic' of torch"),
     ],
 )
 def test_a_step_upwards_is_one_line_of_complaint(
@@ -68,6 +84,7 @@ def test_steps_downwards_are_fine(tmp_path: Path) -> None:
         "src/store/writer_test.cc": "#include <gtest/gtest.h>\n#include <rapidcheck.h>\n",
         "python/src/session.cc": '#include <nanobind/nanobind.h>\n#include "luff/capture/session.h"\n',
         "python/luff/torch/__init__.py": "import torch\nfrom luff import errors\n",
+        "python/luff/torch/loop/_machine.py": "from luff.torch.evidence import _step\nfrom luff.torch.loop import x\n",
         "python/luff/__init__.py": "def __getattr__(name):\n    import luff.torch\n    return luff.torch\n",
     }
     for name, text in files.items():

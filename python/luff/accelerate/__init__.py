@@ -22,7 +22,8 @@ from luff.accelerate import _log
 from luff.accelerate._tracker import Tracker
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
-from luff.torch import Hook, _functional, get_hook, save_scalar, save_tensor
+from luff.torch import Hook, get_hook, save_scalar, save_tensor
+from luff.torch.patches import _functional
 
 __all__ = [
     "Hook",

@@ -9,8 +9,9 @@ import torch
 from accelerate import Accelerator
 
 from luff._patch import Method, once, wrap
-from luff.torch._hooks import Hook, hooks
-from luff.torch._memory import read_scalar
+from luff.torch.capture._memory import read_scalar
+from luff.torch.loop._hook import Hook
+from luff.torch.patches._registry import hooks
 
 __all__ = ["install", "record"]
 

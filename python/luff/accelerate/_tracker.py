@@ -10,8 +10,9 @@ from accelerate.tracking import GeneralTracker
 
 from luff._base_hook import choose_run, make_config
 from luff._hook import run_from_environment
-from luff.torch import Hook, _functional, _wraps
-from luff.torch._hooks import hooks
+from luff.torch import Hook
+from luff.torch.patches import _functional, _wraps
+from luff.torch.patches._registry import hooks
 
 __all__ = ["Tracker"]
 

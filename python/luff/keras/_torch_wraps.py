@@ -51,7 +51,7 @@ def _alone(function: Any, compiled: bool) -> Any:
     def called(data: Any) -> Any:
         if not hooks:
             return function(data)
-        found = sys.modules.get("luff.torch._hooks")
+        found = sys.modules.get("luff.torch.patches._registry")
         with found.hooks.muted() if found is not None else contextlib.nullcontext():
             if not compiled:
                 return function(data)

@@ -10,7 +10,7 @@ from typing import Any
 from luff._codes import EndReason
 from luff.corrections import Corrections
 from luff.lightning import _trainers
-from luff.torch._loop import CallbackParts, Loop, Run, guarded_events
+from luff.torch._frameworks import CallbackParts, Loop, Run, guarded_events
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning.callbacks import Callback as _Base

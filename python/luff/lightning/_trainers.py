@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from luff._patch import Method, once, wrap
-from luff.torch._loop import callbacks_in, running
-from luff.torch._wraps import local
+from luff.torch._frameworks import callbacks_in, running
+from luff.torch.patches._wraps import local
 
 __all__ = ["install", "watch_all"]
 

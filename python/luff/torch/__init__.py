@@ -21,8 +21,9 @@ import torch as _torch
 from luff._base_hook import choose_run, make_config
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
-from luff.torch import _wraps
-from luff.torch._hooks import Hook, hooks
+from luff.torch.loop._hook import Hook
+from luff.torch.patches import _wraps
+from luff.torch.patches._registry import hooks
 
 __all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
 
@@ -84,7 +85,7 @@ def attach(
         hook.machine.optimizer_made(each)
     hook.open_now()
     if loss_fn is not None and hook.machine.recorder is not None:
-        from luff.torch._describe import loss_settings
+        from luff.torch.capture._describe import loss_settings
 
         name = (
             type(loss_fn).__name__

@@ -9,7 +9,7 @@ from typing import Any
 from transformers.trainer_callback import TrainerCallback
 
 from luff.corrections import Corrections
-from luff.torch._loop import CallbackParts, Loop, Run, guarded_events
+from luff.torch._frameworks import CallbackParts, Loop, Run, guarded_events
 
 __all__ = ["Callback"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from transformers.trainer import Trainer
 
 from luff._patch import once, wrap
-from luff.torch._loop import callbacks_in, running
+from luff.torch._frameworks import callbacks_in, running
 
 __all__ = ["install", "watch_all"]
 

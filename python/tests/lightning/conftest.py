@@ -20,7 +20,7 @@ if HAS["torch"]:
     from fake_session import DEFAULT_ROLES, FakeSession
     from luff import _base_hook, stop
     from luff._codes import EndReason
-    from luff.torch._hooks import hooks
+    from luff.torch.patches._registry import hooks
 
 
 def pytest_collection_modifyitems(items):

@@ -264,7 +264,7 @@ def test_the_other_package_of_the_same_name(tmp_path):
 
 
 def test_an_error_inside_luff_never_reaches_the_trainer(fake, monkeypatch):
-    from luff.torch._given import Given
+    from luff.torch.loop._user_values import Given
 
     def broken(*_):
         raise RuntimeError("inside")

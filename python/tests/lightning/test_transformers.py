@@ -138,7 +138,7 @@ def test_a_training_goes_on_in_its_run(tmp_path):
 
 
 def test_an_error_inside_luff_never_reaches_the_trainer(fake, tmp_path, monkeypatch):
-    from luff.torch._given import Given
+    from luff.torch.loop._user_values import Given
 
     def broken(*_):
         raise RuntimeError("inside")

@@ -18,7 +18,7 @@ if HAS_TORCH:
     from luff import _base_hook
     from luff._codes import Role
     from luff._hook import RunOptions
-    from luff.torch import _hooks, _wraps
+    from luff.torch.patches import _registry, _wraps
 
 
 def pytest_collection_modifyitems(items):
@@ -48,7 +48,7 @@ def watched(monkeypatch):
         else:
             asked = {"collections": [{"name": "asked", "roles": [Role(r).name.lower() for r in roles or ()]}]}
             hook = luff.torch.Hook(RunOptions("/nowhere", config=asked))
-            _hooks.hooks.add(hook, default=True)
+            _registry.hooks.add(hook, default=True)
             _wraps.install()
         opened.append((hook, session))
         return hook, session
@@ -58,4 +58,4 @@ def watched(monkeypatch):
         hook.close()
         assert session.misuse == []
         assert hook.guard.first == {}
-    assert _hooks.hooks.living == []
+    assert _registry.hooks.living == []

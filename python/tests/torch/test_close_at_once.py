@@ -8,8 +8,8 @@ import time
 
 import luff.torch
 import torch
-from luff.torch import _nonfinite
-from luff.torch._patience import wait_for
+from luff.torch.evidence import _nonfinite
+from luff.torch.replay._replay import wait_for
 
 
 def test_a_child_that_waits_for_a_lock_does_not_hold_the_close(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from luff import corrections
 from luff.corrections import Corrections
-from luff.torch._corrections import lower_lr
+from luff.torch.loop._corrections import lower_lr
 from torch import nn
 
 

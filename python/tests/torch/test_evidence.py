@@ -10,8 +10,8 @@ import cases
 import pytest
 import torch
 import torch.nn.functional as F
-from luff.torch import _loads, _reach
-from luff.torch._loads import Loads
+from luff.torch.evidence import _checkpoints, _reach
+from luff.torch.evidence._checkpoints import Loads
 from torch import nn
 
 
@@ -257,10 +257,10 @@ def test_loads_are_bounded():
     for model in models:
         for _ in range(10):
             loads.loaded(model, {f"x{n}": None for n in range(1000)}, False, None)
-    assert len(loads._waiting) == _loads._MAX_LOADS
+    assert len(loads._waiting) == _checkpoints._MAX_LOADS
     assert len(json.loads(loads._waiting[0])["unexpected"]) == 64
     assert json.loads(loads._waiting[0])["unexpected_count"] == 1000
-    assert len(loads._models) <= _loads._MAX_LOADS
+    assert len(loads._models) <= _checkpoints._MAX_LOADS
 
 
 # Clipping ----------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from luff._codes import EventKind
-from luff.torch import _functional
-from luff.torch._loss import counted_targets
+from luff.torch.evidence._loss_graph import counted_targets
+from luff.torch.patches import _functional
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

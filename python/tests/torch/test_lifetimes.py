@@ -14,7 +14,7 @@ import luff.torch
 import pytest
 import torch
 from luff import _base_hook
-from luff.torch import _hooks
+from luff.torch.patches import _registry
 from torch import nn
 
 ALL = {"collections": {"gradients": {"forms": ["raw"]}}, "save_interval": 1}
@@ -61,7 +61,7 @@ def outcome(path):
 @pytest.fixture(autouse=True)
 def _nothing_left():
     yield
-    for hook in _hooks.hooks.living:
+    for hook in _registry.hooks.living:
         hook.close()
 
 
@@ -72,7 +72,7 @@ def test_many_trainings_of_a_process_have_their_own_steps(tmp_path):
         train(model, optimizer, 10)
     del model, optimizer
     gc.collect()
-    assert not _hooks.hooks.living
+    assert not _registry.hooks.living
     assert [steps_of(tmp_path / str(n)) for n in range(8)] == [10] * 8
     assert {outcome(tmp_path / str(n))["state"] for n in range(8)} == {"completed"}
 
@@ -122,7 +122,7 @@ def test_what_is_let_go_ends_at_once(tmp_path, steps):
     gc.disable()  # no cycle leads back
     try:
         del model, optimizer
-        assert not _hooks.hooks.living
+        assert not _registry.hooks.living
     finally:
         gc.enable()
     assert (steps_of(tmp_path / "run"), outcome(tmp_path / "run")["state"]) == (steps, "completed")
@@ -157,7 +157,7 @@ def test_a_search_whose_call_backs_hold_the_model_keeps_one(tmp_path):
     models = [objective(number) for number in range(4)]
     gc.collect()
     assert [model() is None for model in models] == [True, True, True, False]
-    _hooks.hooks.current().close()
+    _registry.hooks.current().close()
     assert models[-1]() is None
     assert [steps_of(tmp_path / str(number)) for number in range(4)] == [3] * 4
     assert {outcome(tmp_path / str(number))["state"] for number in range(4)} == {"completed"}
@@ -234,8 +234,8 @@ def test_two_threads_with_a_hook_each_do_not_mix(tmp_path):
 def test_two_threads_of_one_hook_one_is_recorded_and_the_other_is_a_gap(tmp_path):
     config = _base_hook.make_config(ALL["collections"], {"save_interval": 1})
     hook = luff.torch.Hook(_base_hook.choose_run(tmp_path / "run", False, config))
-    _hooks.hooks.add(hook, default=True)
-    _hooks._install()
+    _registry.hooks.add(hook, default=True)
+    _registry._install()
     pairs = [make(4), make(6)]
     pause = Turns()
 
@@ -254,8 +254,8 @@ def test_two_threads_of_one_hook_one_is_recorded_and_the_other_is_a_gap(tmp_path
 
 def test_one_thread_after_another_is_recorded(tmp_path):
     hook = luff.torch.Hook(_base_hook.choose_run(tmp_path / "run", False, {}))
-    _hooks.hooks.add(hook, default=True)
-    _hooks._install()
+    _registry.hooks.add(hook, default=True)
+    _registry._install()
     first = make()
     for _ in range(3):  # each thread ends before the next
         in_threads(lambda: train(*make(), 4))
@@ -283,8 +283,8 @@ class Branches(nn.Module):
 
 def test_threads_of_a_forward_pass_are_a_part_of_it(tmp_path):
     hook = luff.torch.Hook(_base_hook.choose_run(tmp_path / "run", False, {}))
-    _hooks.hooks.add(hook, default=True)
-    _hooks._install()
+    _registry.hooks.add(hook, default=True)
+    _registry._install()
     model = Branches()
     train(model, torch.optim.SGD(model.parameters(), 0.1), 6)
     hook.close()
@@ -377,7 +377,7 @@ PLACES = [
 for place in PLACES:
     patch(*place, "before")
 import luff.torch
-from luff.torch import _functional
+from luff.torch.patches import _functional
 _functional.install()
 model = nn.Linear(3, 1)
 hook = luff.torch.attach(model, run=sys.argv[1])

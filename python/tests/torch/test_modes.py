@@ -6,7 +6,7 @@ import cases
 import pytest
 import torch
 from luff._codes import NO_ID, EventKind
-from luff.torch import _modes
+from luff.torch.loop import _mode_flags
 from torch import nn
 
 TRAINING, SOME_TRAIN, SOME_EVAL, GRADIENTS, TOLD = (1 << bit for bit in range(8, 13))
@@ -98,7 +98,7 @@ def test_events_of_a_call_name_the_model(watched):
 
 
 def test_what_depends_on_the_mode():
-    depends = _modes.depends_on_mode
+    depends = _mode_flags.depends_on_mode
     yes = [
         nn.Dropout(0.1),
         nn.AlphaDropout(0.5),
@@ -122,7 +122,7 @@ def test_what_depends_on_the_mode():
 
 @pytest.mark.parametrize("added", [False, True])
 def test_looking_is_cheap_and_modules_may_be_added(added):
-    flags, model = _modes.ModeFlags(), nn.Sequential(nn.Linear(2, 2))
+    flags, model = _mode_flags.ModeFlags(), nn.Sequential(nn.Linear(2, 2))
     assert flags.bits(model) == TRAINING | GRADIENTS | TOLD
     looked = []
     original = flags._look

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from luff.torch import _alone, _nonfinite
+from luff.torch.evidence import _nonfinite
+from luff.torch.replay import _isolation
 from torch import nn
 
 PROGRAMS = {}
@@ -17,7 +18,7 @@ PROGRAMS = {}
 def _patient(monkeypatch):
     """A loaded machine may take its time."""
     monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)
-    monkeypatch.setattr(_alone, "SECONDS", 60.0)
+    monkeypatch.setattr(_isolation, "SECONDS", 60.0)
 
 
 def program(phase, operator="", words="", marked=True):

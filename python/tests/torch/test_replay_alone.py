@@ -15,7 +15,8 @@ import time
 import numpy as np
 import pytest
 import torch
-from luff.torch import _alone, _nonfinite, _replay
+from luff.torch.evidence import _nonfinite
+from luff.torch.replay import _isolation, _replay
 from test_nonfinite import data, train
 from torch import nn
 
@@ -27,7 +28,7 @@ IPC_RMID, GETVAL = 0, 12
 def _patient(monkeypatch):
     """A loaded machine may take its time."""
     monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)
-    monkeypatch.setattr(_alone, "SECONDS", 60.0)
+    monkeypatch.setattr(_isolation, "SECONDS", 60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +99,7 @@ def is_found(event):
 
 def ask(question, wait_s=60.0):
     """What a child answers."""
-    replay = _replay.Replay.ask(question, _alone.LARGEST)
+    replay = _replay.Replay.ask(question, _isolation.LARGEST)
     assert isinstance(replay, _replay.Replay), replay
     return replay.answer(time.monotonic() + wait_s)
 
@@ -116,7 +117,7 @@ def test_a_shared_counter_counts_the_training_s_steps_only(watched):
 
 
 def test_a_lock_that_a_killed_child_holds_is_free(monkeypatch):
-    monkeypatch.setattr(_alone, "SECONDS", 0.5)
+    monkeypatch.setattr(_isolation, "SECONDS", 0.5)
     lock = multiprocessing.Lock()
 
     def question():
@@ -225,7 +226,7 @@ def test_the_child_ends_with_its_parent():
     receiving, sending = os.pipe()
     parent = os.fork()
     if parent == 0:
-        started = _replay.Replay.ask(lambda: time.sleep(600), _alone.LARGEST)
+        started = _replay.Replay.ask(lambda: time.sleep(600), _isolation.LARGEST)
         os.write(sending, str(getattr(started, "_pid", started)).encode())
         os._exit(0)
     os.close(sending)
@@ -286,14 +287,14 @@ def test_a_thread_that_waits_is_none(watched):
 
 
 def test_too_much_shared_memory(watched, monkeypatch):
-    monkeypatch.setattr(_alone, "_SHARED", 1 << 20)
+    monkeypatch.setattr(_isolation, "_SHARED", 1 << 20)
     shared = torch.zeros(1 << 19).share_memory_()
     assert "shared" in told(watched, lambda: None)["no_replay"]
     assert shared.is_shared()
 
 
 def test_memory_that_is_short(watched, monkeypatch):
-    monkeypatch.setattr(_alone, "_free_memory", lambda: 1 << 20)
+    monkeypatch.setattr(_isolation, "_free_memory", lambda: 1 << 20)
     assert told(watched, lambda: None)["no_replay"] == "memory is short"
 
 
@@ -301,7 +302,7 @@ def test_memory_that_is_short(watched, monkeypatch):
 
 
 def test_a_file_in_the_place_of_the_pipe_is_the_script_s(tmp_path):
-    replay = _replay.Replay.ask(lambda: {"found": 1}, _alone.LARGEST)
+    replay = _replay.Replay.ask(lambda: {"found": 1}, _isolation.LARGEST)
     with in_place_of({replay._pipe.number}, tmp_path / "theirs"):
         assert "closed the pipe" in replay.answer()["no_replay"]
         assert replay.answer(time.monotonic() + 60) == {}
@@ -320,7 +321,7 @@ def test_files_that_a_fork_puts_in_the_place_of_the_pipe_are_the_script_s(tmp_pa
     testing, before = os.getpid(), {int(name) for name in os.listdir("/proc/self/fd")}
     os.register_at_fork(after_in_child=reopen, after_in_parent=reopen)
     try:
-        replay = _replay.Replay.ask(lambda: {"found": 1}, _alone.LARGEST)
+        replay = _replay.Replay.ask(lambda: {"found": 1}, _isolation.LARGEST)
         assert "closed the pipe" in replay.answer(time.monotonic() + 60)["no_replay"]
     finally:
         testing = 0  # a handler stays for ever

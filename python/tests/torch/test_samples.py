@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from fake_session import DEFAULT_ROLES
 from luff._codes import GapReason, Role
-from luff.torch import _functional
+from luff.torch.patches import _functional
 from torch import nn
 
 ROLES = DEFAULT_ROLES | {Role.SAMPLE}

@@ -1,0 +1,316 @@
+"""A training loop that belongs to a framework on top of PyTorch.
+
+What is trained is seen by the wraps. The framework's call-backs add what only they know: where a step ends, which mode
+it has, what is logged, and how the loop is left in the framework's own way.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import torch
+
+import luff.torch
+from luff import stop
+from luff._base_hook import ACT, STOP, choose_run, make_config, thinned
+from luff._hook import run_from_environment
+from luff.corrections import Corrections
+from luff.errors import LuffError
+from luff.torch.capture._memory import read_scalar
+from luff.torch.loop._hook import Hook
+from luff.torch.patches import _functional
+
+__all__ = ["CallbackParts", "Loop", "Run", "callbacks_in", "guarded_events", "running"]
+
+
+_MAX_METRICS = 4096  # remembered by name
+_Class = TypeVar("_Class", bound=type)
+
+
+def guarded_events(*more: str) -> Callable[[_Class], _Class]:
+    """Decorates a call-back class with a `_loop`: errors in its ``on_...`` methods are counted, not raised.
+
+    Those of a run that cannot be created are the user's, who has named it. `more`: further methods.
+    """
+
+    def decorate(cls: _Class) -> _Class:
+        for name, method in list(vars(cls).items()):
+            if callable(method) and (name.startswith("on_") or name in more):
+                setattr(cls, name, _guarded(method))
+        return cls
+
+    return decorate
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def event(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except LuffError:
+            raise
+        except Exception as error:
+            self._loop.failed(method.__name__, error)
+
+    return event
+
+
+def running(
+    original: Callable[..., Any],
+    callbacks_of: Callable[[Any], list[Any]],
+    begins: Callable[[Any, Any], object] | None = None,
+) -> Callable[..., Any]:
+    """A function of a trainer that users call, and after which its call-backs are told that it has ended.
+
+    Parameters
+    ----------
+    callbacks_of
+        Gives Luff's call-backs of the trainer.
+    begins
+        Called with each of them and the trainer before.
+    """
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = callbacks_of(self)
+        if begins is not None:
+            for callback in ours:
+                begins(callback, self)
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            for callback in ours:
+                callback.ended()
+        for callback in ours:
+            callback.raise_if_stopped()
+        return result
+
+    return run
+
+
+def callbacks_in(callbacks: Any, kind: type, add: Callable[[Any], object] | None) -> list[Any]:
+    """Luff's call-backs, of class `kind`, in a trainer's list; where there is none, one is made and given to `add`."""
+    if not isinstance(callbacks, list):
+        return []
+    ours: list[Any] = [callback for callback in callbacks if isinstance(callback, kind)]
+    if not ours and add is not None:
+        try:
+            ours = [kind()]
+        except Exception:  # the supervisor's words are gone from the environment
+            return []
+        add(ours[0])
+    return ours
+
+
+class CallbackParts:
+    """What call-backs with a `_run` have alike."""
+
+    _run: Run
+
+    @property
+    def hook(self) -> Any:
+        """The `luff.torch.Hook` that records, once a training has begun."""
+        return self._run.hook
+
+    def close(self) -> None:
+        """Ends the run; otherwise the end of the process does."""
+        if self._run.hook is not None:
+            self._run.hook.close()
+
+
+class Run:
+    """Where a framework's call-back records to: a hook of its own, or that of ``luff run``.
+
+    Parameters
+    ----------
+    run, resume, collections, on_stop, correct, **options
+        As in `luff.torch.attach`, but for what is taken by default: of tensors at every 50th step, unless something
+        is said of when. Nothing of it given: what ``luff run`` has named, if it has.
+
+    Raises
+    ------
+    LuffError
+        When no run is named, or a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str] | None = None,
+        *,
+        collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+        resume: bool = False,
+        on_stop: Callable[[], object] | None = None,
+        correct: Corrections | None = None,
+        **options: Any,
+    ) -> None:
+        own = collections is not None or bool(options) or on_stop is not None or correct is not None
+        supervised = run_from_environment() is not None
+        self._shared = supervised and not own
+        if not supervised:
+            collections = thinned(collections, options)
+        self._arguments: dict[str, Any] = {
+            "run": run,
+            "collections": collections,
+            "resume": resume,
+            "on_stop": on_stop,
+            "correct": correct,
+            **options,
+        }
+        config = make_config(collections, options) if collections is not None or options else {}
+        choose_run(run, resume, config)
+        self.hook: Hook | None = None
+        _functional.install()
+
+    def attach(self, model: Any, optimizers: Iterable[Any], training: bool) -> Hook | None:
+        """The hook that watches `model`; made, and its run opened, when something is trained.
+
+        Raises
+        ------
+        LuffError
+            When the run exists already or cannot be created.
+        """
+        if self._shared:
+            self.hook = luff.torch.attach_to_all()
+            if self.hook is not None and training:
+                self.hook.watch(model)
+                self.hook.guarded("open", self.hook.machine.ensure_session)
+        elif self.hook is None:
+            self.hook = luff.torch.attach(model, optimizer=list(optimizers), **self._arguments)
+        else:
+            self.hook.watch(model)
+        return self.hook
+
+    def __deepcopy__(self, memo: object) -> Run:
+        return self
+
+
+class Loop:
+    """One loop, while it runs.
+
+    Parameters
+    ----------
+    run
+        Whose hook watches.
+    leave
+        Makes the framework end its loop, and write a checkpoint if it shall. Called once, before what
+        `luff.on_stop` was given; its errors are counted.
+    """
+
+    def __init__(self, run: Run, leave: Callable[[], object]) -> None:
+        self._run = run
+        self._leave = leave
+        self._logged: dict[str, Any] = {}
+        self.reason: str | None = None  # why a finding has stopped it
+
+    @property
+    def hook(self) -> Hook | None:
+        """The hook, while it records."""
+        hook = self._run.hook
+        return hook if hook is not None and hook.live else None
+
+    def begin(
+        self, model: Any, optimizers: Iterable[Any], schedulers: Iterable[Any] = (), training: bool = True
+    ) -> None:
+        """The loop begins. Errors of a run that cannot be created are the caller's."""
+        hook = self._run.attach(model, optimizers, training)
+        if hook is not None:
+            hook.guarded("schedulers", self._know, hook, schedulers)
+            hook.machine.held = True
+            hook.deferred = training
+
+    def failed(self, place: str, error: BaseException) -> None:
+        """Counts an error of a call-back."""
+        if self._run.hook is not None:
+            self._run.hook.guard.note(place, error)
+
+    def mode(self, name: str | None) -> None:
+        """Mode of the steps that follow; None: as they train or not."""
+        if self.hook is not None:
+            self.hook.set_mode(name)
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """Records what the framework has logged, in the open step. What it tells a second time is left out."""
+        hook = self.hook
+        if hook is not None:
+            hook.guarded("log", self._log, hook, metrics)
+
+    def evaluated(self) -> None:
+        """An evaluation's step has ended; it stays open for what may be logged until the next begins."""
+        hook = self.hook
+        step = None if hook is None else hook.machine.step
+        if step is not None:
+            step.ended = True
+
+    def publish(self) -> None:
+        """The open step has ended."""
+        hook = self.hook
+        if hook is not None:
+            hook.guarded("step end", self._publish, hook)
+
+    def step_ended(self) -> None:
+        """A TRAIN step has ended; what all ranks have agreed on for it is carried out."""
+        self.publish()
+        self.answer()
+
+    def answer(self) -> None:
+        """Carries out a correction, or has the framework leave its loop."""
+        hook = self.hook
+        answer = 0 if hook is None else hook.machine.stop
+        if hook is None or not answer:
+            return
+        if answer == ACT:
+            hook.machine.stop = 0
+            hook.obey(ACT)
+        elif answer == STOP and hook.session is not None:
+            hook.guarded("leave", self._leave)
+            self.reason = hook.wind_up(hook.session)
+
+    def end(self) -> None:
+        """The loop has ended, by itself or by an error: models are trained on as without a framework."""
+        hook = self.hook
+        self._logged.clear()
+        if hook is not None:
+            self.step_ended()
+            hook.machine.held = hook.deferred = False
+            hook.set_mode(None)
+
+    def raise_if_stopped(self) -> None:
+        """Raises `luff.StopTraining` if a finding has stopped the loop; called after the framework is done with it."""
+        reason, self.reason = self.reason, None
+        if reason is not None:
+            stop.raise_stop(reason)
+
+    def _log(self, hook: Hook, metrics: Mapping[str, Any]) -> None:
+        if hook.machine.session is None:  # nothing is trained here: no run is opened for its metrics
+            return
+        for name, value in metrics.items():
+            number: Any = value
+            if isinstance(value, torch.Tensor):
+                known = self._logged.get(name)
+                if (
+                    known is not None and known.data_ptr() == value.data_ptr()
+                ):  # kept, so no other has its memory
+                    continue
+                if len(self._logged) < _MAX_METRICS:
+                    self._logged[name] = value
+                number = read_scalar(value)
+            if isinstance(number, float | int):
+                hook.machine.given.scalar(str(name), float(number))
+
+    @staticmethod
+    def _know(hook: Hook, schedulers: Iterable[Any]) -> None:
+        """Schedulers that have not stepped yet: a correction of the rate is theirs too."""
+        for scheduler in schedulers:
+            if hook.machine.recorder is not None and scheduler is not None:
+                hook.machine.recorder.scheduler(scheduler)
+
+    @staticmethod
+    def _publish(hook: Hook) -> None:
+        machine = hook.machine
+        for _ in range(2):  # an evaluation within the step first
+            step = machine.step
+            if step is not None and (step.decided or machine.suspended is not None):
+                machine.publish_step(step)

@@ -1,0 +1,1 @@
+"""What is read of tensors, modules and optimizers, and handed to the session."""

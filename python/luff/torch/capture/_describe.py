@@ -1,0 +1,173 @@
+"""The run's "model" document: what is trained, with which loss, optimizer and scheduler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable
+from typing import Any
+
+from luff.torch.capture._names import Names, class_name
+
+__all__ = ["describe"]
+
+_PLAIN = (bool, int, float, str, type(None))
+_MAX_MODULES = 50_000
+_MAX_TEXT = 200
+_HIDDEN = frozenset({"training", "call_super_init", "dump_patches"})
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if isinstance(value, str):
+        return value[:_MAX_TEXT]
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, tuple | list) and len(value) <= 16 and depth < 3:
+        return [_plain(item, depth + 1) for item in value]
+    return None
+
+
+def _settings(thing: Any) -> dict[str, Any]:
+    """Numbers, words and short tuples among an object's public attributes."""
+    found = {}
+    for key, value in list(vars(thing).items())[:256]:
+        if key.startswith("_") or key in _HIDDEN:
+            continue
+        plain = _plain(value)
+        if plain is not None or value is None:
+            found[key] = plain
+    return found
+
+
+def _numbers(mapping: dict[str, Any]) -> dict[str, Any]:
+    result = {}
+    for key, value in mapping.items():
+        if key == "params":
+            continue
+        if getattr(value, "numel", None) is not None:
+            from luff.torch.capture._memory import read_scalar
+
+            value = read_scalar(value)
+        plain = _plain(value)
+        if plain is not None or value is None:
+            result[key] = plain
+    return result
+
+
+def describe(
+    names: Names,
+    optimizers: Iterable[tuple[int, str, Any]],
+    schedulers: Iterable[Any],
+    losses: Iterable[tuple[str, dict[str, Any]]],
+    called: Container[int],
+) -> str:
+    """The document as JSON.
+
+    Parameters
+    ----------
+    names
+        Models and their parts.
+    optimizers
+        (number, name, optimizer).
+    schedulers
+        Learning rate schedulers that have stepped.
+    losses
+        (class name, settings) of the losses seen.
+    called
+        Ids of the parameters of the models that were called.
+    """
+    optimizers = list(optimizers)
+    group_of: dict[int, tuple[str, int]] = {}
+    for _, name, optimizer in optimizers:
+        for index, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                group_of.setdefault(id(parameter), (name, index))
+    document: dict[str, Any] = {
+        "framework": "torch",
+        "models": [],
+        "optimizers": [],
+        "schedulers": [],
+        "losses": [],
+    }
+    modules_left = _MAX_MODULES
+    for model, model_name in names.models():
+        modules, parameters, buffers = [], [], []
+        for path, module in model.named_modules():
+            if modules_left <= 0:
+                break
+            modules_left -= 1
+            found = names.module(module)
+            kind = type(module)
+            entry: dict[str, Any] = {"path": path, "type": class_name(module), "settings": _settings(module)}
+            if found is not None:
+                entry["name"], entry["number"] = found
+            if kind.__module__.startswith("torch.nn."):
+                entry["builtin"] = True
+            entry["training"] = bool(module.training)
+            modules.append(entry)
+        for path, parameter in model.named_parameters():
+            group = group_of.get(id(parameter))
+            shape = getattr(parameter, "shape", None)
+            parameters.append(
+                {
+                    "path": path,
+                    "name": names.parameter(parameter),
+                    "shape": _shape(shape),
+                    "dtype": str(getattr(parameter, "dtype", "")).removeprefix("torch."),
+                    "device": str(getattr(parameter, "device", "")),
+                    "requires_grad": bool(parameter.requires_grad),
+                    "optimizer": group[0] if group else None,
+                    "group": group[1] if group else None,
+                }
+            )
+        for path, buffer in model.named_buffers():
+            buffers.append(
+                {
+                    "path": path,
+                    "shape": _shape(buffer.shape),
+                    "dtype": str(buffer.dtype).removeprefix("torch."),
+                }
+            )
+        document["models"].append(
+            {
+                "name": model_name,
+                "type": class_name(model),
+                "modules": modules,
+                "parameters": parameters,
+                "buffers": buffers,
+            }
+        )
+    for number, name, optimizer in optimizers:
+        document["optimizers"].append(
+            {
+                "number": number,
+                "name": name,
+                "type": type(optimizer).__name__,
+                "defaults": _numbers(optimizer.defaults),
+                "groups": [
+                    {"settings": _numbers(group), "parameters": len(group["params"])}
+                    for group in optimizer.param_groups
+                ],
+                "foreign": sum(
+                    id(p) not in called for group in optimizer.param_groups for p in group["params"]
+                ),
+            }
+        )
+    for scheduler in schedulers:
+        document["schedulers"].append({"type": type(scheduler).__name__, "settings": _settings(scheduler)})
+    for kind_name, settings in losses:
+        document["losses"].append({"type": kind_name, "settings": settings})
+    return json.dumps(document, default=str)
+
+
+def _shape(shape: Any) -> list[int] | None:
+    try:
+        return [int(size) for size in shape]
+    except (TypeError, ValueError, RuntimeError):  # not initialised yet
+        return None
+
+
+def loss_settings(module: Any) -> dict[str, Any]:
+    """Settings of a loss module, for the document."""
+    return _settings(module)

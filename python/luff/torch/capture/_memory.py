@@ -1,0 +1,242 @@
+"""Tensors as memory: dtype, layout, address. No torch operation anywhere, only attributes.
+
+A tensor is readable if it is dense, on the CPU, and what it holds is what its memory says (no pending conjugation,
+no wrapper whose data lie elsewhere).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from luff._codes import DType
+from luff._hook import Session
+
+__all__ = ["Array", "Budget", "Layouts", "array_of", "float_bits", "is_readable", "local_part", "read_scalar"]
+
+Array = NDArray[Any]
+
+
+def _dtype_codes() -> dict[torch.dtype, int]:
+    names = {
+        "bool": DType.BOOL,
+        "uint8": DType.UINT8,
+        "int8": DType.INT8,
+        "uint16": DType.UINT16,
+        "int16": DType.INT16,
+        "uint32": DType.UINT32,
+        "int32": DType.INT32,
+        "uint64": DType.UINT64,
+        "int64": DType.INT64,
+        "float16": DType.FLOAT16,
+        "bfloat16": DType.BFLOAT16,
+        "float32": DType.FLOAT32,
+        "float64": DType.FLOAT64,
+        "complex32": DType.COMPLEX32,
+        "complex64": DType.COMPLEX64,
+        "complex128": DType.COMPLEX128,
+        "float8_e4m3fn": DType.FLOAT8_E4M3FN,
+        "float8_e5m2": DType.FLOAT8_E5M2,
+        "float8_e4m3fnuz": DType.FLOAT8_E4M3FNUZ,
+        "float8_e5m2fnuz": DType.FLOAT8_E5M2FNUZ,
+        "float8_e8m0fnu": DType.FLOAT8_E8M0FNU,
+    }
+    return {getattr(torch, name): int(code) for name, code in names.items() if hasattr(torch, name)}
+
+
+DTYPE_CODES = _dtype_codes()
+MAX_RANK = 8
+_PLAIN = (
+    (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    if hasattr(torch.nn, "Buffer")
+    else (
+        torch.Tensor,
+        torch.nn.Parameter,
+    )
+)
+
+
+def local_part(tensor: Any) -> tuple[Any, tuple[tuple[int, ...], tuple[int, ...]] | None]:
+    """The tensor whose memory this process holds, and (global shape, offset) if it is a shard.
+
+    A tensor that is no DTensor is its own local part.
+    """
+    local = getattr(tensor, "_local_tensor", None)
+    if local is None:
+        return tensor, None
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    if tuple(shape) != tuple(local.shape):
+        return None, None
+    return local, (tuple(tensor.shape), tuple(offset))
+
+
+class Layouts:
+    """Layout numbers of a session by (dtype, shape, strides). Bounded: cleared when it has grown too large."""
+
+    LIMIT = 1 << 16
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[Any, int] = {}
+
+    def find(self, tensor: Any) -> int:
+        """Number of the tensor's layout, or -1 if its memory cannot be read as it is."""
+        key = (tensor.dtype, tensor.shape, tensor.stride())
+        number = self._known.get(key)
+        if number is None:
+            number = self._define(tensor, key)
+        if key[0].is_complex and tensor.is_conj():
+            return -1
+        return number
+
+    def find_shard(self, tensor: Any, place: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
+        """The same for the local part of a sharded tensor."""
+        key = (tensor.dtype, tensor.shape, tensor.stride(), place)
+        number = self._known.get(key)
+        if number is None:
+            code = DTYPE_CODES.get(key[0], 0)
+            if not code or len(key[1]) > MAX_RANK:
+                number = -1
+            else:
+                number = self._session.define_shard_layout(
+                    code, list(key[1]), list(key[2]), list(place[0]), list(place[1])
+                )
+            self._remember(key, number)
+        return number
+
+    def find_rows(self, dtype: Any, shape: Any, strides: Any, rows: int) -> int:
+        """Layout of the first rows (axis 0) of a tensor that is readable; of all of it where it has no more."""
+        whole = not shape or rows >= shape[0]
+        key = (dtype, shape, strides) if whole else (dtype, shape, strides, rows)
+        number = self._known.get(key)
+        if number is None:
+            code = DTYPE_CODES.get(dtype, 0)
+            if not code or len(shape) > MAX_RANK:
+                return -1
+            if whole:
+                number = self._session.define_layout(code, list(shape), list(strides))
+            else:
+                number = self._session.define_shard_layout(
+                    code, [rows, *shape[1:]], list(strides), list(shape), [0] * len(shape)
+                )
+            self._remember(key, number)
+        return number
+
+    def find_local(self, tensor: Any) -> tuple[int, Any]:
+        """Layout and tensor of the part that this process holds of one that is not readable itself; -1 if none is."""
+        local, place = local_part(tensor)
+        if local is None or not is_readable(local):
+            return -1, tensor
+        return self.find(local) if place is None else self.find_shard(local, place), local
+
+    def scalar(self, dtype: int) -> int:
+        """Layout of one element of the dtype (a code)."""
+        key = (dtype,)
+        number = self._known.get(key)
+        if number is None:
+            number = self._session.define_layout(dtype, [])
+            self._remember(key, number)
+        return number
+
+    def _define(self, tensor: Any, key: Any) -> int:
+        dtype, shape, strides = key
+        code = DTYPE_CODES.get(dtype, 0)
+        # is_neg: a pending negation of real numbers, seen where a complex tensor was conjugated.
+        if not code or len(shape) > MAX_RANK or tensor.is_neg():
+            return -1
+        number = self._session.define_layout(code, list(shape), list(strides))
+        self._remember(key, number)
+        return number
+
+    def _remember(self, key: Any, number: int) -> None:
+        if len(self._known) >= self.LIMIT:
+            self._known.clear()
+        self._known[key] = number
+
+
+def is_readable(tensor: Any) -> bool:
+    """True if the memory at `data_ptr()` holds the tensor's values."""
+    return type(tensor) in _PLAIN and tensor.is_cpu and tensor.layout is torch.strided
+
+
+_NUMPY = {
+    torch.float16: np.float16,
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.complex64: np.complex64,
+    torch.complex128: np.complex128,
+}
+
+
+class Budget:
+    """How many bytes may still be looked at."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.left = nbytes
+
+
+def array_of(tensor: Any, budget: Budget | None = None) -> Array | None:
+    """The tensor's memory as an array (bfloat16: a copy as float32); None if it cannot be read so."""
+    if not isinstance(tensor, torch.Tensor) or not is_readable(tensor):
+        return None
+    dtype = tensor.dtype
+    if dtype not in _NUMPY and dtype is not torch.bfloat16:
+        return None
+    if (dtype.is_complex and tensor.is_conj()) or tensor.is_neg():
+        return None
+    count = tensor.numel()
+    if budget is not None:
+        budget.left -= count * tensor.element_size()
+        if budget.left < 0:
+            return None
+    kind = np.uint16 if dtype is torch.bfloat16 else _NUMPY[dtype]
+    if not count:
+        return np.empty(tuple(tensor.shape), np.float32 if dtype is torch.bfloat16 else kind)
+    size = tensor.element_size()
+    strides = tuple(step * size for step in tensor.stride())
+    extent = sum((n - 1) * step for n, step in zip(tensor.shape, strides, strict=True)) + size
+    memory: Any = (ctypes.c_uint8 * extent).from_address(tensor.data_ptr())
+    array: Array = np.ndarray(tuple(tensor.shape), kind, memory, 0, strides)
+    if dtype is torch.bfloat16:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array
+
+
+_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+
+
+def read_scalar(tensor: Any) -> float | None:
+    """Value of a dense CPU tensor with one element, read from memory; None if it cannot be read so."""
+    if not is_readable(tensor) or tensor.numel() != 1:
+        return None
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a transform's tensor (vmap, grad): it has no memory
+        return None
+    if not address:
+        return None
+    kind = _FLOATS.get(tensor.dtype)
+    if kind is not None:
+        return float(kind.from_address(address).value)
+    if tensor.dtype is torch.bfloat16:
+        bits = ctypes.c_uint16.from_address(address).value << 16
+        return float(ctypes.c_float.from_buffer(ctypes.c_uint32(bits)).value)
+    if tensor.dtype is torch.float16:
+        return float(struct.unpack("e", ctypes.string_at(address, 2))[0])
+    if tensor.dtype is torch.int64:
+        return float(ctypes.c_int64.from_address(address).value)
+    if tensor.dtype is torch.int32:
+        return float(ctypes.c_int32.from_address(address).value)
+    return None
+
+
+def float_bits(value: float) -> int:
+    """Bits of a float64, as events carry it."""
+    return int(struct.unpack("<Q", struct.pack("<d", value))[0])

@@ -1,0 +1,374 @@
+"""What is recorded of parameters and optimizers: weights, gradients, buffers, state, settings.
+
+Knows nothing of steps; `Machine` says when.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from luff import _codes as codes
+from luff._codes import GapReason, Role
+from luff._hook import Session
+from luff.torch.capture._describe import describe
+from luff.torch.capture._memory import Layouts, is_readable, read_scalar
+from luff.torch.capture._names import Names, class_name
+from luff.torch.capture._tables import Table
+
+__all__ = ["OptimizerRecord", "Recorder", "parameters_of"]
+
+_WEIGHT, _BIAS, _GRADIENT = int(Role.WEIGHT), int(Role.BIAS), int(Role.GRADIENT)
+_BUFFER, _STATE, _SETTING = int(Role.BUFFER), int(Role.OPTIMIZER_STATE), int(Role.OPTIMIZER_SETTING)
+_MAX_DESCRIPTIONS = 64
+_MAX_SCHEDULERS = 64
+_NUMBERS = (float, int)
+
+
+class OptimizerRecord:
+    """One optimizer: its number, its name, what is captured of it."""
+
+    def __init__(self, optimizer: Any, number: int, name: str, died: Callable[[Any], None]) -> None:
+        self.reference = weakref.ref(optimizer, died)
+        self.number = number
+        self.name = name
+        self.gradients: Table | None = None
+        self.held = 0  # parameters it held when the table was made
+        self.settled: object = None  # the step whose settings were recorded last
+        # of each group: its size, (key, number) pairs, numbers of its betas
+        self.plan: list[tuple[int, list[tuple[str, int]], list[int]]] = []
+        self.states: dict[tuple[str, str], int] = {}
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """All parameters that an optimizer holds."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+class Recorder:
+    """Tables over the models and optimizers of one hook."""
+
+    def __init__(self, session: Session, names: Names) -> None:
+        self.session = session
+        self.layouts = Layouts(session)
+        self.names = names
+        self.optimizers: dict[int, OptimizerRecord] = {}  # id(optimizer) -> record
+        self.schedulers: list[Any] = []
+        self.losses: dict[str, dict[str, Any]] = {}
+        self._numbers = 0
+        self._optimizer_names: dict[str, int] = {}
+        self._deaths: list[Any] = []  # references of optimizers that no longer exist
+        self._weights: Table | None = None
+        self._buffers: Table | None = None
+        self._all_gradients: Table | None = None
+        self._numbers_of: dict[str, int] = {}
+        self._descriptions = 0
+        self._of_called: set[int] = set()  # ids of the parameters of models that were called
+        self._replicas: frozenset[int] = frozenset()
+        self.stale = True  # names and tables have to be made again
+        self.generation = 0  # counts changes: a new optimizer, other parameters
+        self._owned: frozenset[int] = frozenset()
+
+    # Optimizers ------------------------------------------------------------------------------------------------
+
+    def optimizer(self, optimizer: Any) -> OptimizerRecord:
+        """The record of an optimizer; a new one gets the next number."""
+        record = self.optimizers.get(id(optimizer))
+        if record is None or record.reference() is not optimizer:
+            base = type(optimizer).__name__
+            self._optimizer_names[base] = self._optimizer_names.get(base, 0) + 1
+            count = self._optimizer_names[base]
+            name = base if count == 1 else f"{base}_{count}"
+            record = OptimizerRecord(optimizer, self._numbers, name, self._deaths.append)
+            self._numbers += 1
+            self.optimizers[id(optimizer)] = record
+            self.stale = True
+            self.generation += 1
+        return record
+
+    def number_of(self, optimizer: Any) -> int:
+        """The number of an optimizer; that of none for one that was not seen."""
+        record = self.optimizers.get(id(optimizer))
+        return codes.NO_ID if record is None or record.reference() is not optimizer else record.number
+
+    def living(self) -> list[tuple[OptimizerRecord, Any]]:
+        """Records of the optimizers that still exist."""
+        pairs = [(record, record.reference()) for record in self.optimizers.values()]
+        return [(record, optimizer) for record, optimizer in pairs if optimizer is not None]
+
+    def scheduler(self, scheduler: Any) -> None:
+        """A scheduler sets the rate of an optimizer; told in the document once."""
+        if len(self.schedulers) < _MAX_SCHEDULERS and all(
+            known() is not scheduler for known in self.schedulers
+        ):
+            self.schedulers.append(weakref.ref(scheduler))
+            if not self.stale:
+                self.describe()
+
+    def count(self) -> int:
+        """How many optimizers still exist."""
+        if self._deaths:
+            self._deaths.clear()
+            self.optimizers = {key: r for key, r in self.optimizers.items() if r.reference() is not None}
+        return len(self.optimizers)
+
+    # Definitions -----------------------------------------------------------------------------------------------
+
+    def number(self, name: str, role: int, path: str = "", kind: str = "") -> int:
+        """Number of a tensor by name."""
+        number = self._numbers_of.get(name)
+        if number is None:
+            number = self.session.define_tensor(name, role, path, kind)
+            if len(self._numbers_of) < 1 << 20:
+                self._numbers_of[name] = number
+        return number
+
+    def rebuild(self, called: Iterable[Any], with_document: bool = True) -> None:
+        """Names everything and makes the tables anew. `called`: models that were called."""
+        self.stale = False
+        self._replicas = _replicas()
+        living = self.living()
+        held = [(record, parameters_of(optimizer)) for record, optimizer in living]
+        called = list(called)
+        self._of_called = {id(parameter) for model in called for parameter in model.parameters()}
+        self.names.name_all(called, [p for _, parameters in held for p in parameters])
+        owners: dict[int, tuple[Any, int]] = {}
+        owned_by: dict[int, tuple[str, str]] = {}
+        buffers: list[tuple[Any, int]] = []
+        for model, model_name in self.names.models():
+            self.names.refresh(model, model_name)
+            for module in model.modules():
+                found = self.names.module(module)
+                if found is None:
+                    continue
+                path, kind = found[0], class_name(module)
+                for parameter in module._parameters.values():
+                    if parameter is not None:
+                        owned_by.setdefault(id(parameter), (path, kind))
+            for path, buffer in model.named_buffers():
+                number = self.number(f"{model_name}_{path}", _BUFFER, path.rpartition(".")[0], "")
+                buffers.append((buffer, number))
+            for parameter in model.parameters():
+                self._own(parameter, owners, owned_by)
+        for record, parameters in held:
+            for index, parameter in enumerate(parameters):
+                if self.names.parameter(parameter) is None:
+                    group = _group_of(record.reference(), parameter)
+                    self.names.name_parameter(parameter, f"{record.name}.group{group}.param{index}")
+                self._own(parameter, owners, owned_by)
+        if self._owned != owners.keys():
+            self._owned = frozenset(owners)
+            self.generation += 1
+        self._weights = Table(
+            self.session, self.layouts, owners.values(), alias=True, replica=self._are_replicas(owners)
+        )
+        self._buffers = Table(self.session, self.layouts, buffers, alias=True)
+        for record, parameters in held:
+            record.gradients = self._gradient_table(parameters, owned_by)
+            record.held = len(parameters)
+        self._all_gradients = self._gradient_table(
+            [p for p, _ in owners.values() if getattr(p, "requires_grad", False)], owned_by
+        )
+        if with_document:
+            self.describe()
+
+    def describe(self) -> None:
+        """Writes the "model" document; a bounded number of times."""
+        if self._descriptions >= _MAX_DESCRIPTIONS:
+            return
+        self._descriptions += 1
+        optimizers = [(record.number, record.name, optimizer) for record, optimizer in self.living()]
+        schedulers = [s for s in (reference() for reference in self.schedulers) if s is not None]
+        text = describe(self.names, optimizers, schedulers, self.losses.items(), self._of_called)
+        self.session.set_document("model", text)
+
+    def _own(
+        self, parameter: Any, owners: dict[int, tuple[Any, int]], owned_by: dict[int, tuple[str, str]]
+    ) -> None:
+        if id(parameter) in owners:
+            return
+        name = self.names.parameter(parameter)
+        if name is None:
+            return
+        path, kind = owned_by.get(id(parameter), ("", ""))
+        last = name.rpartition(".")[2]
+        role = _BIAS if "bias" in last and "weight" not in last else _WEIGHT
+        owners[id(parameter)] = (parameter, self.number(name, role, path, kind))
+
+    def _gradient_table(self, parameters: Iterable[Any], owned_by: dict[int, tuple[str, str]]) -> Table:
+        owners: dict[int, tuple[Any, int]] = {}
+        for parameter in parameters:
+            name = self.names.parameter(parameter)
+            if name is not None and id(parameter) not in owners:
+                path, kind = owned_by.get(id(parameter), ("", ""))
+                owners[id(parameter)] = (parameter, self.number(f"gradient/{name}", _GRADIENT, path, kind))
+        return Table(
+            self.session, self.layouts, owners.values(), gradients=True, replica=self._are_replicas(owners)
+        )
+
+    def _are_replicas(self, owners: dict[int, Any]) -> bool:
+        """True if another worker stores the values of all these: of some does not count, so that none is lost."""
+        return bool(self._replicas) and all(key in self._replicas for key in owners)
+
+    # Capture ---------------------------------------------------------------------------------------------------
+
+    def weights(self) -> int:
+        """Weights and biases (and buffers) that are due; returns how many."""
+        due = self.session.due_role
+        count = 0
+        if self._weights is not None and (due(_WEIGHT) or due(_BIAS)):
+            count += self._weights.capture()
+            self.stale = self.stale or self._weights.dead
+        if self._buffers is not None and due(_BUFFER):
+            count += self._buffers.capture()
+        return count
+
+    def version(self) -> int | None:
+        """Tells whether weights have changed since it was asked last."""
+        return None if self._weights is None else self._weights.version()
+
+    def gradients(self, record: OptimizerRecord | None, factor: float = 1.0) -> int:
+        """Gradients of an optimizer's parameters, or of all."""
+        table = self._all_gradients if record is None else record.gradients
+        if table is None or not self.session.due_role(_GRADIENT):
+            return 0
+        return table.capture(factor)
+
+    def gradients_of_update(self, record: OptimizerRecord, optimizer: Any) -> bool:
+        """Gradients that an optimizer will use, without the scale that it takes out; False if that is not known."""
+        factor = 1.0
+        scale = getattr(optimizer, "grad_scale", None)
+        if scale is not None:
+            value = read_scalar(scale)
+            if value is None or value == 0.0:
+                if self.session.due_role(_GRADIENT):
+                    self.session.gap(codes.NO_ID, int(GapReason.UNSUPPORTED), 0, 1)
+                return False
+            factor = 1.0 / value
+        self.gradients(record, factor)
+        return True
+
+    def settings(self, step: object) -> None:
+        """Settings of the optimizers of which none were recorded in this step yet."""
+        for record in self.optimizers.values():
+            if record.settled is not step:
+                optimizer = record.reference()
+                if optimizer is not None:
+                    self.settings_of(record, optimizer, step)
+
+    def settings_of(self, record: OptimizerRecord, optimizer: Any, step: object) -> None:
+        """Numbers of every group of an optimizer: learning rate, momentum, weight decay, ..."""
+        record.settled = step
+        scalar = self.session.scalar
+        groups, plan = optimizer.param_groups, record.plan
+        if len(groups) != len(plan):
+            self._plan(record, groups)
+            plan = record.plan
+        for index, group in enumerate(groups):
+            size, numbers, betas = plan[index]
+            if len(group) != size:
+                record.plan = []  # made anew at the next step
+            for key, number in numbers:
+                value = group.get(key)
+                if type(value) in _NUMBERS:
+                    scalar(number, float(value))
+                else:
+                    self._setting(number, value)
+            if betas:
+                for number, value in zip(betas, group["betas"], strict=False):
+                    self._setting(number, value)
+
+    def _plan(self, record: OptimizerRecord, groups: list[dict[str, Any]]) -> None:
+        """Which numbers the groups of an optimizer hold, and as which tensors they are recorded."""
+        record.plan = []
+        for index, group in enumerate(groups):
+            prefix = f"optimizer/{record.name}.group{index}."
+            numbers = [
+                (key, self.number(prefix + key, _SETTING))
+                for key in ("lr", "momentum", "weight_decay")
+                if group.get(key) is not None
+            ]
+            betas = group.get("betas")
+            count = len(betas) if isinstance(betas, tuple | list) else 0
+            names = [self.number(f"{prefix}beta{n + 1}", _SETTING) for n in range(count)]
+            record.plan.append((len(group), numbers, names))
+
+    def _setting(self, number: int, value: Any) -> None:
+        if not isinstance(value, int | float):
+            value = read_scalar(value) if hasattr(value, "data_ptr") else None
+            if value is None:
+                return
+        self.session.scalar(number, float(value))
+
+    def states(self) -> int:
+        """Optimizer state (moments, momentum buffers, step counts) that is due."""
+        if not self.session.due_role(_STATE):
+            return 0
+        count = 0
+        for record, optimizer in self.living():
+            for parameter, state in list(optimizer.state.items()):
+                name = self.names.parameter(parameter) if hasattr(parameter, "data_ptr") else None
+                if name is None or not isinstance(state, dict):
+                    continue
+                for key, value in state.items():
+                    if not hasattr(value, "data_ptr"):
+                        continue
+                    number = record.states.get((name, key))
+                    if number is None:
+                        number = self.number(f"optimizer/{record.name}.{key}/{name}", _STATE)
+                        record.states[(name, key)] = number
+                    forms = self.session.due_tensor(number)
+                    if forms and self._state(number, value):
+                        count += 1
+                    elif forms:
+                        self.session.gap(number, int(GapReason.UNSUPPORTED), forms, 1)
+        return count
+
+    def _state(self, number: int, value: Any) -> bool:
+        """Captures one tensor of an optimizer's state, of a sharded one the local part; False if it cannot be read."""
+        if is_readable(value):
+            layout = self.layouts.find(value)
+        else:
+            layout, value = self.layouts.find_local(value)
+        address = value.data_ptr() if layout >= 0 else 0
+        if layout < 0 or (not address and value.numel()):
+            return False
+        self.session.capture_one(number, layout, address)
+        return True
+
+
+def _group_of(optimizer: Any, parameter: Any) -> int:
+    for index, group in enumerate(optimizer.param_groups):
+        if any(parameter is held for held in group["params"]):
+            return index
+    return 0
+
+
+def _replicas() -> frozenset[int]:
+    """Ids of the parameters of which another worker stores the values.
+
+    DistributedDataParallel gives all workers of its group the same weights, and, by its all-reduce, the same gradients
+    at an update. The first worker of the group stores their values, the others store summaries and a hash of each
+    value: where one differs, a reader sees that it does.
+
+    Looks at all objects for wrappers, since nothing leads from a model to what wraps it: only where names are given
+    anew, and only in a job of several workers.
+    """
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return frozenset()
+    found: set[int] = set()
+    for wrapper in gc.get_objects():
+        if not issubclass(type(wrapper), torch.nn.parallel.DistributedDataParallel):
+            continue
+        try:
+            if distributed.get_rank(wrapper.process_group) > 0:
+                ignored = wrapper.parameters_to_ignore
+                found.update(id(p) for name, p in wrapper.module.named_parameters() if name not in ignored)
+        except (AttributeError, RuntimeError, ValueError):  # half made, or its group is gone
+            continue
+    return frozenset(found)

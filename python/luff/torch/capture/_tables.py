@@ -1,0 +1,206 @@
+"""Tables of addresses: one row per tensor, filled anew at every step and handed over in one call.
+
+Addresses, dtypes, shapes and strides are read each time: parameters move, change type, get new gradients. References
+are weak, so that Luff never keeps a model alive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from luff._codes import GapReason
+from luff._hook import Session
+from luff.torch.capture._memory import DTYPE_CODES, Layouts, is_readable
+
+__all__ = ["Table"]
+
+_REPLICA = 2  # kReplicaFlag of include/luff/capture/session.h
+_LIVE_KEY = 1  # storage key of memory that is all alive at once: parameters and buffers
+_MAX_VALUES = 1 << 18  # of a sparse gradient that is added up
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class _Summed:
+    """An array in the place of a tensor."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def data_ptr(self) -> int:
+        """Address of the first value."""
+        return int(self.array.__array_interface__["data"][0]) if self.array.size else 0
+
+    def numel(self) -> int:
+        """How many values."""
+        return int(self.array.size)
+
+
+class Table:
+    """Rows of tensors that belong together.
+
+    Parameters
+    ----------
+    session, layouts
+        Where the tensors are defined.
+    owners
+        (tensor, number) pairs.
+    gradients
+        True: the rows are the owners' gradients; owners without one are left out.
+    alias
+        True if all rows are alive together and may be stored once where they coincide.
+    replica
+        True if another worker stores the values of all rows: of these a hash is kept.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        layouts: Layouts,
+        owners: Iterable[tuple[Any, int]],
+        gradients: bool = False,
+        alias: bool = False,
+        replica: bool = False,
+    ) -> None:
+        self._session = session
+        self._layouts = layouts
+        self._gradients = gradients
+        self._entries: list[list[Any]] = [
+            [weakref.ref(owner), number, None, None, None, 0] for owner, number in owners
+        ]
+        size = len(self._entries)
+        self._rows = np.zeros((max(size, 1), 4), dtype=np.uint64)
+        self._rows[:, 2] = _LIVE_KEY if alias else 0
+        self._rows[:, 3] = _REPLICA if replica else 0
+        flat: Any = self._rows.reshape(-1)
+        self._flat = memoryview(flat)
+        self._summed: list[Any] = []  # memory of our own until it is captured
+        self.dead = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def version(self) -> int | None:
+        """Changes when the first trainable tensor of the table was changed in place."""
+        for entry in self._entries:
+            tensor = entry[0]()
+            if tensor is not None and tensor.requires_grad:
+                return int(tensor._version)
+        return None
+
+    def capture(self, factor: float = 1.0) -> int:
+        """Captures every row that has a value now; returns how many.
+
+        `factor` multiplies the values (gradients that a fused optimizer has yet to unscale).
+        """
+        flat, plain, gradients = self._flat, _PLAIN_TYPES, self._gradients
+        at = 0
+        for entry in self._entries:
+            tensor = entry[0]()
+            if tensor is None:
+                self.dead = True
+                continue
+            if gradients:
+                tensor = tensor.grad
+                if tensor is None:
+                    continue
+            try:
+                if type(tensor) not in plain or not tensor.is_cpu:
+                    packed, tensor = self._special(entry, tensor)
+                else:
+                    strides = tensor.stride()
+                    if strides == entry[2] and tensor.dtype is entry[3] and tensor.shape == entry[4]:
+                        packed = entry[5]
+                    else:
+                        packed = self._learn(entry, tensor, strides)
+                        if packed < 0:
+                            packed, tensor = self._sparse(entry, tensor)
+                address = tensor.data_ptr() if packed >= 0 else 0
+            except (RuntimeError, NotImplementedError, TypeError):  # sparse, uninitialised, opaque
+                packed, tensor = self._sparse(entry, tensor)
+                address = tensor.data_ptr() if packed >= 0 else 0
+            if packed < 0 or (not address and tensor.numel()):
+                self._session.gap(entry[1], int(GapReason.UNSUPPORTED), 0, 1)
+                continue
+            flat[at] = packed
+            flat[at + 1] = address
+            at += 4
+        count = at >> 2
+        if count:
+            if factor == 1.0:
+                self._session.capture(self._rows, count)
+            else:
+                self._session.capture_scaled(self._rows, factor, count)
+        if self._summed:
+            self._summed.clear()
+        return count
+
+    def _learn(self, entry: list[Any], tensor: Any, strides: Any) -> int:
+        layout = self._layouts.find(tensor) if is_readable(tensor) else -1
+        if layout < 0:
+            return -1
+        packed = int(entry[1]) | layout << 32
+        if not tensor.dtype.is_complex:  # a conjugated view must be noticed each time
+            entry[2], entry[3], entry[4], entry[5] = strides, tensor.dtype, tensor.shape, packed
+        return packed
+
+    def _special(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
+        layout, local = self._layouts.find_local(tensor)
+        return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, local)
+
+    def _sparse(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
+        """Values of a sparse gradient: those in memory where it is coalesced, else a sum of our own."""
+        try:
+            if tensor.layout is not torch.sparse_coo or not tensor.is_cpu:
+                return -1, tensor
+            if not tensor.is_coalesced():
+                if not self._session.due_tensor(entry[1]):
+                    return -1, tensor
+                summed = coalesced(tensor)
+                if summed is None:
+                    return -1, tensor
+                layout = self._session.define_layout(DTYPE_CODES[tensor.dtype], list(summed.shape))
+                values: Any = _Summed(summed)
+                self._summed.append(values)
+            else:
+                values = tensor._values()
+                layout = self._layouts.find(values)
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+            return -1, tensor
+        return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, values)
+
+
+def _view(tensor: Any, kind: Any) -> Any:
+    """The tensor's memory as an array, strides included; None where it is empty."""
+    size = np.dtype(kind).itemsize
+    strides = [step * size for step in tensor.stride()]
+    extent = sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True)) + size
+    memory = (ctypes.c_uint8 * extent).from_address(tensor.data_ptr())
+    return np.ndarray(tuple(tensor.shape), kind, memory, 0, strides)
+
+
+def coalesced(tensor: Any) -> Any:
+    """Values of the gradient as the optimizer will see them: one row for each index, in the order of the indices.
+
+    Returns
+    -------
+    numpy.ndarray or None
+        None where it is too large, or its values are no float32 or float64.
+    """
+    indices, values = tensor._indices(), tensor._values()
+    kind = _NUMPY.get(values.dtype)
+    if kind is None or values.numel() > _MAX_VALUES or indices.numel() > _MAX_VALUES:
+        return None
+    if not values.numel():
+        return np.zeros(tuple(values.shape), kind)
+    where = np.ravel_multi_index(tuple(_view(indices, np.int64)), tuple(tensor.shape[: indices.shape[0]]))
+    order = np.argsort(where, kind="stable")
+    where = where[order]
+    first = np.flatnonzero(np.concatenate(([True], where[1:] != where[:-1])))
+    return np.ascontiguousarray(np.add.reduceat(_view(values, kind)[order], first, axis=0))

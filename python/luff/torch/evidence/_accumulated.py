@@ -1,0 +1,139 @@
+"""Gradients that several backward passes add up for one update: with which factor each loss came in.
+
+Without accumulation it costs a count for each backward pass: after `_ALONE` updates of one pass each, the factor of
+an update's first pass is only looked at again when several passes were seen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from luff._hook import Session
+from luff.torch.capture._memory import is_readable
+from luff.torch.evidence import _loss_graph
+
+if TYPE_CHECKING:
+    from luff.torch.evidence._step import Step
+
+__all__ = ["Accumulated"]
+
+_PASSES = 256  # of one update
+_WINDOWS = 4  # updates that are told of before it is done at powers of two only
+_LOOK = 512  # elements
+_PENDING = 8
+_ALONE = 64
+
+
+class Accumulated:
+    """Follows backward passes between updates; works under the hook's lock and guard."""
+
+    def __init__(self) -> None:
+        self.weighted = False  # the backward pass that begins was given a gradient of the loss
+        self._factors: list[float | None] = []
+        self._count = 0
+        self._added = True  # each pass found the gradient of the one before
+        self._last = b""  # a gradient as the last backward pass left it
+        self._windows = 0
+        self._alone = 0  # updates of one pass in a row
+        self._watched: Any = None  # a parameter
+        self._told: list[dict[str, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def backward_begins(
+        self, step: Step | None, roots: list[Any], last_scaled: Any, saved_ok: bool, models: Any
+    ) -> None:
+        """A backward pass begins; its graph still stands."""
+        self._count += 1
+        if self._count > _PASSES or not self._due():
+            return
+        expected = self._count > 1 or self._alone < _ALONE
+        factor = None if self.weighted or not expected else self._factor(step, roots, last_scaled, saved_ok)
+        self._factors.append(factor)
+        if self._count > 1:
+            if self._watched is None:
+                self._watched = _first_matrix(models())
+            gradient = _bytes_of(getattr(self._watched, "grad", None))
+            self._added = self._added and bool(gradient) and any(gradient)
+
+    def backward_ended(self) -> None:
+        """A backward pass has ended."""
+        if 1 < self._count <= _PASSES and self._watched is not None and self._due():
+            self._last = _bytes_of(self._watched.grad)
+
+    def update_begins(self, number: int) -> None:
+        """An optimizer is about to use what was added up."""
+        if self._count > 1 and self._due() and self._count <= _PASSES and len(self._told) < _PENDING:
+            untouched = bool(self._last) and self._last == _bytes_of(getattr(self._watched, "grad", None))
+            self._told.append(
+                {
+                    "kind": "accumulation",
+                    "optimizer": number,
+                    "passes": self._count,
+                    "factors": self._factors[:16],
+                    "added": self._added,
+                    "untouched": untouched,
+                }
+            )
+
+    def update_ended(self) -> None:
+        """It has used it."""
+        if self._count > 1:
+            self._windows += 1
+            self._alone = 0
+        else:
+            self._alone += 1
+        self._count = 0
+        self._factors, self._added, self._last, self._watched = [], True, b"", None
+
+    def tell(self, session: Session) -> None:
+        """A step ends."""
+        told, self._told = self._told, []
+        for record in told:
+            session.event_json(json.dumps(record))
+
+    def _due(self) -> bool:
+        return self._windows < _WINDOWS or not self._windows & (self._windows - 1)
+
+    @staticmethod
+    def _factor(step: Step | None, roots: list[Any], last_scaled: Any, saved_ok: bool) -> float | None:
+        """What the loss was multiplied by before the backward pass; None where that cannot be told."""
+        if len(roots) != 1 or not saved_ok or step is None:
+            return None
+        root = roots[0]
+        if not isinstance(root, torch.Tensor) or root.numel() != 1:
+            return None
+        if last_scaled is not None and last_scaled[0]() is root:
+            return None  # a gradient scaler's
+        outputs = [reference() for reference in step.loss_outputs]
+        outputs += [reference() for reference, _ in step.function_outputs]
+        if any(output is root for output in outputs):
+            return 1.0
+        node = _loss_graph.analyse(root, saved_ok, False)
+        made = {id(output.grad_fn) for output in outputs if output is not None}
+        if node.base is not None and (node.kind or id(node.base) in made):
+            if node.factor == 1.0:
+                return 1.0
+            return node.factor * (node.count or 1.0)  # a sum over targets counts as their mean
+        return None
+
+
+def _first_matrix(models: Any) -> Any:
+    for model in models:
+        for parameter in model.parameters():
+            if parameter.grad is not None and parameter.dim() >= 2 and is_readable(parameter.grad):
+                return parameter
+    return None
+
+
+def _bytes_of(gradient: Any) -> bytes:
+    """The first elements' memory; nothing if it cannot be read."""
+    if gradient is None or not is_readable(gradient) or not gradient.is_contiguous():
+        return b""
+    size = min(int(gradient.nbytes), _LOOK * gradient.element_size())
+    return ctypes.string_at(gradient.data_ptr(), size) if size else b""

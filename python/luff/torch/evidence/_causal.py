@@ -1,0 +1,287 @@
+"""Whether a model that predicts the next token sees it: the model is asked, in a forked child.
+
+A loss whose targets are the model's own input, one place further on, is one of next tokens. Then the outputs up to a
+place may not depend on what comes behind it. The child evaluates the model on a few rows, in evaluation mode and
+without gradients, with other tokens behind that place, and compares. The training process forks, and goes on.
+docs/adr/0010.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from luff._hook import Session
+from luff.torch.capture._memory import is_readable
+from luff.torch.capture._modules import tensors_in
+from luff.torch.replay._replay import Replay
+
+__all__ = ["Causal", "asked", "shifted"]
+
+_ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer that is zero first tells nothing
+_LARGEST = 2 << 30  # bytes in use: what is written while the child lives is copied
+_LENGTH = 4  # tokens in a row, at least
+_READ = 1 << 16  # tokens that are compared with targets
+_ROWS = 2  # of the batch that the child evaluates
+_WAIT_S = 1.0  # for an answer at the end of the run
+_SEEN = 1e-4  # of the outputs' spread: more than rounding
+_KINDS = {torch.int64: np.int64, torch.int32: np.int32}
+Ids = NDArray[Any]
+
+
+class Causal:
+    """Works under the hook's lock and guard."""
+
+    def __init__(self) -> None:
+        self._due = True
+        self._step = -1
+        self._call: tuple[Any, tuple[Any, ...], dict[str, Any], Any] | None = None
+        self._match: tuple[int, Ids] | None = None
+        self._waiting: list[tuple[int, Replay]] = []
+        self._ended: list[Replay] = []
+        self._not_asked = ""  # why
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._ended or self._not_asked)
+
+    def begins(self, step: int) -> None:
+        """A TRAIN step (counted from the first of the process) has begun."""
+        self._step, self._call, self._match = step, None, None
+        self._due = step in _ASK_AT
+        if step > _ASK_AT[-1]:
+            self._step = -1
+
+    @property
+    def due(self) -> bool:
+        """Whether calls of models and losses are of interest."""
+        return self._due
+
+    def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A model is called with ids."""
+        if self._call is not None or self._match is not None:
+            return
+        for tensor in tensors_in((args, kwargs) if kwargs else args):
+            if (
+                tensor.dtype in _KINDS
+                and tensor.dim() == 2
+                and min(tensor.shape) >= 1
+                and is_readable(tensor)
+            ):
+                self._call = (weakref.ref(model), args, kwargs, tensor)
+                return
+
+    def loss_called(self, target: Any) -> None:
+        """A loss is called; the target may be the ids one place further on."""
+        if self._call is None or self._match is not None or not isinstance(target, torch.Tensor):
+            return
+        if target.dtype not in _KINDS or not is_readable(target):
+            return
+        self._match = shifted(self._call[3], target)
+
+    def backward_begins(self) -> None:
+        """The step is one of training: asks."""
+        call, match, self._call, self._match = self._call, self._match, None, None
+        self._due = False
+        if call is None or match is None:
+            return
+        model = call[0]()
+        if model is None:
+            return
+        replay = Replay.ask(question(model, call[1], call[2], call[3], match), _LARGEST, [model])
+        if isinstance(replay, str):
+            self._not_asked = replay
+        else:
+            self._waiting.append((self._step, replay))
+
+    def tell(self, session: Session, wait: bool = False) -> None:
+        """Tells what is known by now; never waits, but for the end of the run (bounded)."""
+        until = time.monotonic() + _WAIT_S if wait else 0.0
+        if self._not_asked:
+            session.event_json(json.dumps({"kind": "causal", "no_replay": self._not_asked}))
+            self._not_asked = ""
+        going = []
+        for step, replay in self._waiting:
+            answer = replay.answer(until)
+            if answer is None:
+                going.append((step, replay))
+                continue
+            self._ended.append(replay)
+            if answer:
+                session.event_json(json.dumps({"kind": "causal", "step": step, **answer}))
+        self._waiting = going
+        self._ended = [replay for replay in self._ended if not replay.collected()]
+
+
+def _ids(tensor: Any) -> Ids | None:
+    """The memory of ids as an array."""
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:
+        return None
+    size = tensor.element_size()
+    if not address or not tensor.numel():
+        return None
+    strides = tuple(step * size for step in tensor.stride())
+    extent = sum((n - 1) * step for n, step in zip(tensor.shape, strides, strict=True)) + size
+    memory: Any = (ctypes.c_uint8 * extent).from_address(address)
+    array: Ids = np.ndarray(tuple(tensor.shape), _KINDS[tensor.dtype], memory, 0, strides)
+    return array
+
+
+def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
+    """The axis of time and which places count, if targets are the input one place further on.
+
+    Parameters
+    ----------
+    given, target
+        Tensors of ids: (rows, time) or (time, rows), and targets of any shape with as many elements, or with one place
+        less in each row. Negative targets are those that a loss leaves out.
+
+    Returns
+    -------
+    tuple or None
+        Axis of time, and a mask (rows, time) of the places whose target is the next token and counts.
+    """
+    x, y = _ids(given), _ids(target)
+    if x is None or y is None:
+        return None
+    for axis in (1, 0):
+        rows = x if axis == 1 else x.T
+        count, length = rows.shape
+        if length < _LENGTH:
+            continue
+        for width in (length, length - 1):
+            if y.size != count * width:
+                continue
+            places = y.reshape(count, width) if axis == 1 else y.reshape(width, count).T
+            some = max(_READ // length, 1)
+            now, then, wanted = rows[:some, :-1], rows[:some, 1:], places[:some, : length - 1]
+            counts = wanted >= 0
+            right = wanted == then
+            # Padding may have another id among the targets, never more than that.
+            if not counts.any() or not right[counts].mean() >= 0.999:
+                continue
+            if (now == then)[counts].mean() > 0.9 or np.unique(then[counts]).size < 4:
+                continue  # cannot be told from the input itself
+            mask = np.zeros((count, length), bool)
+            mask[:some, : length - 1] = counts & right
+            return axis, mask
+    return None
+
+
+def question(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids]
+) -> Callable[[], dict[str, Any] | None]:
+    """What the child evaluates."""
+
+    def ask() -> dict[str, Any] | None:
+        return asked(model, args, kwargs, given, match)
+
+    return ask
+
+
+def _replaced(value: Any, old: Any, new: Any, rows: int | None, count: int, axis: int) -> Any:
+    """Arguments with one tensor exchanged, and with the first rows only of those that have as many."""
+    if value is old:
+        return new
+    if isinstance(value, torch.Tensor):
+        if rows is not None and value.dim() > axis and value.shape[axis] == count:
+            return value.narrow(axis, 0, rows)
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_replaced(item, old, new, rows, count, axis) for item in value)
+    if type(value) is dict:
+        return {key: _replaced(item, old, new, rows, count, axis) for key, item in value.items()}
+    return value
+
+
+def _scores(result: Any, count: int, length: int, axis: int) -> Any:
+    """Outputs as (rows, time, classes) in float64; None if there are none of that form."""
+    if hasattr(result, "logits"):
+        result = result.logits
+    for tensor in tensors_in((result,)) if not isinstance(result, torch.Tensor) else (result,):
+        if not tensor.dtype.is_floating_point or tensor.numel() < 2 * count * length:
+            continue
+        shape = tuple(tensor.shape)
+        order = (count, length) if axis == 1 else (length, count)
+        if shape[0] == count * length:
+            tensor = tensor.reshape(*order, -1)
+        elif shape[:2] != order:
+            if len(shape) == 3 and (shape[0], shape[2]) == order:
+                tensor = tensor.transpose(1, 2)
+            else:
+                continue
+        tensor = tensor.reshape(*order, -1)
+        return (tensor if axis == 1 else tensor.transpose(0, 1)).double()
+    return None
+
+
+def asked(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids]
+) -> dict[str, Any] | None:
+    """Evaluates the model with other tokens behind a place. Only in a process of its own: modes and buffers change."""
+    axis, mask = match
+    batch = 0 if axis == 1 else 1
+    count, length = mask.shape
+    model.eval()
+    for rows in (min(_ROWS, count), None):
+        taken = count if rows is None else rows
+        ids = given.detach().clone().narrow(batch, 0, taken)
+        counts = torch.from_numpy(mask[:taken])
+
+        def outputs(changed: Any, rows: int | None = rows, taken: int = taken) -> Any:
+            new_args = _replaced(args, given, changed, rows, count, batch)
+            new_kwargs = _replaced(kwargs, given, changed, rows, count, batch)
+            with torch.no_grad():
+                return _scores(model(*new_args, **new_kwargs), taken, length, axis)
+
+        try:
+            return _compared(outputs, ids, counts, length, axis)
+        except Exception:
+            if rows is None or rows == count:
+                raise
+    return None
+
+
+def _compared(
+    outputs: Callable[[Any], Any], ids: Any, counts: Any, length: int, axis: int
+) -> dict[str, Any] | None:
+    known = torch.unique(ids)
+    places = torch.nonzero(counts.any(0)).flatten()
+    if known.numel() < 2 or places.numel() < 2:
+        return None
+    cut = int(places[(places.numel() - 1) // 2])  # places up to it are looked at
+
+    def other(first: int, end: int) -> Any:
+        changed = ids.clone()
+        part = changed.narrow(axis, first, end - first)
+        part.copy_(known[(torch.searchsorted(known, part.contiguous()) + 1) % known.numel()])
+        return changed
+
+    plain = outputs(ids.clone())
+    if plain is None or not bool(torch.isfinite(plain).all()) or not torch.equal(plain, outputs(ids.clone())):
+        return None
+    spread = float(plain.std())
+    itself = float((outputs(other(cut, cut + 1)) - plain)[:, cut].abs().max())
+    if spread == 0 or itself <= _SEEN * spread:
+        return None  # the output does not depend on the input yet
+    behind = (outputs(other(cut + 1, length)) - plain).abs().amax(2)[:, : cut + 1]
+    behind = torch.where(counts[:, : cut + 1], behind, torch.zeros_like(behind))
+    change = float(behind.max()) / spread
+    return {
+        "length": length,
+        "place": cut,
+        "rows": int(ids.numel() // length),
+        "change": change,
+        "itself": itself / spread,
+        "places": int((behind.amax(0) > _SEEN * spread).sum()),
+        "sees": change > _SEEN,
+    }

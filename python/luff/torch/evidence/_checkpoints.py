@@ -1,0 +1,93 @@
+"""Checkpoints that are loaded into models: what of them fitted. Mostly before the run is open, so it waits for that."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from typing import Any
+
+from luff._hook import Session
+from luff.torch.capture._names import class_name, unwrap
+
+__all__ = ["Loads"]
+
+_MAX_LOADS = 32  # of a run
+_MAX_OF_A_MODEL = 4
+_MAX_NAMES = 64
+
+
+class Loads:
+    """Loads seen and not yet told. Bounded."""
+
+    def __init__(self) -> None:
+        self._waiting: list[str] = []
+        self._count = 0
+        self._models: dict[int, list[Any]] = {}  # id -> [weak model, loads so far]
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def loaded(self, model: Any, state: Any, strict: Any, result: Any) -> None:
+        """`load_state_dict` has returned.
+
+        Parameters
+        ----------
+        model
+            The module that was called.
+        state
+            What it was given.
+        strict
+            Whether everything had to fit.
+        result
+            What it returned: names that are missing and unexpected; None of an overridden one.
+        """
+        if self._count >= _MAX_LOADS:
+            return
+        known = self._models.setdefault(id(model), [weakref.ref(model), 0])
+        if known[0]() is not model:
+            known[:] = [weakref.ref(model), 0]
+        known[1] += 1
+        if known[1] > _MAX_OF_A_MODEL:
+            return
+        self._count += 1
+        own = _names_of(model)
+        missing, unexpected = getattr(result, "missing_keys", None), getattr(result, "unexpected_keys", None)
+        if missing is None or unexpected is None:
+            given = list(state)
+            missing = [name for name in own if name not in state]
+            unexpected = [name for name in given if name not in own]
+        missing = [name for name in missing if name in own]  # without the extra state of modules
+        self._waiting.append(
+            json.dumps(
+                {
+                    "kind": "load_state_dict",
+                    "model": class_name(unwrap(model)),
+                    "strict": bool(strict),
+                    "matched": len(own) - len(missing),
+                    "missing": [str(name) for name in missing[:_MAX_NAMES]],
+                    "missing_count": len(missing),
+                    "unexpected": [str(name) for name in unexpected[:_MAX_NAMES]],
+                    "unexpected_count": len(unexpected),
+                }
+            )
+        )
+
+    def tell(self, session: Session) -> None:
+        """Puts what waits into the run."""
+        waiting, self._waiting = self._waiting, []
+        for text in waiting:
+            session.event_json(text)
+
+
+def _names_of(model: Any) -> set[str]:
+    """Names of the parameters and buffers that a checkpoint of the model holds; no tensor is touched."""
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for path, module in model.named_modules(remove_duplicate=False):
+        left_out = getattr(module, "_non_persistent_buffers_set", ())
+        prefix = f"{path}." if path else ""
+        names.update(
+            prefix + name
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name not in left_out
+        )
+    return names

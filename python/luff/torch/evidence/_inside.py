@@ -1,0 +1,310 @@
+"""What the graph of a step has saved of its inside: attention weights, and codes that a model draws.
+
+A bounded walk before the backward pass frees the graph, in the first steps and then rarely; tensors are read as memory,
+a few rows of each. Nothing is computed with torch, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from luff._hook import Session
+from luff.torch.capture._memory import Array, array_of
+
+__all__ = ["Inside", "attention_of", "code_of"]
+
+_MAX_NODES = 8192
+_MAX_MAPS = 16
+_MAX_CODES = 8
+_SAMPLES, _HEADS, _QUERIES, _KEYS = 4, 16, 16, 4096  # of one map that are read
+_FEW = 4  # keys: fewer than these are no choice
+_ROWS = 64  # of a code
+_EVERY, _UNTIL = 32, 1024  # steps between looks where there is something to see
+# Nodes between attention weights and the product with the values.
+_PASSING = frozenset(
+    (
+        "ExpandBackward0",
+        "ViewBackward0",
+        "UnsafeViewBackward0",
+        "ReshapeAliasBackward0",
+        "CloneBackward0",
+        "MulBackward0",
+        "NativeDropoutBackward0",
+        "ToCopyBackward0",
+        "TransposeBackward0",
+        "PermuteBackward0",
+        "UnsqueezeBackward0",
+    )
+)
+
+
+class Inside:
+    """Looks at the graphs of a process's TRAIN steps; works under the hook's lock and guard."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] | None = None
+        self._worth = False  # the last look has found something
+
+    def __bool__(self) -> bool:
+        return self._found is not None
+
+    def due(self, step: int) -> bool:
+        """Whether the step (counted from the first of the process) is looked at."""
+        return not step & (step - 1) or (self._worth and step % _EVERY == 0 and step <= _UNTIL)
+
+    def backward_begins(self, roots: Iterable[Any]) -> None:
+        """A backward pass of a step that is due begins."""
+        maps, codes = _look(roots)
+        self._worth = bool(maps or codes)
+        if self._worth and self._found is None:
+            self._found = {"kind": "inside", "attention": maps, "codes": codes}
+
+    def tell(self, session: Session) -> None:
+        """The step ends."""
+        found, self._found = self._found, None
+        if found is not None:
+            session.event_json(json.dumps(found))
+
+
+def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    nodes = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
+    seen = {id(node) for node in nodes}
+    users: dict[int, list[Any]] = {}
+    candidates = []
+    for node in nodes:  # grows while it is walked
+        name = node.name()
+        if name.startswith(("Softmax", "SafeSoftmax", "ScaledDotProduct")) or name == "AddBackward0":
+            candidates.append((name, node))
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            used = users.setdefault(id(following), [])
+            if len(used) < 8:
+                used.append(node)
+            if id(following) not in seen and len(nodes) < _MAX_NODES:
+                seen.add(id(following))
+                nodes.append(following)
+    maps: list[dict[str, Any]] = []
+    codes: list[dict[str, Any]] = []
+    for name, node in candidates:
+        try:
+            if name == "AddBackward0":
+                code = code_of(node, users) if len(codes) < _MAX_CODES else None
+                if code is not None:
+                    codes.append(code)
+            elif len(maps) < _MAX_MAPS:
+                found = attention_of(name, node, users)
+                if found is not None:
+                    maps.append(found)
+        except (RuntimeError, AttributeError):  # changed in place since, or saved under another name
+            continue
+    return maps, codes
+
+
+# Attention ---------------------------------------------------------------------------------------------------------
+
+
+def attention_of(name: str, node: Any, users: dict[int, list[Any]]) -> dict[str, Any] | None:
+    """How sharp the attention weights of a node are; None if it holds none that can be read."""
+    if name.startswith("ScaledDotProduct"):
+        weights = _of_query_and_key(node)
+    else:
+        weights = _of_softmax(node) if _multiplies_values(node, users) else None
+    if weights is None:
+        return None
+    blocks, queries, keys = weights
+    top: dict[int, list[float]] = {}
+    entropy: list[float] = []
+    for block, places in blocks:  # (heads, rows, keys) of one sample
+        alive: Any = (block > 0).any(axis=(0, 1))
+        causal = all(not block[:, row, place + 1 :].any() for row, place in enumerate(places))
+        for row, place in enumerate(places):
+            possible = int(np.count_nonzero(alive[: place + 1] if causal else alive))
+            if possible < _FEW:
+                continue
+            for head in range(block.shape[0]):
+                line = block[head, row].astype(np.float64)
+                top.setdefault(head, []).append(float(line.max()))
+                line = line[line > 0]
+                entropy.append(float(-(line * np.log(line)).sum()) / math.log(possible))
+    if not top or not entropy:
+        return None
+    heads = [sum(values) / len(values) for values in top.values()]
+    record = {"heads": len(heads), "queries": queries, "keys": keys, "rows": len(entropy)}
+    numbers = {"least": min(heads), "top": sum(heads) / len(heads), "entropy": sum(entropy) / len(entropy)}
+    if not all(math.isfinite(value) for value in numbers.values()):
+        return None
+    return {**record, **{key: round(value, 6) for key, value in numbers.items()}}
+
+
+_Blocks = tuple[list[tuple[Array, list[int]]], int, int]
+
+
+def _places(queries: int) -> list[int]:
+    """Queries that are read: of the later half, so that a causal mask leaves them a choice."""
+    first = queries // 2
+    step = max((queries - first) // _QUERIES, 1)
+    return list(range(queries - 1, first - 1, -step))[:_QUERIES][::-1]
+
+
+def _few(size: int, most: int) -> list[int]:
+    return list(range(0, size, max(size // most, 1)))[:most]
+
+
+def _of_softmax(node: Any) -> _Blocks | None:
+    dim, result = int(node._saved_dim), node._saved_result
+    shape = tuple(result.shape)
+    dim -= 1 << 64 if dim >= 1 << 63 else 0
+    if len(shape) not in (3, 4) or dim not in (-1, len(shape) - 1) or not _FEW <= shape[-1] <= _KEYS:
+        return None
+    array = array_of(result)
+    if array is None or not array.size:
+        return None
+    places = _places(shape[-2])
+    if len(shape) == 3:  # heads may be among the samples: each is taken for a head
+        return [(array[_few(shape[0], _HEADS)][:, places], places)], shape[-2], shape[-1]
+    heads = _few(shape[1], _HEADS)
+    blocks = [(array[sample][heads][:, places], places) for sample in _few(shape[0], _SAMPLES)]
+    return blocks, shape[-2], shape[-1]
+
+
+def _of_query_and_key(node: Any) -> _Blocks | None:
+    query, key, mask = array_of(node._saved_query), array_of(node._saved_key), node._saved_attn_mask
+    if query is None or key is None or query.ndim != 4 or key.ndim != 4 or not query.size:
+        return None
+    keys = key.shape[2]
+    if not _FEW <= keys <= _KEYS or query.shape[1] != key.shape[1]:
+        return None
+    added = None
+    if mask is not None:
+        added = array_of(mask)
+        if added is None:
+            return None
+        added = np.broadcast_to(added, (query.shape[0], query.shape[1], query.shape[2], keys))
+    scale = node._saved_scale
+    factor = float(scale) if isinstance(scale, int | float) else 1.0 / math.sqrt(query.shape[3])
+    places, blocks = _places(query.shape[2]), []
+    for sample in _few(query.shape[0], 2):
+        rows = []
+        for head in _few(query.shape[1], _HEADS // 2):
+            scores = _product(query[sample, head][places], key[sample, head]) * factor
+            if added is not None:
+                scores = scores + added[sample, head][places]
+            if node._saved_is_causal:
+                for row, place in enumerate(places):
+                    scores[row, place + 1 :] = -np.inf
+            scores -= scores.max(axis=1, keepdims=True)
+            weights = np.exp(scores)
+            rows.append(weights / weights.sum(axis=1, keepdims=True))
+        blocks.append((np.stack(rows), places))
+    return blocks, query.shape[2], keys
+
+
+def _product(left: Array, right: Array) -> Array:
+    """Left times the transposed right, without a library that would start threads."""
+    product: Array = np.einsum("ij,kj->ik", left.astype(np.float64), right.astype(np.float64), optimize=False)
+    return product
+
+
+def _multiplies_values(node: Any, users: dict[int, list[Any]]) -> bool:
+    """The result goes, through views and dropout, into a product of matrices."""
+    reached = [node]
+    for position in range(32):
+        if position >= len(reached):
+            return False
+        for user in users.get(id(reached[position]), ()):
+            name = user.name()
+            if name in ("BmmBackward0", "MmBackward0", "BaddbmmBackward0"):
+                return True
+            if name in _PASSING and len(reached) < 32:
+                reached.append(user)
+    return False
+
+
+# Codes that are drawn ----------------------------------------------------------------------------------------------
+
+
+def code_of(node: Any, users: dict[int, list[Any]]) -> dict[str, Any] | None:
+    """Of ``mean + std * noise``: how much the code tells of the input, as the divergence from N(0, 1) in nats."""
+    parts = [following for following, _ in node.next_functions]
+    if len(parts) != 2 or None in parts:
+        return None
+    for noisy, mean in ((parts[0], parts[1]), (parts[1], parts[0])):
+        if noisy.name() != "MulBackward0":
+            continue
+        first, second = (following for following, _ in noisy.next_functions)
+        if (first is None) == (second is None):
+            continue
+        noise = array_of(noisy._saved_other if second is None else noisy._saved_self)
+        std = _std_of(first if second is None else second)
+        if std is None or noise is None or std.shape != noise.shape or not _is_noise(noise):
+            continue
+        centre = _mean_of(node, mean, users, std, noise)
+        if centre is None or centre.shape != std.shape:
+            return None
+        rows = std.reshape(std.shape[0], -1)[:_ROWS].astype(np.float64)
+        middle = centre.reshape(std.shape[0], -1)[:_ROWS].astype(np.float64)
+        with np.errstate(all="ignore"):
+            nats = 0.5 * (middle**2 + rows**2 - 1) - np.log(rows)
+        if not np.isfinite(nats).all():
+            return None
+        return {
+            "rows": len(rows),
+            "width": int(rows.shape[1]),
+            "nats": round(float(nats.sum(axis=1).mean()), 6),
+            "used": int(np.count_nonzero(nats.mean(axis=0) > 0.01)),
+        }
+    return None
+
+
+def _is_noise(noise: Array) -> bool:
+    """Looks like draws from N(0, 1)."""
+    values = noise.reshape(-1)[:4096]
+    if noise.ndim < 2 or values.size < 32:
+        return False
+    error = 5 / math.sqrt(values.size)
+    return bool(abs(float(values.mean())) < error and abs(float(values.std()) - 1) < error)
+
+
+def _std_of(node: Any) -> Array | None:
+    """What a node that makes positive numbers has given."""
+    name = node.name()
+    if name in ("ExpBackward0", "SqrtBackward0"):
+        return array_of(node._saved_result)
+    if name == "SoftplusBackward0" and node._saved_beta == 1:
+        given = array_of(node._saved_self)
+        if given is not None:
+            softened: Array = np.logaddexp(0, given)
+            return softened
+    return None
+
+
+def _mean_of(drawn: Any, mean: Any, users: dict[int, list[Any]], std: Array, noise: Array) -> Array | None:
+    """The mean: as a square has saved it (of the divergence in the loss), or from the code that a layer has saved."""
+    for user in users.get(id(mean), ()):
+        if user.name() == "PowBackward0" or (
+            user.name() == "MulBackward0" and all(part is mean for part, _ in user.next_functions)
+        ):
+            return array_of(user._saved_self)
+    reached = [drawn]
+    for position in range(8):
+        if position >= len(reached):
+            break
+        for user in users.get(id(reached[position]), ()):
+            name, inputs = user.name(), [following for following, _ in user.next_functions]
+            code = None
+            if name == "AddmmBackward0" and inputs[1] is reached[position]:
+                code = array_of(user._saved_mat1)
+            elif name == "MmBackward0" and inputs[0] is reached[position]:
+                code = array_of(user._saved_self)
+            elif name in ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"):
+                reached.append(user)
+            if code is not None and code.size == std.size:
+                centre: Array = code.reshape(std.shape) - noise * std
+                return centre
+    return None

@@ -1,0 +1,164 @@
+"""Gradients that nobody has cleared: an update that uses, once more, what the last one has used.
+
+As an update ends, a few gradients are remembered: the tensor, its version, a hash of its first bytes. Where a
+backward pass finds the very same ones and adds to them, and the next update uses the sum, they were kept. What is
+cleared, replaced or set anew in between is not: neither while gradients are accumulated over several backward passes,
+nor where another model's loss leaves gradients that are cleared before their own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from luff._hook import Session
+from luff.torch.capture._memory import is_readable
+from luff.torch.capture._recorder import OptimizerRecord
+
+__all__ = ["KeptGradients"]
+
+_PARAMETERS = 8  # of each optimizer
+_HASHED = 4096  # bytes of each
+_ALWAYS = 64  # updates each of which is looked at
+_EVERY = 16  # and then every 16th
+_OPTIMIZERS = 64
+_ZEROS = bytes(_HASHED)
+
+
+class _Gradient:
+    """One gradient, as it was when it was looked at last."""
+
+    __slots__ = ("added", "address", "content", "gradient", "owner", "size", "version")
+
+    def __init__(self, owner: Any, gradient: Any, content: int, size: int) -> None:
+        self.owner = owner  # weak reference to the parameter
+        self.gradient = weakref.ref(gradient)
+        self.version = gradient._version
+        self.address = gradient.data_ptr()
+        self.content = content
+        self.size = size
+        self.added = False  # a backward pass has added to it
+
+    def now(self) -> Any:
+        """The parameter's gradient, if it is still the same tensor; else None."""
+        parameter = self.owner()
+        gradient = None if parameter is None else parameter.grad
+        return gradient if gradient is not None and gradient is self.gradient() else None
+
+
+class _Optimizer:
+    """What is looked at of one optimizer."""
+
+    __slots__ = ("gradients", "held", "owners", "updates")
+
+    def __init__(self) -> None:
+        self.held = -1
+        self.owners: list[Any] = []
+        self.gradients: list[_Gradient] = []
+        self.updates = 0
+
+
+class KeptGradients:
+    """Looks at the gradients of a hook's optimizers; works under its lock and guard."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._optimizers: dict[int, _Optimizer] = {}  # by number
+        self.marked: dict[int, _Optimizer] = {}  # those whose gradients may be kept
+        self._intact: list[_Gradient] = []  # found as they were when the backward pass under way began
+        self._zeros: dict[int, int] = {}  # hash of so many zero bytes
+
+    def update_ended(self, record: OptimizerRecord, optimizer: Any) -> None:
+        """An optimizer has used its gradients."""
+        watched = self._optimizers.get(record.number)
+        if watched is None:
+            if len(self._optimizers) >= _OPTIMIZERS:
+                return
+            watched = self._optimizers[record.number] = _Optimizer()
+        watched.updates += 1
+        if watched.updates > _ALWAYS and watched.updates % _EVERY:
+            return
+        if watched.held != record.held or not watched.owners:
+            self._choose(watched, record, optimizer)
+        watched.gradients = []
+        for reference in watched.owners:
+            parameter = reference()
+            gradient = None if parameter is None else parameter.grad
+            if gradient is not None:
+                self._remember(watched, reference, gradient)
+        if watched.gradients:
+            self.marked[record.number] = watched
+
+    def backward_begins(self) -> None:
+        """A backward pass begins: which gradients are as they were?"""
+        if self._intact:
+            self._intact = []
+        for number, watched in list(self.marked.items()):
+            kept = []
+            for known in watched.gradients:
+                gradient = known.now()
+                if (
+                    gradient is not None
+                    and gradient._version == known.version
+                    and gradient.data_ptr() == known.address
+                    and (known.added or self._session.hash(known.address, known.size) == known.content)
+                ):
+                    kept.append(known)
+            watched.gradients = kept
+            self._intact.extend(kept)
+            if not kept:
+                del self.marked[number]
+
+    def backward_ended(self) -> None:
+        """A backward pass has ended: to which of them has it added?"""
+        for known in self._intact:
+            gradient = known.now()
+            if gradient is not None and gradient._version != known.version:
+                known.version = gradient._version
+                known.added = True
+        self._intact = []
+
+    def update_begins(self, record: OptimizerRecord) -> int:
+        """How many gradients that an optimizer is about to use were kept. Told once for each update looked at."""
+        watched = self.marked.pop(record.number, None)
+        if watched is None:
+            return 0
+        count = sum(1 for known in watched.gradients if known.added and known.now() is not None)
+        watched.gradients = []
+        return count
+
+    # Inside ----------------------------------------------------------------------------------------------------
+
+    def _choose(self, watched: _Optimizer, record: OptimizerRecord, optimizer: Any) -> None:
+        """A few parameters that have a gradient, evenly among all."""
+        having = [
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None and _usable(parameter.grad)
+        ]
+        count = min(len(having), _PARAMETERS)
+        watched.owners = [weakref.ref(having[index * len(having) // count]) for index in range(count)]
+        watched.held = record.held
+
+    def _remember(self, watched: _Optimizer, owner: Any, gradient: Any) -> None:
+        if not _usable(gradient):
+            return
+        size = min(gradient.nbytes, _HASHED)
+        content = self._session.hash(gradient.data_ptr(), size)
+        if content != self._hash_of_zeros(size):  # zeros tell nothing: they may have been cleared
+            watched.gradients.append(_Gradient(owner, gradient, content, size))
+
+    def _hash_of_zeros(self, size: int) -> int:
+        known = self._zeros.get(size)
+        if known is None:
+            zeros = np.frombuffer(_ZEROS, dtype=np.uint8)
+            address = int(zeros.__array_interface__["data"][0])
+            known = self._zeros[size] = self._session.hash(address, size)
+        return known
+
+
+def _usable(gradient: Any) -> bool:
+    return bool(is_readable(gradient) and gradient.nbytes and gradient.is_contiguous())

@@ -1,0 +1,159 @@
+"""What the root of a backward pass tells about the loss: its value before scaling, its kind, its inputs.
+
+A bounded walk through the graph, before backward frees it. Saved tensors are never touched while saved-tensor hooks
+are in use: their unpacking would compute.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from luff.torch.capture._memory import is_readable, read_scalar
+
+__all__ = ["LossNode", "analyse", "counted_targets"]
+
+_KINDS = {
+    "NllLossBackward0": "NLLLoss",
+    "NllLoss2DBackward0": "NLLLoss",
+    "MseLossBackward0": "MSELoss",
+    "BinaryCrossEntropyBackward0": "BCELoss",
+    "BinaryCrossEntropyWithLogitsBackward0": "BCEWithLogitsLoss",
+    "SmoothL1LossBackward0": "SmoothL1Loss",
+    "HuberLossBackward0": "HuberLoss",
+    "SoftMarginLossBackward0": "SoftMarginLoss",
+    "MultiMarginLossBackward0": "MultiMarginLoss",
+    "MultilabelMarginLossBackward0": "MultiLabelMarginLoss",
+    "CtcLossBackward0": "CTCLoss",
+}
+_SUM = 2  # among torch's reductions
+_WALK_LIMIT = 64
+_TRANSPARENT = (
+    "ToCopyBackward0",
+    "CloneBackward0",
+    "ViewBackward0",
+    "SqueezeBackward0",
+    "UnsafeViewBackward0",
+)
+
+
+@dataclass(slots=True)
+class LossNode:
+    """The loss as the graph shows it."""
+
+    factor: float = 1.0  # root = loss node * factor
+    kind: str = ""  # class name of the loss that made the root, "" if unknown
+    base: Any = None  # what made the root, factors and copies left out
+    node: Any = None  # the first loss node within reach, for its saved inputs
+    node_kind: str = ""  # its own kind (log-probabilities are NLLLoss's input)
+    compiled: bool = False
+    count: float = 0.0  # targets of a cross entropy that is a sum over them; 0: it is none
+
+
+def counted_targets(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many targets a cross entropy that was called adds up; 1 where that cannot be told."""
+    target = args[1] if len(args) > 1 else kwargs.get("target")
+    if kind not in ("CrossEntropyLoss", "NLLLoss") or len(args) > 2 or kwargs.get("weight") is not None:
+        return 1
+    if not (isinstance(target, torch.Tensor) and target.dtype is torch.int64 and is_readable(target)):
+        return 1
+    if not target.is_contiguous() or not target.numel():
+        return 1
+    values = (ctypes.c_int64 * target.numel()).from_address(target.data_ptr())
+    counted = np.ctypeslib.as_array(values) != kwargs.get("ignore_index", -100)
+    return max(int(np.count_nonzero(counted)), 1)
+
+
+def _constant_factor(node: Any, divide: bool) -> float | None:
+    following = node.next_functions
+    if len(following) == 2 and following[1][0] is not None:
+        return None
+    try:
+        other = node._saved_other
+    except (RuntimeError, AttributeError):
+        return None
+    value = float(other) if isinstance(other, int | float) else read_scalar(other)
+    if value is None or value == 0.0 or value != value:
+        return None
+    return 1.0 / value if divide else value
+
+
+def analyse(root: Any, saved_ok: bool, search: bool = True) -> LossNode:
+    """Describes the loss whose backward pass is about to run.
+
+    Parameters
+    ----------
+    root
+        Root tensor of the backward pass.
+    saved_ok
+        False while saved-tensor hooks are in use: names of nodes are read, saved tensors are not.
+    search
+        False: a root that no loss made is not followed to losses further away.
+    """
+    result = LossNode()
+    node = root.grad_fn
+    for _ in range(8):
+        if node is None:
+            return result
+        name = node.name()
+        if name in ("DivBackward0", "MulBackward0") and saved_ok:
+            factor = _constant_factor(node, name == "DivBackward0")
+            if factor is None:
+                break
+            result.factor *= factor
+        elif name not in _TRANSPARENT:
+            break
+        node = node.next_functions[0][0]
+    else:
+        return result
+    if node is None:
+        return result
+    result.base = node
+    name = node.name()
+    if name in _KINDS:
+        result.node, result.node_kind = node, _KINDS[name]
+        result.kind = _public_kind(node, result.node_kind)
+        if saved_ok and result.node_kind == "NLLLoss":
+            result.count = _summed(node)
+        return result
+    if "CompiledFunction" in name:
+        result.compiled = True
+    elif search:
+        result.node, result.node_kind = _search(node)
+    return result
+
+
+def _summed(node: Any) -> float:
+    try:
+        count = read_scalar(node._saved_total_weight) if node._saved_reduction == _SUM else None
+    except (RuntimeError, AttributeError):
+        return 0.0
+    return count if count is not None and count > 0.0 else 0.0
+
+
+def _public_kind(node: Any, kind: str) -> str:
+    if kind == "NLLLoss":
+        following = node.next_functions
+        if following and following[0][0] is not None and following[0][0].name() == "LogSoftmaxBackward0":
+            return "CrossEntropyLoss"
+    return kind
+
+
+def _search(start: Any) -> tuple[Any, str]:
+    """The first loss node at most 64 nodes from `start`, breadth first."""
+    queue, seen, position = [start], {id(start)}, 0
+    while position < len(queue) and position < _WALK_LIMIT:
+        node = queue[position]
+        position += 1
+        kind = _KINDS.get(node.name())
+        if kind is not None:
+            return node, kind
+        for following, _ in node.next_functions:
+            if following is not None and id(following) not in seen and len(queue) < _WALK_LIMIT:
+                seen.add(id(following))
+                queue.append(following)
+    return None, ""

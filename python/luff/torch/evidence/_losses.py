@@ -1,0 +1,278 @@
+"""Losses of a step: from calls of loss modules, and from the root of the backward pass."""
+
+from __future__ import annotations
+
+import weakref
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from luff import _codes as codes
+from luff._codes import DType, EventKind, GapReason, Mode, Role
+from luff.torch.capture._called import is_loss
+from luff.torch.capture._describe import loss_settings
+from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
+from luff.torch.capture._modules import tensors_in
+from luff.torch.evidence import _loss_graph
+from luff.torch.evidence._step import Step
+
+if TYPE_CHECKING:
+    from luff.torch.loop._machine import Machine
+
+__all__ = ["Losses"]
+
+_TRAIN = int(Mode.TRAIN)
+_LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABEL)
+_FLOAT32, _FLOAT64 = int(DType.FLOAT32), int(DType.FLOAT64)
+_MAX_LOSSES = 64  # of one kind in one step
+_MAX_KINDS = 64
+
+
+class Losses:
+    """Records losses for a machine; works under its lock and guard."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.last_scaled: tuple[Any, float | None, float | None] | None = None  # product, loss, scale
+        self._sums: set[str] = set()  # kinds of losses that are trained as sums over the targets
+        self._loss_kinds: set[str] = set()
+        self._scratch = np.zeros(1, dtype=np.float64)
+        self._scratch_float32 = self._scratch.view(np.float32)
+        self._scratch_address = int(self._scratch.__array_interface__["data"][0])
+
+    def module_returned(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """An outermost call of a module without parameters has returned; a scalar is a loss (or a metric)."""
+        if not isinstance(output, torch.Tensor) or not output.dtype.is_floating_point:
+            return
+        if output.numel() != 1:
+            if is_loss(module):
+                self._unreduced(type(module).__name__, (), args, kwargs, output)
+            return
+        kind = type(module).__name__
+        training = output.requires_grad
+        if not training and kind not in self._loss_kinds and not is_loss(module):
+            return
+        step = self._machine.step
+        if training:
+            self._loss_kinds.add(kind)
+            if (
+                step is not None
+                and step.mode != _TRAIN
+                and not step.may_train
+                and self._machine.forced is None
+            ):
+                self._machine.publish_step(step)
+                step = self._machine.step
+            if step is None and not self._machine.by_hand and self._machine.forced in (None, _TRAIN):
+                step = self._machine.new_train()
+        elif self._machine.waiting_evals and step is not None and step.mode == _TRAIN:
+            self._to_waiting(kind, output)
+            return
+        if step is None:
+            return
+        if (
+            self._machine.recorder is not None
+            and kind not in self._machine.recorder.losses
+            and len(self._machine.recorder.losses) < 64
+        ):
+            self._machine.recorder.losses[kind] = loss_settings(module)
+            if not self._machine.recorder.stale:
+                self._machine.recorder.describe()
+        if training:
+            step.plain_loss = not self._machine.saving
+            step.loss_outputs.append(weakref.ref(output))
+            step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
+        self._record_loss(step, kind, read_scalar(output), output)
+        self._loss_inputs(step, kind, args, kwargs)
+        self._machine.samples.loss(step, kind, args, kwargs)
+
+    def function_returned(
+        self,
+        kind: str,
+        names: tuple[str, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+    ) -> None:
+        """A loss function has returned. Its value counts in evaluations only: of a training the graph tells it."""
+        if not isinstance(output, torch.Tensor) or not output.dtype.is_floating_point:
+            return
+        if output.numel() != 1:
+            self._unreduced(kind, names, args, kwargs, output)
+            return
+        step = self._machine.step
+        if step is None:
+            return
+        if step.mode != _TRAIN:
+            value = read_scalar(output)
+            if value is not None and kwargs.get("reduction") == "sum" and kind not in self._sums:
+                value /= _loss_graph.counted_targets(kind, args, kwargs)
+            self._record_loss(step, kind, value, output)
+            self._loss_inputs(step, kind, args, kwargs)
+            self._machine.samples.loss(step, kind, args, kwargs, names)
+        elif output.requires_grad:
+            step.plain_loss = not self._machine.saving
+            if len(step.function_outputs) < _MAX_LOSSES:
+                step.function_outputs.append((weakref.ref(output), kind))
+            self._machine.samples.loss(step, kind, args, kwargs, names)
+        elif self._machine.waiting_evals and not output.requires_grad:
+            self._to_waiting(kind, output)
+
+    def _unreduced(
+        self, kind: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """A loss for each sample: what the training makes of it the graph tells; here it is sampled."""
+        step = self._machine.step
+        if step is not None and (step.mode != _TRAIN or output.requires_grad):
+            self._machine.samples.loss(step, kind, args, kwargs, names)
+
+    def _to_waiting(self, kind: str, output: Any) -> None:
+        """The loss of an evaluation that is published after the TRAIN step it lies in."""
+        value = read_scalar(output)
+        if value is not None and self._machine.recorder is not None:
+            number = self._machine.recorder.number(f"{kind}_output_0", _LOSS, "", kind)
+            self._machine.waiting_evals[-1].append((number, value))
+
+    def _loss_inputs(self, step: Step, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        session, modules, recorder = self._machine.session, self._machine.modules, self._machine.recorder
+        if session is None or modules is None or recorder is None or not step.begun:
+            return
+        if not self._inputs_due():
+            return
+        first = 2 * (step.losses.get(kind, 1) - 1)
+        for index, tensor in enumerate(islice(tensors_in((args, kwargs)), 8)):
+            role = _LOSS_INPUT if index == 0 else _LABEL
+            modules.capture(recorder.number(f"{kind}_input_{first + index}", role, "", kind), tensor)
+        step.captured = True
+
+    def _record_loss(self, step: Step, kind: str, value: float | None, tensor: Any) -> None:
+        index = step.losses.get(kind, 0)
+        step.losses[kind] = index + 1
+        if value is not None and value - value != 0.0:
+            self._machine.evidence.nonfinite.suspect = True
+        if index >= _MAX_LOSSES:
+            return
+        code = DTYPE_CODES.get(tensor.dtype, 0)
+        if step.begun and (step.decided or self._machine.session is not None):
+            self.emit(step, kind, index, value, code)
+        else:
+            step.pending.append((kind, index, value, code))
+
+    def emit(self, step: Step, kind: str, index: int, value: float | None, code: int) -> None:
+        """Puts a loss into the session: its number, and its value where a collection wants it."""
+        session, recorder = self._machine.session, self._machine.recorder
+        if session is None or recorder is None:
+            return
+        number = recorder.number(f"{kind}_output_{index}", _LOSS, "", kind if kind != "loss" else "")
+        if value is None:
+            session.gap(number, int(GapReason.UNSUPPORTED), 0, 1)
+            return
+        session.scalar(number, value)
+        step.captured = True
+        if not session.due_tensor(number):
+            return
+        if code == _FLOAT64:
+            self._scratch[0] = value
+        else:
+            code = _FLOAT32
+            self._scratch_float32[0] = value
+        session.capture_one(number, recorder.layouts.scalar(code), self._scratch_address)
+
+    def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
+        """A gradient scaler has multiplied a loss."""
+        self.last_scaled = (weakref.ref(result), value, scale)
+        self._machine.event(int(EventKind.SCALE_LOSS), codes.NO_ID, 0 if scale is None else float_bits(scale))
+
+    def readable(self, step: Step | None) -> bool:
+        """True if what the graph has saved between a step's loss and the root of its backward pass can be read.
+
+        Where a model recomputes its parts (checkpoints), hooks are in use within it, and no more behind it.
+        """
+        machine = self._machine
+        return not machine.saved_hooks or (step is not None and step.plain_loss and not machine.saving)
+
+    def root(self, step: Step, root: Any) -> None:
+        """The root of a backward pass: the loss, unless a loss module's call has told already."""
+        if not isinstance(root, torch.Tensor) or root.numel() != 1:
+            return
+        if any(reference() is root for reference in step.loss_outputs):
+            return
+        plain = not self._machine.saved_hooks
+        inputs_due = plain and not step.module_losses and self._inputs_due()
+        sampled = plain and step.samples and not step.sampled_losses
+        node = _loss_graph.analyse(
+            root, self.readable(step), inputs_due or sampled or bool(step.loss_outputs)
+        )
+        if node.node is not None and any(
+            output is not None and output.grad_fn is node.node
+            for output in (reference() for reference in step.loss_outputs)
+        ):
+            return
+        kind = node.kind or self._of_function(step, root, node.base)
+        if kind:
+            step.graph_losses[kind] = step.graph_losses.get(kind, 0) + 1
+            if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
+                return  # the module's call was recorded already
+        value, factor = None, node.factor
+        if self.last_scaled is not None and self.last_scaled[0]() is root and self.last_scaled[2]:
+            value = self.last_scaled[1]
+            factor /= self.last_scaled[2] if value is not None and factor != 1.0 else 1.0
+        if value is None:
+            value = read_scalar(root)
+        if value is not None and kind and factor != 1.0:
+            value /= factor * (node.count or 1.0)
+        elif node.count and kind:
+            self._sums.add(kind)
+        self._record_loss(step, kind or "loss", value, root)
+        if node.compiled:
+            self._machine.hidden(GapReason.COMPILED_GRAPH)
+        if (
+            kind
+            and self._machine.recorder is not None
+            and kind not in self._machine.recorder.losses
+            and len(self._machine.recorder.losses) < 64
+        ):
+            self._machine.recorder.losses[kind] = {"functional": True}
+            self._machine.recorder.describe()
+        if node.node is not None and (inputs_due or sampled):
+            self._graph_inputs(step, node, inputs_due)
+
+    @staticmethod
+    def _of_function(step: Step, root: Any, base: Any) -> str:
+        """Kind of the functional loss that made a root, where its call was seen and its value still exists."""
+        for reference, kind in step.function_outputs:
+            output = reference()
+            if output is not None and (output is root or (base is not None and output.grad_fn is base)):
+                return str(kind)
+        return ""
+
+    def _inputs_due(self) -> bool:
+        session = self._machine.session
+        return session is not None and bool(session.due_role(_LOSS_INPUT) or session.due_role(_LABEL))
+
+    def _graph_inputs(self, step: Step, node: Any, inputs_due: bool) -> None:
+        """Input and target that the graph has saved. Of cross entropy it has log-probabilities: NLLLoss's input."""
+        modules, recorder = self._machine.modules, self._machine.recorder
+        if modules is None or recorder is None:
+            return
+        kind = node.kind or node.node_kind
+        first = 2 * (step.losses.get(kind, 1) - 1) if node.kind else 0
+        samples = []
+        for attribute, name, number, role in (
+            ("_saved_self", node.node_kind, 0, _LOSS_INPUT),
+            ("_saved_target", kind, 1, _LABEL),
+        ):
+            try:
+                tensor = getattr(node.node, attribute, None)
+            except RuntimeError:  # changed in place since, or freed
+                continue
+            if isinstance(tensor, torch.Tensor):
+                samples.append((name, first + number, tensor))
+                if inputs_due:
+                    named = recorder.number(f"{name}_input_{number}", role, "", node.node_kind)
+                    modules.capture(named, tensor)
+        self._machine.samples.of_graph(step, samples)

@@ -1,0 +1,352 @@
+"""The first value of a step that is not finite: which operation made it.
+
+Costs nothing while losses are finite. When one is not, and its graph still stands, the graph and what it has saved are
+read through memory; then a forked child evaluates the step's own statements again (`_replay`). docs/adr/0010.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from luff._codes import Mode
+from luff._hook import Session
+from luff.torch.capture._memory import Budget, array_of, read_scalar
+from luff.torch.replay._domains import is_bad, operator_of, reason_of, saved_by
+from luff.torch.replay._replay import Replay, frames_of_user
+
+if TYPE_CHECKING:
+    from luff.torch.loop._machine import Machine
+
+__all__ = ["NonFinite", "Producer", "find_in_graph"]
+
+_TRAIN = int(Mode.TRAIN)
+_MAX_AUTOPSIES = 3  # in a run
+_MAX_REPLAYS = 2
+_NODES = 4096
+_BYTES = 256 << 20  # of tensors looked at in an autopsy
+_WAIT_S = 2.0  # for answers at the end of the run, while children work
+
+
+@dataclass(slots=True)
+class Producer:
+    """Who made the first value that is not finite."""
+
+    phase: str  # "input", "weights", "forward", "loss", "backward", "optimizer"
+    operator: str = ""
+    reason: str = ""
+    count: int = 0
+    elements: int = 0
+    module: str = ""
+    tensor: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def record(self, step: int, origin: str) -> dict[str, Any]:
+        """As the run's event holds it (docs/rules/non_finite.md)."""
+        fields = {
+            name: getattr(self, name)
+            for name in ("phase", "operator", "reason", "count", "elements", "module", "tensor")
+            if getattr(self, name)
+        }
+        return {"kind": "nonfinite", "step": step, "from": origin, **fields, **self.more}
+
+
+def _zero() -> int:
+    return 0
+
+
+class NonFinite:
+    """Looks for the producer; works under the machine's lock and guard."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._autopsies = 0
+        self._replays = 0
+        self._bad_step = -2  # the last step with a loss that was not finite
+        self.count: Callable[[], int] = _zero  # summaries so far of tensors that were not finite
+        self.suspect = False  # a loss of the open step is not finite
+        self._waiting: list[tuple[dict[str, Any], Replay | None]] = []
+        self._ended: list[Replay] = []  # children that have answered and may still run
+
+    def opened(self, session: Session) -> None:
+        """The session is open."""
+        self.count = getattr(session, "nonfinite", self.count)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._ended)
+
+    def backward_begins(self, roots: list[Any]) -> None:
+        """A loss is not finite, its graph still stands."""
+        self.suspect = False
+        step = self._machine.clock.mode_steps[_TRAIN]
+        value = read_scalar(roots[0]) if len(roots) == 1 and isinstance(roots[0], torch.Tensor) else None
+        if value is None or value - value == 0.0:
+            return
+        again, self._bad_step = step <= self._bad_step + 1, step
+        if again or self._autopsies >= _MAX_AUTOPSIES:
+            return
+        self._autopsies += 1
+        models = self._machine.called.models()
+        producer = self._in_weights(models)
+        if producer is None:
+            ok = not self._machine.saved_hooks
+            producer = find_in_graph(roots[0], self._machine.names, saved_ok=ok) or Producer("loss")
+        record = producer.record(step, "graph")
+        replay: Replay | None = None
+        if producer.phase in ("input", "forward", "loss"):
+            replay, reason = self._start(roots[0], False)
+            if reason:
+                record["no_replay"] = reason
+        self._waiting.append((record, replay))
+
+    def gradients_taken(self) -> None:
+        """Gradients that an optimizer is about to use are not finite."""
+        step = self._machine.clock.mode_steps[_TRAIN]
+        again, self._bad_step = step <= self._bad_step + 1, step
+        if again:
+            return
+        replay, reason = self._start(None, True)
+        record = {"kind": "nonfinite", "step": step}
+        if replay is not None:
+            self._waiting.append((record, replay))
+        elif reason:
+            self._waiting.append(({**record, "from": "graph", "no_replay": reason}, None))
+
+    def publish(self, session: Session, wait: bool = False) -> None:
+        """Tells what is known by now; never waits, but for the end of the run (bounded)."""
+        until = time.monotonic() + _WAIT_S if wait else 0.0
+        going: list[tuple[dict[str, Any], Replay | None]] = []
+        for record, replay in self._waiting:
+            if record.get("from") == "graph":
+                session.event_json(json.dumps(record))
+            if replay is None:
+                continue
+            answer = replay.answer(until)
+            if answer is None:
+                going.append(({"kind": "nonfinite", "step": record["step"]}, replay))
+                continue
+            self._ended.append(replay)
+            if answer:
+                session.event_json(
+                    json.dumps({"kind": "nonfinite", "step": record["step"], "from": "replay", **answer})
+                )
+        self._waiting = going
+        self._ended = [replay for replay in self._ended if not replay.collected()]
+
+    def _start(self, root: Any, backward: bool) -> tuple[Replay | None, str]:
+        """A child that evaluates the step again, or why there is none."""
+        if self._replays >= _MAX_REPLAYS:
+            return None, ""
+        self._replays += 1
+        models = self._machine.called.models()
+        started = Replay.start(frames_of_user(), root, backward, self._machine.names, models)
+        return (None, started) if isinstance(started, str) else (started, "")
+
+    def _in_weights(self, models: Iterable[Any]) -> Producer | None:
+        """A parameter or buffer that is not finite was so before this step's forward pass."""
+        names, budget = self._machine.names, Budget(_BYTES)
+        for model in models:
+            for kind, named in (
+                ("parameter", model.named_parameters()),
+                ("buffer", model.named_buffers()),
+            ):
+                for path, tensor in named:
+                    array = array_of(tensor, budget)
+                    if array is None or not is_bad(array):
+                        continue
+                    nan = int((array != array).sum())
+                    updated = self._machine.clock.latest_update() > 0
+                    optimized = kind == "parameter" and updated and tensor.requires_grad
+                    if not nan and not optimized:
+                        continue  # infinities may be a mask
+                    name = (names.parameter(tensor) if kind == "parameter" else None) or path
+                    reason = f"{kind} {name} {'holds NaN' if nan else 'is infinite'}"
+                    if optimized:
+                        reason += ": an update has made it"
+                    elif not updated:
+                        reason += " before the first update"
+                    return Producer(
+                        "optimizer" if optimized else "weights",
+                        reason=reason,
+                        count=nan or int(array.size - int(np.isfinite(array).sum())),
+                        elements=int(array.size),
+                        tensor=name,
+                        module=path.rpartition(".")[0],
+                    )
+        return None
+
+
+# The graph ---------------------------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """One look at a graph: every node's saved tensors, and what is known of its output."""
+
+    def __init__(self, root: Any, names: Any) -> None:
+        self.names = names
+        self.budget = Budget(_BYTES)
+        self.saved: dict[Any, dict[str, Any]] = {}
+        self.bad_inputs: dict[Any, list[Any]] = {}
+        self.bad: set[Any] = {root}
+        self.good: set[Any] = set()
+        self.order = [root]
+        seen = {root}
+        position = 0
+        while position < len(self.order):
+            node = self.order[position]
+            position += 1
+            self._read(node)
+            for following, _ in node.next_functions:
+                if following is not None and following not in seen and len(self.order) < _NODES:
+                    seen.add(following)
+                    self.order.append(following)
+
+    def _read(self, node: Any) -> None:
+        saved = self.saved[node] = saved_by(node)
+        self.bad_inputs[node] = []
+        for name, value in saved.items():
+            if not isinstance(value, torch.Tensor):
+                continue
+            array = array_of(value, self.budget)
+            if array is None:
+                continue
+            bad = is_bad(array)
+            maker = value.grad_fn
+            if maker is None and (name.startswith("result") or name in ("output", "logsumexp")):
+                continue
+            if maker is not None:
+                (self.bad if bad else self.good).add(maker)
+            if bad and maker is not node:
+                self.bad_inputs[node].append(value)
+
+    def get(self, node: Any) -> Any:
+        saved = self.saved[node]
+
+        def one(name: str) -> Any:
+            value = saved.get(name)
+            return array_of(value) if isinstance(value, torch.Tensor) else value
+
+        return one
+
+    def find(self, start: Any) -> Producer | None:
+        """Depth first along what is bad or unknown, to the operation whose arguments are finite."""
+        visited: set[Any] = set()
+        deepest: Producer | None = None
+        stack: list[tuple[Any, bool, int]] = [(start, False, 0)]
+        while stack:
+            node, forward, stage = stack.pop()
+            if stage:
+                if deepest is None and node in self.bad and not self.bad_inputs[node]:
+                    deepest = self._made(node, forward)
+                continue
+            if node in visited or node not in self.saved:
+                continue
+            visited.add(node)
+            if node in self.good and node not in self.bad:
+                continue
+            reason, count = reason_of(operator_of(node), self.get(node))
+            inside = forward or self._owns_weights(node)
+            if reason and reason != "zero times infinity":
+                return self._made(node, forward, reason, count)
+            leaf = self._leaf(node)
+            if leaf is not None:
+                return leaf
+            stack.append((node, forward, 1))
+            makers = [tensor.grad_fn for tensor in self.bad_inputs[node] if tensor.grad_fn is not None]
+            others = [n for n, _ in node.next_functions if n is not None and n not in makers]
+            stack.extend((n, inside, 0) for n in reversed([*makers, *others]))
+        return deepest
+
+    def _leaf(self, node: Any) -> Producer | None:
+        for tensor in self.bad_inputs[node]:
+            if tensor.grad_fn is not None:
+                continue
+            array = array_of(tensor)
+            nan = 0 if array is None else int((array != array).sum())
+            if not nan:
+                continue  # a mask of infinities
+            size = int(tensor.numel())
+            name = self.names.parameter(tensor) if self.names is not None else None
+            if tensor.requires_grad or name is not None:
+                return Producer(
+                    "weights", "", f"{name or 'a weight'} holds NaN", nan, size, tensor=name or ""
+                )
+            shape = "x".join(str(n) for n in tensor.shape)
+            return Producer(
+                "input",
+                "",
+                f"an input of {operator_of(node)} holds NaN (shape {shape or 'one number'})",
+                nan,
+                size,
+            )
+        return None
+
+    def _made(self, node: Any, forward: bool, reason: str = "", count: int = 0) -> Producer:
+        if not reason:
+            reason, count = reason_of(operator_of(node), self.get(node))
+        operator = operator_of(node)
+        if not reason:
+            known = any(isinstance(value, torch.Tensor) for value in self.saved[node].values())
+            reason = (
+                "its arguments are finite, its result is not"
+                if known
+                else f"made by {operator} or by what comes before it"
+            )
+        phase = "forward" if forward or self._owns_weights(node) else "loss"
+        return Producer(phase, operator, reason, count, module=self._module(node))
+
+    @staticmethod
+    def _owns_weights(node: Any) -> bool:
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            if hasattr(following, "variable"):
+                return True
+            # a linear layer's weight comes transposed
+            if (
+                any(n is not None and hasattr(n, "variable") for n, _ in following.next_functions)
+                and following.name() == "TBackward0"
+            ):
+                return True
+        return False
+
+    def _module(self, node: Any) -> str:
+        """The module of the nearest parameter towards the leaves; "" if there is none."""
+        queue, seen, position = [node], {node}, 0
+        while position < len(queue) and position < 64:
+            one = queue[position]
+            position += 1
+            for following, _ in one.next_functions:
+                if following is None or following in seen:
+                    continue
+                variable = getattr(following, "variable", None)
+                name = None if variable is None or self.names is None else self.names.parameter(variable)
+                if name is not None:
+                    module = str(name).rpartition(".")[0]
+                    return module if one is node else f"after {module}"
+                seen.add(following)
+                queue.append(following)
+        return ""
+
+
+def find_in_graph(root: Any, names: Any, saved_ok: bool = True) -> Producer | None:
+    """The operation that made a loss NaN or infinite, as far as its graph shows it.
+
+    Parameters
+    ----------
+    root
+        The loss; its backward pass has not begun.
+    names
+        Names of parameters, or None.
+    saved_ok
+        False while saved-tensor hooks are in use: nothing may be unpacked.
+    """
+    if root.grad_fn is None or not saved_ok:
+        return None
+    return _Walk(root.grad_fn, names).find(root.grad_fn)

@@ -1,0 +1,127 @@
+"""What backward passes reach: parameters that get no gradient, and leaves that belong to no model.
+
+Asked in the first steps of a process and then ever more rarely, and anew where an optimizer or parameters have come.
+The graph is walked before a backward pass frees it; nothing of it is held beyond that.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from luff._hook import Session
+from luff.torch.capture._names import Names
+from luff.torch.capture._recorder import OptimizerRecord
+
+__all__ = ["Reach"]
+
+_MAX_NODES = 20_000
+_MAX_NAMES = 64
+_MAX_LEAVES = 1024
+_LEAF = "torch::autograd::AccumulateGrad"
+
+
+class Reach:
+    """Follows the backward passes of one step; works under the hook's lock and guard."""
+
+    def __init__(self) -> None:
+        self._reached: set[int] | None = (
+            None  # ids of parameters with a gradient; None: nothing is asked in this step
+        )
+        self._without: list[Any] = []  # weak references to parameters that have none so far
+        self._seen: dict[int, Any] = {}  # leaves outside of models in the last step that was told
+        self._now: dict[int, Any] = {}  # and in this one
+        self.spoiled = False  # gradients were used and freed inside the backward pass
+
+    def __bool__(self) -> bool:
+        return self._reached is not None
+
+    def begins(self, roots: Iterable[Any], models: Iterable[Any]) -> None:
+        """A backward pass begins of a step that is asked; which are, `Evidence` decides."""
+        if self._reached is None:
+            self._reached, self._without, self._now, self.spoiled = set(), [], {}, False
+        models = list(models)
+        if any(_is_sharded(model) for model in models):
+            self._reached = None
+            return
+        known = {id(parameter) for model in models for parameter in model.parameters()}
+        for leaf in _leaves(roots):
+            if id(leaf) not in known and len(self._now) < _MAX_LEAVES:
+                self._now[id(leaf)] = weakref.ref(leaf)
+
+    def ended(self, models: Iterable[Any]) -> None:
+        """A backward pass has ended."""
+        reached = self._reached
+        if reached is None:
+            return
+        without = {}
+        for model in models:
+            for parameter in model.parameters():
+                if not parameter.requires_grad:
+                    continue
+                if parameter.grad is not None:
+                    reached.add(id(parameter))
+                elif id(parameter) not in reached:
+                    without[id(parameter)] = weakref.ref(parameter)
+        self._without = list(without.values())
+
+    def tell(self, session: Session, names: Names, optimizers: Iterable[tuple[OptimizerRecord, Any]]) -> None:
+        """The step ends."""
+        reached, self._reached = self._reached, None
+        if reached is None or self.spoiled:
+            return
+        without = [p for p in (reference() for reference in self._without) if p is not None]
+        lasting = []
+        for key, reference in self._now.items():
+            leaf, before = reference(), self._seen.get(key)
+            if leaf is not None and before is not None and before() is leaf:
+                lasting.append(leaf)
+        self._seen, self._now, self._without = self._now, {}, []
+        if not reached and not without and not lasting:
+            return
+        owners = {}
+        if lasting:
+            owners = {
+                id(p): record.name
+                for record, o in optimizers
+                for group in o.param_groups
+                for p in group["params"]
+            }
+        session.event_json(
+            json.dumps(
+                {
+                    "kind": "reach",
+                    "without_gradient": [names.parameter(p) or "" for p in without[:_MAX_NAMES]],
+                    "without_gradient_count": len(without),
+                    "foreign": [
+                        {"shape": [int(n) for n in leaf.shape], "optimizer": owners.get(id(leaf))}
+                        for leaf in lasting[:_MAX_NAMES]
+                    ],
+                    "reached_count": len(reached),
+                }
+            )
+        )
+
+
+def _leaves(roots: Iterable[Any]) -> list[Any]:
+    """Leaves of the graph that get a gradient; a bounded walk."""
+    nodes = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
+    seen, found = {id(node) for node in nodes}, []
+    for node in nodes:  # grows while it is walked
+        if node.name() == _LEAF:
+            found.append(node.variable)
+            continue
+        for following, _ in node.next_functions:
+            if following is not None and id(following) not in seen and len(nodes) < _MAX_NODES:
+                seen.add(id(following))
+                nodes.append(following)
+    return found
+
+
+def _is_sharded(model: Any) -> bool:
+    """True for FSDP: its graphs end in leaves of its own, and gradients lie elsewhere."""
+    if any(cls.__name__ in ("FSDPModule", "FullyShardedDataParallel") for cls in type(model).__mro__):
+        return True
+    return any(hasattr(parameter, "_local_tensor") for parameter in model.parameters())

@@ -1,0 +1,219 @@
+"""Samples: the first rows of what goes into models and losses, where a collection asks for the role.
+
+No tensor operation takes part: a prefix of rows is a layout over the tensor's own memory. What is seen before the
+session is open (in the step whose backward pass opens it) is kept as copied bytes until then, a bounded number of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from luff import _codes as codes
+from luff._codes import GapReason, Mode, Role
+from luff._rows import MAX_CALLS, MAX_TENSORS, WHOLE_BYTES, rows_that_fit
+from luff.torch.capture._memory import is_readable
+from luff.torch.capture._modules import tensors_in
+from luff.torch.capture._names import class_name
+from luff.torch.evidence._step import Step
+
+if TYPE_CHECKING:
+    from luff.torch.loop._machine import Machine
+
+__all__ = ["Samples", "of_loss", "rows_to_keep"]
+
+_SAMPLE, _TRAIN = int(Role.SAMPLE), int(Mode.TRAIN)
+_UNSUPPORTED, _TOO_MANY = int(GapReason.UNSUPPORTED), int(GapReason.TOO_MANY)
+_EARLY_BYTES = 4 << 20  # copied before the session is open
+_EARLY_VALUES = 64
+
+
+def rows_to_keep(tensor: Any) -> int:
+    """How many rows of a tensor fit; all of a small one (1 of a number), 0 if not even one does."""
+    if not is_readable(tensor):
+        return 1
+    if tensor.shape and not tensor.nbytes:
+        return int(tensor.shape[0])
+    return rows_that_fit(tensor.shape, tensor.nbytes)
+
+
+def _as_many_rows(one: Any, other: Any) -> bool:
+    return bool(one.shape and other.shape and one.shape[0] == other.shape[0])
+
+
+def of_loss(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...] = ()) -> list[Any]:
+    """The first two tensors that a loss was given: output and target. `names`: its parameters, where they are known."""
+    if kwargs:
+        order = names or ("input", "target")
+        given = [*args, *(kwargs[name] for name in order if name in kwargs)]
+        given += [value for name, value in kwargs.items() if name not in order]
+    else:
+        given = list(args)
+    found = []
+    for tensor in tensors_in(given):
+        found.append(tensor)
+        if len(found) == 2:
+            break
+    return found
+
+
+class _Early:
+    """A value seen before the session was open."""
+
+    __slots__ = ("data", "dtype", "kind", "model", "number", "rows", "shape", "strides")
+
+    def __init__(self, model: Any, kind: str, number: int, tensor: Any, rows: int, data: bytes) -> None:
+        self.model = model  # weak reference to the model, None for a loss
+        self.kind = kind
+        self.number = number
+        self.dtype, self.shape, self.strides = tensor.dtype, tensor.shape, tensor.stride()
+        self.rows = rows
+        self.data = data
+
+
+class Samples:
+    """Takes samples for a machine; works under its lock and guard."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.early = (
+            True  # False: no collection asks for samples, so none are kept before the session is open
+        )
+
+    def begin(self, step: Step) -> None:
+        """A step has begun in the session: asks whether it takes samples."""
+        session = self._machine.session
+        step.samples = session is not None and session.due_role(_SAMPLE) != 0
+
+    def model(self, step: Step, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A model is called."""
+        if not step.samples and not self._before(step):
+            return
+        used = step.sampled.get(id(module), 0)
+        reference = weakref.ref(module)
+        for tensor in tensors_in((args, kwargs) if kwargs else args):
+            if used >= MAX_TENSORS:
+                break
+            self._take(step, reference, "", used, tensor, rows_to_keep(tensor))
+            used += 1
+        step.sampled[id(module)] = used
+
+    def loss(
+        self,
+        step: Step,
+        kind: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        names: tuple[str, ...] = (),
+    ) -> None:
+        """A loss has been called."""
+        call = step.sampled_losses.get(kind, 0)
+        step.sampled_losses[kind] = call + 1
+        if call >= MAX_CALLS or (not step.samples and not self._before(step)):
+            return
+        tensors = of_loss(args, kwargs, names)
+        if len(tensors) == 2 and self._machine.evidence.causal.due:
+            self._machine.evidence.causal.loss_called(tensors[1])
+        rows = [rows_to_keep(tensor) for tensor in tensors]
+        if len(tensors) == 2 and all(is_readable(t) for t in tensors) and _as_many_rows(*tensors):
+            rows = [min(rows)] * 2
+        for index, tensor in enumerate(tensors):
+            self._take(step, None, kind, 2 * call + index, tensor, rows[index])
+
+    def of_graph(self, step: Step, values: Iterable[tuple[str, int, Any]]) -> None:
+        """(kind, K, tensor) of the loss that the graph shows."""
+        if step.samples:
+            for kind, number, tensor in values:
+                self._take(step, None, kind, number, tensor, rows_to_keep(tensor))
+                if number & 1 and self._machine.evidence.causal.due:
+                    self._machine.evidence.causal.loss_called(tensor)
+
+    def flush(self, step: Step) -> None:
+        """The session is open: hands over what was kept before it was."""
+        early, step.early = step.early, []
+        session, recorder = self._machine.session, self._machine.recorder
+        if not early or not step.samples or session is None or recorder is None:
+            return
+        for value in early:
+            number = self._number(value.model, value.kind, value.number)
+            if number < 0 or not session.due_tensor(number):
+                continue
+            layout = recorder.layouts.find_rows(value.dtype, value.shape, value.strides, value.rows)
+            if layout >= 0:
+                buffer = np.frombuffer(value.data, dtype=np.uint8)
+                session.capture_one(number, layout, int(buffer.__array_interface__["data"][0]))
+
+    def lost(self, step: Step) -> None:
+        """An evaluation interrupts the step: what was taken of it is dropped."""
+        session = self._machine.session
+        if step.samples and (step.sampled or step.sampled_losses) and session is not None:
+            session.gap(codes.NO_ID, int(GapReason.NOT_SEEN), session.due_role(_SAMPLE), 1)
+
+    # Inside ----------------------------------------------------------------------------------------------------
+
+    def _before(self, step: Step) -> bool:
+        return self._machine.session is None and self.early and (step.mode == _TRAIN or step.may_train)
+
+    def _number(self, model: Any, kind: str, index: int) -> int:
+        """Number of a sample's tensor; -1 for a model that has no name yet."""
+        recorder = self._machine.recorder
+        if recorder is None:
+            return -1
+        if model is None:
+            return recorder.number(f"sample/{kind}_input_{index}", _SAMPLE, "", kind)
+        module = model()
+        found = None if module is None else self._machine.found(module)
+        if found is None:
+            return -1
+        return recorder.number(f"sample/{found[0]}_input_{index}", _SAMPLE, "", class_name(found[2]))
+
+    def _take(self, step: Step, model: Any, kind: str, index: int, tensor: Any, rows: int) -> None:
+        session, recorder = self._machine.session, self._machine.recorder
+        if session is None or recorder is None:
+            self._keep(step, model, kind, index, tensor, rows)
+            return
+        number = self._number(model, kind, index)
+        if number < 0:
+            return
+        forms = session.due_tensor(number)
+        if not forms:
+            return
+        try:
+            if is_readable(tensor):
+                if rows == 0 and tensor.numel():
+                    session.gap(number, _TOO_MANY, forms, 1)
+                    return
+                if tensor.is_neg() or tensor.is_conj():
+                    layout = -1
+                else:
+                    layout = recorder.layouts.find_rows(tensor.dtype, tensor.shape, tensor.stride(), rows)
+            else:
+                layout, tensor = recorder.layouts.find_local(tensor)
+                if layout >= 0 and tensor.nbytes > WHOLE_BYTES:
+                    layout = -1
+            address = tensor.data_ptr() if layout >= 0 else 0
+        except (RuntimeError, NotImplementedError):  # a transform's tensor (vmap, grad): it has no memory
+            layout = -1
+        if layout < 0 or (not address and tensor.numel()):
+            session.gap(number, _UNSUPPORTED, forms, 1)
+            return
+        session.capture_one(number, layout, address)
+
+    def _keep(self, step: Step, model: Any, kind: str, index: int, tensor: Any, rows: int) -> None:
+        """Copies the memory of the rows, where there is room."""
+        if not is_readable(tensor) or tensor.is_neg() or tensor.is_conj() or not rows:
+            return
+        shape = (rows, *tensor.shape[1:]) if tensor.shape else ()
+        elements = sum((n - 1) * s for n, s in zip(shape, tensor.stride(), strict=True)) + 1
+        size = elements * tensor.element_size() if tensor.numel() else 0
+        if len(step.early) >= _EARLY_VALUES or size + sum(len(e.data) for e in step.early) > _EARLY_BYTES:
+            return
+        try:
+            data = ctypes.string_at(tensor.data_ptr(), size) if size else b"\0"
+        except RuntimeError:
+            return
+        step.early.append(_Early(model, kind, index, tensor, rows, data))

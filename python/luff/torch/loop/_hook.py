@@ -1,0 +1,270 @@
+"""The hook: one run, one session, one step machine."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from luff import corrections
+from luff._arrays import dtype_code
+from luff._base_hook import ACT, BaseHook, mode_of
+from luff._codes import Mode, Role
+from luff._hook import (
+    ResumePoint,
+    RunOptions,
+    Session,
+    environment_document,
+    rank_from_environment,
+)
+from luff._weak import Identities
+from luff.torch.capture._memory import is_readable, local_part
+from luff.torch.capture._names import Names
+from luff.torch.capture._recorder import parameters_of
+from luff.torch.loop._corrections import lower_lr
+from luff.torch.loop._machine import Machine
+
+__all__ = ["Hook"]
+
+
+def _rank() -> tuple[int, int] | None:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    return rank_from_environment()
+
+
+class Hook(BaseHook):
+    """What attaches Luff to a PyTorch training. Made by `attach`, or by ``luff run``."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        model: Any = None,
+        on_stop: Callable[[], object] | None = None,
+        correct: corrections.Corrections | None = None,
+    ) -> None:
+        super().__init__(options, on_stop, correct)
+        self._owned: Identities[bool] = (
+            Identities()
+        )  # modules and optimizers, and whether they are the hook's
+        self._parameters: Identities[None] = Identities()
+        self.asleep = False  # a forked child that has not trained yet
+        self.on_all = model is None
+        self.deferred = False  # a framework's loop carries out what was agreed on
+        names = Names()
+        if model is not None:
+            names.add_root(model)
+            self._learn(model)
+        self.machine = self._machine(names, eager=model is not None)
+
+    # Belonging -------------------------------------------------------------------------------------------------
+
+    def owns(self, module: Any) -> bool:
+        """True if the module is the hook's model, a part of it, or holds it."""
+        if self.on_all:
+            return True
+        known = self._owned.get(module)
+        if known is None:
+            known = self._owned[module] = any(p in self._parameters for p in module.parameters())
+        return known
+
+    def parameters(self) -> list[Any]:
+        """The parameters of the hook's models."""
+        return self._parameters.things()
+
+    def held_of(self, optimizer: Any) -> int:
+        """How many of the optimizer's parameters are the hook's."""
+        return sum(parameter in self._parameters for parameter in parameters_of(optimizer))
+
+    def owns_optimizer(self, optimizer: Any) -> bool:
+        """True if the optimizer holds a parameter of the hook's model."""
+        if self.on_all:
+            return True
+        known = self._owned.get(optimizer)
+        if known is None:
+            known = self._owned[optimizer] = any(p in self._parameters for p in parameters_of(optimizer))
+        return known
+
+    def watch(self, model: Any) -> None:
+        """Watches a further model, or what was added to one since."""
+        if not self.live:
+            return
+        if not self.on_all:
+            self._learn(model)
+            self.registry.add(self, [model, *model.parameters()])
+        self.guarded("model", self.machine.called.root, model)
+
+    def _learn(self, model: Any) -> None:
+        for parameter in model.parameters():
+            self._parameters[parameter] = None
+        self._owned.clear()
+
+    def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """As `guarded`, of what the training does: None in a thread whose steps these are not."""
+        return self.guarded(place, self.machine.told, function, arguments)
+
+    # For users -------------------------------------------------------------------------------------------------
+
+    def set_mode(self, mode: Mode | str | None) -> None:
+        """Sets the mode of the steps that follow by hand.
+
+        Parameters
+        ----------
+        mode
+            ``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"``; None or ``"GLOBAL"``: found out again by what happens.
+        """
+        self.machine.forced = mode_of(mode)
+
+    def step(self, mode: Mode | str | None = None, update: int | None = None) -> None:
+        """Ends the current step and begins the next. After the first call steps are counted by hand only.
+
+        Parameters
+        ----------
+        mode
+            Mode of the step that begins; by default the one set by `set_mode`, or TRAIN.
+        update
+            Number of updates before the step that ends; by default Luff's own count.
+        """
+        number = mode_of(mode)
+        self.told("step", self.machine.next_step, number, update)
+        self.leave_if_stopped()
+
+    def save_scalar(self, name: str, value: float) -> None:
+        """Records a number as ``scalar/NAME`` in the current step."""
+        self.guarded("save_scalar", self.machine.given.scalar, str(name), float(value))
+
+    def save_tensor(self, name: str, value: Any) -> None:
+        """Records a tensor or an array under `name` in the current step (role "custom")."""
+        self.guarded("save_tensor", self._save_tensor, str(name), value)
+
+    # Inside ----------------------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> Session | None:
+        """The session, once it is open."""
+        return self.machine.session
+
+    def leave_if_stopped(self) -> None:
+        """Carries out what all ranks have agreed on; raises `luff.StopTraining` if a finding stops the run."""
+        answer = self.machine.stop
+        if not answer or not self.live or self.deferred:
+            return
+        if answer == ACT:
+            self.machine.stop = 0
+        self.obey(answer)
+
+    def _lower_lr(self, factor: float) -> None:
+        recorder = self.machine.recorder
+        if recorder is None:
+            raise LookupError("nothing was recorded yet")
+        schedulers = [s for s in (reference() for reference in recorder.schedulers) if s is not None]
+        lower_lr([optimizer for _, optimizer in recorder.living()], schedulers, factor)
+
+    def wake(self) -> None:
+        """In a forked child that trains after all: a worker of its own."""
+        self.asleep = False
+
+    def forked(self) -> None:
+        """In a forked child: nothing of the parent's session is ours."""
+        super().forked()
+        self.asleep = True
+        old = self.machine
+        self.machine = self._machine(old.names, eager=False)
+        self.machine.forced = old.forced
+        if old.recorder is not None:
+            for _, optimizer in old.recorder.living():
+                self.machine.optimizer_made(optimizer)
+
+    def _machine(self, names: Names, eager: bool) -> Machine:
+        opener = weakref.WeakMethod(self._open)  # so that a hook that nobody holds goes at once
+
+        def opened() -> Session | None:
+            method = opener()
+            return None if method is None else method()
+
+        machine = Machine(names, self.guard, opened, eager)
+        config = self._options.config
+        machine.samples.early = bool(config.get("save_all")) or '"sample"' in json.dumps(config, default=str)
+        return machine
+
+    def _open(self) -> Session | None:
+        if self.asleep or not self.live:
+            return None
+        try:
+            return self._open_session()[0]
+        except Exception as error:
+            self.guard.note("open", error)
+            self.give_up(f"the run could not be opened: {error}")
+            return None
+
+    def _open_session(self, rank: tuple[int, int] | None = None) -> tuple[Session, ResumePoint | None]:
+        session, point = super()._open_session(_rank() if rank is None else rank)
+        if point is not None:
+            self.machine.clock.resume(point)
+        self._describe(session)
+        return session, point
+
+    def open_now(self) -> None:
+        """Opens the session at once; errors are the caller's.
+
+        Raises
+        ------
+        LuffError
+            When the run exists already, cannot be created, or the configuration is wrong.
+        """
+        session, _ = self._open_session()
+        self.machine._opener = lambda: session
+        self.machine.ensure_session()
+
+    @staticmethod
+    def _describe(session: Session) -> None:
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        session.set_document(
+            "environment",
+            environment_document(
+                framework="torch",
+                torch=torch.__version__,
+                threads=torch.get_num_threads(),
+                interop_threads=torch.get_num_interop_threads(),
+                distributed=torch.distributed.get_backend() if distributed else None,
+                rank=_rank(),
+            ),
+        )
+
+    def _finish(self) -> None:
+        if self.machine.session is not None:
+            self.machine.finish()
+
+    def _save_tensor(self, name: str, value: Any) -> None:
+        machine = self.machine
+        if machine.ensure_session() is None or machine.recorder is None:
+            return
+        if isinstance(value, torch.Tensor):
+            local, _ = local_part(value)
+            if local is None or not is_readable(local.data if local.requires_grad else local):
+                raise TypeError("a tensor that is not dense CPU memory")
+            if not local.is_contiguous():
+                layout, size = machine.recorder.layouts.find(local), 0
+            else:
+                layout, size = machine.recorder.layouts.find(local), local.nbytes
+            data = (local.data_ptr(), size)
+            keep: Any = local
+        else:
+            array = np.ascontiguousarray(value)
+            code = dtype_code(array.dtype)
+            if code is None:
+                raise TypeError(f"dtype {array.dtype} is not captured")
+            if machine.session is None:
+                return
+            layout = machine.session.define_layout(code, list(array.shape))
+            data = (int(array.__array_interface__["data"][0]), array.nbytes)
+            keep = array
+        if layout < 0:
+            raise TypeError("a dtype that is not captured")
+        machine.given.tensor(name, int(Role.CUSTOM), layout, data)
+        del keep

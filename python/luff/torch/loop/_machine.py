@@ -1,0 +1,640 @@
+"""Steps, updates and modes: what a training loop does, made of the calls that the wraps see.
+
+A TRAIN step is the forward passes since the last backward pass, and the backward passes up to the next forward
+pass. A forward pass is undecided until a backward pass follows. An EVAL or PREDICT step is one forward pass of a
+model that no other module called, without gradients or in eval mode. `Machine` is told of forward, backward,
+update; it opens and publishes steps.
+
+All methods are called under the hook's lock and inside its guard; none computes with torch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from luff import _codes as codes
+from luff._codes import EventKind, GapReason, Mode, Role
+from luff._hook import Guard, Session, StepClock
+from luff._turn import Turn
+from luff._weak import Identities
+from luff.torch.capture._batch import LaterBatch, batch_hash
+from luff.torch.capture._called import CalledModels
+from luff.torch.capture._memory import read_scalar
+from luff.torch.capture._modules import ModuleCapture
+from luff.torch.capture._names import Names, unwrap
+from luff.torch.capture._recorder import OptimizerRecord, Recorder
+from luff.torch.evidence._evidence import Evidence
+from luff.torch.evidence._losses import Losses
+from luff.torch.evidence._samples import Samples
+from luff.torch.evidence._step import MAX_EVENTS, MAX_WAITING, Step, resolved
+from luff.torch.loop._mode_flags import ModeFlags
+from luff.torch.loop._user_values import Given
+
+__all__ = ["Machine"]
+
+_TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
+_FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
+_ZERO_GRAD = int(EventKind.ZERO_GRAD)
+_MODE_CHANGE, _OPTIMIZER_STEP = int(EventKind.MODE_CHANGE), int(EventKind.OPTIMIZER_STEP)
+_INPUT, _OUTPUT, _GRADIENT = int(Role.INPUT), int(Role.OUTPUT), int(Role.GRADIENT)
+_NOT_SEEN = int(GapReason.NOT_SEEN)
+
+_OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
+_OF_THE_NEXT = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP)})  # after an update
+
+
+def _part_of(module: Any, model: Any) -> bool:
+    """A module of the model, or of a copy that DataParallel made of it."""
+    return "_is_replica" in module.__dict__ or any(module is one for one in model.modules())
+
+
+class Machine:
+    """The step machine of one hook."""
+
+    def __init__(self, names: Names, guard: Guard, opener: Callable[[], Session | None], eager: bool) -> None:
+        self.names = names
+        self.guard = guard
+        self.clock = StepClock()
+        self.session: Session | None = None
+        self.recorder: Recorder | None = None
+        self.modules: ModuleCapture | None = None
+        self.step: Step | None = None
+        self.suspended: Step | None = None
+        self.forced: int | None = None  # mode set by hand
+        self.by_hand = False  # steps counted by hand
+        self.held = False  # a framework's loop says when steps end
+        self.closure_depth = 0
+        self._first_closure = False  # of an update that makes its gradients itself
+        self.stop = 0  # 2: leave now
+        self.losses = Losses(self)
+        self.samples = Samples(self)
+        self.evidence = Evidence(self)
+        self.saved_hooks = False  # saved-tensor hooks were in use since the last step
+        self.saving = 0  # of them in use now
+        self._opener = opener
+        self._eager = eager
+        self._early: list[tuple[int, Any, Any]] = []
+        self.given = Given(self)
+        self.waiting_evals: deque[list[tuple[int, float]]] = deque()
+        self.turn = Turn()
+        self.calling: Any = None  # the model within whose call the thread that trains is
+        self._optimizers: list[Any] = []  # made before the session was opened
+        self.called = CalledModels()
+        self._modes = ModeFlags()
+        self._trains_in_eval: Identities[bool] = Identities()
+        self._last_mode = 0
+        self._version: int | None = None
+        self._late = False  # events wait that were seen before the session was open
+        self._trained = False  # a backward pass was seen
+        self._blind = False  # updates happen that no hook sees (a compiled optimizer step)
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """An optimizer exists from now on."""
+        if self.recorder is not None:
+            self.recorder.optimizer(optimizer)
+        elif len(self._optimizers) < 1024:
+            self._optimizers.append(weakref.ref(optimizer))
+
+    def cleared(self, optimizer: Any) -> None:
+        """An optimizer's gradients are being cleared."""
+        number = codes.NO_ID if self.recorder is None else self.recorder.number_of(optimizer)
+        self.event(_ZERO_GRAD, 0 if number == codes.NO_ID else number)
+
+    def scheduler_stepped(self, scheduler: Any) -> None:
+        """A learning rate scheduler has set a rate."""
+        number = codes.NO_ID
+        if self.recorder is not None:
+            self.recorder.scheduler(scheduler)
+            number = self.recorder.number_of(getattr(scheduler, "optimizer", None))
+        self.event(int(EventKind.SCHEDULER_STEP), number)
+
+    # Threads ---------------------------------------------------------------------------------------------------
+
+    def told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Calls `function`, if the steps are this thread's."""
+        return function(*arguments) if self._mine() else None
+
+    def _mine(self, module: Any = None) -> bool:
+        """The steps are this thread's, or are from now on; else what it does is counted only.
+
+        A thread may begin where another has trained: when that one has done nothing for long; and with a forward pass
+        (of `module`) when that one has ended, has trained nothing yet, or has called the same model.
+        """
+        turn, step = self.turn, self.step
+        if turn.here():
+            return turn.mine(False)
+        if self.calling is not None and not turn.vacant():
+            if module is not None and not _part_of(module, self.calling):
+                turn.miss()
+            return False  # threads of the model's own forward pass are a part of that call
+        trains = step is not None and step.mode == _TRAIN
+        within = step is not None and trains and step.decided and not step.updated
+        free = turn.unused() or ((turn.vacant() or turn.idle()) and not within)
+        if module is not None and not free:
+            free = turn.vacant() or not self._trained or (not trains and self.called.knows(module))
+        if free:
+            while self.step is not None and not turn.unused():  # of the other thread
+                self.publish_step(self.step)
+            turn.take()
+            return True
+        turn.miss()
+        if self.session is not None and (count := turn.to_tell()):
+            self.session.gap(codes.NO_ID, _NOT_SEEN, 0, count)
+        return False
+
+    # Opening ---------------------------------------------------------------------------------------------------
+
+    def ensure_session(self) -> Session | None:
+        """The session; opened by the first backward pass or update (the first forward pass after `attach`)."""
+        if self.session is None:
+            session = self._opener()
+            if session is None:
+                return None
+            self.session = session
+            self.recorder = Recorder(session, self.names)
+            self.modules = ModuleCapture(session, self.recorder.layouts, self.names)
+            self.evidence.opened(session)
+            for reference in self._optimizers:
+                optimizer = reference()
+                if optimizer is not None:
+                    self.recorder.optimizer(optimizer)
+            self._optimizers.clear()
+        return self.session
+
+    def _begin(self, step: Step) -> None:
+        """Tells the session of the step, if there is one."""
+        session = self.session
+        if session is None or step.begun:
+            return
+        session.begin_step(step.mode, self.clock.mode_steps[step.mode])
+        step.begun = True
+        self.samples.begin(step)
+        if self.given:
+            step.captured = True
+            self.given.hand_over(session)
+
+    def new_train(self) -> Step:
+        """Opens a TRAIN step."""
+        step = Step(_TRAIN)
+        step.events, self._early = self._early, []
+        self.step = step
+        self.evidence.causal.begins(self.clock.mode_steps[_TRAIN] - self.clock.first_train_step)
+        self._begin(step)
+        return step
+
+    def event(self, kind: int, subject: Any = codes.NO_ID, argument: Any = 0) -> None:
+        """An event of the loop, in its order."""
+        step = self.step
+        if step is not None and step.direct and self.session is not None:
+            self.session.event(kind, subject, argument)
+            return
+        if step is not None and step.mode != _TRAIN and kind in _OF_TRAINING:
+            step = self.suspended
+        if step is not None and step.updated and kind in _OF_THE_NEXT:
+            step = None
+        if step is not None and step.begun and step.decided and self.session is not None:
+            self.session.event(kind, subject, argument)
+            return
+        events = self._early if step is None else step.events
+        if len(events) < MAX_EVENTS:
+            events.append((kind, subject, argument))
+
+    def _flush(self, step: Step) -> None:
+        session = self.session
+        if session is None:
+            return
+        if step.events:
+            events = resolved(step.events, session, self.found) if self._late else step.events
+            for kind, subject, argument in events:
+                session.event(kind, subject, argument)
+            step.events.clear()
+        if step.early:
+            self.samples.flush(step)
+        if step.pending:
+            for kind_name, index, loss, code in step.pending:
+                self.losses.emit(step, kind_name, index, loss, code)
+            step.pending.clear()
+
+    # Forward ---------------------------------------------------------------------------------------------------
+
+    def forward_begins(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ModuleCapture | bool | None:
+        """An outermost call begins.
+
+        Returns what captures the model's modules, if anything is due; False if the module is no model.
+        """
+        if not self._mine(module):
+            return None
+        root = self.called.root(module)
+        if self.called.fresh and self.recorder is not None:
+            self.recorder.stale, self.called.fresh = True, False
+        if root is None:
+            return False
+        if self._eager and self.session is None:
+            self.ensure_session()
+            self.name_now()
+        if not self.by_hand:
+            self._enter(root, module)
+        step = self.step
+        if step is None:
+            return None
+        step.forwards += 1
+        found = self.names.module(module) if self.session is not None else None
+        number = self._number_of(module) if found is None else found[1]
+        self.event(_FORWARD, number, step.mode | self._modes.bits(module))
+        value = LaterBatch(args, kwargs) if self.session is None else batch_hash(self.session, args, kwargs)
+        if value is not None:
+            self.event(_BATCH, number, value)
+        if step.samples or self.session is None:
+            self.samples.model(step, module, args, kwargs)
+            if self.evidence.causal.due:
+                self.evidence.causal.model_called(module, args, kwargs)
+        if self.session is None or not step.begun:
+            return None
+        modules = self.modules
+        if modules is None:
+            return None
+        due = modules.inputs_due or modules.outputs_due if step.forwards > 1 else modules.begin_step()
+        if not due:
+            return None
+        if self.recorder is not None and self.recorder.stale:
+            self.name_now()
+        kind = type(module).__name__
+        if kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            self.hidden(GapReason.COMPILED_GRAPH)
+        step.captured = True
+        return modules
+
+    def hidden(self, reason: GapReason) -> None:
+        """Modules inside a compiled or scripted graph are not seen: says so."""
+        if self.session is not None:
+            forms = self.session.due_role(_INPUT) | self.session.due_role(_OUTPUT)
+            if forms:
+                self.session.gap(codes.NO_ID, int(reason), forms, 1)
+
+    def found(self, module: Any) -> tuple[str, int, Any] | None:
+        """(name, number, module without wrappers) of a module that was called; None where it has no name yet."""
+        found = self.names.module(module)
+        if found is None:
+            module = unwrap(module)
+            found = self.names.module(module)
+        return None if found is None else (*found, module)
+
+    def _number_of(self, module: Any) -> Any:
+        """Number of a called module; before the session is open a weak reference to it, resolved later."""
+        if self.session is None or self.recorder is None:
+            self._late = True
+            return weakref.ref(module)
+        found = self.found(module)
+        if found is None and self.recorder.stale:
+            self.name_now()
+            found = self.found(module)
+        return codes.NO_ID if found is None else found[1]
+
+    def _enter(self, root: Any, module: Any) -> None:
+        """Opens the step that this forward pass belongs to."""
+        mode, may_train = self.forced, False
+        grad = torch.is_grad_enabled()
+        if mode is None:
+            if not grad:
+                mode = _EVAL
+            elif module.training or self._trained_in_eval(root):
+                mode = _TRAIN
+            else:
+                mode, may_train = _EVAL, True
+        if mode == _TRAIN:
+            self._enter_train()
+        else:
+            self._enter_eval(mode, may_train, root)
+        step = self.step
+        if step is not None and step.mode != self._last_mode:
+            self._last_mode = step.mode
+            self.event(_MODE_CHANGE, codes.NO_ID, step.mode)
+
+    def _enter_train(self) -> None:
+        step = self.step
+        if step is not None and step.mode != _TRAIN:
+            self.publish_step(step)
+            step = self.step
+        if step is not None and step.decided:
+            self.publish_step(step)
+            step = self.step
+        if step is None:
+            self.new_train()
+        elif not step.begun:
+            self._begin(step)
+
+    def _enter_eval(self, mode: int, may_train: bool, root: Any) -> None:
+        step = self.step
+        if step is not None and step.mode == mode and self.held and not step.ended:
+            return
+        if step is not None and step.mode != _TRAIN:
+            self.publish_step(step)
+            step = self.step
+        if step is not None and step.updated:
+            self.publish_step(step)
+            step = self.step
+        if step is not None:
+            if step.captured:  # not to be interrupted: the evaluation counts after it, with its losses only
+                if len(self.waiting_evals) < MAX_WAITING:
+                    self.waiting_evals.append([])
+                return
+            if step.begun and self.session is not None:
+                self.samples.lost(step)
+                self.session.abandon_step()
+                step.begun = False
+            self.suspended = step
+        fresh = Step(mode)
+        fresh.may_train = may_train
+        fresh.root = weakref.ref(root)
+        self.step = fresh
+        self._begin(fresh)
+
+    def _resume(self) -> None:
+        """After an evaluation in the middle of a TRAIN step: back to it."""
+        step, self.suspended = self.suspended, None
+        self.step = step
+        if step is not None:
+            self._begin(step)
+            if self.modules is not None:
+                self.modules.begin_step()
+
+    def _trained_in_eval(self, root: Any) -> bool:
+        return root in self._trains_in_eval
+
+    # Backward --------------------------------------------------------------------------------------------------
+
+    def backward_begins(self, roots: list[Any], weighted: bool = False) -> None:
+        """A backward pass begins: what came before it was training. `weighted`: roots come with gradients."""
+        self.evidence.accumulated.weighted = weighted
+        if self.ensure_session() is None:
+            return
+        step = self._train_step()
+        if self.recorder is not None and self.recorder.stale:
+            self.name_now()
+        self._decide(step)
+        if len(roots) == 1:
+            self.losses.root(step, roots[0])
+        self.evidence.backward_begins(roots)
+
+    def _train_step(self) -> Step:
+        """The TRAIN step that a backward pass or an update belongs to."""
+        step = self.step
+        if step is not None and step.mode != _TRAIN and not self.by_hand:
+            if step.may_train and self.forced is None:
+                root = step.root() if step.root is not None else None
+                if root is not None:
+                    self._trains_in_eval[root] = True
+                if step.begun and self.session is not None:
+                    self.session.abandon_step()
+                converted, self.step = step, None
+                if self.suspended is not None:
+                    self._resume()
+                step = self.step or self.new_train()
+                step.forwards += 1
+                step.events.extend(converted.events[: MAX_EVENTS - len(step.events)])
+                step.early.extend(converted.early)
+                if step.begun and self.session is not None and converted.captured:
+                    self.session.gap(codes.NO_ID, _NOT_SEEN, 0, 1)
+            else:
+                self.publish_step(step)
+                step = self.step
+        if step is None:
+            step = self.new_train()
+        if not step.begun:
+            self._begin(step)
+        return step
+
+    def _decide(self, step: Step) -> None:
+        if step.decided:
+            return
+        session = self.session
+        if session is not None and step.forwards and self.modules is not None and not step.captured:
+            forms = session.due_role(_INPUT) | session.due_role(_OUTPUT)
+            if forms and self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager:
+                session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)  # opened after the first forward pass
+        step.decided = self._trained = True
+        self._flush(step)
+        step.direct = step.begun and step.mode == _TRAIN
+
+    def backward_ended(self) -> None:
+        """A backward pass has returned."""
+        step = self.step
+        if step is None or self.session is None or self.recorder is None:
+            return
+        self.event(_BACKWARD)
+        self.evidence.backward_ended()
+        unmanaged = self._blind or not self.recorder.count()
+        if unmanaged or self.closure_depth:
+            self._weights(step)
+        if unmanaged:
+            step.captured |= self.recorder.gradients(None) > 0
+
+    # Updates ---------------------------------------------------------------------------------------------------
+
+    def update_begins(self, optimizer: Any, has_closure: bool) -> None:
+        """An optimizer is about to use its gradients (with a closure: to make them first)."""
+        if self.ensure_session() is None or self.recorder is None:
+            return
+        record = self.recorder.optimizer(optimizer)
+        self._first_closure = has_closure
+        if has_closure:
+            return
+        step = self._train_step()
+        groups = optimizer.param_groups
+        held = len(groups[0]["params"]) if len(groups) == 1 else sum(len(group["params"]) for group in groups)
+        if self.recorder.stale or held != record.held:
+            self.name_now()
+        if not step.decided:
+            self._decide(step)
+        if step.update < 0:
+            step.update = self.clock.update_of(record.number)
+        self.evidence.update_begins(record, optimizer)
+        if not step.weights_done:
+            self._weights(step)
+        self.gradients(record, optimizer)
+
+    def gradients(self, record: OptimizerRecord, optimizer: Any) -> None:
+        """Captures the gradients that an optimizer will use."""
+        if self.recorder is None or self.step is None:
+            return
+        nonfinite = self.evidence.nonfinite
+        before = nonfinite.count()
+        if self.recorder.gradients_of_update(record, optimizer):
+            self.step.captured = True
+        if nonfinite.count() != before:
+            nonfinite.gradients_taken()
+
+    def closure_returned(self, optimizer: Any) -> None:
+        """A closure given to an optimizer has been evaluated: its gradients are what the optimizer uses."""
+        step = self.step
+        if self.recorder is None or step is None or not step.decided:
+            return
+        record = self.recorder.optimizer(optimizer)
+        if self.recorder.stale or record.gradients is None:
+            self.name_now()
+        step.update = self.clock.update_of(record.number)
+        if self._first_closure:
+            self._first_closure = False
+            self.evidence.update_begins(record, optimizer)
+        self._weights(step)
+        self.gradients(record, optimizer)
+
+    def update_ended(self, optimizer: Any, in_backward: bool) -> None:
+        """An optimizer has updated its parameters."""
+        if self.session is None or self.recorder is None:
+            return
+        record = self.recorder.optimizer(optimizer)
+        step = self._train_step()
+        if not step.decided:
+            self._decide(step)
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is not None and read_scalar(found_inf):
+            self.event(int(EventKind.STEP_SKIPPED), record.number)
+        else:
+            self.clock.updates[record.number] = self.clock.update_of(record.number) + 1
+            self.event(_OPTIMIZER_STEP, record.number)
+            self.evidence.update_ended(record, optimizer, in_backward)
+        self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
+        self.recorder.states()
+        step.updated, step.direct = True, False
+        if not in_backward:
+            self._update_ends(self.recorder)
+
+    def update_skipped(self, optimizer: Any) -> None:
+        """A gradient scaler found infinities and left the update out."""
+        if self.session is None or self.recorder is None:
+            return
+        record = self.recorder.optimizer(optimizer)
+        step = self._train_step()
+        if step.update < 0:
+            step.update = self.clock.update_of(record.number)
+        self._decide(step)
+        self.event(int(EventKind.STEP_SKIPPED), record.number)
+        self.recorder.settings_of(record, optimizer, step)
+        step.updated, step.direct = True, False
+        self._update_ends(self.recorder)
+
+    def _update_ends(self, recorder: Recorder) -> None:
+        """The update of the only optimizer ends a step, unless somebody else says where steps end."""
+        if not self.by_hand and not self.held and recorder.count() == 1:
+            self.publish()
+
+    def _weights(self, step: Step) -> None:
+        if step.weights_done or self.recorder is None:
+            return
+        step.weights_done = True
+        step.captured |= self.recorder.weights() > 0
+
+    def name_now(self) -> None:
+        """Names models, parameters and modules, and makes the tables."""
+        if self.recorder is None:
+            return
+        self.called.fresh = False
+        self.recorder.rebuild(self.called.models())
+
+    def waits_for_backward(self) -> bool:
+        """True if forward passes were seen that a backward pass would make a TRAIN step."""
+        step = self.step
+        return step is not None and (step.mode == _TRAIN or step.may_train) and self.turn.here()
+
+    def finish(self) -> None:
+        """The run ends: publishes what is open."""
+        for _ in range(2):
+            if self.step is not None:
+                self.publish_step(self.step)
+        if self.session is not None:
+            self.evidence.finish(self.session)
+
+    # Publishing ------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Publishes the open step, if there is one."""
+        if self.step is not None:
+            self.publish_step(self.step)
+
+    def publish_step(self, step: Step) -> None:
+        """Publishes a step, or drops it if no backward pass followed."""
+        session, recorder = self.session, self.recorder
+        self.step = None
+        if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
+            if session is not None and step.begun:
+                session.abandon_step()
+            self._count_unseen(step)
+        else:
+            if not step.begun:
+                self._begin(step)
+            if step.mode == _TRAIN:
+                if not step.weights_done and not self.by_hand:
+                    self._weights(step)
+                self._look_for_unseen_update(step, session, recorder)
+                recorder.settings(step)
+            if step.events or step.pending:
+                self._flush(step)
+            if self.guard.unreported:
+                self.guard.report(session)
+            self.evidence.publish(step, session)
+            update = step.update if step.update >= 0 else self.clock.latest_update()
+            session.end_step(step.mode, self.clock.global_step, self.clock.mode_steps[step.mode], update)
+            self.clock.advance(step.mode)
+        if step.mode == _TRAIN:
+            self.saved_hooks = False
+            self._late = self._late and session is None
+            while self.waiting_evals and session is not None:
+                self._publish_waiting(session, self.waiting_evals.popleft())
+            if session is not None and step.decided and session.stop_state():
+                self.stop = max(self.stop, session.at_step_boundary(self.clock.mode_steps[_TRAIN]))
+        elif self.suspended is not None:
+            self._resume()
+
+    def _look_for_unseen_update(self, step: Step, session: Session, recorder: Recorder) -> None:
+        """Weights that change without an update: from now on they are read when backward returns."""
+        version = recorder.version()
+        if step.updated:
+            self._blind = False
+        elif self._version is not None and version != self._version and recorder.count():
+            self._blind = True
+            session.gap(codes.NO_ID, _NOT_SEEN, session.due_role(_GRADIENT), 1)
+        self._version = version
+
+    def _count_unseen(self, step: Step) -> None:
+        """Evaluations before the session was opened are not counted: nothing was recorded of them."""
+        if step.mode == _TRAIN and step.events:
+            self._early = step.events[:MAX_EVENTS]
+
+    def _publish_waiting(self, session: Session, losses: list[tuple[int, float]]) -> None:
+        session.begin_step(_EVAL, self.clock.mode_steps[_EVAL])
+        for number, value in losses:
+            session.scalar(number, value)
+        forms = session.due_role(_INPUT) | session.due_role(_OUTPUT) | session.due_role(int(Role.SAMPLE))
+        if forms:
+            session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
+        session.end_step(
+            _EVAL, self.clock.global_step, self.clock.mode_steps[_EVAL], self.clock.latest_update()
+        )
+        self.clock.advance(_EVAL)
+
+    # By hand ---------------------------------------------------------------------------------------------------
+
+    def next_step(self, mode: int | None, update: int | None) -> None:
+        """Ends the open step and begins the next; from now on steps are counted by hand."""
+        self.by_hand = True
+        self.ensure_session()
+        if self.step is not None:
+            self.step.decided = True
+            if update is not None:
+                self.step.update = update
+            self.publish_step(self.step)
+        step = Step(mode or self.forced or _TRAIN)
+        step.decided = True
+        step.events, self._early = self._early, []
+        self.step = step
+        self._begin(step)
+        if self.modules is not None:
+            self.modules.begin_step()

@@ -1,0 +1,71 @@
+"""Functional losses: their values in evaluations, where no graph tells of them, and samples of what they are given.
+
+Only under ``luff run``, where the wraps are made before the script's first line. What a function computes is not
+touched; `torch.jit.script` and torch.compile get the original.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+
+from luff._patch import Method, once, wrap
+from luff.torch.patches._registry import hooks
+from luff.torch.patches._wraps import busy, local
+
+__all__ = ["install"]
+
+_KINDS = {
+    "binary_cross_entropy": "BCELoss",
+    "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
+    "cosine_embedding_loss": "CosineEmbeddingLoss",
+    "cross_entropy": "CrossEntropyLoss",
+    "ctc_loss": "CTCLoss",
+    "gaussian_nll_loss": "GaussianNLLLoss",
+    "hinge_embedding_loss": "HingeEmbeddingLoss",
+    "huber_loss": "HuberLoss",
+    "kl_div": "KLDivLoss",
+    "l1_loss": "L1Loss",
+    "margin_ranking_loss": "MarginRankingLoss",
+    "mse_loss": "MSELoss",
+    "multi_margin_loss": "MultiMarginLoss",
+    "multilabel_margin_loss": "MultiLabelMarginLoss",
+    "multilabel_soft_margin_loss": "MultiLabelSoftMarginLoss",
+    "nll_loss": "NLLLoss",
+    "poisson_nll_loss": "PoissonNLLLoss",
+    "smooth_l1_loss": "SmoothL1Loss",
+    "soft_margin_loss": "SoftMarginLoss",
+    "triplet_margin_loss": "TripletMarginLoss",
+}
+
+
+@once
+def install() -> None:
+    """Wraps the losses of `torch.nn.functional`; once per process."""
+    for name, kind in _KINDS.items():
+        if hasattr(torch.nn.functional, name):
+            wrap(torch.nn.functional, name, functools.partial(_telling, kind))
+
+
+def _telling(kind: str, original: Method) -> Method:
+    names = tuple(inspect.signature(original).parameters)[:3]
+
+    def loss(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or local.in_loss or not hooks:
+            return original(*args, **kwargs)
+        local.in_loss = True
+        try:
+            output = original(*args, **kwargs)
+        finally:
+            local.in_loss = False
+        hook = hooks.current()
+        if hook is not None and hook.live and not hook.asleep and not busy():
+            hook.told("loss", hook.machine.losses.function_returned, kind, names, args, kwargs, output)
+        return output
+
+    loss.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
+    return loss

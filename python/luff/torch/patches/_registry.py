@@ -1,0 +1,63 @@
+"""Which hook a module's call, an optimizer or a backward pass belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from luff._registry import Registry
+from luff.torch.loop._hook import Hook
+from luff.torch.replay._replay import first_in_child
+
+__all__ = ["hooks"]
+
+
+class Hooks(Registry[Hook]):
+    """The hooks of PyTorch: a thing is a model, and what holds its parameters is the hook's."""
+
+    def gives_way(self, other: Hook, things: list[Any]) -> bool:
+        """The other hook watches the same model, or nothing that is not attached here (a part may be shared)."""
+        held, these = other.parameters(), {id(thing) for thing in things}
+        same = any(isinstance(thing, torch.nn.Module) and self.of(thing) is other for thing in things)
+        return same or (bool(held) and all(id(parameter) in these for parameter in held))
+
+    def of_module(self, module: Any) -> Hook | None:
+        """The hook of a model's call: that of the model itself, before one of a part of it."""
+        attached = self.of(module)
+        if attached is not None:
+            return attached
+        for hook in self.living:
+            if hook.on_all or hook.owns(module):
+                return hook
+        return None
+
+    def of_optimizer(self, optimizer: Any) -> Hook | None:
+        """The hook of an optimizer: the one with most of its parameters, where models share some."""
+        living = self.living
+        owners = [hook for hook in living if not hook.on_all and hook.owns_optimizer(optimizer)]
+        if len(owners) > 1:
+            return max(owners, key=lambda hook: hook.held_of(optimizer))
+        return owners[0] if owners else next((hook for hook in living if hook.on_all), None)
+
+    def of_backward(self) -> list[Hook]:
+        """Hooks whose forward passes, of this thread, wait for a backward pass; else the current one."""
+        living = self.living
+        if len(living) == 1:
+            return living
+        waiting = [hook for hook in living if hook.machine.waits_for_backward()]
+        if waiting:
+            return waiting
+        current = self.current()
+        return [] if current is None else [current]
+
+
+def _install() -> None:
+    from luff.torch.patches import _functional, _wraps
+
+    _wraps.install()
+    _functional.install()
+
+
+hooks = Hooks(Hook, _install)
+first_in_child(hooks.silence)

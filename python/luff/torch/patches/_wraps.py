@@ -1,0 +1,437 @@
+"""The wraps: functions of torch replaced once, at run time, by ones that also tell the hooks.
+
+Each wrap leaves at once while torch compiles or traces, calls the original outside of any guard, and restores its
+state in `finally`. No wrap computes with torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import torch
+from torch.compiler import is_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from luff import _codes as codes
+from luff._codes import EventKind, GapReason
+from luff._patch import Method, once, wrap
+from luff.torch.capture import _names
+from luff.torch.capture._memory import read_scalar
+from luff.torch.loop._hook import Hook
+from luff.torch.patches import _dynamo
+from luff.torch.patches._registry import hooks
+
+__all__ = ["busy", "install", "local"]
+
+_current_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+_tracing_state: Callable[[], Any] = torch._C._get_tracing_state
+
+
+class _Local(threading.local):
+    inside = 0  # 1: within a model's call; 2: and its modules are captured
+    capture: Any = None
+    scheduling = False
+    loading = False
+    updates = 0  # optimizer steps seen by this thread
+    through: tuple[Any, ...] = ()  # modules whose next calls only lead to a framework's own function
+    in_loss = False  # a loss is being computed; what it calls is a part of it
+
+
+local = _Local()
+
+
+@once
+def install() -> None:
+    """Installs every wrap; once per process."""
+    _names.install()
+    _wrap_optimizers()
+    wrap(torch.autograd, "backward", _telling_backward)
+    wrap(torch.optim.Optimizer, "zero_grad", _clearing_optimizer)
+    wrap(torch.nn.Module, "zero_grad", _clearing_module)
+    _wrap_schedulers()
+    _wrap_scaler()
+    _wrap_clipping()
+    wrap(torch.nn.Module, "load_state_dict", _loading)
+    _wrap_saved_hooks()
+    os.register_at_fork(after_in_child=_after_fork)
+    wrap(torch.nn.Module, "__call__", _telling_call)
+    _dynamo.leave_out()
+
+
+def busy() -> bool:
+    """True where nothing may be recorded: compiling, tracing, or recomputing inside a backward pass."""
+    return is_compiling() or _current_graph_task() != -1 or _tracing_state() is not None
+
+
+def _after_fork() -> None:
+    local.__dict__.clear()
+
+
+def _listens(hook: Hook | None) -> TypeGuard[Hook]:
+    """It records, and shall be told."""
+    return hook is not None and hook.live and not hook.asleep
+
+
+def _awake(hook: Hook) -> bool:
+    """False for children that only load data."""
+    if hook.asleep:
+        if torch.utils.data.get_worker_info() is not None:
+            return False
+        hook.wake()
+    return hook.live
+
+
+# Module calls ------------------------------------------------------------------------------------------------------
+
+
+def _telling_call(original: Method) -> Method:
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        inside = local.inside
+        if inside == 1:
+            return original(self, *args, **kwargs)
+        if inside:
+            return _inner_call(original, self, args, kwargs)
+        return _outer_call(original, self, args, kwargs)
+
+    return __call__
+
+
+def _outer_call(
+    original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if not hooks or _current_graph_task() != -1 or _tracing_state() is not None:
+        return original(module, *args, **kwargs)
+    if local.through and local.through[0] is module:
+        local.through = local.through[1:]
+        return original(module, *args, **kwargs)
+    if "compile_subgraph_reason" in module.__dict__:  # a compiler's own graph
+        return original(module, *args, **kwargs)
+    hook = hooks.of_module(module)
+    if hook is None:
+        return _loss_call(original, module, args, kwargs)
+    if not _listens(hook):
+        return original(module, *args, **kwargs)
+    capture = hook.guarded("forward", hook.machine.forward_begins, module, args, kwargs)
+    if capture is False:
+        return _loss_call(original, module, args, kwargs)
+    hooks.enter(hook)
+    if hook.machine.stop >= 2 and hook.machine.turn.here():
+        hook.leave_if_stopped()
+    local.inside = 1 if capture is None else 2
+    local.capture = (hook, capture)
+    trains = hook.machine.turn.here()
+    if trains:
+        hook.machine.calling = module
+    try:
+        if capture is None:
+            return original(module, *args, **kwargs)
+        hook.told("input", capture.before, module, args, kwargs)
+        output = original(module, *args, **kwargs)
+        hook.told("output", capture.after, module, output)
+        return output
+    finally:
+        local.inside = 0
+        local.capture = None
+        if trains:
+            hook.machine.calling = None
+
+
+def _inner_call(
+    original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if _current_graph_task() != -1 or _tracing_state() is not None:
+        return original(module, *args, **kwargs)
+    hook, capture = local.capture
+    hook.told("input", capture.before, module, args, kwargs)
+    output = original(module, *args, **kwargs)
+    hook.told("output", capture.after, module, output)
+    if isinstance(module, torch.jit.ScriptModule):
+        hook.guarded("scripted", hook.machine.hidden, GapReason.SCRIPTED)
+    elif type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None:
+        hook.guarded("compiled", hook.machine.hidden, GapReason.COMPILED_GRAPH)
+    return output
+
+
+def _loss_call(
+    original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A module without parameters, called by no other: a loss, a metric, an activation."""
+    hook = hooks.current()
+    if not _listens(hook):
+        return original(module, *args, **kwargs)
+    local.inside, local.in_loss = 1, True
+    try:
+        output = original(module, *args, **kwargs)
+    finally:
+        local.inside, local.in_loss = 0, False
+    hook.told("loss", hook.machine.losses.module_returned, module, args, kwargs, output)
+    return output
+
+
+# Backward ----------------------------------------------------------------------------------------------------------
+
+
+def _telling_backward(original: Method) -> Method:
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or not hooks or _current_graph_task() != -1:
+            return original(tensors, *args, **kwargs)
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors) if _listed(tensors) else []
+        given = args[0] if args else kwargs.get("grad_tensors")
+        for hook in (told := [hook for hook in hooks.of_backward() if _awake(hook)]):
+            hook.told("backward", hook.machine.backward_begins, roots, given is not None)
+        del roots
+        result = original(tensors, *args, **kwargs)
+        for hook in told:
+            hook.told("backward end", hook.machine.backward_ended)
+        return result
+
+    return backward
+
+
+def _listed(tensors: Any) -> bool:
+    return isinstance(tensors, list | tuple)
+
+
+def _wrap_saved_hooks() -> None:
+    kind = getattr(torch.autograd.graph, "saved_tensors_hooks", None)
+    if kind is not None:
+        wrap(kind, "__enter__", _entering_saved_hooks)
+        wrap(kind, "__exit__", _leaving_saved_hooks)
+
+
+def _entering_saved_hooks(original: Method) -> Method:
+    def __enter__(self: Any) -> Any:
+        result = original(self)
+        if not is_compiling() and hooks:
+            for hook in hooks.living:
+                hook.machine.saved_hooks = True
+                hook.machine.saving += 1
+        return result
+
+    return __enter__
+
+
+def _leaving_saved_hooks(original: Method) -> Method:
+    def __exit__(self: Any, *args: object) -> Any:
+        if not is_compiling() and hooks:
+            for hook in hooks.living:
+                hook.machine.saving = max(hook.machine.saving - 1, 0)
+        return original(self, *args)
+
+    return __exit__
+
+
+# Optimizers --------------------------------------------------------------------------------------------------------
+
+
+def _wrap_optimizers() -> None:
+    wrap(torch.optim.Optimizer, "__init__", _making_optimizer)
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _making_optimizer(original: Method) -> Method:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not is_compiling() and hooks:
+            hook = hooks.of_optimizer(self)
+            if hook is not None:
+                hook.guarded("optimizer", hook.machine.optimizer_made, self)
+
+    return __init__
+
+
+def _tell_update(hook: Hook, place: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Of an update; one inside of a backward pass may be in a thread of autograd's own."""
+    (hook.told if _current_graph_task() == -1 else hook.guarded)(place, function, *arguments)
+
+
+def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if is_compiling() or not hooks:
+        return None
+    hook = hooks.of_optimizer(optimizer)
+    if hook is None or not _awake(hook):
+        return None
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    _tell_update(hook, "update", hook.machine.update_begins, optimizer, callable(closure))
+    if not callable(closure):
+        return None
+    wrapped = _wrap_closure(hook, optimizer, closure)
+    if len(args) > 1:
+        return (args[0], wrapped, *args[2:]), kwargs
+    return args, {**kwargs, "closure": wrapped}
+
+
+def _wrap_closure(hook: Hook, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(closure, updated=())
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        hook.machine.closure_depth += 1
+        try:
+            result = closure(*args, **kwargs)
+        finally:
+            hook.machine.closure_depth -= 1
+        hook.told("closure", hook.machine.closure_returned, optimizer)
+        return result
+
+    return evaluate
+
+
+def _after_step(optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    if is_compiling() or not hooks:
+        return
+    hook = hooks.of_optimizer(optimizer)
+    if not _listens(hook):
+        return
+    local.updates += 1
+    _tell_update(hook, "update end", hook.machine.update_ended, optimizer, _current_graph_task() != -1)
+    if hook.machine.stop >= 2 and hook.machine.turn.here():
+        hook.leave_if_stopped()
+
+
+def _clearing_optimizer(original: Method) -> Method:
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_compiling() and hooks:
+            hook = hooks.of_optimizer(self)
+            if _listens(hook):
+                hook.told("zero_grad", hook.machine.cleared, self)
+        return original(self, *args, **kwargs)
+
+    return zero_grad
+
+
+def _clearing_module(original: Method) -> Method:
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_compiling() and hooks:
+            hook = hooks.of_module(self)
+            if _listens(hook):
+                hook.told("zero_grad", hook.machine.event, int(EventKind.ZERO_GRAD), codes.NO_ID, 1)
+        return original(self, *args, **kwargs)
+
+    return zero_grad
+
+
+def _wrap_schedulers() -> None:
+    module = torch.optim.lr_scheduler
+    base = getattr(module, "LRScheduler", None) or module._LRScheduler
+    for cls in {c for c in vars(module).values() if isinstance(c, type)}:
+        if "step" in cls.__dict__ and (issubclass(cls, base) or cls.__name__ == "ReduceLROnPlateau"):
+            wrap(cls, "step", _scheduler_step)
+
+
+def _scheduler_step(original: Method) -> Method:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or not hooks or local.scheduling:
+            return original(self, *args, **kwargs)
+        local.scheduling = True
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            local.scheduling = False
+        if getattr(self, "last_epoch", 1) > 0:  # its first step is part of making it
+            optimizer = getattr(self, "optimizer", None)
+            hook = hooks.default if optimizer is None else hooks.of_optimizer(optimizer)
+            if _listens(hook):
+                hook.told("scheduler", hook.machine.scheduler_stepped, self)
+        return result
+
+    return step
+
+
+# Mixed precision, clipping -----------------------------------------------------------------------------------------
+
+
+def _wrap_scaler() -> None:
+    try:
+        from torch.amp.grad_scaler import GradScaler
+    except ImportError:  # torch before 2.3
+        try:
+            from torch.cuda.amp.grad_scaler import GradScaler  # type: ignore[assignment]
+        except ImportError:
+            return
+    wrap(GradScaler, "scale", _scaling)
+    wrap(GradScaler, "step", _stepping)
+
+
+def _scaling(original: Method) -> Method:
+    def scale(self: Any, outputs: Any) -> Any:
+        result = original(self, outputs)
+        if not is_compiling() and hooks and isinstance(outputs, torch.Tensor) and result is not outputs:
+            for hook in hooks.of_backward():
+                if _listens(hook):
+                    hook.told("scale", _scaled, hook, self, outputs, result)
+        return result
+
+    return scale
+
+
+def _stepping(original: Method) -> Method:
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = local.updates
+        result = original(self, optimizer, *args, **kwargs)
+        if not is_compiling() and hooks and local.updates == before:
+            hook = hooks.of_optimizer(optimizer)
+            if _listens(hook):
+                hook.told("skip", hook.machine.update_skipped, optimizer)
+                if hook.machine.turn.here():
+                    hook.leave_if_stopped()
+        return result
+
+    return step
+
+
+def _scaled(hook: Hook, scaler: Any, outputs: Any, result: Any) -> None:
+    factor = getattr(scaler, "_scale", None)
+    hook.machine.losses.scaled(result, read_scalar(outputs), None if factor is None else read_scalar(factor))
+
+
+def _wrap_clipping() -> None:
+    import torch.nn.utils.clip_grad as module
+
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        if hasattr(module, name):
+            wrap(module, name, _clipping, also=(torch.nn.utils,))
+
+
+def _clipping(original: Method) -> Method:
+    def clip(parameters: Any, limit: Any = None, *args: Any, **kwargs: Any) -> Any:
+        given = kwargs if limit is None else {**kwargs}
+        result = (
+            original(parameters, *args, **given)
+            if limit is None
+            else original(parameters, limit, *args, **given)
+        )
+        if not is_compiling() and hooks:
+            hook = hooks.current()
+            if _listens(hook):
+                value = limit if limit is not None else kwargs.get("max_norm", kwargs.get("clip_value"))
+                hook.told("clip", hook.machine.evidence.clipped, value, result)
+        return result
+
+    return clip
+
+
+# Checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def _loading(original: Method) -> Method:
+    def load_state_dict(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or not hooks or local.loading:
+            return original(self, state_dict, *args, **kwargs)
+        local.loading = True
+        try:
+            result = original(self, state_dict, *args, **kwargs)
+        finally:
+            local.loading = False
+        hook = hooks.of_module(self)
+        if _listens(hook):
+            strict = args[0] if args else kwargs.get("strict", True)
+            hook.guarded("load", hook.machine.evidence.loads.loaded, self, state_dict, strict, result)
+        return result
+
+    return load_state_dict

@@ -1,0 +1,1 @@
+"""A forked child that evaluates a part of a step again."""
