@@ -163,7 +163,7 @@ def write_docs(results: dict[str, Any], pages: dict[str, str]) -> None:
     for rule, page in pages.items():
         row = rows.get(rule)
         if row is None:
-            said = "said nothing on any of its programs"
+            said = "silent on all of its programs"
         elif row["meant"]:
             said = (
                 f"named the fault in time in {row['named']} of {row['meant']} trainings whose label names it"
