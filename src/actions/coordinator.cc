@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::int64_t kRateWindowNs = 2'000'000'000;
 constexpr double kNs = 1e9;
-constexpr double kLeastWindowS = 0.05;  // steps are published in batches: less tells nothing of their rate
+constexpr double kLeastWindowS =
+    0.05;  // steps are published in batches: a shorter time does not show their rate
 constexpr std::size_t kMaxWaiting = 64;
 constexpr std::uint32_t kAccepted = 1, kTooLate = 2, kCarriedOut = 3, kRefused = 4, kFailed = 5, kAlone = 6;
 
@@ -112,7 +113,7 @@ Coordinator::Answers Coordinator::Count(std::uint32_t world, std::span<const que
     *why = fmt::format("only {} of {} ranks are watched", workers.size(), world);
   }
   for (const query::WorkerInfo& worker : workers) {
-    // A lost worker is ended by a stop's signals; a corrective action needs to hear of everybody.
+    // A stop's signals end a lost worker; a correction needs an answer from every rank.
     if (worker.ended || (stop && !Lives(worker))) continue;
     const std::uint32_t verdict = VerdictOf(worker.worker, proposal_, acks);
     if (verdict == kRefused && !stop) {
@@ -154,7 +155,7 @@ Coordinator::Signal Coordinator::Proposed(std::int64_t now_ns, std::uint32_t wor
     answers = Answers::kLate;
   } else {
     if (answers == Answers::kOpen && !overdue) return Signal::kNone;
-    // A commit of an earlier attempt to decide may stand in the log, though writing it gave an error.
+    // The log may hold a commit of an earlier attempt, although writing it returned an error.
     const Result<store::ControlRecord> counts = Decide("abort");
     if (counts.ok() && counts->phase == "commit") {
       Committed(now_ns);

@@ -24,7 +24,7 @@ namespace {
 constexpr std::int64_t kTermNs = 2'000'000'000;
 constexpr std::size_t kMaxLine = 4096;
 
-// An input of any size, without a pipe that somebody has to fill.
+// An input of any size, without a pipe to fill.
 int InputFile(const std::string& text) {
   const int file = memfd_create("luff", MFD_CLOEXEC);
   if (file < 0) return -1;
@@ -135,7 +135,7 @@ void Deliveries::HearLine(Running* one, const std::string& line) {
     one->last = said["detail"].get<std::string>().substr(0, 500);
     news_.push_back(
         {one->delivery.id, DeliveryNews::What::kAttempt, WholeNumber<int>(said, "attempt", 0), one->last});
-  } catch (const std::exception&) {  // not what notify.py says
+  } catch (const std::exception&) {  // not a line of notify.py
     return;
   }
 }
@@ -157,7 +157,7 @@ bool Deliveries::Ended(pid_t pid, const ExitState& state) {
   }
   news_.push_back(
       {at->delivery.id, done ? DeliveryNews::What::kDone : DeliveryNews::What::kFailed, 0, detail});
-  SignalGroup(pid, SIGKILL);  // what a command has left behind in its group
+  SignalGroup(pid, SIGKILL);  // processes that a command left behind in its group
   if (at->out >= 0) close(at->out);
   running_.erase(at);
   return true;

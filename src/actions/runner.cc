@@ -91,7 +91,7 @@ void Runner::Begin(std::int64_t now_ns) {
   std::map<std::string, AuditLine> open;
   const std::int64_t unix_ns = Env::Real().NowUnixNs();
   for (const AuditLine& line : audit_->earlier()) {
-    // From one process to the next only the wall clock tells how long ago it was.
+    // Across processes only the wall clock shows how long ago it was.
     const std::int64_t ago_ns = std::max<std::int64_t>(0, unix_ns - std::max<std::int64_t>(0, line.unix_ns));
     if (line.event == "begun" || line.event == "dry_run")
       policy_.Remember(line.action, line.finding, line.cause, Seconds(now_ns - ago_ns));

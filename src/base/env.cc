@@ -245,7 +245,7 @@ std::uint64_t ProcessStartTicks(std::uint64_t pid) noexcept {
     at = std::strchr(at + 1, ' ');
     if (at == nullptr) return 0;
     if (field == 2) zombie = at[1] == 'Z' || at[1] == 'X';
-    // Of one whose first thread has ended others may go on.
+    // If the first thread has ended, others may still run.
     if (field == 19 && zombie && std::strtoll(at + 1, nullptr, 10) <= 1) return 0;
   }
   return std::strtoull(at + 1, nullptr, 10);

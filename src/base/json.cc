@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-/// Behind the string that begins before `at`; the end of the text if it does not end.
+/// Position after the string that begins before `at`; the end of the text if it is not terminated.
 std::size_t BehindString(std::string_view text, std::size_t at) noexcept {
   for (;;) {
     at = text.find_first_of("\"\\", at);

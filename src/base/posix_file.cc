@@ -28,7 +28,8 @@ struct Found {
   bool regular = false;
 };
 
-/// What the kernel has in memory: a network file system is asked for nothing, and writes nothing back for it.
+/// Uses only what the kernel has in memory: makes no request to a network file system and causes no
+/// write-back.
 bool Look(int fd, Found* found) noexcept {
   struct statx info{};
   const int flags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
@@ -52,8 +53,8 @@ bool Look(int fd, Found* found) noexcept {
   return true;
 }
 
-/// Asked only of regular files: a device might take the number for another command. The number says that the
-/// answer is a long; most file systems write an int, those in user space may write all of it.
+/// Use it only for regular files: a device might take the number for another command. The number says that
+/// the answer is a long; most file systems write an int, those in user space may write all of it.
 std::uint32_t GenerationOf(int fd) noexcept {
   std::uint32_t answer[sizeof(long) / sizeof(std::uint32_t)] = {};
   return ioctl(fd, FS_IOC_GETVERSION, answer) == 0 ? answer[0] : 0;
@@ -65,7 +66,7 @@ bool SameFile(int fd, const FileIdentity& found, const FileIdentity& known) noex
          (known.generation == 0 || GenerationOf(fd) == known.generation);
 }
 
-/// New files get the lowest free number; ours are where few get.
+/// New files get the lowest free number; ours get high ones, which are rarely reused.
 int LeastNumber() noexcept {
   if (CurrentFileTable() != 0) return 3;
   rlimit limit{};

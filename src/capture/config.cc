@@ -64,8 +64,9 @@ constexpr std::uint32_t FormBit(Form form) { return static_cast<std::uint32_t>(f
 constexpr std::uint32_t kSummaryForm = FormBit(Form::kSummary);
 constexpr std::uint32_t kFullForms = FormBit(Form::kSummary) | FormBit(Form::kRaw);
 
-// Collections that need no regex of the user's. The expressions are the published ones; they are asked only
-// for tensors that can be meant, so that an output of a module called "weight_norm" does not become a weight.
+// Collections that need no expression from the user. The expressions are smdebug's published ones. They are
+// tried only on tensors of matching roles, so that an output of a module called "weight_norm" does not become
+// a weight.
 struct BuiltIn {
   std::string_view name;
   std::string_view include;

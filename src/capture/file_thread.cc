@@ -12,8 +12,8 @@
 namespace luff::capture {
 namespace {
 
-/// Asks now for the thread's locals, of this library (the file table's) and of the C++ library (exceptions in
-/// flight). The loader allocates them at their first use, and ends the process when malloc then has none.
+/// Touches the thread's locals now: this library's (the file table's) and the C++ library's (exceptions in
+/// flight). The loader allocates them at their first use, and ends the process if malloc then fails.
 void BeginThread() {
   static_cast<void>(prctl(PR_SET_NAME, "luff-writer"));
   static_cast<void>(TakeOwnFileTable());

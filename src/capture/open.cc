@@ -81,8 +81,8 @@ Result<Opened> OpenRun(const SessionOptions& options) {
   writer_options.direct_io = opened.config.direct_io;
   writer_options.sync = opened.config.sync;
   LUFF_ASSIGN_OR_RETURN(opened.writer, store::WorkerWriter::Open(writer_options, run));
-  // Decisions about the earlier life of the run are not meant for this one; a worker that joins late takes
-  // part in what is open.
+  // Decisions about an earlier part of the run do not apply to this one; a worker that joins late takes part
+  // in open proposals.
   const auto records = store::ReadCommands(options.run_path, 0);
   if (records.ok()) {
     for (const store::ControlRecord& record : *records) {
@@ -92,8 +92,8 @@ Result<Opened> OpenRun(const SessionOptions& options) {
   return opened;
 }
 
-/// The same, on the thread that will write. A disk that doesn't answer costs the training a minute, not its
-/// end.
+/// The same, on the thread that will write. A disk that does not answer delays the training by a minute,
+/// instead of ending it.
 Result<Opened> OpenRunOn(FileThread& thread, const SessionOptions& options) {
   struct Answer {
     SessionOptions options;

@@ -29,8 +29,8 @@ constexpr std::uint64_t kMaxScratch = 64ULL << 20;  // larger tensors are not sc
 constexpr std::int64_t kMaxWaitNs = 200'000'000;    // policy `block`, in one step
 constexpr std::size_t kUsefulRest = 64U << 10;
 
-// A limit of a summary in the width of its type; what is out of range or no number becomes the nearest one,
-// or 0.
+// A summary's minimum or maximum in the width of its type. Values out of range become the nearest one, NaN
+// becomes 0.
 std::uint64_t BitsOf(DType dtype, double value) {
   if (IsFloating(dtype) || IsComplex(dtype)) return std::bit_cast<std::uint64_t>(value);
   constexpr double kSigned = 9223372036854775808.0;  // 2^63
@@ -330,7 +330,7 @@ void Producer::CaptureLarge(const ChunkRecord& base, const TensorView& view, boo
     context_.counters->raw_bytes.fetch_add(base.raw_bytes, std::memory_order_relaxed);
     return;
   }
-  // Parts still here are forgotten; the writer thread drops values of which it does not get every part.
+  // Drops the remaining parts; the writer thread drops values of which it does not get every part.
   std::erase_if(chunks_, [&](const ChunkRecord& r) { return r.serial == serial && !r.alias; });
   AddGap(base.tensor, base.collection, GapReason::kPoolFull, Bit(Form::kRaw), base.raw_bytes);
 }

@@ -428,8 +428,8 @@ void SessionImpl::Collect(Work* work) {
   lost_.Release(0, true, &work->batch);
 }
 
-// The writer thread hangs, or is slower than the training: the step is lost, and the next that finds room
-// says so.
+// The writer thread hangs, or is slower than the training. The step is lost; the next step that finds room
+// records that.
 void SessionImpl::Drop(Work* work) {
   core_->counters.dropped_steps.fetch_add(1, std::memory_order_relaxed);
   core_->counters.gaps.fetch_add(1, std::memory_order_relaxed);
@@ -447,7 +447,8 @@ void SessionImpl::AbandonStep() noexcept {
       MutexLock lock(mutex_);
       for (const auto& producer : producers_) producer->Abandon();
     }
-    core_->step.number.fetch_add(1, std::memory_order_relaxed);  // what was handed over already is of no step
+    core_->step.number.fetch_add(1,
+                                 std::memory_order_relaxed);  // slices already handed over belong to no step
     core_->step.due.store(0, std::memory_order_relaxed);
     for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
     planned_due_ = 0;
@@ -526,7 +527,7 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
   }
 }
 
-// What a broken step left behind, and definitions that no step took along.
+// Collects the remains of a broken step, and definitions that no step took.
 void SessionImpl::HandOverRest() {
   std::unique_ptr<Work> work = core_->queue.Blank();
   work->kind = Work::Kind::kLoose;

@@ -66,8 +66,8 @@ bool SessionImpl::EndNow(format::EndReason reason, std::chrono::milliseconds dea
   }
 }
 
-// The training may stand for good where it is, in EndStep or with the lock in its hands: the signal's handler
-// has interrupted it there. What was dropped is then told by its number alone.
+// The signal's handler may have interrupted the training for good inside EndStep, or while it holds the lock.
+// Then only the number of dropped steps is recorded.
 void SessionImpl::TellWhatIsMissing(std::chrono::milliseconds patience) {
   std::unique_ptr<Work> work = core_->queue.Blank();
   work->kind = Work::Kind::kLoose;

@@ -112,7 +112,7 @@ std::string Note(const std::string& text) {
   return fmt::format("<p class=\"quiet\">{}</p>\n", HtmlEscaped(text));
 }
 
-// ---- losses and importance --------------------------------------------------------------------------------
+// ---- Losses and importance ----
 
 std::string Losses(const Trial& trial, const std::string& prefix) {
   std::map<std::string, std::vector<Curve>> metrics;  // by metric
@@ -178,7 +178,7 @@ std::string Importance(const Trial& trial, const std::string& prefix) {
   return html.empty() ? html : Heading("Feature importance") + html;
 }
 
-// ---- predictions ------------------------------------------------------------------------------------------
+// ---- Predictions ----
 
 bool AreWhole(const std::vector<double>& values) {
   return std::all_of(values.begin(), values.end(), [](double value) {

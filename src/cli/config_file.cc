@@ -78,7 +78,7 @@ class Reader : private ConfigPlace {
 
  private:
   // "rules" is a list of names or texts as --rules takes them; [rule.NAME] holds parameters of one. Each is
-  // tried alone, so that a mistake is told with its line.
+  // checked alone, so that a mistake is reported with its line.
   Result<std::string> RulesText(const toml::table& file) const {
     std::vector<std::string> names;
     if (const toml::node* wanted = file.get("rules")) {
@@ -233,7 +233,7 @@ class Reader : private ConfigPlace {
     return Status::Ok();
   }
 
-  // The training process reads it again; a mistake is better told before the job begins.
+  // The training process reads it again, but mistakes are better reported before the job begins.
   Status ReadCapture(const toml::table& table, std::string* json) const {
     std::ostringstream written;
     written << toml::json_formatter(table);

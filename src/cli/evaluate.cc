@@ -18,10 +18,10 @@
 #include "luff/query/trial.h"
 #include "luff/rules/evaluator.h"
 
-/// The rule worker of `luff run`: a process of its own. Stdin: a line "finish" when the job has ended; its
-/// end without one means that the supervisor is gone. Stdout: one line "progress STEPS TRAIN_STEP" at most
-/// every 100 ms, "finding" when findings.jsonl has new lines, "note JSON" of what a rule says of itself, at
-/// the end which rules judged (CoverageLines) and "done".
+/// The rule worker of `luff run`, a separate process. Stdin: a line "finish" when the job has ended; end of
+/// file without it means that the supervisor is gone. Stdout: one line "progress STEPS TRAIN_STEP" at most
+/// every 100 ms, "finding" when findings.jsonl has new lines, "note JSON" for a rule's note about itself, and
+/// at the end which rules judged (CoverageLines) and "done".
 namespace luff::cli {
 namespace {
 
@@ -100,7 +100,7 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
       continue;
     }
     if (done.value() > 0) continue;
-    // Rules of the user's judge in their own time; while they do, this process is well.
+    // The user's own rules judge at their own pace; while they do, this process is alive.
     const bool behind = evaluator.value()->behind() > 0;
     if (behind && told == Told::kFinish && now - last_said > milliseconds(500)) {
       Say(fmt::format("progress {} -1", evaluator.value()->steps_done()));

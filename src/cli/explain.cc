@@ -11,7 +11,7 @@
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
-/// `luff explain FINDING`: everything that a run says of one finding.
+/// `luff explain FINDING`: everything that a run holds about one finding.
 namespace luff::cli {
 namespace {
 

@@ -38,7 +38,7 @@ struct ExportOptions : ReadOptions {
   bool until_closed = false;  // of the supervisor: the job is over when stdin is closed
 };
 
-/// True when nobody holds the other end of stdin any more.
+/// True if no process holds the other end of stdin any more.
 bool StdinClosed() {
   pollfd fd{STDIN_FILENO, POLLIN, 0};
   if (poll(&fd, 1, 0) <= 0) return false;
@@ -215,7 +215,7 @@ class Export {
       }
       if (!options_.follow || closed || trial_->loaded_all_steps()) break;
       if (news) LUFF_RETURN_IF_ERROR(Flush(false));
-      // After the job has ended, workers that died are found out within a moment.
+      // After the job has ended, dead workers are detected within a moment.
       if (!closing_ && options_.until_closed && StdinClosed()) closing_ = Clock::now() + kClosingTime;
       closed = closing_ && Clock::now() > *closing_;
       LUFF_ASSIGN_OR_RETURN(const bool more, trial_->WaitForNews(kLookEvery));

@@ -34,7 +34,7 @@ const char* SafetensorsType(DType dtype) {
   }
 }
 
-/// A name that the format can hold: valid UTF-8, not the one that it keeps for itself, each once.
+/// A name that the format can hold: valid UTF-8, not the reserved one, and unique.
 std::string NameFor(const std::string& name, const nlohmann::json& header) {
   std::string one = ValidUtf8(name);
   while (header.contains(one)) one += '_';

@@ -16,7 +16,7 @@
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
-/// `luff report RUN`: one HTML file that needs nothing else: what was found, and the losses around it.
+/// `luff report RUN`: one self-contained HTML file with the findings and the losses around them.
 namespace luff::cli {
 namespace {
 

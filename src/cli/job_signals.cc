@@ -44,7 +44,7 @@ void Mask(int how, int number) {
 
 std::int64_t NowNs() { return Env::Real().NowMonotonicNs(); }
 
-/// The command line of this process becomes another one, so that nobody who looks for luff by name meets it.
+/// Changes the command line of this process, so that searching for luff by name does not find it.
 void Rename(const char* name) {
   const int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
   std::size_t length = 0;

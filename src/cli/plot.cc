@@ -70,7 +70,7 @@ std::vector<std::string> DefaultNames(const query::Trial& trial) {
   return names;
 }
 
-/// A line that says at which steps there was NaN or Inf; "" if there was none.
+/// A line that lists the steps with NaN or Inf; "" if there are none.
 std::string StrangeText(const Series& series) {
   const auto first = std::find(series.bad.begin(), series.bad.end(), true);
   if (first == series.bad.end()) return "";
@@ -153,7 +153,7 @@ void Plot(const PlotOptions& options) {
   const std::size_t width = std::clamp<std::size_t>(TerminalWidth(), 40, 120) - 16;
   for (const std::string& name : names) {
     const query::TensorId id = ValueOrExit(trial->FindTensor(name));
-    // Of what is asked for by name the whole distribution, where it was recorded.
+    // Tensors given by name are drawn as whole distributions where recorded.
     if (!options.names.empty()) {
       const std::string map = HeatMap(*trial, id, mode, options.worker, width, 12);
       if (!map.empty()) {

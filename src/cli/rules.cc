@@ -100,7 +100,7 @@ std::string_view PageText(const std::string& page) {
   return {};
 }
 
-/// What its author says of a rule of the user's, and what it is told of.
+/// The author's description of a user's own rule, and what it needs.
 void PrintOwn(const rules::RuleSpec& rule) {
   fmt::print("{}: a rule of yours, {}\n\n", Escaped(rule.name), Escaped(rule.source));
   std::string_view text = rule.text.empty() ? rule.summary : rule.text;

@@ -40,7 +40,7 @@ struct RunOptions {
   std::vector<std::string> command;
 };
 
-// What a person would call the job: the name of its script.
+// The job's name for people: that of its script.
 std::string JobName(const std::vector<std::string>& command) {
   std::string name = fs::path(command.front()).filename().string();
   for (std::size_t i = 1; i < command.size(); ++i) {
@@ -120,8 +120,8 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
   return ResourceExhausted("ten thousand runs began in this second: " + folder);
 }
 
-// Nobody else may command the job: the run is the user's, one supervisor has it, and of an earlier part of it
-// nobody is still at work.
+// Checks that nobody else commands the job: the user owns the run, one supervisor holds it, and no worker of
+// an earlier part still uses it.
 Status TakeCommand(SuperviseOptions* options) {
   LUFF_RETURN_IF_ERROR(store::CheckOwner(options->run));
   LUFF_ASSIGN_OR_RETURN(options->lock, store::SupervisorLock::Take(options->run));
@@ -138,7 +138,7 @@ Status TakeCommand(SuperviseOptions* options) {
   return Status::Ok();
 }
 
-// What sends webhooks and mails.
+// The program that sends webhooks and mails.
 Result<std::vector<std::string>> FindNotifier(const std::string& package) {
   const std::string script = package + "/actions/notify.py";
   if (!Env::Real().Exists(script))
@@ -146,7 +146,7 @@ Result<std::vector<std::string>> FindNotifier(const std::string& package) {
   return PlainPythonCommand(script);
 }
 
-// Tells where the report is, or why there is none; the job's exit code is its own.
+// Prints where the report is, or why there is none. Does not change the job's exit code.
 void TellReport(const std::string& run, const std::string& path) {
   const auto trial = query::Trial::Open(run);
   if (!trial.ok()) return;  // nothing was recorded: told already

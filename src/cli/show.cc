@@ -22,7 +22,7 @@ constexpr std::size_t kShownFindings = 10;
 constexpr std::size_t kShownGaps = 10;
 constexpr std::size_t kShownActions = 10;
 
-/// Gaps of one reason and kind together: a run may have one for each of thousands of tensors.
+/// Gaps grouped by reason and kind: a run may have one for each of thousands of tensors.
 struct GapGroup {
   std::string reason, forms;
   std::set<std::string> of;  // tensors or collections

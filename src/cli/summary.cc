@@ -72,7 +72,7 @@ void Show(const SummaryOptions& options) {
     fmt::print("nothing was recorded of {} in mode {}\n", Escaped(options.name), query::ModeName(mode));
     ExitWith(kExitOk);
   }
-  // Of a loss both are there, and the value says it all.
+  // A loss has both, and its value is enough.
   if (!scalars.empty())
     PrintScalars(scalars, mode);
   else

@@ -111,7 +111,7 @@ class Supervisor {
   }
 
  private:
-  // Findings of an earlier part of a resumed run are not said again; those that are open may escalate.
+  // Findings of an earlier part of a resumed run are not reported again; open ones may escalate.
   void TakeEarlierFindings() {
     const auto text = ReadRegular(findings_path_, 256ULL << 20, kFindingsInRun);
     if (!text.ok()) return;
@@ -254,7 +254,7 @@ class Supervisor {
     if (heard_.size() > (64U << 10)) heard_.clear();
   }
 
-  // What a rule says of itself.
+  // Reports a rule's note about itself.
   void HearNote(const std::string& text) {
     try {
       const Json json = ParseOrderedJson(text);
@@ -368,7 +368,7 @@ class Supervisor {
     SignalAll(signal == actions::Coordinator::Signal::kKill ? SIGKILL : SIGTERM);
   }
 
-  // All processes of the job: what the command has started, wherever it stands now.
+  // All processes of the job: everything that the command started, wherever it is in the process tree now.
   std::vector<BelowProcess> Job() const {
     return ProcessesBelow(getpid(), [this](pid_t pid) { return IsOurs(pid); });
   }
@@ -387,8 +387,8 @@ class Supervisor {
 
   // ---- The end ----
 
-  // The command is no more, but it has left processes behind that record into the run (a launcher's workers):
-  // the job goes on while steps come. Ctrl-C leaves them.
+  // The command has ended, but it left processes that record into the run (a launcher's workers). The job
+  // continues while steps come, or until Ctrl-C.
   void WaitForWorkers() {
     std::int64_t news_ns = Now();
     std::int64_t steps = -1;
@@ -408,7 +408,7 @@ class Supervisor {
     }
   }
 
-  // Steps of workers that record, in all; -1: nobody of the job is left, or nobody who records.
+  // Total steps of recording workers; -1: no process of the job is left, or none records.
   std::int64_t StepsOfTheLiving() {
     if (Job().empty() || !RefreshTrial()) return -1;
     std::int64_t steps = -1;
@@ -425,7 +425,7 @@ class Supervisor {
                       Plural(left, "process", "processes")));
   }
 
-  // A job that was to be stopped leaves nobody behind; else its processes are its own matter, as without us.
+  // Ends all processes of a job that was asked to stop; otherwise leaves them alone, as without Luff.
   void EndJob() {
     if (!runner_.coordinator().stopping()) return;
     const std::int64_t begin = Now();
@@ -474,7 +474,7 @@ class Supervisor {
     ReadFindings();
   }
 
-  // Who was begun to be told is told, within bounds; Ctrl-C leaves it.
+  // Finishes deliveries that have begun, within bounds; Ctrl-C abandons them.
   void FinishDeliveries() {
     actions::Deliveries& deliveries = runner_.deliveries();
     const std::int64_t begin = Now();
@@ -499,7 +499,7 @@ class Supervisor {
     }
   }
 
-  // Outputs write what is missing, as long as it takes while they go on; Ctrl-C leaves it.
+  // Waits for outputs to write the rest, as long as they make progress; Ctrl-C ends the wait.
   void FinishOutputs() {
     const std::int64_t begin = Now();
     bool said = false;
@@ -531,7 +531,7 @@ class Supervisor {
     status_.clear();
   }
 
-  // The cursor goes back to the first column, so that what the training prints next takes the line's place.
+  // The cursor returns to the first column, so that the training's next output overwrites the line.
   void ShowStatus() {
     if (!terminal_ || exit_ || !JobSignals::InForeground(STDERR_FILENO)) return;
     const std::int64_t now = Now();

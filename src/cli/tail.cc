@@ -31,7 +31,7 @@ Json StepJson(const query::Trial::StepRows& rows, const Named& named) {
           {"scalars_by_worker", std::move(workers)}};
 }
 
-/// Prints steps. Settings of an optimizer are told when they change: they are many, and mostly stay.
+/// Prints steps, and settings of an optimizer only when they change: they are many, and mostly constant.
 class Printer {
  public:
   Printer(const query::Trial& trial, bool json) : trial_(trial), json_(json) {}

@@ -37,7 +37,7 @@ void Tell(const std::string& text) {
   fmt::print(stderr, "luff: {}\n", Wrapped(text, 6, StderrIsTerminal() ? TerminalWidth() : 100));
 }
 
-// Whole steps that are not in the run: "no findings" says nothing of them. True: there are some.
+// Reports whole steps that are not in the run, which "no findings" does not cover. True if there are some.
 bool TellLostSteps(const query::Trial& trial) {
   bool lost = false;
   for (const query::GapInfo& gap : trial.Gaps()) {
@@ -120,7 +120,7 @@ int ConcludeWithoutRun(const Ending& ending, const std::string& aside, const Sta
   return ending.exit.code;
 }
 
-// Processes that Luff was to watch and could not: what they left in the run's directory.
+// Reports processes that Luff should have watched but could not, from their notes in the run's directory.
 std::string TellAside(const std::string& run) {
   const Result<std::string> text = ReadRegular(run + "/aside.jsonl", kMaxAsideBytes, 1);
   if (!text.ok()) return "";
@@ -141,7 +141,7 @@ std::string TellAside(const std::string& run) {
   return first;
 }
 
-// What can be read now is less than was there.
+// Reports damage: the run now holds less than it did.
 bool TellDamage(const Ending& ending, const query::Trial& trial, std::uint64_t steps) {
   if (ending.place.state() == RunPlace::State::kMoved)
     Tell(fmt::format("the run's directory was moved{} while the job ran; what came later may be missing: {}",
@@ -159,7 +159,7 @@ bool TellDamage(const Ending& ending, const query::Trial& trial, std::uint64_t s
   return shorter || !problems.empty() || ending.place.state() != RunPlace::State::kHere;
 }
 
-// The job left because it was told to.
+// True if the job left because it was asked to.
 bool WasStopped(const Ending& ending, const query::Trial& trial) {
   bool left_by_stop = ending.signalled;
   for (const query::WorkerInfo& worker : trial.workers())
@@ -192,7 +192,7 @@ int Conclude(const Ending& ending) {
   const bool lost = TellLostSteps(trial);
   const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
   const bool damaged = TellDamage(ending, trial, steps);
-  // Of a worker that ended before the training: what its hook says. Of others it stands in the outcome.
+  // For a worker that ended before the training, its hook's reason; for others the outcome has it.
   if (!stopped && ending.exit.code == 0) {
     if (const std::string why = trial.outcome().why; !why.empty()) Tell(Escaped(why));
   }

@@ -70,7 +70,7 @@ bool Is(const Message<Tag>& message, Tag tag, pbf_wire_type type) {
   return message.tag_and_type() == tag_and_type(tag, type);
 }
 
-/// Elements that a message lists one by one or packed, behind one another as `To`.
+/// Appends elements that a message lists one by one, or packed, as `To`.
 template <typename To, typename Range>
 void AppendPacked(Range range, std::string* to) {
   for (const auto value : range) {
@@ -164,7 +164,7 @@ bool ReadListed(Message<TensorField>& message, ListedElements* to) {
   }
 }
 
-/// Bytes that the shape wants; none when that is no number.
+/// Bytes that the shape needs; nothing if that overflows.
 Result<std::uint64_t> BytesOfShape(const EventTensor& tensor) {
   std::uint64_t bytes = DTypeSize(tensor.dtype);
   for (const std::int64_t dim : tensor.shape) {

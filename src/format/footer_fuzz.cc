@@ -1,5 +1,5 @@
-// A segment as it is; and a footer body whose outer checksums are made right first, so that the bounds are
-// reached.
+// Parses a segment as it is, and a footer body whose outer checksums are corrected first, so that the fuzzer
+// reaches the bounds.
 #include <cstring>
 #include <vector>
 

@@ -42,7 +42,7 @@ Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std
   const bool locked = writer->file_->TryLock();
   const bool alive = WriterAlive(*writer->file_, locked);
   LUFF_ASSIGN_OR_RETURN(const std::uint64_t size, writer->file_->Size());
-  // A lock without a living owner is left over in children that the owner forked; an empty page with a lock
+  // A lock without a living owner is held by children that the owner forked; an empty page with a lock
   // belongs to a writer that has just begun.
   if (alive || (!locked && size < format::kPageBytes)) {
     return AlreadyExists(
@@ -50,7 +50,7 @@ Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std
         "end or name another run: " +
         directory);
   }
-  // The old page must not speak for the new writer.
+  // The old page must not stand for the new writer.
   const std::byte zeros[format::kPageBytes] = {};
   const Status written = writer->file_->WriteAt(zeros, 0);
   writer->publish_ = publish && written.ok();

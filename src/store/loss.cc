@@ -15,7 +15,7 @@ std::uint64_t Held(const std::vector<T>& items) noexcept {
   return items.capacity() * sizeof(T);
 }
 
-/// Moves `from` in front of (or behind) what `to` holds. All or nothing.
+/// Moves `from` before (or after) the contents of `to`. All or nothing.
 template <typename T>
 void Join(std::vector<T>* from, std::vector<T>* to, bool in_front) {
   if (from->empty()) return;

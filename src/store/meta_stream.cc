@@ -154,7 +154,8 @@ void MetaStream::EncodeRows(const StepBatch& batch, std::uint64_t ordinal) {
     EndFrame();
   }
   EncodeTable(FrameKind::kAck, ordinal, batch.acks, true);
-  // Last of what belongs to no step: what is left of a torn write, which will be repeated, has none of them.
+  // Gaps come last among the frames without a step, so that the rest of a torn write, which will be repeated,
+  // contains none of them.
   EncodeTable(FrameKind::kGapRows, ordinal, batch.gaps, true);
   if (ordinal == format::kLooseOrdinal) return;  // the rows below need a step
   EncodeTable(FrameKind::kSummaryRows, ordinal, batch.summaries, false);

@@ -57,7 +57,7 @@ Result<std::unique_ptr<SupervisorLock>> SupervisorLock::Take(const std::string& 
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
     return FailedPrecondition("found no regular file, expected the supervisor's lock: " + path);
   struct flock whole = WholeFile();
-  // A file system without locks protects nothing, and stops nobody.
+  // A file system without locks protects nothing, but must not stop the job either.
   if (fcntl(fd, F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
     return AlreadyExists("found a run that another `luff run` is going on with (" + Holder(fd) +
                          "); wait for its end, or name another directory: " + run_path);

@@ -156,7 +156,7 @@ void PayloadStore::Close(DataFile& file) {
   if (policy.open_file[file.klass] == file.sequence) policy.open_file[file.klass] = 0;
 }
 
-/// What a file holds stays, and the next attempt begins a new one; unless the file itself is gone.
+/// Keeps what the file holds, and lets the next attempt begin a new file, unless the file itself is gone.
 void PayloadStore::GiveUp(DataFile& file) {
   const bool lost = file.open->lost();
   Close(file);
@@ -202,7 +202,7 @@ Status PayloadStore::Append(std::span<const ChunkRef> chunks, Retention retentio
   const std::uint32_t klass = ClassOf(policies_[policy_index]);
   const std::uint64_t limit = SegmentLimit(policies_[policy_index]);
   for (std::size_t first = 0; first < chunks.size();) {
-    // Chunks that lie behind each other in memory go out with one call.
+    // Chunks that are adjacent in memory are written with one call.
     std::size_t last = first + 1;
     std::uint64_t bytes = chunks[first].bytes;
     while (last < chunks.size() && chunks[last].data == chunks[last - 1].data + chunks[last - 1].bytes &&

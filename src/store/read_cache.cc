@@ -18,7 +18,7 @@ constexpr std::size_t kAsked = 1 << 17;            // 512 KiB, made when it is n
 constexpr std::uint64_t kMinPassing = 256 << 10;   // so that blocks of all sizes find room
 constexpr std::uint64_t kMaxPassing = 8ULL << 20;  // larger ones are not kept
 
-/// Encoded chunks may stand for far more than their file holds: beyond this a value is refused, not tried.
+/// Encoded chunks may expand to far more than their file holds. Larger values are refused.
 std::uint64_t MemoryOfMachine() noexcept {
   static const auto bytes = static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PHYS_PAGES))) *
                             static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PAGESIZE)));

@@ -9,14 +9,15 @@
 namespace luff::store {
 namespace {
 
-// Raw chunks up to this size are kept when they are asked for again; a few larger ones would drive out all
+// Raw chunks up to this size are cached when they are requested again; a few larger ones would evict all
 // others.
 constexpr std::uint64_t kKeptBytes = 1 << 20;
 constexpr std::uint64_t kDirectFrom = 16 << 10;  // larger ones are read where they belong, in two calls
 constexpr std::uint64_t kCheckedAtOnce = 1 << 20;
 constexpr std::size_t kMaxOpenFiles = 64;
-constexpr std::uint64_t kBelievedBytes = 64 << 20;  // larger values get memory when their chunks were seen
-constexpr int kMaxRelocations = 64;                 // longer chains are hostile
+constexpr std::uint64_t kBelievedBytes = 64
+                                         << 20;  // larger values get memory only once their chunks were seen
+constexpr int kMaxRelocations = 64;              // longer chains are hostile
 constexpr std::uint64_t kMaxFileBytes = (std::uint64_t{1} << 40) - 1;
 constexpr std::uint32_t kMaxFiles = 1U << 24;
 
@@ -99,7 +100,8 @@ Result<format::ChunkHeader> WorkerReader::ReadHeader(const format::IndexRow& row
   return header;
 }
 
-/// A chunk, a raw one verified. `lasting`: for who keeps its memory; else it lasts until the next call.
+/// Reads a chunk, and verifies a raw one. `lasting`: the caller keeps its memory; otherwise it lasts until
+/// the next call.
 Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row, const Place& place,
                                                     bool lasting) const {
   const std::uint64_t space = sizeof(format::ChunkHeader) + row.stored_bytes;

@@ -133,7 +133,7 @@ std::optional<std::size_t> SegmentReader::FindSlot(std::uint32_t tensor) const n
   return at->second;
 }
 
-/// The bytes of a section of the footer, from memory if they were read not long ago. `key`: of the section
+/// The bytes of a section of the footer, cached if they were read recently. `key` identifies the section
 /// within this segment.
 Result<SegmentReader::Section> SegmentReader::ReadSection(const format::FooterSection& section,
                                                           std::uint64_t key, Again again) const {
@@ -154,7 +154,7 @@ Result<SegmentReader::Section> SegmentReader::ReadSection(const format::FooterSe
   return Section{to, memory, false};
 }
 
-/// Rows of a sealed segment. They are verified when they are read; what is kept was right.
+/// Rows of a sealed segment. They are verified when read, so cached ones are intact.
 template <typename Rows, typename Parse>
 Result<Held<Rows>> SegmentReader::Sealed(std::size_t slot, Part part, const format::FooterSection& section,
                                          Again again, Parse parse) const {

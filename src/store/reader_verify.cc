@@ -147,7 +147,7 @@ class Verifier {
     if (report_->notes.size() < kMaxDamage) report_->notes.push_back(std::move(text));
   }
 
-  /// True for a header of this worker's file; tells of any other.
+  /// True for a header of this worker's file; reports any other.
   bool Header(const std::string& path, FileWindow& window, bool newest) {
     const auto begin = window.At(0, sizeof(format::FileHeader));
     if (!begin.ok()) return Tell(path, 0, std::string(begin.status().message())), false;
@@ -177,7 +177,7 @@ class Verifier {
     }
   }
 
-  /// Whether there is nothing but zeros from `at` on, as far as anybody looks.
+  /// Whether there are only zeros from `at` on, as far as readers look.
   static bool IsZeros(FileWindow& window, std::uint64_t at, std::uint64_t end) {
     for (const std::uint64_t until = std::min(end, at + kMaxZeros); at < until;) {
       const auto bytes = window.At(at, 1);
@@ -402,7 +402,7 @@ class Verifier {
     }
   }
 
-  /// Each chunk once, however many rows name it: any number of them may name one that stands for 64 MiB.
+  /// Each chunk once, however many rows name it: any number of rows may name one that expands to 64 MiB.
   Status Chunk(const WorkerReader& worker, const format::IndexRow& row, const Place& place) {
     const auto key = std::tuple(place.data_file, place.offset, row.content_hash, row.raw_bytes,
                                 row.stored_bytes, row.codec);

@@ -246,7 +246,7 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
     Problem("gaps, documents and events of a segment are lost: " + std::string(frames.status().message()));
     return;
   }
-  // Frames keep their order when a segment is sealed or merged, so a count says what was taken in.
+  // Frames keep their order when a segment is sealed or merged, so a count shows which were read.
   std::size_t& taken = frames_taken_[segment.sequence()];
   std::vector<std::byte> scratch;
   for (; taken < frames->size(); ++taken) {

@@ -41,7 +41,7 @@ format::GapReason ReasonOf(const Status& status) noexcept {
                                                          : format::GapReason::kIoError;
 }
 
-/// OK where there is no memory even for an error: what is lost is in the ledger.
+/// OK if there is no memory even for an error: the ledger knows what is lost.
 Status NoMemory() noexcept {
   try {
     return ResourceExhausted("no memory is left for the writer thread");
@@ -104,9 +104,9 @@ class FileWorkerWriter final : public WorkerWriter {
   /// Writes, keeps or folds the batch: afterwards it is in the run, in memory, or in a gap.
   Status Account(StepBatch& batch, bool step) noexcept;
   Status Write(StepBatch& batch, bool step);
-  /// A file was taken away, which says nothing about the disk: true when another one may be tried at once.
+  /// Handles the loss of a file, which says nothing about the disk. True if another one may be tried at once.
   [[nodiscard]] bool MayReplace(const Status& status);
-  /// The disk has refused: try again later, and then less and less often.
+  /// Handles a refusal of the disk: tries again later, at growing intervals.
   void Fail(format::GapReason reason, Status status) noexcept;
   void Fail(const Status& status) { Fail(ReasonOf(status), status); }
   [[nodiscard]] bool MayTry();
@@ -114,7 +114,7 @@ class FileWorkerWriter final : public WorkerWriter {
   bool Recover();
   void Keep(StepBatch& batch, bool step) noexcept;
   void Fold(StepBatch* batch, bool step, format::GapReason reason) noexcept;
-  /// At the end of a run on a disk that refuses: gives the reserve back and says what was lost.
+  /// At the end of a run on a disk that refuses: releases the reserve and records what was lost.
   Status LastWords(const format::EndMark& end);
   Status AfterPublication();
   Status RunExpiry();
@@ -261,7 +261,8 @@ Status FileWorkerWriter::Write(StepBatch& batch, bool step) {
   }
   if (options_.sync == WriterOptions::Sync::kStep) LUFF_RETURN_IF_ERROR(payload_.Sync());
   LUFF_RETURN_IF_ERROR(step ? meta_.WriteStep(batch) : meta_.WriteLoose(batch));
-  // From here on it is in the run: what fails below is no reason to write it again, or to call it lost.
+  // From here on the batch is in the run. Failures below are no reason to write it again, or to count it as
+  // lost.
   try {
     if (options_.sync == WriterOptions::Sync::kStep) sync_status_ = meta_.Sync();
     if (step) payload_.StepPublished();
@@ -340,8 +341,8 @@ void FileWorkerWriter::Fail(format::GapReason reason, Status status) noexcept {
 
 bool FileWorkerWriter::MayTry() { return gone_.ok() && env_.NowMonotonicNs() >= retry_at_ns_; }
 
-// Once something was folded, all that follows is, until the disk takes what came before: so one gap says it,
-// and names reach the disk before the rows that refer to them.
+// Once something was folded into a gap, everything after it is too, until the disk has taken what came
+// before. So there is one gap, and names reach the disk before the rows that refer to them.
 void FileWorkerWriter::Keep(StepBatch& batch, bool step) noexcept {
   const std::uint64_t bytes = MemoryOf(batch);
   try {

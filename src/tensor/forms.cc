@@ -1,4 +1,4 @@
-// The summary forms on request: further reductions, content hash, conversion to float64.
+// The optional summary forms: further reductions, content hash, conversion to float64.
 #include <cmath>
 
 #include "luff/tensor/hash.h"

@@ -1,18 +1,16 @@
 // The kernels for every SIMD target, written once with Highway and compiled once per target by
 // foreach_target.h.
 //
-// One pass gives everything. A loader turns elements of a dtype into lanes of float, double, int32, uint32 or
-// int64; min and max stay in that width. How sums are taken:
+// One pass computes everything. A loader turns elements of a dtype into lanes of float, double, int32, uint32
+// or int64; min and max stay in that width. Sums are taken:
 //
 // - in float64 lanes, block by block. The error for n elements is at most (160 + n / 2^15) * 2^-53 of the sum
-// of
-//   magnitudes.
-// - lanes of float (float32, float16, bfloat16, float8), from the second block on, in float lanes of at most
-// 16 terms
-//   that are then joined in float64: half the instructions. The values are taken relative to a centre when
-//   the tensor's mean is large against its deviation, so that the variance keeps its digits (mean 1e6,
-//   deviation 1). The error is at most 1.1e-6 of the sum of magnitudes, in practice some 1e-8. Blocks whose
-//   squares would leave the range of a float are done again in float64.
+//   of magnitudes.
+// - for lanes of float (float32, float16, bfloat16, float8), from the second block on, in float lanes of at
+//   most 16 terms that are then joined in float64: half the instructions. The values are taken relative to a
+//   centre when the tensor's mean is large against its deviation, so that the variance keeps its digits (mean
+//   1e6, deviation 1). The error is at most 1.1e-6 of the sum of magnitudes, in practice some 1e-8. Blocks
+//   whose squares would leave the range of a float are done again in float64.
 //
 // Both loops assume that all elements are finite and find out afterwards: a sum of squares of finite values
 // is finite, one with a NaN or Inf is not. A block in which it is not is done again, lane by lane masked.

@@ -78,7 +78,7 @@ class Counter {
 void ComputeUnits(const TensorView& view, UnitAxis axis, UnitCounts* out) {
   const UnitShape shape = ShapeOf(view.layout, axis);
   const std::uint64_t total = view.layout.element_count();
-  // An empty tensor may claim any number of units; it has none that count.
+  // An empty tensor may claim any number of units; none of them counts.
   const std::uint64_t units = total == 0 ? 0 : shape.units;
   out->axis = axis;
   out->values_per_unit = units == 0 ? 0 : total / units;
