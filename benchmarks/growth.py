@@ -37,8 +37,11 @@ LIMITS = {
 #: Descriptors and threads that may be left after all of it. Who reads a run keeps up to 256 of its segments open.
 LEFT_OVER = 8
 KEPT_OPEN = {"supervisor": 256, "rules": 256}
-#: `tensors`: bytes a tensor in each process, beyond what the bare training needs.
-PER_TENSOR = {"training": 16 * 1024.0, "supervisor": 1024.0, "rules": 64 * 1024.0}
+#: `tensors`: bytes that one more parameter may cost each process, beyond what the bare training needs. A parameter is
+#: two or three recorded tensors (weight, gradient, difference). Whoever opens a run keeps for each of them, whatever
+#: the number of steps: its definition and its entry in the trial (176 and 136 bytes, doubled by growing lists), three
+#: copies of names, and four entries of hash tables: about 1.2 KB.
+PER_TENSOR = {"training": 16 * 1024.0, "supervisor": 4 * 1024.0, "rules": 64 * 1024.0}
 
 COMMON = """
 import hashlib, os, sys, torch

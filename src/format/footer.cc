@@ -128,7 +128,6 @@ Result<FooterDirectory> FooterDirectory::ReadUntrusted(std::uint64_t file_bytes,
     return Corruption("head of the footer is damaged");
   }
   LUFF_RETURN_IF_ERROR(directory.ReadStepsUntrusted(read));
-  LUFF_RETURN_IF_ERROR(directory.ReadTensorsUntrusted(read));
   return directory;
 }
 
@@ -153,15 +152,15 @@ Status FooterDirectory::ReadStepsUntrusted(const Read& read) {
   return Status::Ok();
 }
 
-Status FooterDirectory::ReadTensorsUntrusted(const Read& read) {
+Result<std::span<const TensorEntry>> FooterDirectory::ReadTensorsUntrusted(const Read& read) const {
   if (head_.tensors.bytes != head_.tensor_count * sizeof(TensorEntry))
     return Corruption("tensor directory of a wrong size");
-  LUFF_ASSIGN_OR_RETURN(const auto tensors, ReadSection(head_.tensors, read));
-  tensors_ = {reinterpret_cast<const TensorEntry*>(tensors.data()), head_.tensor_count};
-  for (std::size_t i = 1; i < tensors_.size(); ++i) {
-    if (tensors_[i - 1].tensor >= tensors_[i].tensor) return Corruption("tensor directory is not sorted");
+  LUFF_ASSIGN_OR_RETURN(const auto bytes, ReadSection(head_.tensors, read));
+  const std::span tensors(reinterpret_cast<const TensorEntry*>(bytes.data()), head_.tensor_count);
+  for (std::size_t i = 1; i < tensors.size(); ++i) {
+    if (tensors[i - 1].tensor >= tensors[i].tensor) return Corruption("tensor directory is not sorted");
   }
-  return Status::Ok();
+  return tensors;
 }
 
 Result<std::uint64_t> FooterDirectory::PlaceOf(const FooterSection& section) const {
@@ -178,13 +177,6 @@ Result<std::span<const std::byte>> FooterDirectory::ReadSection(const FooterSect
   LUFF_ASSIGN_OR_RETURN(const auto bytes, read(place, section.bytes));
   LUFF_RETURN_IF_ERROR(CheckSection(section, bytes, true));
   return bytes;
-}
-
-const TensorEntry* FooterDirectory::Find(std::uint32_t tensor) const noexcept {
-  const auto at =
-      std::lower_bound(tensors_.begin(), tensors_.end(), tensor,
-                       [](const TensorEntry& entry, std::uint32_t id) { return entry.tensor < id; });
-  return at != tensors_.end() && at->tensor == tensor ? &*at : nullptr;
 }
 
 FooterSection FooterDirectory::SummarySection(const TensorEntry& entry) noexcept {
@@ -315,7 +307,8 @@ Result<FooterView> FooterView::ParseUntrusted(std::span<const std::byte> file, s
   };
   LUFF_ASSIGN_OR_RETURN(FooterDirectory directory,
                         FooterDirectory::ReadUntrusted(file.size(), sequence, read));
-  return FooterView(file, std::move(directory));
+  LUFF_ASSIGN_OR_RETURN(const auto tensors, directory.ReadTensorsUntrusted(read));
+  return FooterView(file, std::move(directory), tensors);
 }
 
 Result<std::span<const std::byte>> FooterView::BytesOf(const FooterSection& section) const {

@@ -33,7 +33,6 @@ void Use(std::span<const std::byte> file, std::uint64_t sequence) {
   for (std::size_t i = 0; i < view->steps().size(); ++i) {
     sink = sink + static_cast<std::uint64_t>(view->steps().mark(i).global_step);
   }
-  (void)view->Find(3);
   if (const auto defs = view->TensorDefsUntrusted(); defs.ok()) sink = sink + defs->size();
   if (const auto defs = view->LayoutDefsUntrusted(); defs.ok()) sink = sink + defs->size();
   if (const auto frames = view->FramesUntrusted(); frames.ok()) sink = sink + frames->size();

@@ -305,7 +305,9 @@ Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
     for (const auto& segment : candidate->reader->segments()) {
       const auto local = candidate->local_id.find(ScopedId(segment->header().epoch, id));
       const auto slot = local == candidate->local_id.end() ? std::nullopt : segment->FindSlot(local->second);
-      if (slot) rows += segment->SummaryRowCount(*slot);
+      if (!slot) continue;
+      LUFF_ASSIGN_OR_RETURN(const std::size_t own, segment->SummaryRowCount(*slot));
+      rows += own;
     }
   }
   // Room for all rows, so that nothing is moved while they are appended.

@@ -72,6 +72,14 @@ void ReadCache::Put(const Key& key, Entry entry) {
   bytes_ += size;
 }
 
+std::shared_ptr<const std::vector<std::uint32_t>> ReadCache::Shared(std::vector<std::uint32_t> ids) {
+  if (shared_ == nullptr || *shared_ != ids) {
+    ids.shrink_to_fit();
+    shared_ = std::make_shared<const std::vector<std::uint32_t>>(std::move(ids));
+  }
+  return shared_;
+}
+
 bool ReadCache::AskedBefore(const Key& key) {
   if (asked_.empty()) asked_.resize(kAsked);
   const std::uint64_t hash = Hash()(key);

@@ -34,6 +34,9 @@ class ReadCache {
   /// Null if it is not cached. Lifetime: until the next call.
   [[nodiscard]] const Entry* Find(const Key& key);
   void Put(const Key& key, Entry entry);
+  /// Returns the list that was given last if it equals this one: most segments of a run hold the same
+  /// tensors.
+  [[nodiscard]] std::shared_ptr<const std::vector<std::uint32_t>> Shared(std::vector<std::uint32_t> ids);
   /// For bytes that are worth caching only if requested again: whether they were requested recently. May
   /// occasionally be wrong.
   [[nodiscard]] bool AskedBefore(const Key& key);
@@ -53,6 +56,7 @@ class ReadCache {
   std::deque<Key> turns_;  // in the order in which they are evicted, or stay for another round
   std::uint64_t bytes_ = 0;
   std::vector<std::uint32_t> asked_;  // by hash: other bits of it
+  std::shared_ptr<const std::vector<std::uint32_t>> shared_;
   std::shared_ptr<std::byte> passing_;
   std::uint64_t passing_bytes_ = 0;
 };

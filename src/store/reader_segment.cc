@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "luff/store/reader.h"
 #include "store/read_cache.h"
@@ -11,6 +12,7 @@ namespace {
 constexpr std::uint64_t kWindowBytes =
     256 << 10;  // first attempt at reading a tail; doubled while a step does not fit
 constexpr std::uint64_t kMaxWindowBytes = 512ULL << 20;
+constexpr std::size_t kEntriesInPage = 186;  // of the tensor directory: 16 KiB, read and kept as one
 constexpr std::uint64_t kDefsKey = ~std::uint64_t{0};  // of sections that are read once, so that none is kept
 
 }  // namespace
@@ -61,7 +63,18 @@ Status SegmentReader::TrySeal() {
   };
   auto footer = format::FooterDirectory::ReadUntrusted(file_bytes, header_.sequence, read);
   if (footer.ok()) {
-    footer_bytes_ = std::move(kept);
+    footer_bytes_ = std::exchange(kept, {});
+    const auto tensors = footer->ReadTensorsUntrusted(read);
+    if (tensors.ok()) {
+      std::vector<std::uint32_t> ids;
+      ids.reserve(tensors->size());
+      for (const format::TensorEntry& entry : *tensors) ids.push_back(entry.tensor);
+      ids_ = cache_->Shared(std::move(ids));
+    } else {
+      footer = tensors.status();
+    }
+  }
+  if (footer.ok()) {
     footer_ = std::move(footer).value();
     tail_.reset();
   } else if (footer.status().code() == StatusCode::kCorruption) {
@@ -117,16 +130,16 @@ std::optional<std::uint32_t> SegmentReader::FindOrdinal(std::uint64_t ordinal) c
 }
 
 std::size_t SegmentReader::slot_count() const noexcept {
-  return footer_ ? footer_->tensors().size() : tail_->slot_count();
+  return footer_ ? ids_->size() : tail_->slot_count();
 }
 std::uint32_t SegmentReader::slot_tensor(std::size_t slot) const noexcept {
-  return footer_ ? footer_->tensors()[slot].tensor : tail_->slot_tensor(slot);
+  return footer_ ? (*ids_)[slot] : tail_->slot_tensor(slot);
 }
 std::optional<std::size_t> SegmentReader::FindSlot(std::uint32_t tensor) const noexcept {
   if (footer_) {
-    const format::TensorEntry* entry = footer_->Find(tensor);
-    if (entry == nullptr) return std::nullopt;
-    return static_cast<std::size_t>(entry - footer_->tensors().data());
+    const auto at = std::lower_bound(ids_->begin(), ids_->end(), tensor);
+    if (at == ids_->end() || *at != tensor) return std::nullopt;
+    return static_cast<std::size_t>(at - ids_->begin());
   }
   const auto at = tail_->slots().find(tensor);
   if (at == tail_->slots().end()) return std::nullopt;
@@ -154,6 +167,30 @@ Result<SegmentReader::Section> SegmentReader::ReadSection(const format::FooterSe
   return Section{to, memory, false};
 }
 
+/// Locates the rows of a slot of a sealed segment. The whole directory was verified when the segment was
+/// opened; the checksums of the rows show later changes.
+Result<format::TensorEntry> SegmentReader::EntryAt(std::size_t slot) const {
+  const std::size_t first = slot / kEntriesInPage * kEntriesInPage;
+  if (first != first_in_page_) LUFF_RETURN_IF_ERROR(ReadPage(first));
+  format::TensorEntry entry;
+  std::memcpy(&entry, page_.bytes.data() + (slot - first) * sizeof(entry), sizeof(entry));
+  if (entry.tensor != (*ids_)[slot])
+    return Corruption("the tensor directory was changed after the segment was sealed: " + path_);
+  return entry;
+}
+
+Status SegmentReader::ReadPage(std::size_t first) const {
+  const std::size_t count = std::min(kEntriesInPage, ids_->size() - first);
+  const format::FooterSection section{footer_->head().tensors.offset + first * sizeof(format::TensorEntry),
+                                      count * sizeof(format::TensorEntry), 0};
+  const std::uint64_t key = std::uint64_t{first} << 3 | static_cast<std::uint64_t>(Part::kTensors);
+  LUFF_ASSIGN_OR_RETURN(Section read, ReadSection(section, key, Again::kYes));
+  if (!read.verified) cache_->Put({cache_file_, key}, {read.bytes, read.owner});
+  page_ = std::move(read);
+  first_in_page_ = first;
+  return Status::Ok();
+}
+
 /// Rows of a sealed segment. They are verified when read, so cached ones are intact.
 template <typename Rows, typename Parse>
 Result<Held<Rows>> SegmentReader::Sealed(std::size_t slot, Part part, const format::FooterSection& section,
@@ -169,33 +206,35 @@ Result<Held<Rows>> SegmentReader::Sealed(std::size_t slot, Part part, const form
 
 Result<Held<format::SummaryBlock>> SegmentReader::Summaries(std::size_t slot, Again again) const {
   if (!footer_) return Held<format::SummaryBlock>{tail_->Summaries(slot), nullptr};
-  const format::TensorEntry& entry = footer_->tensors()[slot];
+  LUFF_ASSIGN_OR_RETURN(const format::TensorEntry entry, EntryAt(slot));
   return Sealed<format::SummaryBlock>(
       slot, Part::kSummaries, format::FooterDirectory::SummarySection(entry), again,
       [&](auto bytes, bool verify) { return footer_->SummariesUntrusted(entry, bytes, verify); });
 }
-std::size_t SegmentReader::SummaryRowCount(std::size_t slot) const noexcept {
+Result<std::size_t> SegmentReader::SummaryRowCount(std::size_t slot) const {
   if (!footer_) return tail_->Summaries(slot).size();
-  const format::TensorEntry& entry = footer_->tensors()[slot];
-  return footer_->PlaceOf(format::FooterDirectory::SummarySection(entry)).ok() ? entry.summary_rows : 0;
+  LUFF_ASSIGN_OR_RETURN(const format::TensorEntry entry, EntryAt(slot));
+  const auto place = footer_->PlaceOf(format::FooterDirectory::SummarySection(entry));
+  if (!place.ok()) return Located(place.status());
+  return entry.summary_rows;
 }
 Result<Held<format::ScalarBlock>> SegmentReader::Scalars(std::size_t slot, Again again) const {
   if (!footer_) return Held<format::ScalarBlock>{tail_->Scalars(slot), nullptr};
-  const format::TensorEntry& entry = footer_->tensors()[slot];
+  LUFF_ASSIGN_OR_RETURN(const format::TensorEntry entry, EntryAt(slot));
   return Sealed<format::ScalarBlock>(
       slot, Part::kScalars, format::FooterDirectory::ScalarSection(entry), again,
       [&](auto bytes, bool verify) { return footer_->ScalarsUntrusted(entry, bytes, verify); });
 }
 Result<Held<format::IndexBlock>> SegmentReader::Index(std::size_t slot, Again again) const {
   if (!footer_) return Held<format::IndexBlock>{tail_->Index(slot), nullptr};
-  const format::TensorEntry& entry = footer_->tensors()[slot];
+  LUFF_ASSIGN_OR_RETURN(const format::TensorEntry entry, EntryAt(slot));
   return Sealed<format::IndexBlock>(
       slot, Part::kIndex, format::FooterDirectory::IndexSection(entry), again,
       [&](auto bytes, bool verify) { return footer_->IndexUntrusted(entry, bytes, verify); });
 }
 Result<Held<format::FormBlock>> SegmentReader::Forms(std::size_t slot, Again again) const {
   if (!footer_) return Held<format::FormBlock>{tail_->Forms(slot), nullptr};
-  const format::TensorEntry& entry = footer_->tensors()[slot];
+  LUFF_ASSIGN_OR_RETURN(const format::TensorEntry entry, EntryAt(slot));
   return Sealed<format::FormBlock>(
       slot, Part::kForms, format::FooterDirectory::FormSection(entry), again,
       [&](auto bytes, bool verify) { return footer_->FormsUntrusted(entry, bytes, verify); });

@@ -194,9 +194,16 @@ class Verifier {
   void Segment(const std::string& path, FileWindow& window, std::uint64_t sequence, bool newest) {
     if (!Header(path, window, newest)) return;
     SectionReader sections(&window.file());
-    const auto footer = format::FooterDirectory::ReadUntrusted(
-        window.file_bytes(), sequence,
-        [&](std::uint64_t offset, std::uint64_t bytes) { return sections.Keep(offset, bytes); });
+    const auto keep = [&](std::uint64_t offset, std::uint64_t bytes) { return sections.Keep(offset, bytes); };
+    auto footer = format::FooterDirectory::ReadUntrusted(window.file_bytes(), sequence, keep);
+    std::span<const format::TensorEntry> tensors;
+    if (footer.ok()) {
+      const auto read = footer->ReadTensorsUntrusted(keep);
+      if (read.ok())
+        tensors = *read;
+      else
+        footer = read.status();
+    }
     if (!footer.ok() && footer.status().code() != StatusCode::kNotFound) {
       Tell(path, window.file_bytes() - sizeof(format::FileTail),
            std::string(footer.status().message()) + "; nothing is lost as long as its frames are good");
@@ -243,7 +250,7 @@ class Verifier {
       }
       at = frame.next_offset;
     }
-    if (footer.ok()) Footer(path, *footer, sections);
+    if (footer.ok()) Footer(path, *footer, tensors, sections);
   }
 
   void Body(const std::string& path, const format::FrameView& frame) {
@@ -286,7 +293,8 @@ class Verifier {
       Tell(path, frame.offset, std::string(status.message()) + "; the rows of this frame are lost");
   }
 
-  void Footer(const std::string& path, const format::FooterDirectory& footer, SectionReader& sections) {
+  void Footer(const std::string& path, const format::FooterDirectory& footer,
+              std::span<const format::TensorEntry> tensors, SectionReader& sections) {
     ++report_->footers;
     const auto check = [&](const format::FooterSection& section, const auto& parse, const std::string& lost) {
       const auto place = footer.PlaceOf(section);
@@ -301,7 +309,7 @@ class Verifier {
     check(
         footer.head().frames, [&](Bytes b) { return footer.FramesUntrusted(b, true); },
         "histograms, events, gaps and documents");
-    for (const format::TensorEntry& entry : footer.tensors()) {
+    for (const format::TensorEntry& entry : tensors) {
       const std::string tensor = " of tensor " + std::to_string(entry.tensor);
       check(
           FooterDirectory::SummarySection(entry),

@@ -100,24 +100,25 @@ struct FormBlock {  // ascending by step, then form
   std::span<const std::uint32_t> step;
 };
 
-/// A footer without its rows: head, steps, and where the rows of each tensor lie. Callers read the rest one
-/// section at a time. **Immutable.** Lifetime: that of the bytes that `read` returned.
+/// A footer without its tensors and their rows: head and steps. Callers read the rest one section at a time.
+/// **Immutable.** Lifetime: that of the bytes that `read` returned.
 class FooterDirectory {
  public:
   /// Reads `bytes` bytes of the segment from `offset` on, 8-byte aligned.
   using Read = std::function<Result<std::span<const std::byte>>(std::uint64_t offset, std::uint64_t bytes)>;
-  /// Verifies tail, head, steps and the tensor directory of a segment of `file_bytes` bytes. Asks `read` only
-  /// for bytes within the segment, and never for more than a frame may have. Errors: kNotFound (no tail: the
-  /// segment is not sealed), kCorruption, and those of `read`.
+  /// Verifies tail, head and steps of a segment of `file_bytes` bytes. Asks `read` only for bytes within the
+  /// segment, and never for more than a frame may have. Errors: kNotFound (no tail: the segment is not
+  /// sealed), kCorruption, and those of `read`.
   [[nodiscard]] static Result<FooterDirectory> ReadUntrusted(std::uint64_t file_bytes, std::uint64_t sequence,
                                                              const Read& read);
+  /// Where the rows of each tensor lie, ascending by tensor: 88 bytes for each. Lifetime: as the bytes that
+  /// `read` gave. Errors: kCorruption, and what `read` gives.
+  [[nodiscard]] Result<std::span<const TensorEntry>> ReadTensorsUntrusted(const Read& read) const;
 
   [[nodiscard]] const FooterHead& head() const noexcept { return head_; }
   /// Offset of the footer's frame in the file; rows lie before it.
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] const StepColumns& steps() const noexcept { return steps_; }
-  [[nodiscard]] std::span<const TensorEntry> tensors() const noexcept { return tensors_; }
-  [[nodiscard]] const TensorEntry* Find(std::uint32_t tensor) const noexcept;  // null: no rows of it
 
   /// Sections of one tensor; those of definitions and frames are in head().
   [[nodiscard]] static FooterSection SummarySection(const TensorEntry& entry) noexcept;
@@ -147,14 +148,12 @@ class FooterDirectory {
 
  private:
   [[nodiscard]] Status ReadStepsUntrusted(const Read& read);
-  [[nodiscard]] Status ReadTensorsUntrusted(const Read& read);
   [[nodiscard]] Result<std::span<const std::byte>> ReadSection(const FooterSection& section,
                                                                const Read& read) const;
 
   std::uint64_t offset_ = 0, body_bytes_ = 0;
   FooterHead head_{};
   StepColumns steps_;
-  std::span<const TensorEntry> tensors_;
 };
 
 /// A whole segment in memory, with its footer. **Immutable.** Lifetime: that of the bytes, which must be
@@ -166,10 +165,7 @@ class FooterView {
                                                          std::uint64_t sequence);
   [[nodiscard]] const FooterHead& head() const noexcept { return directory_.head(); }
   [[nodiscard]] const StepColumns& steps() const noexcept { return directory_.steps(); }
-  [[nodiscard]] std::span<const TensorEntry> tensors() const noexcept { return directory_.tensors(); }
-  [[nodiscard]] const TensorEntry* Find(std::uint32_t tensor) const noexcept {
-    return directory_.Find(tensor);
-  }
+  [[nodiscard]] std::span<const TensorEntry> tensors() const noexcept { return tensors_; }
   [[nodiscard]] Result<SummaryBlock> SummariesUntrusted(const TensorEntry& entry, bool verify) const;
   [[nodiscard]] Result<ScalarBlock> ScalarsUntrusted(const TensorEntry& entry, bool verify) const;
   [[nodiscard]] Result<IndexBlock> IndexUntrusted(const TensorEntry& entry, bool verify) const;
@@ -179,13 +175,15 @@ class FooterView {
   [[nodiscard]] Result<std::span<const FrameEntry>> FramesUntrusted() const;
 
  private:
-  FooterView(std::span<const std::byte> file, FooterDirectory directory)
+  FooterView(std::span<const std::byte> file, FooterDirectory directory, std::span<const TensorEntry> tensors)
       : file_(file),
-        directory_(std::move(directory)) {}
+        directory_(std::move(directory)),
+        tensors_(tensors) {}
   [[nodiscard]] Result<std::span<const std::byte>> BytesOf(const FooterSection& section) const;
 
   std::span<const std::byte> file_;
   FooterDirectory directory_;
+  std::span<const TensorEntry> tensors_;
 };
 
 /// Collects the rows of one segment as they are written and builds its footer. **Owned by the writer

@@ -24,8 +24,9 @@
 /// All classes are **thread-compatible**. Every byte of the run may be hostile, and files may be truncated
 /// while they are read. So nothing is mapped: what is gone gives kCorruption with file and place, and the
 /// rest stays readable. Memory is bounded by what is published and not yet sealed (about the size of one
-/// segment for each worker), plus 60 bytes for each step and 88 for each tensor of a segment, plus
-/// ReadCache::kMaxBytes of recently read bytes.
+/// segment for each worker), plus 60 bytes for each step, 16 KiB for each segment, 4 bytes for each tensor
+/// of a segment whose tensors are not those of the segment before, and ReadCache::kMaxBytes of recently read
+/// bytes.
 namespace luff::store {
 
 class LivePageReader;
@@ -85,8 +86,8 @@ class SegmentReader {
   /// kResourceExhausted.
   [[nodiscard]] Result<Held<format::SummaryBlock>> Summaries(std::size_t slot,
                                                              Again again = Again::kYes) const;
-  /// How many rows Summaries() has, without reading them.
-  [[nodiscard]] std::size_t SummaryRowCount(std::size_t slot) const noexcept;
+  /// How many rows Summaries() has, without reading them. Errors: as Summaries().
+  [[nodiscard]] Result<std::size_t> SummaryRowCount(std::size_t slot) const;
   [[nodiscard]] Result<Held<format::ScalarBlock>> Scalars(std::size_t slot, Again again = Again::kYes) const;
   [[nodiscard]] Result<Held<format::IndexBlock>> Index(std::size_t slot, Again again = Again::kYes) const;
   [[nodiscard]] Result<Held<format::FormBlock>> Forms(std::size_t slot, Again again = Again::kYes) const;
@@ -106,7 +107,7 @@ class SegmentReader {
   [[nodiscard]] Result<std::vector<LayoutDef>> LayoutDefs() const;
 
  private:
-  enum class Part : std::uint8_t { kSummaries, kScalars, kIndex, kForms, kFrames };
+  enum class Part : std::uint8_t { kSummaries, kScalars, kIndex, kForms, kFrames, kTensors };
   struct Section {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
@@ -115,6 +116,8 @@ class SegmentReader {
   SegmentReader();
   [[nodiscard]] Status TrySeal();
   [[nodiscard]] Status Located(const Status& status) const;
+  [[nodiscard]] Result<format::TensorEntry> EntryAt(std::size_t slot) const;
+  [[nodiscard]] Status ReadPage(std::size_t first) const;
   [[nodiscard]] Result<Section> ReadSection(const format::FooterSection& section, std::uint64_t key,
                                             Again again) const;
   template <typename Rows, typename Parse>
@@ -130,7 +133,10 @@ class SegmentReader {
   std::uint64_t cache_file_ = 0;
   std::optional<format::FooterDirectory> footer_;          // sealed
   std::vector<std::shared_ptr<const void>> footer_bytes_;  // sealed: what footer_ points into
-  mutable std::vector<format::FrameEntry> by_ordinal_;     // sealed: frames sorted by ordinal, on first use
+  std::shared_ptr<const std::vector<std::uint32_t>> ids_;  // sealed: tensors by slot, ascending
+  mutable Section page_;                                   // sealed: entries of the directory from here on
+  mutable std::size_t first_in_page_ = ~std::size_t{0};
+  mutable std::vector<format::FrameEntry> by_ordinal_;  // sealed: frames sorted by ordinal, on first use
   mutable bool sorted_ = false;
   std::unique_ptr<TailColumns> tail_;  // not sealed
   Status damage_;
