@@ -1,6 +1,6 @@
 """Luff watches a model train.
 
-Importing this package imports no framework; each has a module of its own (`luff.torch`, ...).
+Importing this package imports no framework; each has its own module (`luff.torch`, ...).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _OTHER = int(Role.OTHER)
 
 
 def dtype_code(dtype: Any) -> int | None:
-    """Code of a NumPy dtype, those of ml_dtypes (bfloat16, float8) too; None for what is not captured."""
+    """Code of a NumPy dtype, including ml_dtypes' (bfloat16, float8); None for types that are not captured."""
     code = DType.__members__.get(np.dtype(dtype).name.upper())
     return None if code is None or code in (DType.INVALID, DType.STRING) else int(code)
 
@@ -52,7 +52,7 @@ class Arrays:
         return self.session.due_tensor(number)
 
     def array(self, number: int, value: Any, dtype: int | None = None) -> bool:
-        """Captures what is due of an array; a type that cannot be captured is a gap. True if it was captured.
+        """Captures the due forms of an array; a type that cannot be captured is a gap. True if it was captured.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class Arrays:
         self.array(number, raw, int(DType.STRING))
 
     def setting(self, number: int, value: Any) -> None:
-        """A number as such, all else as text."""
+        """Records a number as such, anything else as text."""
         if isinstance(value, (bool, int, float, np.number)):
             self.session.scalar(number, float(value))
         else:

@@ -1,4 +1,4 @@
-"""What others may have made: JSON of any depth, names that lead anywhere. In C++: base/json, base/bounded_read."""
+"""Reads what others may have made: deep JSON, names that lead anywhere. In C++: base/json, base/bounded_read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What `text` says; ValueError also for what is too deep to be read."""
+    """Parses `text`; ValueError also if it is nested too deep."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -17,9 +17,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_regular(root: str | os.PathLike[str], name: str, limit: int) -> bytes:
-    """A file beneath `root`, followed name by name: no link, no pipe, no device, `limit` bytes at most.
+    """Reads a file beneath `root`, opened name by name: no link, pipe or device, and at most `limit` bytes.
 
-    OSError says what is wrong with it, ValueError that it is larger.
+    Raises OSError for any other file, ValueError if it is larger.
     """
     path = os.path.join(root, name)
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)

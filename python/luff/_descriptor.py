@@ -1,7 +1,7 @@
-"""Descriptors that are open for long in the process of a training, which may close what it did not open.
+"""Long-lived descriptors in a training process, which may close descriptors that it did not open.
 
-A closed number is given to the next file that is opened. So each use proves that the number leads where it did, and a
-number that does not is neither read, written nor closed.
+A closed number is reused for the next file that is opened. So each use checks that the number still refers to the same
+file; if not, it is neither read, written nor closed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Descriptor"]
 
 
 class Descriptor:
-    """A descriptor just opened; it gets a number where new files of the training are not put, if there is one.
+    """A newly opened descriptor, moved to a number that new files of the training do not get, if possible.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Descriptor:
         return info.st_dev, info.st_ino
 
     def is_ours(self) -> bool:
-        """The number leads to what was opened still."""
+        """Whether the number still refers to what was opened."""
         return self.number >= 0 and self._behind() == self._identity
 
     def close(self) -> None:

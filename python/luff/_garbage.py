@@ -1,8 +1,8 @@
-"""What Python's collector would find out about one object, were it not in a table of ours.
+"""Finds out whether Python's collector could free an object if one of our tables did not hold it.
 
-A table that holds one object for another (the registry: a hook for a model) looks to the collector as if it held the
-first for ever; where the first leads back to the second, both stay. Here references are counted as the collector does:
-what has more of them than come from within is held from outside, and so is all that it leads to.
+To the collector, a table that holds one object for another (the registry: a hook for a model) holds the first one for
+ever; if the first refers to the second, both stay. This module counts references as the collector does: an object with
+more references than come from within is held from outside, and so is everything that it refers to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOT_ENTERED = (type, types.ModuleType, types.FrameType)  # what these hold is h
 
 
 def is_garbage(reference: Any, held: int, things: set[int], table: Any) -> bool:
-    """Nothing but what an object leads to holds the things, and nothing but the table the object.
+    """Whether only the object's own references hold the things, and only the table holds the object.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def is_garbage(reference: Any, held: int, things: set[int], table: Any) -> bool:
     things
         By their ``id()``.
     table
-        Is not looked into.
+        Not followed.
     """
     inner: defaultdict[int, int] = defaultdict(int)
     found = _from(reference, table, inner)
@@ -49,7 +49,7 @@ def is_garbage(reference: Any, held: int, things: set[int], table: Any) -> bool:
 
 
 def _from(reference: Any, table: Any, inner: defaultdict[int, int]) -> dict[int, Any]:
-    """What an object leads to, by id; counts the references among it. Nothing, where that is too much."""
+    """All that an object refers to, by id, with the references among it counted. Nothing if that is too much."""
     found = {id(one): one for one in (reference(),) if one is not None}
     waiting = list(found.values())
     while waiting:
@@ -74,7 +74,7 @@ def _referents(one: Any) -> list[Any]:
 
 
 def _by_us() -> int:
-    """References of its own that a look at one of the objects finds."""
+    """References that looking at an object adds by itself."""
     found = {0: object()}
     return sys.getrefcount(found[0])
 

@@ -1,6 +1,6 @@
-"""A file that is open for long in the process of a training, which may close descriptors that it did not open.
+"""A long-lived file in a training process, which may close descriptors that it did not open.
 
-What the capture session has open is out of reach anyway (docs/adr/0013).
+The capture session's files are out of its reach anyway (docs/adr/0013).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["HeldFile"]
 
 
 class HeldFile(io.RawIOBase):
-    """A new or emptied file, for writing; `io.BufferedWriter` and `io.TextIOWrapper` go around it."""
+    """A new or emptied file, for writing; wrap it in `io.BufferedWriter` or `io.TextIOWrapper`."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class HeldFile(io.RawIOBase):
         Raises
         ------
         OSError
-            When the number leads elsewhere.
+            If the number refers to another file.
         """
         if not self._descriptor.is_ours():
             raise OSError(errno.EBADF, "the process has closed a descriptor that was luff's", self.name)

@@ -1,7 +1,7 @@
-"""What every framework's hook shares: errors, counters of steps, the worker's number, opening the session.
+"""Code that every framework's hook shares: errors, step counters, the worker's number, opening the session.
 
-Nothing here imports a framework. Code that runs inside a training step never raises into it, never prints:
-`Guard` counts what went wrong, and the session carries the counts into the run.
+Nothing here imports a framework. Code that runs inside a training step never raises into it and never prints:
+`Guard` counts errors, and the session carries the counts into the run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_ASIDE_BYTES = 1 << 16  # then others have said enough
 
 
 class Session(Protocol):
-    """What a hook needs of a capture session; `luff._core.Session` is one."""
+    """The part of a capture session that a hook uses; `luff._core.Session` implements it."""
 
     def define_tensor(self, name: str, role: int, module_path: str = "", module_type: str = "") -> int: ...
     def define_layout(
@@ -90,7 +90,7 @@ class Session(Protocol):
 
 
 class Guard:
-    """Counts errors inside a hook; the first of each place is kept as text. Bounded."""
+    """Counts errors inside a hook, and keeps the first of each place as text. Bounded."""
 
     LIMIT = 64
 
@@ -115,7 +115,7 @@ class Guard:
             self.count += 1
 
     def report(self, session: Session) -> None:
-        """Puts errors not yet reported into the run: a gap and an event with the text."""
+        """Records errors not yet reported in the run: a gap and an event with the text."""
         places, self.unreported = self.unreported, []
         for place in places:
             session.gap(codes.NO_ID, int(codes.GapReason.HOOK_ERROR), 0, 1)
@@ -132,7 +132,7 @@ class ResumePoint:
 
 
 def resume_point(path: str) -> ResumePoint | None:
-    """Where a resumed run goes on; None for a run without steps, or one that cannot be read.
+    """Where a resumed run continues; None for a run without steps, or one that cannot be read.
 
     Read before the session is opened: in a distributed job no rank can have published a step by then.
     """
@@ -146,7 +146,7 @@ def resume_point(path: str) -> ResumePoint | None:
             modes = [m for m in codes.Mode if m is not codes.Mode.GLOBAL]
             ends = {int(m): trial.steps(m)[-1:] for m in modes}
             newest = trial.step_info(last[-1])
-            updated = int(newest["mode"] == "TRAIN")  # what was under way counts as an update
+            updated = int(newest["mode"] == "TRAIN")  # a step in progress counts as an update
             counts = {m: end[0] + 1 for m, end in ends.items() if end}
             return ResumePoint(last[-1] + 1, counts, int(newest["update"]) + updated)
     except Exception:  # an unreadable run does not stop the training: it counts from 0, in a new epoch
@@ -164,7 +164,7 @@ class StepClock:
     first_train_step: int = 0
 
     def resume(self, point: ResumePoint) -> None:
-        """Goes on after the last step of an earlier process."""
+        """Continues after the last step of an earlier process."""
         self.global_step = point.global_step
         self.mode_steps.update(point.mode_steps)
         self.first_update = point.update
@@ -215,7 +215,7 @@ def run_from_environment() -> RunOptions | None:
 
 
 def rank_from_environment() -> tuple[int, int] | None:
-    """(rank, world size) that a launcher put into the environment, or None."""
+    """(rank, world size) that a launcher set in the environment, or None."""
     try:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     except (KeyError, ValueError):
@@ -224,7 +224,7 @@ def rank_from_environment() -> tuple[int, int] | None:
 
 
 def note_aside(path: str, error: BaseException) -> None:
-    """Leaves a line in the run of a supervisor that says why this process is not watched; never raises."""
+    """Notes in the supervisor's run why this process is not watched; never raises."""
     try:
         text = f"{type(error).__name__}: {error}"[:1000]
         line = json.dumps({"pid": os.getpid(), "error": text}) + "\n"
@@ -235,26 +235,26 @@ def note_aside(path: str, error: BaseException) -> None:
                 os.write(file, line.encode())
         finally:
             os.close(file)
-    except Exception:  # the directory is gone, or full: nobody can be told
+    except Exception:  # the directory is gone, or the disk is full: there is no way to report it
         return
 
 
 def open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
     """Opens a session for this process.
 
-    Under `luff run` an error is left in the run's directory too, for the verdict.
+    Under `luff run` an error is also noted in the run's directory, for the verdict.
 
     Parameters
     ----------
     options
         Run and capture configuration.
     rank
-        Rank and world size, or None for a process without rank, which becomes a worker of its own.
+        Rank and world size, or None for a process without rank, which becomes a separate worker.
 
     Raises
     ------
     LuffError
-        When the run cannot be created or joined.
+        If the run cannot be created or joined.
     """
     try:
         return _open_session(options, rank)
@@ -281,14 +281,14 @@ def _open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         except Exception:
             if not options.join:
                 raise
-            # Another process has this rank already (a training started by a training): a worker of its own.
+            # Another process has this rank already (a training started by a training): make it a separate worker.
             return opener(options.path, worker=None, world_size=world, join=True, **arguments)  # type: ignore[no-any-return]
     worker = None if options.join else 0
     return opener(options.path, worker=worker, world_size=world, join=join, **arguments)  # type: ignore[no-any-return]
 
 
 def environment_document(**more: Any) -> str:
-    """The document "environment": what runs here, as JSON."""
+    """The document "environment" as JSON: which software runs here."""
     record: dict[str, Any] = {
         "python": platform.python_version(),
         "executable": sys.executable,

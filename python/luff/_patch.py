@@ -1,7 +1,7 @@
-"""Functions of frameworks, replaced by ones that also tell Luff: the one way to put them in and take them out.
+"""Wraps functions of frameworks so that they also notify Luff: the only way to install and remove such wrappers.
 
-A wrapper is put in once and stays; without a hook it costs one test. Others may patch the same function, before us or
-after: what they have put around ours stays in its place, and what ours was put around is called by it.
+A wrapper is installed once and stays; without a hook it costs one test. Others may patch the same function, before or
+after us: wrappers around ours stay in place, and ours calls the ones inside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MISSING: Any = object()
 
 
 class _Inner:
-    """A wrapper that is taken away while something compiles what it wraps."""
+    """A wrapper that is removed while something compiles what it wraps."""
 
     def __init__(
         self, owner: Any, name: str, original: Method, own: Any, make: Callable[[Method], Method]
@@ -34,7 +34,7 @@ class _Inner:
         self.out = False
 
     def put_in(self) -> None:
-        """Listens; around what others have put there meanwhile."""
+        """Installs the wrapper, around those that others have installed meanwhile."""
         now = getattr(self.owner, self.name)
         if now is not self.original:
             self.original = self.own = now
@@ -43,7 +43,7 @@ class _Inner:
         self.out = False
 
     def take_out(self) -> None:
-        """Listens no more, unless others are around it: then theirs stays, and ours below it."""
+        """Removes the wrapper, unless others are around it: then theirs stays, with ours inside."""
         if vars(self.owner).get(self.name) is not self.wrapper:
             return
         if self.own is _MISSING:
@@ -66,7 +66,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def once(install: F) -> F:
-    """A function that installs: what it does with its arguments is done once in a process, whoever asks first."""
+    """Makes an installing function run only once per process for the same arguments."""
     done: set[tuple[Any, ...]] = set()
 
     @functools.wraps(install)
@@ -93,9 +93,9 @@ def wrap(
     Parameters
     ----------
     make
-        Gives the wrapper of a function.
+        Returns the wrapper of a function.
     inner
-        It is called while a step is computed: taken away where that is compiled by what would look into it.
+        The function is called while a step is computed; the wrapper is removed while a compiler that looks inside runs.
     also
         Modules that may have the same function under the same name; None: one that is not imported.
     """
@@ -114,7 +114,7 @@ def wrap(
 
 @contextlib.contextmanager
 def unwrapped() -> Iterator[None]:
-    """Without the wrappers of what is called while a step is computed."""
+    """Removes, for a block, the wrappers of functions that are called while a step is computed."""
     global _depth
     with _lock:
         _depth += 1

@@ -1,4 +1,4 @@
-"""Settings that a user gives, as JSON has them: NumPy's numbers, tuples, ranges and save configurations too."""
+"""Converts users' settings to JSON values, including NumPy's numbers, tuples, ranges and save configurations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shown(value: object) -> str:
 
 
 def whole(value: object) -> int | None:
-    """A whole number of any kind, NumPy's too; None for what is none. True and False are none."""
+    """A whole number of any kind, including NumPy's; None for anything else, including True and False."""
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return None
     try:
@@ -66,17 +66,17 @@ def texts(value: str | Iterable[str], place: str) -> list[str]:
 
 
 def plain(value: Any, place: str, depth: int = 0) -> Any:
-    """A setting as JSON has it.
+    """A setting as a JSON value.
 
     Parameters
     ----------
     place
-        What the setting is called, for the error.
+        The setting's name, for the error.
 
     Raises
     ------
     InvalidArgumentError
-        For what no configuration can hold, with the name of the argument.
+        For values that no configuration can hold, with the name of the argument.
     """
     if depth > _MAX_DEPTH:
         raise InvalidArgumentError(f"{place} is nested more than {_MAX_DEPTH} deep; a setting is not")

@@ -1,11 +1,11 @@
 """The hooks of one framework in this process: which of them watches what, how long it lives, what a second one means.
 
-- A hook lives as long as somebody holds it, or what it was attached to. When it goes, its run ends.
-- A call-back of a hook that leads to what the hook was attached to keeps both, until the next hook is attached: no
-  collector of Python sees that nobody else holds them.
-- A hook that watches whatever is trained (`default`) lives until it is closed, or another takes its place.
-- Of two hooks of one thing the newer one watches it; the run of the older one ends, and says why.
-- In a forked child hooks are workers of their own, which record once the child trains.
+- A hook lives as long as something holds it, or what it was attached to. When it goes, its run ends.
+- A call-back that refers to what its hook was attached to keeps both alive until the next hook is attached, since
+  Python's collector cannot see that nothing else holds them.
+- A hook that watches everything that trains (`default`) lives until it is closed, or another takes its place.
+- Of two hooks of one thing the newer one watches it; the run of the older one ends, with that reason.
+- In a forked child, hooks are separate workers, which record once the child trains.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class _Here(threading.local):
 
 
 class Registry(Generic[H]):
-    """Hooks of one framework. False where there is none, or none that shall listen in this thread.
+    """Hooks of one framework. False if there is none, or none is active in this thread.
 
     Parameters
     ----------
     make
-        Makes the hook that watches whatever this process trains, for `attach_to_all`.
+        Makes the hook that watches everything that this process trains, for `attach_to_all`.
     install
-        Begins to listen; called before.
+        Installs the wrappers; called before that.
 
     Attributes
     ----------
@@ -84,16 +84,16 @@ class Registry(Generic[H]):
         return hook if hook is not None and hook.live else None
 
     def enter(self, hook: H) -> None:
-        """The hook is at work in this thread."""
+        """Notes that the hook is in use in this thread."""
         self._here.last = hook.reference
 
     def last(self) -> H | None:
-        """The hook that was at work last in this thread, while it is live."""
+        """The hook used last in this thread, while it is live."""
         hook = None if self._here.last is None else self._here.last()
         return hook if hook is not None and hook.live else None
 
     def current(self) -> H | None:
-        """The hook that was at work last in this thread; else the newest, and last the one that watches all."""
+        """The hook used last in this thread, else the newest one, else the one that watches everything."""
         found = self.last()
         if found is None:
             living = self.living
@@ -112,14 +112,14 @@ class Registry(Generic[H]):
     # Who comes and goes ----------------------------------------------------------------------------------------
 
     def add(self, hook: H, things: Iterable[Any] = (), default: bool = False) -> H:
-        """A hook watches from now on; gives it back.
+        """Registers a hook, and returns it.
 
         Parameters
         ----------
         things
             What it is attached to: each keeps it alive. A hook that had one of them before ends.
         default
-            It watches what no other does, in the place of the one that did.
+            It watches what no other hook does, replacing the one that did.
         """
         self._let_go()
         things = list(things)
@@ -140,12 +140,12 @@ class Registry(Generic[H]):
         return hook
 
     def hold(self, hook: H, thing: Any) -> None:
-        """A thing keeps a hook alive from now on, unless it has one."""
+        """Makes a thing keep a hook alive, unless it already has one."""
         if hook.live and hook is not self.default and self.of(thing) is None:
             self._owners[thing] = hook
 
     def _let_go(self) -> None:
-        """Ends the hooks that live for what nobody but their own call-backs holds."""
+        """Ends the hooks of things that only their own call-backs hold."""
         for reference in self._hooks:
             if self._is_garbage(reference):
                 self._owners.forget(reference())
@@ -159,12 +159,12 @@ class Registry(Generic[H]):
         return bool(things) and is_garbage(reference, len(things), things, self)
 
     def gives_way(self, other: H, things: list[Any]) -> bool:
-        """The other hook has to end, as a newer one watches these things."""
+        """Ends the other hook, since a newer one watches these things."""
         held = self._owners.with_value(other)
         return bool(held) and held <= set(map(id, things))
 
     def discard(self, hook: BaseHook) -> None:
-        """A hook is asked nothing any more."""
+        """Unregisters a hook."""
         with self._lock:
             self._hooks = tuple(one for one in self._hooks if one() is not None and one() is not hook)
             self._owners.forget(hook)
@@ -172,7 +172,7 @@ class Registry(Generic[H]):
                 self.default = None
 
     def silence(self) -> None:
-        """In a forked child that shall record nothing: its hooks are none."""
+        """In a forked child that must record nothing: drops all hooks."""
         for hook in self.living:
             hook.live = False
         self._hooks, self._owners, self.default = (), Identities(), None
@@ -184,7 +184,7 @@ class Registry(Generic[H]):
     # For users, as functions of the framework's package --------------------------------------------------------
 
     def attach_to_all(self) -> H | None:
-        """Watches whatever this process trains; used by ``luff run``. None if no supervisor named a run."""
+        """Watches everything that this process trains; used by ``luff run``. None if no supervisor named a run."""
         options = run_from_environment()
         if options is None:
             return self.default
@@ -194,17 +194,17 @@ class Registry(Generic[H]):
         return self.default
 
     def get_hook(self) -> H | None:
-        """The hook at work in this thread; else the one attached last, or that of ``luff run``."""
+        """The hook in use in this thread; else the one attached last, or that of ``luff run``."""
         return self.current()
 
     def save_scalar(self, name: str, value: float) -> None:
-        """Records a number in the current step, or the next; nothing happens where Luff is not attached."""
+        """Records a number in the current step, or the next one; does nothing if Luff is not attached."""
         hook: Any = self.current()
         if hook is not None:
             hook.save_scalar(name, value)
 
     def save_tensor(self, name: str, value: Any) -> None:
-        """Records an array in the current step, or the next; nothing happens where Luff is not attached."""
+        """Records an array in the current step, or the next one; does nothing if Luff is not attached."""
         hook: Any = self.current()
         if hook is not None:
             hook.save_tensor(name, value)

@@ -1,4 +1,4 @@
-"""Own rules by name: loading their classes, and making them with parameters that came as text."""
+"""Loads own rules by name, and makes them with parameters given as text."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def make(rule: type[Rule], trial: Any, given: Mapping[str, str]) -> Rule:
 
 
 def describe(rule: type[Rule], given: Mapping[str, str]) -> dict[str, Any]:
-    """What the rule is, without making one."""
+    """Describes the rule without making one."""
     values = convert(rule, given)
     if rule.on_step is Rule.on_step and rule.invoke_at_step is Rule.invoke_at_step:
         raise InvalidArgumentError(f"rule {rule.__name__} has neither on_step nor invoke_at_step")

@@ -1,4 +1,4 @@
-"""Whose calls make the steps of a hook: those of one thread at a time, so that no step holds what two have done."""
+"""Decides which thread's calls make the steps of a hook: one thread at a time, so that no step mixes two of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IDLE = 64
 
 
 class _Thread:
-    """Stands for a thread, and goes with it. Numbers of threads are used again."""
+    """Stands for a thread and dies with it, since numbers of threads are reused."""
 
     __slots__ = ("__weakref__",)
 
@@ -27,7 +27,7 @@ _local = _Local()
 
 
 class Turn:
-    """The thread that trains, of one hook. Under the hook's lock, but for `here`."""
+    """The thread that trains, for one hook. Guarded by the hook's lock, except `here`."""
 
     def __init__(self) -> None:
         self._owner: Any = None  # weak reference
@@ -35,11 +35,11 @@ class Turn:
         self.missed = 0
 
     def here(self) -> bool:
-        """Whether the thread that asks has the turn."""
+        """Whether the calling thread has the turn."""
         return self._owner is not None and self._owner() is _local.token
 
     def vacant(self) -> bool:
-        """Nobody has it: nobody ever had, or the thread has ended."""
+        """No thread has it: none ever had, or the thread has ended."""
         return self._owner is None or self._owner() is None
 
     def unused(self) -> bool:
@@ -51,21 +51,21 @@ class Turn:
         return self._owner is not None and self._owner() is None
 
     def idle(self) -> bool:
-        """Who has it has done nothing for long."""
+        """The thread that has it has done nothing for long."""
         return self._passed >= IDLE
 
     def take(self) -> None:
-        """Gives the turn to the thread that asks."""
+        """Gives the turn to the calling thread."""
         self._owner = weakref.ref(_local.token)
         self._passed = 0
 
     def mine(self, between: bool) -> bool:
-        """Takes the turn if it may be taken; False: it is another thread's, and the call is counted.
+        """Takes the turn if possible. False if another thread has it; the call is then counted.
 
         Parameters
         ----------
         between
-            No step is open, so that the turn may change without one that holds both.
+            No step is open, so the turn can change without a step that mixes both threads.
         """
         owner = None if self._owner is None else self._owner()
         if owner is _local.token:
@@ -78,10 +78,10 @@ class Turn:
         return False
 
     def miss(self) -> None:
-        """A call of a thread that has not the turn is counted."""
+        """Counts a call of a thread that does not have the turn."""
         self._passed += 1
         self.missed += 1
 
     def to_tell(self) -> int:
-        """How many missed calls a gap has to be written for now: at the 1st, 2nd, 4th, 8th, ... of them; 0: none."""
+        """For how many missed calls to write a gap now: at the 1st, 2nd, 4th, 8th, ... of them; 0: none."""
         return 0 if self.missed & (self.missed - 1) else max(self.missed // 2, 1)

@@ -1,4 +1,4 @@
-"""Values by the identity of things. A bare ``id()`` is not one: Python gives it to the next object."""
+"""Values by the identity of things. A bare ``id()`` does not identify one: Python reuses it for the next object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Key(weakref.ref[Any]):
 
 
 class Identities(Generic[V]):
-    """A mapping by identity, also of what cannot be hashed; an entry goes when its thing does."""
+    """A mapping by identity, also for unhashable things; an entry goes when its thing does."""
 
     def __init__(self) -> None:
         entries: dict[int, tuple[_Key, V]] = {}
@@ -47,15 +47,15 @@ class Identities(Generic[V]):
         return found[1] if found is not None and found[0]() is thing else None
 
     def pop(self, thing: object) -> V | None:
-        """Removes a thing; gives its value, or None."""
+        """Removes a thing; returns its value, or None."""
         return self._entries.pop(id(thing))[1] if thing in self else None
 
     def with_value(self, value: object) -> set[int]:
-        """The things that have this very value, by their ``id()``."""
+        """The things with exactly this value, by their ``id()``."""
         return {number for number, entry in list(self._entries.items()) if entry[1] is value}
 
     def forget(self, value: object) -> None:
-        """Removes the things that have this very value."""
+        """Removes the things with exactly this value."""
         for number in self.with_value(value):
             self._entries.pop(number, None)
 

@@ -1,6 +1,6 @@
 """What is captured, and when: collections, save configurations, reductions.
 
-The classes mean what they mean in SageMaker Debugger and become the JSON that the C++ library reads
+The classes work as in SageMaker Debugger, and produce the JSON that the C++ library reads
 (docs/capture.md). Pass collections to ``attach(..., collections=[...])``.
 """
 
@@ -100,7 +100,7 @@ class SaveConfig:
     Parameters
     ----------
     mode_save_configs
-        A `SaveConfigMode` for each `Mode` or mode name; modes that are missing take the run's defaults.
+        A `SaveConfigMode` for each `Mode` or mode name; missing modes use the run's defaults.
     save_interval, start_step, end_step, save_steps
         Without `mode_save_configs`: the same for all modes.
     """
@@ -128,7 +128,7 @@ class SaveConfig:
             )
 
     def set_save_config(self, mode: Mode | str, config: SaveConfigMode | None) -> None:
-        """Sets one mode's configuration; None: the run's default."""
+        """Sets one mode's configuration; None means the run's default."""
         name = mode.name if isinstance(mode, Mode) else mode
         if name not in _MODES:
             raise InvalidArgumentError(f"mode is {mode!r}, expected one of {', '.join(_MODES)}")
@@ -144,7 +144,7 @@ class SaveConfig:
         Raises
         ------
         InvalidArgumentError
-            When the mode has none of its own.
+            If the mode has no configuration of its own.
         """
         name = mode.name if isinstance(mode, Mode) else mode
         config = self.modes.get(name)
@@ -205,7 +205,7 @@ class ReductionConfig:
                 )
 
     def forms(self) -> list[str]:
-        """The forms that hold what was asked for."""
+        """The forms that hold these reductions."""
         wanted = {(name, False) for name in self.reductions or []} | {
             (name, True) for name in self.abs_reductions or []
         }
@@ -224,7 +224,7 @@ class ReductionConfig:
 class Collection(Mapping[str, Any]):
     """Tensors grouped by name, role or module type, with their own forms and save configuration.
 
-    As a mapping it is its JSON form, so that it goes wherever a collection goes.
+    As a mapping it is its JSON form, so it can be passed wherever a collection is accepted.
 
     Parameters
     ----------
@@ -234,8 +234,8 @@ class Collection(Mapping[str, Any]):
     include, exclude
         Regular expressions, searched anywhere in the tensor's name.
     include_roles
-        Roles of the tensors that `include` is asked for; default: all. An expression that may match what modules get
-        or give makes the hook look at each of their calls.
+        Roles of the tensors that `include` is tried on; default: all. An expression that may match inputs or outputs
+        of modules makes the hook look at each of their calls.
     tensor_names
         Exact names.
     roles, module_types

@@ -1,13 +1,13 @@
-"""What a training lets Luff correct: call-backs that run at a step that all ranks have agreed on.
+"""Corrections that a training allows: call-backs that run at a step that all ranks have agreed on.
 
-Nothing is corrected without them. In a script that ``luff run`` watches without a change to it::
+Luff corrects nothing without them. In a script that ``luff run`` watches unchanged::
 
     import luff
 
     luff.corrections.accept(lower_lr=True, rollback=load_checkpoint_before)
 
 A call-back runs in the training's own thread, after an update, in every rank after the same TRAIN step. Its errors
-are counted and told, never raised. Where Luff is not attached nothing ever calls it.
+are counted and reported, never raised. Without Luff nothing ever calls it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _listeners: list[weakref.WeakMethod[Callable[[], None]]] = []
 
 @dataclass(frozen=True)
 class Corrections:
-    """What the training lets Luff do; None refuses.
+    """The corrections that the training allows; None refuses one.
 
     Attributes
     ----------
     lower_lr
-        Called with the factor (below 1) to multiply learning rates with; True: Luff multiplies those of every
-        optimizer that it watches, and what their schedulers start from.
+        Called with the factor (below 1) to multiply learning rates by; True: Luff multiplies those of every
+        optimizer that it watches, and the values that their schedulers start from.
     skip_batch
-        Called without arguments; the training leaves out its next batch.
+        Called without arguments; the training skips its next batch.
     rollback
-        Called with the TRAIN step (counted from 0) at which the trouble began; the training loads a checkpoint
-        that is older.
+        Called with the TRAIN step (counted from 0) at which the trouble began; the training loads an older
+        checkpoint.
     """
 
     lower_lr: bool | Callable[[float], object] | None = None
@@ -57,7 +57,7 @@ class Corrections:
         return [name for name in ("lower_lr", "skip_batch", "rollback") if getattr(self, name)]
 
     def carry_out(self, kind: str, body: str, lower_lr: Callable[[float], object]) -> None:
-        """Calls the call-back of one kind; errors are the caller's.
+        """Calls the call-back of one kind; the caller handles errors.
 
         Parameters
         ----------
@@ -89,12 +89,12 @@ def accept(
     skip_batch: Callable[[], object] | None = None,
     rollback: Callable[[int], object] | None = None,
 ) -> None:
-    """Lets Luff correct this process's training; every rank has to. A second call replaces the first.
+    """Lets Luff correct this process's training; every rank must call it. A second call replaces the first.
 
     Parameters
     ----------
     lower_lr, skip_batch, rollback
-        As in `Corrections`. All None: nothing is corrected any more.
+        As in `Corrections`. If all are None, Luff corrects nothing any more.
 
     Raises
     ------
@@ -109,15 +109,15 @@ def accept(
 
 
 def accepted() -> Corrections:
-    """What `accept` was last given."""
+    """The corrections last passed to `accept`."""
     return _accepted
 
 
 def listen(listener: Callable[[], None]) -> None:
-    """Calls `listener`, a method, whenever `accept` is called, as long as its object is alive."""
+    """Calls `listener`, a method, on each call of `accept`, as long as its object is alive."""
     _listeners.append(weakref.WeakMethod(listener))
 
 
 def forget(listener: Callable[[], None]) -> None:
-    """The opposite of `listen`."""
+    """Undoes `listen`."""
     _listeners[:] = [one for one in _listeners if one() is not None and one() != listener]

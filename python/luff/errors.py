@@ -51,19 +51,19 @@ class NotFoundError(LuffError, LookupError):
 
 
 class AlreadyExistsError(LuffError, FileExistsError):
-    """What should be created is there already."""
+    """The thing to create already exists."""
 
     code = "already exists"
 
 
 class OutOfRangeError(LuffError, IndexError):
-    """A position lies outside of what there is."""
+    """A position lies outside the existing range."""
 
     code = "out of range"
 
 
 class FailedPreconditionError(LuffError, RuntimeError):
-    """The object is not in the state that the call needs, e.g. it was closed."""
+    """The object is not in the state that the call requires, e.g. it was closed."""
 
     code = "failed precondition"
 
@@ -93,13 +93,13 @@ class ResourceExhaustedError(LuffError, RuntimeError):
 
 
 class UnavailableError(LuffError, RuntimeError):
-    """Not there now, perhaps later; trying again may succeed."""
+    """Not available now, perhaps later; trying again may succeed."""
 
     code = "unavailable"
 
 
 class DeadlineExceededError(LuffError, TimeoutError):
-    """A wait ended without what was waited for."""
+    """A wait timed out."""
 
     code = "deadline exceeded"
 
@@ -111,7 +111,7 @@ class CancelledError(LuffError, RuntimeError):
 
 
 class InternalError(LuffError, RuntimeError):
-    """A mistake in Luff itself; please report it."""
+    """A bug in Luff itself; please report it."""
 
     code = "internal error"
 

@@ -1,4 +1,4 @@
-"""Rules of your own: checks over a run that live in a Python file and run in a process of their own.
+"""Rules of your own: checks over a run, written in a Python file and run in their own process.
 
 >>> class LossAbove(luff.Rule):
 ...     def __init__(self, base_trial=None, limit: float = 5.0):
@@ -34,24 +34,24 @@ _SEVERITIES = ("warn", "stop")
 _MAX_TENSORS = 20
 _MAX_SERIES = 64
 _MAX_TEXT = 4000
-#: What a rule may raise when the run does not hold what it reads; it is no mistake of the rule.
+#: Errors that a rule may raise if the run does not hold what it reads; they are not mistakes of the rule.
 LACKS = (NotFoundError, OutOfRangeError, UnavailableError)
 
 
 @dataclass
 class Finding:
-    """What a rule saw. Step, rule and id are filled in; a finding of the same cause and tensor updates the first.
+    """What a rule found. Luff fills in step, rule and id; a finding of the same cause and tensor updates the first.
 
     Parameters
     ----------
     what
         One sentence: what is wrong.
     cause
-        Short stable key inside the rule: findings of different causes stand beside one another.
+        Short stable key inside the rule; different causes are different findings.
     severity
-        ``"warn"``, or ``"stop"``: going on is wasted.
+        ``"warn"``, or ``"stop"``: further training is wasted.
     tensor, other_tensors
-        The tensor that it is about, and those that are affected too.
+        The tensor that it is about, and others that are also affected.
     since_step
         Step of the mode at which the trouble began; default: the step of the finding.
     why, remedy, causes
@@ -59,9 +59,9 @@ class Finding:
     evidence, series
         Numbers by name; (step, value) around it.
     threshold
-        Which limit, and whose.
+        Which limit it exceeded, and where that comes from.
     forecast, lead_steps
-        What is said has not happened yet, and in how many steps it is expected.
+        It has not happened yet, and in how many steps it is expected.
     """
 
     what: str
@@ -78,7 +78,7 @@ class Finding:
     threshold: str = ""
     forecast: bool = False
     lead_steps: int = 0
-    # Filled in when it is reported.
+    # Filled in by `report`.
     rule: str = ""
     mode: str = "TRAIN"
     worker: int = 0
@@ -132,7 +132,7 @@ def _number(value: Any) -> float | str:
 
 
 class StepView:
-    """One complete step, as a rule is told of it. Nothing of it is read before it is asked for."""
+    """One complete step, as a rule sees it. Reads everything on demand."""
 
     def __init__(self, trial: Trial, number: int) -> None:
         self.trial = trial
@@ -154,7 +154,7 @@ class StepView:
         if self._summaries is None:
             summaries, scalars = self.trial._core.step_rows(self.number)
             self._summaries = {}
-            for name, summary in summaries:  # of several workers the first counts
+            for name, summary in summaries:  # the first of several workers counts
                 self._summaries.setdefault(name, summary)
             for name, _, value in scalars:
                 self._scalars.setdefault(name, value)
@@ -162,7 +162,7 @@ class StepView:
 
     @property
     def summaries(self) -> dict[str, dict[str, Any]]:
-        """Statistics recorded in this step by name of the tensor; of several workers those of the first."""
+        """Statistics recorded in this step, by name of the tensor; with several workers, those of the first."""
         return self._read()
 
     @property
@@ -173,7 +173,7 @@ class StepView:
 
     @property
     def loss(self) -> float | None:
-        """The loss of this step, None if none was recorded; of several the first that the run defines."""
+        """The loss of this step, None if none was recorded; of several losses the first that the run defines."""
         self._read()
         for name, value in self._scalars.items():
             if name == "loss" or self.trial.tensor(name).role == Role.LOSS.name.lower():
@@ -188,26 +188,26 @@ class StepView:
         return iter(self.trial.tensors(regex, step=self.step))
 
     def value(self, name: str, worker: int | None = None) -> Any:
-        """Value of a tensor in this step; raises `OutOfRangeError` when it was not saved."""
+        """Value of a tensor in this step; raises `OutOfRangeError` if it was not saved."""
         return self.trial.tensor(name).value(self.step, worker=worker)
 
 
 class Rule:
-    """Base of rules. Derive from it and write `on_step` or `invoke_at_step`.
+    """Base of rules. Derive from it and define `on_step` or `invoke_at_step`.
 
-    The constructor takes the trial first, then its parameters by name; texts from the command line are turned into
+    The constructor takes the trial first, then its parameters by name; texts from the command line are converted to
     the types of their annotations or defaults.
 
     Parameters
     ----------
     base_trial
-        The run. It shows the steps up to the one that the rule is told of, and none that come later.
+        The run. It shows the steps up to the current one, and none that come later.
     """
 
     #: What has to be captured: collections as in docs/capture.md, e.g.
     #: ``[{"include": ["^gradient/"], "forms": ["summary"], "save_interval": 10}]``. A function gets the parameters.
     needs: ClassVar[Any] = ()
-    #: Of behaviour and state: another one begins at the first step. A changed file does so by itself.
+    #: Version of behaviour and state: a rule with another one begins at the first step, as after a change of its file.
     version: ClassVar[int] = 1
     #: For rules with `invoke_at_step`: severity and sentence of the finding.
     severity: str = "warn"
@@ -229,8 +229,8 @@ class Rule:
     def on_step(self, view: StepView) -> Finding | None:
         """Look at one step. Return a finding, or report several with `report`.
 
-        Called once for each complete step of any mode, in order. As it stands here it calls `invoke_at_step` with
-        the global step.
+        Called once for each complete step of any mode, in order. By default it calls `invoke_at_step` with the
+        global step.
         """
         if not self.invoke_at_step(view.step):
             return None
@@ -245,18 +245,18 @@ class Rule:
         raise NotImplementedError(f"{self.rule_name} has neither on_step nor invoke_at_step")
 
     def on_end(self) -> None:
-        """The run is over. Findings are reported with `report`; they belong to the last step."""
+        """Called when the run is over. Report findings with `report`; they belong to the last step."""
 
     def state(self) -> Any:
-        """What has to be kept to go on after a restart, as JSON holds it; None: a restart goes through all steps."""
+        """What to keep for a restart, as JSON can hold it; None: a restart goes through all steps."""
         return None
 
     def restore(self, state: Any) -> None:
-        """Take up a state that `state` gave."""
+        """Restore a state that `state` returned."""
         raise NotImplementedError(f"{self.rule_name} has state() and no restore()")
 
     def report(self, finding: Finding) -> None:
-        """Report a finding at the step that the rule is told of."""
+        """Report a finding at the current step."""
         if not isinstance(finding, Finding):
             raise InvalidArgumentError(f"found {type(finding).__name__}, expected a luff.Finding")
         view = self._view
@@ -273,13 +273,13 @@ class Rule:
         self._told.append(("finding", finding))
 
     def heal(self, cause: str = "condition", tensor: str = "") -> None:
-        """Say that what was reported with this cause and tensor is over."""
+        """End the finding that was reported with this cause and tensor."""
         view = self._view
         if view is None:
             raise InvalidArgumentError("a rule can report while it is told of a step, or at the end")
         self._told.append(("heal", (cause, tensor, view.mode_step)))
 
-    # ---- what runs it ------------------------------------------------------------------------------------------
+    # ---- for the process that runs it ----
 
     def _step(self, view: StepView) -> list[tuple[str, Any]]:
         self._view, self._told = view, []
@@ -296,12 +296,12 @@ class Rule:
 
 
 def check_state(rule: Rule) -> Any:
-    """State of a rule, proven to be what JSON holds.
+    """State of a rule, checked to be what JSON can hold.
 
     Raises
     ------
     InvalidArgumentError
-        It is not, or the rule cannot take it up again.
+        It is not, or the rule cannot restore it.
     """
     state = rule.state()
     if state is None:
@@ -315,5 +315,5 @@ def check_state(rule: Rule) -> Any:
 
 
 def is_lack(error: BaseException) -> bool:
-    """Tell whether the run does not hold what the rule reads, so that it is no mistake of the rule."""
+    """Tell whether the error means that the run does not hold what the rule reads, which is not the rule's mistake."""
     return isinstance(error, LuffError) and isinstance(error, LACKS)

@@ -1,7 +1,7 @@
-"""How a watched training process ends: stopped by a finding, by an exception, by a signal, or in peace.
+"""The end of a watched training process: stopped by a finding, by an exception, by a signal, or normally.
 
-One rule for all: what was recorded reaches the run before the process goes, within a deadline, and the process
-ends as it would have without Luff.
+The same rule holds for all: what was recorded reaches the run before the process ends, within a deadline, and the
+process ends as it would have without Luff.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AFTER_OTHERS = (
 
 
 class Closable(Protocol):
-    """What has to be closed when the process ends."""
+    """Something to close when the process ends."""
 
     def close(self, reason: int = ..., timeout_s: float = ...) -> None: ...
 
@@ -45,11 +45,11 @@ _last = None  # what a process of multiprocessing calls when it ends
 
 
 def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
-    """Has `callback` called before a finding stops this process, e.g. to write a checkpoint.
+    """Registers `callback` to run before a finding stops this process, e.g. to write a checkpoint.
 
-    It is called in the training's own thread, after the last update, in every rank after the same step. Errors in
-    it are counted; under ``luff run`` it has ``leave_s`` of ``[stop]`` (60 s), then the job gets SIGTERM. Where
-    Luff is not attached nothing ever calls it. Gives `callback` back, so that it may decorate.
+    It runs in the training's own thread, after the last update, in every rank after the same step. Errors in it are
+    counted. Under ``luff run`` it has ``leave_s`` of ``[stop]`` (60 s); then the job gets SIGTERM. Without Luff
+    nothing ever calls it. Returns `callback`, so that this works as a decorator.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
 
 
 def callbacks() -> list[Callable[[], object]]:
-    """What `on_stop` was given, the newest last."""
+    """The call-backs passed to `on_stop`, the newest last."""
     return list(_callbacks)
 
 
@@ -97,14 +97,14 @@ def watch(hook: Closable) -> None:
 
 
 def forget() -> None:
-    """In a forked child: what the parent watched is not ours."""
+    """In a forked child: drops what the parent watched."""
     global _last, _reason
     _watched.clear()
     _reason, _last = EndReason.COMPLETED, None
 
 
 def _close_all(reason: EndReason, timeout_s: float = _CLOSE_DEADLINE_S) -> None:
-    """Closes all hooks, which have the time together that one alone would have, and a moment each."""
+    """Closes all hooks. Together they get the time that one alone would have, and a moment each."""
     until = time.monotonic() + timeout_s
     for hook in list(_watched):
         try:
@@ -119,7 +119,7 @@ def _at_exit() -> None:
 
 
 def _end_with_multiprocessing() -> None:
-    """Closes in a process of `multiprocessing` too: forked ones leave by `os._exit`, none asks `sys.excepthook`."""
+    """Closes in processes of `multiprocessing` too: forked ones exit by `os._exit`, and none calls `sys.excepthook`."""
     global _last
     process = sys.modules.get("multiprocessing.process")
     if _last is not None or process is None or process.parent_process() is None:
@@ -153,5 +153,5 @@ def _chain_excepthook() -> None:
 
 
 def _by_signal() -> None:
-    """Called between two lines of the main thread when SIGTERM has come, which ends the process in any case."""
+    """Called between two lines of the main thread after SIGTERM, which ends the process in any case."""
     _close_all(EndReason.SIGNAL, _SIGNAL_DEADLINE_S)

@@ -1,11 +1,11 @@
-"""A kit for testing rules: trials from arrays, and what a rule says of them.
+"""A kit for testing rules: trials from arrays, and the findings of a rule over them.
 
 >>> trial = luff.testing.trial({"loss": [2.0, 1.5, 9.0], "gradient/w": [[0.1, 0.2], [0.1, 0.1], [5.0, 7.0]]})
 >>> [finding.step for finding in luff.testing.findings(LossAbove(limit=5.0), trial)]
 [2]
 
-A trial is a run directory, written by the real writer into a temporary place that goes with it; everything that
-reads runs works on it.
+A trial is a run directory that the real writer makes in a temporary place, which is removed with the trial.
+Everything that reads runs works on it.
 """
 
 from __future__ import annotations
@@ -89,21 +89,21 @@ def trial(
     ----------
     tensors
         By name, one value for each step: an array (kept with summary and histogram), a number, or None where nothing
-        was recorded. All lists have one length.
+        was recorded. All lists have the same length.
     modes
         Mode of each step, or of all.
     roles
-        By name, where they do not follow from it. Names mean what they mean to the hooks: ``gradient/…`` is a
+        By name, where the name does not imply the role. Names mean the same as in the hooks: ``gradient/…`` is a
         gradient, ``loss`` and ``…Loss_output_0`` are losses, ``….weight`` and ``….bias`` parameters.
     module_types
         Type of the module that a tensor belongs to, e.g. ``{"relu_output_0": "ReLU"}``.
     collections
         Further collections: name, and expressions on names of tensors. ``weights``, ``biases``, ``gradients`` and
-        ``losses`` are there.
+        ``losses`` always exist.
     documents
-        Documents of the run, e.g. ``model``, as JSON holds them.
+        Documents of the run, e.g. ``model``, as JSON values.
     path
-        Where the run goes; default: a temporary place that is removed with the trial.
+        Where to write the run; default: a temporary place that is removed with the trial.
     """
     lengths = {name: len(values) for name, values in tensors.items()}
     count = max(lengths.values(), default=0)
@@ -191,21 +191,21 @@ def _up_to(trial: Trial, steps: int) -> Trial:
 
 
 def findings(rule: Rule, trial: Trial, *, restart_after: int | None = None) -> list[Finding]:
-    """What a rule finds in a trial, as ``luff check`` would say it: one finding of a cause and tensor, updated.
+    """What a rule finds in a trial, as ``luff check`` reports it: one finding per cause and tensor, in its last form.
 
     Parameters
     ----------
     rule
-        Made without a trial, e.g. ``MyRule(limit=3)``; it gets one that shows no step beyond that it is told of.
+        Made without a trial, e.g. ``MyRule(limit=3)``; it gets one that shows no step beyond the current one.
     trial
         Of `trial`, or any other.
     restart_after
-        Save the rule after so many steps, and go on with a new one that takes up the state.
+        Save the rule after this many steps, and continue with a new one that restores the state.
 
     Raises
     ------
     Exception
-        Whatever the rule raises, but for data that the run does not hold: such steps are passed over.
+        Whatever the rule raises, except for data that the run does not hold: such steps are skipped.
     """
     fresh = copy.deepcopy(rule)
     seen = _up_to(trial, 0)
@@ -249,7 +249,7 @@ def _merge(found: list[Finding], told: list[tuple[str, Any]]) -> None:
 
 
 def step(rule: Rule, trial: Trial, step: int, mode: str | int = "GLOBAL") -> list[Finding]:
-    """What a rule reports at one step alone, of a run that ends there."""
+    """What a rule reports at a single step, of a run that ends there."""
     wanted = trial.global_step(step, mode)
     number = next(n for n in range(trial._core.step_count) if trial._core.step_at(n)[0] == wanted)
     rule.base_trial = seen = _up_to(trial, number + 1)

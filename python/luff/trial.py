@@ -80,16 +80,16 @@ def open_trial(
     path
         The run directory.
     wait_s
-        Wait so long for the first complete step. 0 opens an empty run at once.
+        How long to wait for the first complete step. 0 opens an empty run at once.
     use_live_page
-        Follow the job by its shared page where possible. False follows the files alone, as on a network file system.
+        Follow the job by its live page where possible. False follows only the files, as on a network file system.
     lost_after_s
-        A worker without a sign of life for so long is lost: a gap, not a wait.
+        A worker without a sign of life for this long is lost: a gap, not a wait.
 
     Raises
     ------
     NotFoundError, FailedPreconditionError, UnsupportedVersionError, CorruptionError
-        There is no such directory; it is no run; it was written by a newer version; its run.json is damaged.
+        There is no such directory; it is not a run; a newer version wrote it; its run.json is damaged.
     """
     return Trial(_core.open_trial(os.fspath(path), float(wait_s), use_live_page, float(lost_after_s)))
 
@@ -114,7 +114,7 @@ class Trial:
         self.close()
 
     def close(self) -> None:
-        """Forget the names asked for so far. Files are let go with the trial and its tensors; arrays stay valid."""
+        """Forget the names requested so far. Files are released with the trial and its tensors; arrays stay valid."""
         self._ids.clear()
 
     def __repr__(self) -> str:
@@ -145,11 +145,11 @@ class Trial:
 
     @property
     def outcome_reason(self) -> str:
-        """Why, in words; empty where there is nothing to say."""
+        """Why, in words; empty if there is nothing to say."""
         return str(self._core.outcome()[1])
 
     def refresh(self) -> bool:
-        """Take in what was published since. True if anything is new."""
+        """Read what was published since the last refresh. True if anything is new."""
         return self._core.refresh()
 
     def wait_for_news(self, timeout_s: float) -> bool:
@@ -274,7 +274,7 @@ class Trial:
         return self._core.gaps()
 
     def problems(self) -> list[str]:
-        """Damage met so far: file, place, what is lost."""
+        """Damage found so far: file, place, what is lost."""
         return self._core.problems()
 
     def document(self, name: str) -> Any:
@@ -328,16 +328,16 @@ class Tensor:
     def value(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> Any:
         """Value at a step: a read-only array, or a str.
 
-        Without `worker` that of the first worker that has it; of a sharded tensor each worker has its part.
+        Without `worker`, that of the first worker that has it; of a sharded tensor each worker has its part.
 
         Raises
         ------
         OutOfRangeError
             The step, or this value at it, was not saved (nearest steps are named) or was deleted by retention.
         UnavailableError
-            The step is not there yet.
+            The step is not available yet.
         CorruptionError
-            The stored bytes are damaged, or somebody cut their file off.
+            The stored bytes are damaged, or their file was truncated.
         """
         made = self._core.value(self._id, step, 4 if mode == "GLOBAL" else _mode(mode), worker)
         return made if type(made) is np.ndarray else _array(made)
@@ -350,7 +350,7 @@ class Tensor:
         Raises
         ------
         FailedPreconditionError
-            dtype or shape is not the same at all steps; use `values`.
+            dtype or shape differs between steps; use `values`.
         ResourceExhaustedError
             It would be more than `max_bytes`.
         """
@@ -409,7 +409,7 @@ class Tensor:
     ) -> dict[tuple[str, bool], float]:
         """Statistics that the job itself saved, as it wrote them: (name, of magnitudes) -> value.
 
-        Only directories of smdebug have such; runs of Luff's have summaries.
+        Only smdebug's directories have them; Luff's runs have summaries.
         """
         return {(n, a): v for n, a, v in self._core.saved_reductions(self._id, step, _mode(mode), worker)}
 
@@ -438,9 +438,8 @@ class Tensor:
     ) -> float:
         """One of `REDUCTIONS` at a step, of the elements or (`abs`) of their magnitudes.
 
-        One definition, whatever was stored: over finite elements, in float64, ``ddof=0``, norms of the flattened
-        tensor.
-        Taken from the summary where that says it, else computed from the value.
+        The definition does not depend on what was stored: over finite elements, in float64, ``ddof=0``, norms of the
+        flattened tensor. Taken from the summary if it has the number, else computed from the value.
         """
         if name not in REDUCTIONS:
             raise InvalidArgumentError(f"found reduction {name!r}, expected one of {', '.join(REDUCTIONS)}")

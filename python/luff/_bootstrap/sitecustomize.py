@@ -1,6 +1,6 @@
-"""Attaches Luff to a training script without a change to it.
+"""Attaches Luff to an unchanged training script.
 
-`luff run` puts this folder at the front of PYTHONPATH. Python imports it before the script; it waits for the import
+`luff run` puts this folder at the front of PYTHONPATH, so Python imports it before the script. It waits for the import
 of a framework, attaches right after, and runs the sitecustomize that it hides.
 """
 
@@ -11,7 +11,7 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-#: Packages that are waited for, and the modules of luff that watch them.
+#: Packages to wait for, and the modules of luff that watch them.
 _FRAMEWORKS = {
     "torch": "luff.torch",
     "xgboost": "luff.xgboost",
@@ -89,7 +89,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for each framework, once, and for what of Luff may import it first."""
+    """Waits for each framework, once, and for modules of Luff that may import it first."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if (

@@ -1,7 +1,7 @@
 """Tables of a run as Parquet: what ``luff export --to parquet`` starts.
 
 The output directory holds ``summaries/part-*.parquet``, ``scalars/part-*.parquet`` and ``findings.parquet``; DuckDB,
-pandas and polars read a folder of parts as one table. A part is there whole or not at all, so the same command again
+pandas and polars read a folder of parts as one table. A part exists whole or not at all, so repeating the command
 writes the missing ones.
 """
 
@@ -89,7 +89,7 @@ def _write(table: Any, folder: _core.OutputFolder, name: str) -> int:
 
 
 def _findings(run: str) -> Any:
-    """Findings of all evaluators, each as it was told last."""
+    """Findings of all evaluators, each in its last form."""
     import pyarrow as pa
 
     found: dict[str, dict[str, Any]] = {}
@@ -103,7 +103,7 @@ def _findings(run: str) -> Any:
                 finding = parse_json(line)
                 found[str(finding["id"])] = finding
             except (ValueError, KeyError, TypeError):
-                continue  # a line that is no finding; `luff show` counts them
+                continue  # a line that is not a finding; `luff show` counts them
     rows = list(found.values())
     columns: dict[str, Any] = {
         key: pa.array([_core.valid_text(str(row.get(key, ""))) for row in rows], pa.string())
@@ -150,7 +150,7 @@ def _prepare(trial: luff.Trial, out: Path, what: dict[str, Any]) -> _core.Output
             raise luff.errors.FailedPreconditionError(
                 f"the output directory holds an export of another run, format or choice; give another one: {out}"
             )
-        if known.get("steps") != len(trial.steps()):  # the run has gone on: its tables are written anew
+        if known.get("steps") != len(trial.steps()):  # the run has grown: its tables are written again
             stale = [f"{part.parent.name}/{part.name}" for part in out.glob("*/part-*.parquet")]
     elif out.exists() and any(out.iterdir()):
         raise luff.errors.AlreadyExistsError(
@@ -172,7 +172,7 @@ def export(
     mode: str = "GLOBAL",
     worker: int | None = None,
 ) -> tuple[int, int]:
-    """Write the tables of a run. Returns rows and bytes that were written now.
+    """Write the tables of a run. Returns the rows and bytes written by this call.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def export(
         progress = _Progress(len(names))
         rows = size = 0
         for kind in ("summaries", "scalars"):
-            # Parts are named by their first tensor and the one after their last: what is there is passed over.
+            # Parts are named by their first tensor and the one after their last; existing ones are skipped.
             done = {
                 int(p.stem.split("-")[1]): int(p.stem.split("-")[2])
                 for p in (target / kind).glob("part-*-*.parquet")

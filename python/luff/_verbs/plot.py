@@ -37,7 +37,7 @@ def _ranges(steps: NDArray[Any], bad: NDArray[Any]) -> list[tuple[float, float]]
 
 
 def _line(axis: Any, steps: NDArray[Any], values: NDArray[Any], bad: NDArray[Any], **style: Any) -> None:
-    """One curve; where it is not finite a red ground, for nothing drawn reads as nothing wrong."""
+    """One curve, with a red background where it is not finite, since an empty stretch would look healthy."""
     values = np.where(np.isfinite(values), values, np.nan)
     axis.plot(steps, values, linewidth=1, **style)
     width = max(1.0, float(steps[-1] - steps[0])) / 400
@@ -50,7 +50,7 @@ def _line(axis: Any, steps: NDArray[Any], values: NDArray[Any], bad: NDArray[Any
 
 
 def _scalars(axis: Any, trial: luff.Trial, name: str, mode: str, worker: int | None) -> bool:
-    """Values of a loss or another scalar, each mode on its own; False when there are none."""
+    """Values of a loss or another scalar, each mode separately; False if there are none."""
     drawn = False
     for one in trial.modes() if mode == "GLOBAL" else [mode]:
         scalars = trial.scalars(name, one, worker)
@@ -67,7 +67,7 @@ def _scalars(axis: Any, trial: luff.Trial, name: str, mode: str, worker: int | N
 
 
 def _heat_map(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> bool:
-    """Share of the elements by value and step, with the median; False when there are no histograms."""
+    """Share of the elements by value and step, with the median; False if there are no histograms."""
     found: list[tuple[int, Any]] = []
     candidates = tensor.steps(mode)
     for step in candidates[:: max(1, len(candidates) // _MAX_COLUMNS)]:
@@ -123,12 +123,12 @@ def draw(
     *,
     replace: bool = True,
 ) -> None:
-    """Draw scalars, norms and, of what is named and has histograms, these over the steps into the file `out`.
+    """Draw scalars, norms and, for named tensors, histograms over the steps into the file `out`.
 
     Parameters
     ----------
     replace
-        A file that is there already is replaced.
+        Replace an existing file.
     """
     import matplotlib as mpl
 

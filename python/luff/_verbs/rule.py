@@ -1,4 +1,4 @@
-"""The process of one rule of the user's: speaks the lines of docs/spec/rule-child.md over descriptor 3."""
+"""The process of one of the user's own rules: speaks the protocol of docs/spec/rule-child.md over descriptor 3."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WAIT_S = 5.0
 
 
 def _visible(error: UnicodeError) -> tuple[str, int]:
-    """Bytes of a name that are no UTF-8, as the luff command shows them; in JSON a backslash is two."""
+    """Shows bytes of a name that are not UTF-8 as the luff command does; in JSON a backslash is two."""
     assert isinstance(error, UnicodeEncodeError)
     wrong = map(ord, error.object[error.start : error.end])
     return "".join(f"\\\\x{c - 0xDC00:02x}" if 0xDC80 <= c <= 0xDCFF else "?" for c in wrong), error.end
@@ -29,7 +29,7 @@ codecs.register_error("luff.visible", _visible)
 
 
 class _Over(Exception):
-    """Nothing more can be done; `again`: a new process may do better."""
+    """Nothing more can be done; `again`: a new process may succeed."""
 
     def __init__(self, message: str, again: bool = False) -> None:
         super().__init__(message)
@@ -176,7 +176,7 @@ class _Child:
 
 
 def main() -> int:
-    """Serve until the other side is gone; the exit code."""
+    """Serve until the other side is gone; returns the exit code."""
     # What the rule prints goes to descriptor 1, never among the lines. Descriptors of its own for both directions.
     lines, out = os.fdopen(os.dup(_SOCKET), "rb"), os.fdopen(os.dup(_SOCKET), "wb")
     os.close(_SOCKET)
@@ -201,4 +201,4 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
-    os._exit(status)  # threads that the rule left behind hold nothing up
+    os._exit(status)  # do not wait for threads that the rule left behind

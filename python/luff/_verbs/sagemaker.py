@@ -1,4 +1,4 @@
-"""``python -m luff._verbs.sagemaker FILE``: a job's configuration in JSON as Luff's, in TOML, on standard output."""
+"""``python -m luff._verbs.sagemaker FILE``: prints a job's JSON configuration as Luff's TOML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> int:
-    """Translate the file; 2 when it is no such configuration."""
+    """Translate the file; returns 2 if it is not such a configuration."""
     from luff.compat.sagemaker.job import read_job, to_luff
     from luff.compat.smdebug.exceptions import SMDebugError
     from luff.errors import LuffError

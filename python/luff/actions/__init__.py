@@ -1,1 +1,1 @@
-"""What ``luff run`` starts to tell somebody: a short-lived process, on the standard library alone."""
+"""The short-lived process that ``luff run`` starts to send a message; it uses only the standard library."""

@@ -1,11 +1,11 @@
-"""Sends one webhook or one mail, and says how each attempt went; started by ``luff run`` as a script.
+"""Sends one webhook or one mail, and reports each attempt; started by ``luff run`` as a script.
 
 Standard input: one JSON object with ``kind``, ``settings`` and ``document`` (docs/spec/control.md). Standard
 output: one JSON object a line for each attempt: ``attempt``, ``ok``, ``detail``, ``final``. Exit code 0: delivered.
 
-Nothing of Luff is imported, so that it starts fast and runs with ``python -I -S``. Secrets are read here, from the
-environment variable or the file that the settings name, and go to nobody but the server. What comes out of
-the run is text of strangers: it never reaches a header or an address.
+It imports nothing of Luff, so that it starts fast and runs with ``python -I -S``. It reads secrets itself, from the
+environment variable or the file that the settings name, and sends them only to the server. Text from the run is
+untrusted: it never reaches a header or an address.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MAX_SUBJECT = 180
 
 
 class Refused(Exception):
-    """Trying again would not help."""
+    """A failure that a retry would not fix."""
 
 
 class Again(Exception):
-    """May be better later; `wait_s` if the server has said when."""
+    """A failure that a retry may fix; `wait_s` if the server said when."""
 
     def __init__(self, text: str, wait_s: float | None = None) -> None:
         super().__init__(text)
@@ -47,7 +47,7 @@ class Again(Exception):
 
 
 def secret(settings: dict[str, Any], name: str) -> str | None:
-    """A secret by the variable or file that the settings name; None if they name none."""
+    """Reads a secret from the variable or file that the settings name; None if they name none."""
     variable, path = settings.get(f"{name}_env"), settings.get(f"{name}_file")
     if variable:
         value = os.environ.get(variable)
@@ -79,7 +79,7 @@ def tls(settings: dict[str, Any]) -> ssl.SSLContext:
 
 
 def why(error: BaseException) -> str:
-    """One line about an error of the network, without addresses or secrets."""
+    """One line about a network error, without addresses or secrets."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -110,7 +110,7 @@ def _retry_after(text: str | None) -> float | None:
 
 
 def send_webhook(settings: dict[str, Any], document: dict[str, Any]) -> str:
-    """One attempt; text of the answer's status."""
+    """Makes one attempt; returns the answer's status as text."""
     given = secret(settings, "url") or settings.get("url") or ""
     try:
         url = urllib.parse.urlsplit(given)
@@ -198,7 +198,7 @@ def compose(settings: dict[str, Any], document: dict[str, Any]) -> EmailMessage:
 
 
 def send_mail(settings: dict[str, Any], document: dict[str, Any]) -> str:
-    """One attempt; text of the server's answer."""
+    """Makes one attempt; returns the server's answer as text."""
     host, mode, timeout = settings["host"], settings["tls"], float(settings["timeout_s"])
     password = secret(settings, "password")
     if mode == "none" and (password is not None or host not in _LOOPBACK):
@@ -251,7 +251,7 @@ def _again_or_refused(code: int, text: str) -> None:
 
 
 def say(attempt: int, ok: bool, detail: str, final: bool) -> None:
-    """One line for the supervisor; it may be gone."""
+    """Prints one line for the supervisor, which may be gone."""
     try:
         line = json.dumps({"attempt": attempt, "ok": ok, "detail": detail, "final": final})
         sys.stdout.write(line + "\n")
@@ -261,7 +261,7 @@ def say(attempt: int, ok: bool, detail: str, final: bool) -> None:
 
 
 def deliver(kind: str, settings: dict[str, Any], document: dict[str, Any], until: float) -> bool:
-    """Tries until it is delivered, refused, or time or attempts are up."""
+    """Tries until the message is delivered or refused, or time or attempts are used up."""
     send = {"webhook": send_webhook, "mail": send_mail}[kind]
     attempts, pause = int(settings["attempts"]), float(settings["backoff_s"])
     for attempt in range(1, attempts + 1):
@@ -279,19 +279,19 @@ def deliver(kind: str, settings: dict[str, Any], document: dict[str, Any], until
                 return False
             time.sleep(wait)
             pause *= 2
-        except Exception as error:  # a defect here is told like any other failure
+        except Exception as error:  # a bug here is reported like any other failure
             say(attempt, False, f"internal error: {type(error).__name__}", True)
             return False
     return False
 
 
 def main() -> int:
-    """Reads the order from standard input; the exit code."""
+    """Reads the order from standard input; returns the exit code."""
     try:
         order = json.loads(sys.stdin.buffer.read(_MAX_INPUT))
         kind, settings, document = order["kind"], order["settings"], order["document"]
         give_up = min(max(float(settings["give_up_s"]), 1.0), 3600.0)
-        # Time-outs of sockets are for each read: a server that sends a byte now and then is ended here.
+        # Socket time-outs apply to each read, so a server that sends a byte now and then is cut off here.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(give_up) + 2)
         return 0 if deliver(kind, settings, document, time.monotonic() + give_up) else 1
