@@ -14,9 +14,8 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/text_escape.h"
-#include "cli/boosting_charts.h"
 #include "cli/boosting_scores.h"
-#include "cli/svg.h"
+#include "cli/charts.h"
 
 namespace luff::cli {
 namespace {
@@ -136,10 +135,8 @@ std::string Losses(const Trial& trial, const std::string& prefix) {
       const bool first = a.name.starts_with("train"), second = b.name.starts_with("train");
       return first != second ? first : a.name < b.name;
     });
-    html += Note(metric) + CurvesSvg({.title = metric + " over the rounds",
-                                      .x_name = "round",
-                                      .y_name = metric,
-                                      .curves = std::move(curves)});
+    html += Note(metric) +
+            CurvesSvg({.title = metric + " over the rounds", .x_name = "round", .curves = std::move(curves)});
   }
   return html.empty() ? html : Heading("Loss and metrics over the rounds") + html;
 }
@@ -360,10 +357,8 @@ std::string Classification(const Trial& trial, const Recorded& recorded) {
       if (scores.classes[c].support > 0)
         curves[c].points.emplace_back(RoundOf(trial, one.step), scores.classes[c].recall);
   }
-  const std::string over = CurvesSvg({.title = "accuracy of each class over the rounds",
-                                      .x_name = "round",
-                                      .y_name = "accuracy",
-                                      .curves = std::move(curves)});
+  const std::string over = CurvesSvg(
+      {.title = "accuracy of each class over the rounds", .x_name = "round", .curves = std::move(curves)});
   html += Heading("Accuracy of each class over the rounds");
   html +=
       over.empty()
@@ -379,7 +374,6 @@ std::string Classification(const Trial& trial, const Recorded& recorded) {
       html += fmt::format("<p>area under the curve (AUC) <b>{:.4f}</b></p>\n", roc.area) +
               CurvesSvg({.title = "ROC curve",
                          .x_name = "false positive rate",
-                         .y_name = "true positive rate",
                          .curves = {{"true positive rate", roc.points}},
                          .square = true,
                          .diagonal = true});
@@ -425,10 +419,8 @@ std::string Regression(const Trial& trial, const Recorded& recorded) {
       if (std::isfinite(errors[b])) curves[b].points.emplace_back(RoundOf(trial, one.step), errors[b]);
   }
   std::erase_if(curves, [](const Curve& curve) { return curve.points.empty(); });
-  const std::string over = CurvesSvg({.title = "absolute error by label over the rounds",
-                                      .x_name = "round",
-                                      .y_name = "mean absolute error",
-                                      .curves = std::move(curves)});
+  const std::string over = CurvesSvg(
+      {.title = "absolute error by label over the rounds", .x_name = "round", .curves = std::move(curves)});
   html += Heading("Absolute validation error by label, over the rounds");
   return html +
          (over.empty()
@@ -462,7 +454,7 @@ std::string Sections(const Trial& trial, const Training& training) {
 std::string BoostingSections(const query::Trial& trial) {
   std::vector<Training> trainings = TrainingsOf(trial);
   if (trainings.empty()) return {};
-  std::string html = ChartStyle();
+  std::string html;
   const std::size_t all = trainings.size();
   if (all > kMaxTrainings)
     html += Note(fmt::format("{} trainings; the first {} are shown", all, kMaxTrainings));

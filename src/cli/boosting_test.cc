@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/boosting_charts.h"
 #include "cli/boosting_scores.h"
+#include "cli/charts.h"
 
 namespace luff::cli {
 namespace {
@@ -60,28 +60,37 @@ TEST(BoostingScores, HistogramAndErrorByBin) {
   EXPECT_DOUBLE_EQ(errors[2], 2);
 }
 
-TEST(BoostingCharts, NamesOfRunsAreHarmless) {
+TEST(Charts, NamesOfRunsAreHarmless) {
   const std::string bars = BarsSvg("<t>", {{"<script>alert(1)</script>", 0.5}, {"b", kNan}});
   EXPECT_EQ(bars.find("<script"), std::string::npos);
   EXPECT_EQ(bars.find("nan\""), std::string::npos);
-  const std::string curves = CurvesSvg({.title = "t",
-                                        .x_name = "round",
-                                        .y_name = "loss",
-                                        .curves = {{"\"><img src=x>", {{0, 1}, {1, kNan}, {2, 3}}}}});
+  const std::string curves = CurvesSvg(
+      {.title = "t", .x_name = "round", .curves = {{"\"><img src=x>", {{0, 1}, {1, kNan}, {2, 3}}}}});
   EXPECT_EQ(curves.find("<img"), std::string::npos);
   EXPECT_NE(curves.find("<path"), std::string::npos);
 }
 
-TEST(BoostingCharts, NothingToDraw) {
+TEST(Charts, NothingToDraw) {
   EXPECT_EQ(BarsSvg("t", {}), "");
   EXPECT_EQ(ColumnsSvg({}), "");
-  EXPECT_EQ(CurvesSvg({.title = "t", .x_name = "x", .y_name = "y", .curves = {{"a", {{0, 1}}}}}), "");
+  EXPECT_EQ(CurvesSvg({.title = "t", .x_name = "x", .curves = {{"a", {{0, 1}}}}}), "");
 }
 
-TEST(BoostingCharts, LongCurvesAreThinnedAndEndWhereTheyEnd) {
+TEST(Charts, MarksWhereTheTroubleBeganAndWhatIsNotFinite) {
+  CurveChart chart{.title = "t", .curves = {{"", {{0, 1}, {1, 2}, {2, kNan}, {4, kNan}}}}, .mark = 2};
+  const std::string svg = CurvesSvg(chart);
+  EXPECT_NE(svg.find("<line class=\"mark\" x1=\"478.0\""), std::string::npos);
+  EXPECT_NE(svg.find("<circle class=\"bad\" cx=\"892.0\""),
+            std::string::npos);                     // the axis ends with the points
+  EXPECT_EQ(svg.find("<rect"), std::string::npos);  // no names, no legend
+  chart.mark = 5;
+  EXPECT_EQ(CurvesSvg(chart).find("mark"), std::string::npos);
+}
+
+TEST(Charts, LongCurvesAreThinnedAndEndWhereTheyEnd) {
   Curve curve{"a", {}};
   for (int i = 0; i < 100000; ++i) curve.points.emplace_back(i, i % 7);
-  const std::string svg = CurvesSvg({.title = "t", .x_name = "x", .y_name = "y", .curves = {curve}});
+  const std::string svg = CurvesSvg({.title = "t", .x_name = "x", .curves = {curve}});
   EXPECT_LT(svg.size(), 20000U);
   EXPECT_NE(svg.find("L892.0"), std::string::npos);  // the last point lies at the right edge
 }

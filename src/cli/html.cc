@@ -9,10 +9,10 @@
 #include "base/output_file.h"
 #include "base/text_escape.h"
 #include "cli/boosting_report.h"
+#include "cli/charts.h"
 #include "cli/kept_findings.h"
 #include "cli/reading.h"
 #include "cli/report.h"
-#include "cli/svg.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
@@ -31,8 +31,8 @@ article{background:var(--card);border:1px solid var(--line);border-left:4px soli
 article.stop{border-left-color:var(--stop)}article.follows{margin-left:2rem}article.healed{opacity:.75}
 article h3{font-size:1rem;margin:0 0 .3rem}.tag{font-weight:600;color:var(--warn)}.stop>h3>.tag{color:var(--stop)}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem .9rem;margin:.5rem 0 0}dd{margin:0}
-svg{max-width:100%;height:auto;display:block;margin:.4rem 0}svg path{fill:none;stroke:var(--data);stroke-width:1.5}
-svg text{fill:var(--quiet);font:11px system-ui,sans-serif}.axis{stroke:var(--line)}.mark{stroke:var(--stop);stroke-dasharray:3 3}.bad{fill:var(--stop)}
+.matrix{border-collapse:collapse;font-size:13px}.matrix td,.matrix th{padding:.2rem .6rem;text-align:right;border:1px solid var(--line)}
+.matrix th{color:var(--quiet);font-weight:500}
 .verdict{font-size:1.1rem;font-weight:600}.verdict.ok{color:var(--ok)}.verdict.warn{color:var(--warn)}.verdict.stop{color:var(--stop)}
 )css";
 
@@ -75,15 +75,20 @@ std::string Article(const rules::Finding& finding) {
   html += Row("found", evidence);
   html += Row("limit", HtmlEscaped(finding.threshold));
   html += "</dl>";
-  html += ToSvg({finding.rule + " around the finding", finding.series, finding.since_step});
+  html += CurvesSvg({.title = finding.rule + " around the finding",
+                     .curves = {{"", {finding.series.begin(), finding.series.end()}}},
+                     .mark = static_cast<double>(finding.since_step),
+                     .width = 520,
+                     .height = 120});
   return html + "</article>\n";
 }
 
 std::string Losses(const query::Trial& trial, const std::vector<rules::Finding>& findings) {
-  std::optional<std::int64_t> mark;
+  std::optional<double> mark;
   for (const rules::Finding& finding : findings) {
-    if (finding.mode == "TRAIN" && finding.leader.empty() && (!mark || finding.since_step < *mark))
-      mark = finding.since_step;
+    if (finding.mode == "TRAIN" && finding.leader.empty() &&
+        (!mark || static_cast<double>(finding.since_step) < *mark))
+      mark = static_cast<double>(finding.since_step);
   }
   std::string html;
   std::size_t shown = 0;
@@ -92,11 +97,13 @@ std::string Losses(const query::Trial& trial, const std::vector<rules::Finding>&
       if (trial.tensor(id).role != query::Role::kLoss) continue;
       const auto scalars = trial.Scalars(id, mode);
       if (!scalars.ok()) continue;
-      Points points;
-      for (const auto& scalar : scalars.value()) points.emplace_back(scalar.mode_step, scalar.value);
+      Curve curve;
+      for (const auto& scalar : scalars.value()) curve.points.emplace_back(scalar.mode_step, scalar.value);
       const std::string title = fmt::format("{} ({})", trial.tensor(id).name, query::ModeName(mode));
-      const std::string svg =
-          ToSvg({title, std::move(points), mode == query::Mode::kTrain ? mark : std::nullopt, 900, 180});
+      const std::string svg = CurvesSvg({.title = title,
+                                         .curves = {std::move(curve)},
+                                         .mark = mode == query::Mode::kTrain ? mark : std::nullopt,
+                                         .height = 180});
       if (svg.empty()) continue;
       html += fmt::format("<p class=\"quiet\">{}</p>{}\n", HtmlEscaped(title), svg);
       ++shown;
@@ -122,9 +129,9 @@ std::string Page(const query::Trial& trial, const KeptFindings& kept) {
       "'none'; "
       "style-src 'unsafe-inline'\"><title>Luff: {0}</title><style>{1}</style></head><body><h1>{0}</h1>"
       "<p class=\"quiet\">begun {2}; {3}{4}{5}; {6} training steps</p><p class=\"verdict {7}\">{8}</p>\n",
-      HtmlEscaped(name), kStyle, when, HtmlEscaped(outcome.state), outcome.why.empty() ? "" : ": ",
-      HtmlEscaped(outcome.why), trial.Steps(query::Mode::kTrain).size(), verdict,
-      HtmlEscaped(FindingsInShort(kept.findings)));
+      HtmlEscaped(name), kStyle + ChartStyle(), when, HtmlEscaped(outcome.state),
+      outcome.why.empty() ? "" : ": ", HtmlEscaped(outcome.why), trial.Steps(query::Mode::kTrain).size(),
+      verdict, HtmlEscaped(FindingsInShort(kept.findings)));
   if (!kept.findings.empty()) {
     html += "<h2>Findings</h2>\n";
     for (const rules::Finding* finding : InGroups(kept.findings)) html += Article(*finding);

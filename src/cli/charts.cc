@@ -1,4 +1,4 @@
-#include "cli/boosting_charts.h"
+#include "cli/charts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,19 +6,26 @@
 
 #include "base/format.h"
 #include "base/text_escape.h"
-#include "cli/svg.h"
 
 namespace luff::cli {
 namespace {
 
+using Points = std::vector<std::pair<double, double>>;
+
 constexpr int kWidth = 900, kHeight = 240, kLeft = 64, kRight = 8, kTop = 12, kBottom = 34, kLegend = 18;
 constexpr std::size_t kColours = 10, kName = 24;
+constexpr std::size_t kMostPoints = 400;  // of a curve: no screen shows more
 
 std::string Tick(double value) { return fmt::format("{:.3g}", value); }
 
+/// A place on the x axis: steps and rounds in full.
+std::string PlaceText(double x) {
+  return x == std::floor(x) && std::abs(x) < 1e15 ? fmt::format("{:.0f}", x) : Tick(x);
+}
+
 std::string Open(const std::string& title, int width, int height) {
   return fmt::format(
-      "<svg class=\"chart\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
+      "<svg viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
       "aria-label=\"{2}\"><title>{2}</title>",
       width, height, HtmlEscaped(title));
 }
@@ -28,9 +35,9 @@ std::string Text(double x, double y, const char* anchor, const std::string& text
                      HtmlEscaped(text));
 }
 
-std::string Axis(int width, int height) {
-  return fmt::format("<line class=\"axis\" x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\"/>", kLeft,
-                     height - kBottom, width - kRight);
+std::string Axis(int width, int y) {
+  return fmt::format("<line class=\"axis\" x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\"/>", kLeft, y,
+                     width - kRight);
 }
 
 std::string Shortened(const std::string& name, std::size_t most) {
@@ -40,31 +47,56 @@ std::string Shortened(const std::string& name, std::size_t most) {
   return name.substr(0, end) + "…";
 }
 
+/// At most kMostPoints: the first, the last, and of equal stretches between them the smallest and the
+/// largest.
+Points Thinned(const Points& points) {
+  if (points.size() <= kMostPoints) return points;
+  constexpr std::size_t kStretches = (kMostPoints - 2) / 2;
+  Points thin = {points.front()};
+  for (std::size_t i = 0; i < kStretches; ++i) {
+    const std::size_t inner = points.size() - 2;
+    const auto begin = points.begin() + 1 + static_cast<std::ptrdiff_t>(i * inner / kStretches);
+    const auto end = points.begin() + 1 + static_cast<std::ptrdiff_t>((i + 1) * inner / kStretches);
+    if (begin == end) continue;
+    const auto by_value = [](const auto& a, const auto& b) {
+      return !std::isfinite(a.second) || (std::isfinite(b.second) && a.second < b.second);
+    };
+    auto [low, high] = std::minmax_element(begin, end, by_value);
+    if (low > high) std::swap(low, high);
+    thin.push_back(*low);
+    if (low != high) thin.push_back(*high);
+  }
+  thin.push_back(points.back());
+  return thin;
+}
+
 }  // namespace
 
 std::string ChartStyle() {
   std::string style =
-      "<style>svg.chart path{stroke-width:1.6}svg.chart .bar{fill:var(--data)}svg.chart "
-      ".dashed{stroke:var(--quiet);stroke-dasharray:4 4;stroke-width:1}.matrix{border-collapse:collapse;"
-      "font-size:13px}.matrix td,.matrix th{padding:.2rem .6rem;text-align:right;border:1px solid "
-      "var(--line)}.matrix th{color:var(--quiet);font-weight:500}";
+      "svg{max-width:100%;height:auto;display:block;margin:.4rem 0}"
+      "svg path{fill:none;stroke:var(--data);stroke-width:1.5}"
+      "svg text{fill:var(--quiet);font:11px system-ui,sans-serif}.axis{stroke:var(--line)}"
+      ".mark{stroke:var(--stop);stroke-dasharray:3 3}.bad{fill:var(--stop)}.bar{fill:var(--data)}"
+      "svg .dashed{stroke:var(--quiet);stroke-dasharray:4 4;stroke-width:1}";
   constexpr const char* kStrokes[kColours] = {"#3b82f6", "#f97316", "#10b981", "#ef4444", "#a855f7",
                                               "#eab308", "#06b6d4", "#ec4899", "#84cc16", "#94a3b8"};
   for (std::size_t i = 0; i < kColours; ++i)
-    style += fmt::format("svg.chart .s{0}{{stroke:{1}}}svg.chart .k{0}{{fill:{1}}}", i, kStrokes[i]);
-  return style + "</style>";
+    style += fmt::format("svg .s{0}{{stroke:{1}}}svg .k{0}{{fill:{1}}}", i, kStrokes[i]);
+  return style;
 }
 
 std::string CurvesSvg(const CurveChart& chart) {
+  std::vector<Points> curves;
   double left = HUGE_VAL, right = -HUGE_VAL, low = HUGE_VAL, high = -HUGE_VAL;
   bool any = false;
   for (const Curve& curve : chart.curves) {
     std::size_t finite = 0;
-    for (const auto& [x, y] : curve.points) {
-      if (!std::isfinite(y)) continue;
-      ++finite;
+    for (const auto& [x, y] : curves.emplace_back(Thinned(curve.points))) {
       left = std::min(left, x);
       right = std::max(right, x);
+      if (!std::isfinite(y)) continue;
+      ++finite;
       low = std::min(low, y);
       high = std::max(high, y);
     }
@@ -72,62 +104,65 @@ std::string CurvesSvg(const CurveChart& chart) {
   }
   if (!any) return {};
   if (chart.square) left = low = 0, right = high = 1;
+  // Orders of magnitude need a logarithmic axis, where all values allow one.
   const bool logarithmic = !chart.square && low > 0 && high / low > 1e3;
   const auto scaled = [&](double value) { return logarithmic ? std::log10(value) : value; };
-  const int width = chart.square ? 420 : kWidth;
+  const int width = chart.square ? 420 : chart.width;
   // Names go on in a second row where one is too short.
   std::vector<std::pair<double, int>> names;
   double used = kLeft;
-  int row = 0;
+  int rows = 0;
   for (const Curve& curve : chart.curves) {
     const double needed = 24 + 6.4 * static_cast<double>(Shortened(curve.name, kName).size());
-    if (used + needed > width && used > kLeft) {
+    if (!curve.name.empty() && (rows == 0 || (used + needed > width && used > kLeft))) {
       used = kLeft;
-      ++row;
+      ++rows;
     }
-    names.emplace_back(used, row);
+    names.emplace_back(used, rows - 1);
     used += needed;
   }
-  const int legend = kLegend * (row + 1);
-  const int height = (chart.square ? 400 : kHeight) + legend;
-  const int top = kTop + legend;
+  const int height = (chart.square ? 400 : chart.height) + rows * kLegend;
+  const int top = kTop + rows * kLegend;
+  const int bottom = height - (chart.x_name.empty() ? kBottom / 2 : kBottom);
   const double x_range = right > left ? right - left : 1;
   const double y_range = scaled(high) > scaled(low) ? scaled(high) - scaled(low) : 1;
   const auto px = [&](double x) { return kLeft + (x - left) / x_range * (width - kLeft - kRight); };
-  const auto py = [&](double y) {
-    return top + (1 - (scaled(y) - scaled(low)) / y_range) * (height - top - kBottom);
-  };
-  std::string svg = Open(chart.title, width, height) + Axis(width, height);
-  svg += Text(kLeft - 6, top + 8, "end", Tick(high));
-  svg += Text(kLeft - 6, height - kBottom, "end", Tick(low));
-  svg += Text(kLeft, height - kBottom + 14, "start", Tick(left));
-  svg += Text(width - kRight, height - kBottom + 14, "end", Tick(right));
-  svg += Text(kLeft + (width - kLeft - kRight) / 2.0, height - 6, "middle",
-              chart.x_name + (logarithmic ? "  (logarithmic)" : ""));
+  const auto py = [&](double y) { return top + (1 - (scaled(y) - scaled(low)) / y_range) * (bottom - top); };
+  std::string svg = Open(chart.title, width, height) + Axis(width, bottom);
+  svg += Text(kLeft - 6, top + 8, "end", Tick(high)) + Text(kLeft - 6, bottom, "end", Tick(low));
+  svg += Text(kLeft, bottom + 14, "start", PlaceText(left));
+  svg += Text(width - kRight, bottom + 14, "end", PlaceText(right));
+  if (!chart.x_name.empty())
+    svg += Text(kLeft + (width - kLeft - kRight) / 2.0, height - 6, "middle", chart.x_name);
+  if (logarithmic) svg += Text(kLeft + 4, top + 8, "start", "log");
   if (chart.diagonal)
     svg += fmt::format("<path class=\"dashed\" d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\"/>", px(left), py(low),
                        px(right), py(high));
-  for (std::size_t i = 0; i < chart.curves.size(); ++i) {
+  if (chart.mark && *chart.mark >= left && *chart.mark <= right)
+    svg += fmt::format("<line class=\"mark\" x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\"/>",
+                       px(*chart.mark), top, bottom);
+  for (std::size_t i = 0; i < curves.size(); ++i) {
     std::string path;
     bool pen = false;
-    // At most 600 points of each curve: no screen shows more.
-    const auto& points = chart.curves[i].points;
-    const std::size_t stride = points.size() / 600 + 1;
-    for (std::size_t p = 0; p < points.size();
-         p = p + 1 == points.size() ? p + 1 : std::min(p + stride, points.size() - 1)) {
-      const auto& [x, y] = points[p];
+    for (const auto& [x, y] : curves[i]) {
       if (!std::isfinite(y)) {
+        svg += fmt::format("<circle class=\"bad\" cx=\"{:.1f}\" cy=\"{}\" r=\"3\"/>", px(x), top + 3);
         pen = false;
         continue;
       }
       path += fmt::format("{}{:.1f} {:.1f}", pen ? "L" : "M", px(x), py(y));
       pen = true;
     }
+    const std::string& name = chart.curves[i].name;
+    if (name.empty()) {
+      svg += fmt::format("<path d=\"{}\"/>", path);
+      continue;
+    }
+    const auto [at, row] = names[i];
     svg += fmt::format("<path class=\"s{}\" d=\"{}\"/>", i % kColours, path);
-    const auto [at, line] = names[i];
     svg += fmt::format("<rect class=\"k{}\" x=\"{:.1f}\" y=\"{}\" width=\"10\" height=\"10\" rx=\"2\"/>",
-                       i % kColours, at, 6 + line * kLegend);
-    svg += Text(at + 14, 15 + line * kLegend, "start", Shortened(chart.curves[i].name, kName));
+                       i % kColours, at, 6 + row * kLegend);
+    svg += Text(at + 14, 15 + row * kLegend, "start", Shortened(name, kName));
   }
   return svg + "</svg>";
 }
@@ -157,7 +192,7 @@ std::string ColumnsSvg(const ColumnChart& chart) {
   const double step =
       static_cast<double>(kWidth - kLeft - kRight) / static_cast<double>(chart.heights.size());
   const double gap = std::min(4.0, step * 0.1);
-  std::string svg = Open(chart.title, kWidth, kHeight) + Axis(kWidth, kHeight);
+  std::string svg = Open(chart.title, kWidth, kHeight) + Axis(kWidth, kHeight - kBottom);
   svg += Text(kLeft - 6, kTop + 8, "end", Tick(most)) + Text(kLeft - 6, kHeight - kBottom, "end", "0");
   for (std::size_t i = 0; i < chart.heights.size(); ++i) {
     const double height = most > 0 ? chart.heights[i] / most * (kHeight - kTop - kBottom) : 0;
