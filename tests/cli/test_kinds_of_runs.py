@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,34 +16,15 @@ import pytest
 
 from .conftest import Command, train
 
-LOSS = "MSELoss_output_0"
-SCRIPT = """
-import sys
-import luff.torch, torch
-path, rank, world, steps, resume, first = sys.argv[1], *map(int, sys.argv[2:6]), int(sys.argv[6])
-torch.manual_seed(0)
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-loss_fn = torch.nn.MSELoss()
-hook = luff.torch.attach(model, optimizer=optimizer, loss_fn=loss_fn, run=path, resume=bool(resume))
-for step in range(steps):
-    x = torch.randn(8, 4)
-    loss_fn(model(x), x[:, :1] + rank).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-if sys.argv[7:] == ["live"]:
-    print("there", flush=True)
-    sys.stdin.read()
-if sys.argv[7:] == ["fail"]:
-    raise RuntimeError("a mistake of the script")
-"""
+LOSS = "loss"
+SCRIPT = Path(__file__).parents[1] / "e2e" / "scripts" / "steps.py"
 
 
-def start(run: Path, *how: object, rank: int = 0, world: int = 1) -> subprocess.Popen[str]:
-    """A small training as a process: steps, resume, first step, what it does at its end."""
+def start(run: Path, steps: int, *options: str, rank: int = 0, world: int = 1) -> subprocess.Popen[str]:
+    """A small training as a process; in a run that is there, it goes on."""
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(run), str(rank), str(world), *map(str, how)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, str(SCRIPT), "--run", str(run), "--steps", str(steps), *options],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 
@@ -56,10 +38,13 @@ def finish(process: subprocess.Popen[str]) -> None:
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Path]:
     """A run whose training waits after twelve steps."""
-    process = start(tmp_path / "run", 12, 0, 0, "live")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "there\n"
+    reached, go = tmp_path / "reached", tmp_path / "go"
+    process = start(tmp_path / "run", 12, "--wait-at", "11", "--reached", str(reached), "--go", str(go))
+    while not reached.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
     yield tmp_path / "run"
+    go.touch()
     finish(process)
 
 
@@ -73,14 +58,14 @@ def test_live(luff: Command, live: Path) -> None:
     assert "  worker 0  alive, last step 1" in luff("show", live).out
     tail = luff("tail", live, "-n", 2, "--no-follow").out.splitlines()
     assert len(tail) == 3  # and no outcome: it goes on
-    missing = luff("value", live, "Linear_weight", 500)
+    missing = luff("value", live, "dense.weight", 500)
     assert missing.code == 2
     assert luff("verify", live).code == 0
 
 
 def test_two_workers(luff: Command, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    processes = [start(run, 6, 0, 0, rank=rank, world=2) for rank in range(2)]
+    processes = [start(run, 6, rank=rank, world=2) for rank in range(2)]
     for process in processes:
         finish(process)
     shown = json.loads(luff("show", run, "--json").out)
@@ -103,21 +88,21 @@ def test_two_workers(luff: Command, tmp_path: Path) -> None:
 
 def test_resumed(luff: Command, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    finish(start(run, 5, 0, 0))
-    finish(start(run, 4, 1, 5))
+    finish(start(run, 5))
+    finish(start(run, 4))
     shown = json.loads(luff("show", run, "--json").out)
     assert shown["outcome"] == "completed"
     assert shown["modes"]["TRAIN"] == {"steps": 9, "first": 0, "last": 8}
     scalars = json.loads(luff("summary", run, LOSS, "--json").out)["scalars"]
     assert scalars["step"] == list(range(9))
-    assert len(luff("summary", run, "Linear_weight").out.splitlines()) == 1 + 9
-    assert list(library.open_trial(run).tensor("Linear_weight").summaries()["step"]) == list(range(9))
+    assert len(luff("summary", run, "dense.weight").out.splitlines()) == 1 + 9
+    assert list(library.open_trial(run).tensor("dense.weight").summaries()["step"]) == list(range(9))
     assert luff("verify", run).code == 0
 
 
 def test_failed(luff: Command, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = start(run, 5, 0, 0, "fail")
+    process = start(run, 5, "--fail-at", "4")
     process.communicate(timeout=60)
     shown = json.loads(luff("show", run, "--json").out)
     assert shown["outcome"] == "failed"
@@ -127,10 +112,9 @@ def test_failed(luff: Command, tmp_path: Path) -> None:
 
 def test_stopped(luff: Command, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    script = Path(__file__).parents[1] / "e2e" / "scripts" / "train.py"
     done = luff(
         "run", "--run", run, "--on-finding", "stop", "--",
-        sys.executable, script, "--steps", 4000, "--nan-at", 5,
+        sys.executable, SCRIPT, "--steps", 10**6, "--nan-at", 5,
     )  # fmt: skip
     assert done.code == 76, done.err
     shown = json.loads(luff("show", run, "--json").out)

@@ -25,7 +25,7 @@ def _run(luff: Luff, config: str, *options: str, **environment: str) -> Job:
     file = luff.tmp / "luff.toml"
     file.write_text(config)
     arguments = ("--nan-at", "30", "--steps", "60")
-    return luff.run("train.py", "--config", str(file), *options, arguments=arguments, **environment)
+    return luff.run("steps.py", "--config", str(file), *options, arguments=arguments, **environment)
 
 
 def _texts(run: Path) -> Iterator[str]:
@@ -49,7 +49,7 @@ limit = 1
     told = [f for f in job.findings if f["rule"] == "NonFinite"]
     body = json.loads(server.seen[-1][2])
     assert body["finding"]["id"] == told[0]["id"]
-    assert body["command"] == "train"
+    assert body["command"] == "steps"
     audit = _audit(job.run)
     assert [line["event"] for line in audit if line["id"] == audit[0]["id"]][:4] == [
         "begun", "attempt", "attempt", "done",

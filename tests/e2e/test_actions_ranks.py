@@ -16,24 +16,29 @@ import pytest
 
 from .conftest import Luff, processes_with
 
-_SCRIPT = str(Path(__file__).parent / "scripts" / "correctable.py")
+_SCRIPTS = Path(__file__).parent / "scripts"
+_SCRIPT = str(_SCRIPTS / "corrected.py")
 _CONFIG = '[[action]]\nkind = "{}"\nrules = ["NonFinite"]\ndry_run = false\n{}'
 
 
 class _Job:
     """`luff run` of two ranks that goes on until it is told to end."""
 
-    def __init__(self, luff: Luff, tmp: Path, *arguments: str, kind: str = "lower_lr") -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+    def __init__(
+        self,
+        luff: Luff,
+        tmp: Path,
+        *arguments: str,
+        kind: str = "lower_lr",
+        command: tuple[str, ...] = (),
+    ) -> None:
         self.run, self.log, self.until = tmp / "run", tmp / "rate", tmp / "until"
         config = tmp / "luff.toml"
         config.write_text(_CONFIG.format(kind, "factor = 0.5\n" if kind == "lower_lr" else ""))
         self.process = luff.start(
-            "run", "--run", str(self.run), "--config", str(config), "--", sys.executable, "-m",
-            "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}", _SCRIPT,
-            "--rates", str(self.log), "--until", str(self.until), "--corrects", kind, *arguments,
+            "run", "--run", str(self.run), "--config", str(config), "--",
+            sys.executable, *(command or (_SCRIPT, "--corrects", kind)),
+            "--rates", str(self.log), "--until", str(self.until), *arguments,
         )  # fmt: skip
 
     def audit(self) -> list[dict[str, Any]]:
@@ -67,7 +72,11 @@ class _Job:
 
 
 def test_both_ranks_lower_their_rate_after_the_same_step(luff: Luff, tmp_path: Path) -> None:
-    job = _Job(luff, tmp_path)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}")
+    job = _Job(luff, tmp_path, command=(*torchrun, str(_SCRIPTS / "correctable.py")))
     job.wait(lambda: "carried_out" in job.events())
     code, err = job.end()
     assert code == 0, err
@@ -120,7 +129,7 @@ def test_a_rank_that_has_not_opted_in_makes_every_correction_refused(
     assert [r["phase"] for r in job.control() if r["kind"] == kind] == ["propose", "abort"]
 
 
-@pytest.mark.thorough  # torchrun waits a minute for it; src/actions tests what is proposed and acknowledged
+@pytest.mark.thorough  # a proposal waits a minute for a rank; src/actions tests what is proposed and acknowledged
 def test_a_rank_that_nobody_watches_cannot_acknowledge(luff: Luff, tmp_path: Path) -> None:
     job = _Job(luff, tmp_path, "--unwatched", "1", kind="rollback")
     job.wait(lambda: "refused" in job.events())

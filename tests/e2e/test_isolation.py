@@ -15,7 +15,7 @@ import pytest
 
 from .conftest import Luff, processes_with
 
-_TRAIN = str(Path(__file__).parent / "scripts" / "train.py")
+_STEPS = str(Path(__file__).parent / "scripts" / "steps.py")
 
 
 def _outcome(run: Path) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def test_exit_code_of_a_command_that_a_signal_ended(luff: Luff, number: signal.S
 
 
 def test_training_that_is_killed_is_a_failed_run(luff: Luff) -> None:
-    job = luff.run("train.py", arguments=("--steps", "20", "--die", str(int(signal.SIGKILL))))
+    job = luff.run("steps.py", arguments=("--steps", "20", "--die", str(int(signal.SIGKILL))))
     assert job.code == 128 + signal.SIGKILL
     assert "signal 9" in job.stderr.splitlines()[-1]
     outcome = _outcome(job.run)
@@ -111,7 +111,7 @@ def test_nothing_but_the_run_is_written(luff: Luff) -> None:
         "train.py", arguments=("--steps", "10"), TMPDIR=str(places[2]), TORCHINDUCTOR_CACHE_DIR=cache
     )
     assert job.code == 0, job.stderr
-    assert job.stdout.startswith("finally\ndone ")
+    assert job.stdout.startswith("done ")
     assert [list(place.iterdir()) for place in places] == [[], [], []]
     assert {path.name for path in luff.tmp.iterdir()} - {"cache"} == {
         "home",
@@ -173,9 +173,9 @@ def test_signal_to_the_whole_group_reaches_the_command_once(luff: Luff) -> None:
 
 
 def test_rule_worker_that_is_killed_goes_on_where_it_was(luff: Luff) -> None:
-    run = luff.tmp / "run"
+    run, go = luff.tmp / "run", luff.tmp / "go"
     process = luff.start(
-        "run", "--run", str(run), "--", sys.executable, _TRAIN, "--steps", "600", "--sleep", "0.01", "--nan-at", "20"
+        "run", "--run", str(run), "--", sys.executable, _STEPS, "--nan-at", "20", "--wait-at", "80", "--go", str(go)
     )  # fmt: skip
     findings = run / "rules" / "luff" / "findings.jsonl"
     # A warning first; that it stops the job comes when gradients and weights are known not to be finite.
@@ -189,6 +189,7 @@ def test_rule_worker_that_is_killed_goes_on_where_it_was(luff: Luff) -> None:
     assert process.poll() is None
     (worker,) = [pid for pid in processes_with(str(run)) if _is_rule_worker(pid)]
     os.kill(worker, signal.SIGKILL)
+    go.touch()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "done" in out
@@ -199,16 +200,17 @@ def test_rule_worker_that_is_killed_goes_on_where_it_was(luff: Luff) -> None:
 
 
 def test_rule_worker_that_hangs_holds_nothing(luff: Luff) -> None:
-    run = luff.tmp / "run"
+    run, go = luff.tmp / "run", luff.tmp / "go"
     process = luff.start(
-        "run", "--run", str(run), "--on-finding", "stop", "--", sys.executable, _TRAIN, "--steps", "200", "--sleep",
-        "0.005", LUFF_RULE_IDLE_S="1",
+        "run", "--run", str(run), "--on-finding", "stop", "--", sys.executable, _STEPS, "--wait-at", "80",
+        "--go", str(go), LUFF_RULE_IDLE_S="1",
     )  # fmt: skip
     _wait(
         lambda: any(map(_is_rule_worker, processes_with(str(run)))) and (run / "run.json").exists(), "a step"
     )
     (worker,) = [pid for pid in processes_with(str(run)) if _is_rule_worker(pid)]
     os.kill(worker, signal.SIGSTOP)
+    go.touch()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "done" in out
@@ -218,12 +220,13 @@ def test_rule_worker_that_hangs_holds_nothing(luff: Luff) -> None:
 
 
 def test_training_outlives_its_supervisor(luff: Luff) -> None:
-    run = luff.tmp / "run"
+    run, go = luff.tmp / "run", luff.tmp / "go"
     process = luff.start(
-        "run", "--run", str(run), "--", sys.executable, _TRAIN, "--steps", "200", "--sleep", "0.005"
+        "run", "--run", str(run), "--", sys.executable, _STEPS, "--wait-at", "80", "--go", str(go)
     )
     _wait((run / "run.json").exists, "the first step")
     process.kill()
+    go.touch()
     out, _ = process.communicate(timeout=120)  # until the training closes its output
     assert "done" in out
     _wait(lambda: processes_with(str(run)) == [], "the end of the rule worker")

@@ -44,7 +44,7 @@ def test_outputs_are_complete_when_the_job_has_ended(luff: Luff) -> None:
 def test_outputs_stand_in_the_configuration_file(luff: Luff) -> None:
     config = luff.tmp / "luff.toml"
     config.write_text(f'[output]\ntensorboard = "{luff.tmp / "tb"}"\n')
-    job = luff.run("train.py", "--config", str(config))
+    job = luff.run("steps.py", "--config", str(config))
     assert job.code == 0, job.stderr
     assert (luff.tmp / "tb" / "train").is_dir()
     config.write_text('[output]\ntensorbord = "x"\n')
@@ -55,7 +55,7 @@ def test_outputs_stand_in_the_configuration_file(luff: Luff) -> None:
 
 def test_the_report_is_written_at_the_end(luff: Luff) -> None:
     page = luff.tmp / "deep" / "report.html"
-    job = luff.run("train.py", "--report", str(page), arguments=("--nan-at", "60"))
+    job = luff.run("steps.py", "--report", str(page), arguments=("--nan-at", "60"))
     assert job.code == 0, job.stderr
     assert job.stderr.splitlines()[-1] == f"luff: report: {page}"
     text = page.read_text()
@@ -67,7 +67,7 @@ def test_the_report_is_written_at_the_end(luff: Luff) -> None:
     config = luff.tmp / "luff.toml"
     config.write_text(f'[output]\nreport = "{luff.tmp}"\n')  # a directory
     code, out, err = luff("run", "--run", str(luff.tmp / "other"), "--config", str(config), "--", sys.executable,
-                          str(Path(__file__).parent / "scripts" / "train.py"))  # fmt: skip
+                          str(Path(__file__).parent / "scripts" / "steps.py"))  # fmt: skip
     assert code == 0
     assert "done" in out
     assert "the report cannot be written: a directory stands there" in err
@@ -81,7 +81,7 @@ def test_a_directory_with_other_things_is_refused_before_the_job_begins(luff: Lu
     taken = luff.tmp / "taken"
     taken.mkdir()
     (taken / "notes").write_text("x")
-    job = luff.run("train.py", "--tensorboard", str(taken))
+    job = luff.run("steps.py", "--tensorboard", str(taken))
     assert job.code == 2
     assert "not empty" in job.stderr
     assert job.stdout == ""
@@ -89,10 +89,11 @@ def test_a_directory_with_other_things_is_refused_before_the_job_begins(luff: Lu
 
 
 def test_an_output_that_cannot_be_written_harms_nothing(luff: Luff) -> None:
-    script = Path(__file__).parent / "scripts" / "train.py"
-    alone = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    script = Path(__file__).parent / "scripts" / "steps.py"
+    command = [sys.executable, str(script), "--run", str(luff.tmp / "alone")]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (luff.tmp / "file").write_text("x")
-    job = luff.run("train.py", "--smdebug", str(luff.tmp / "file" / "below"))
+    job = luff.run("steps.py", "--smdebug", str(luff.tmp / "file" / "below"))
     assert job.code == 0, job.stderr
     assert job.stdout == alone
     assert "the smdebug output has ended" in job.stderr

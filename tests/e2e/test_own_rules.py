@@ -173,7 +173,7 @@ def test_invoke_at_step_as_in_the_original(luff: Luff, rules: str, run: str) -> 
 
 def test_beside_all_built_in_rules_live_and_afterwards(luff: Luff, rules: str) -> None:
     wanted = f"all,{rules}:Every,{rules}:Needy"
-    job = luff.run("train.py", "--rules", wanted, **PYTHON)
+    job = luff.run("steps.py", "--rules", wanted, arguments=("--interval", "0"), **PYTHON)
     assert job.code == 0, job.stderr
     assert {"Every", "Needy"} <= job.rules()
     assert [f["step"] for f in job.findings if f["rule"] == "Every"][:2] == [19, 39]
@@ -189,7 +189,7 @@ def test_beside_all_built_in_rules_live_and_afterwards(luff: Luff, rules: str) -
 
 def test_a_finding_of_a_python_rule_stops_the_job(luff: Luff, rules: str) -> None:
     job = luff.run(
-        "train.py", "--rules", f"{rules}:OldStyle:threshold=-1", "--on-finding", "stop",
+        "steps.py", "--rules", f"{rules}:OldStyle:threshold=-1", "--on-finding", "stop",
         arguments=("--steps", "100000", "--sleep", "0.005"), **PYTHON,
     )  # fmt: skip
     assert job.code == 76, job.stderr
@@ -287,7 +287,7 @@ def test_one_that_is_killed_goes_on_and_says_nothing_twice(
 def test_one_that_is_killed_three_times_is_set_aside(luff: Luff, rules: str, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     job = luff.run(
-        "train.py", "--rules", f"{rules}:Every:mark={mark}:die_at=30,{rules}:LossAbove:limit=-1", **PYTHON
+        "steps.py", "--rules", f"{rules}:Every:mark={mark}:die_at=30,{rules}:LossAbove:limit=-1", **PYTHON
     )
     assert job.code == 0, job.stderr
     assert mark.read_text() == "xxx"
@@ -298,10 +298,10 @@ def test_one_that_is_killed_three_times_is_set_aside(luff: Luff, rules: str, tmp
 
 
 def test_a_rule_worker_that_dies_takes_its_rules_up_again(luff: Luff, rules: str) -> None:
-    run = luff.tmp / "run"
+    run, go = luff.tmp / "run", luff.tmp / "go"
     process = luff.start(
         "run", "--run", str(run), "--rules", f"{rules}:Every", "--", sys.executable,
-        str(ROOT / "tests/e2e/scripts/train.py"), "--steps", "300", "--sleep", "0.01", **PYTHON,
+        str(ROOT / "tests/e2e/scripts/steps.py"), "--steps", "300", "--wait-at", "80", "--go", str(go), **PYTHON,
     )  # fmt: skip
     findings = run / "rules" / "luff" / "findings.jsonl"
     deadline = time.monotonic() + 60
@@ -312,6 +312,7 @@ def test_a_rule_worker_that_dies_takes_its_rules_up_again(luff: Luff, rules: str
     ]
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
+    go.touch()
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert len(workers) == 1
@@ -353,7 +354,7 @@ def test_conditions_beside_the_built_in_rules_live(luff: Luff, tmp_path: Path) -
         tmp_path,
         '[[rule_expression]]\nname = "Big"\nwhen = \'any("^gradient/").l2 >= 0 and not loss < -1\'\nfor = 3\n',
     )
-    job = luff.run("train.py", "--config", path, **PYTHON)
+    job = luff.run("steps.py", "--config", path, **PYTHON)
     assert job.code == 0, job.stderr
     assert job.rules() == {"Big"}
     assert job.findings[0]["step"] == 2
@@ -421,7 +422,7 @@ def test_a_rule_of_a_shared_library_finds_in_a_run(luff: Luff, library: str, run
 
 
 def test_a_rule_of_a_shared_library_live(luff: Luff, library: str) -> None:
-    job = luff.run("train.py", "--rules", f"all,{library}:LossAbove:limit=-1", **PYTHON)
+    job = luff.run("steps.py", "--rules", f"all,{library}:LossAbove:limit=-1", **PYTHON)
     assert job.code == 0, job.stderr
     assert job.rules() == {"LossAbove"}
 

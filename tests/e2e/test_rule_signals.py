@@ -185,7 +185,7 @@ def test_a_grandchild_that_kills_every_parent_ends_its_rule_only(
 
 def test_the_other_rules_judge_a_job_whose_rule_kills_its_parent(luff: Luff, rules: str) -> None:
     job = luff.run(
-        "train.py", "--rules", f"all,{rules}:Kills,{rules}:LossAbove", arguments=("--nan-at", "60"), **PYTHON
+        "steps.py", "--rules", f"all,{rules}:Kills,{rules}:LossAbove", arguments=("--nan-at", "60"), **PYTHON
     )
     assert job.code == 0, job.stderr
     assert {"NonFinite", "LossAbove"} <= job.rules()

@@ -64,7 +64,7 @@ dry_run = false
 rules = ["NonFinite"]
 """
     )
-    job = luff.run("train.py", "--config", str(config), arguments=("--nan-at", "30", "--steps", "60"))
+    job = luff.run("steps.py", "--config", str(config), arguments=("--nan-at", "30", "--steps", "60"))
     assert job.code == 0, job.stderr
     code, out, err = luff("show", str(job.run), "--json")
     assert code == 0, err
@@ -94,10 +94,10 @@ rules = ["NonFinite"]
 
 def test_a_stop_is_listed_with_its_step(luff: Luff) -> None:
     job = luff.run(
-        "train.py",
+        "steps.py",
         "--on-finding",
         "stop",
-        arguments=("--nan-at", "30", "--steps", "4000", "--sleep", "0.005"),
+        arguments=("--nan-at", "30", "--steps", "100000", "--sleep", "0.005"),
     )
     assert job.code == 76, job.stderr
     _, out, _ = luff("show", str(job.run), "--json")
