@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-/// SVG charts: the only ones that pages have, since a page must not need any other file or library. `luff plot`
-/// draws text in a terminal; for pictures (.png, .svg, .pdf) it starts matplotlib.
+/// SVG charts: the only ones that pages have, since a page must not need any other file or library. `luff
+/// plot` draws text in a terminal; for pictures (.png, .svg, .pdf) it starts matplotlib.
 namespace luff::cli {
 
 struct Curve {
