@@ -14,6 +14,8 @@ SKIP = re.compile(
 )
 SELF = "tools/check_prose.py"
 
+DOUBLED = r"\b(?P<word>the|a|an|of|to|in|is|and|or|for|with|that|it) (?P=word)\b"
+
 # (pattern, what is wrong with it, suffixes it is for: () = all)
 PATTERNS = [
     (r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))", "an open end without an issue: TODO(#N) or do it", ()),
@@ -25,9 +27,15 @@ PATTERNS = [
         "say main, worker, allow-list, deny-list",
         (".md", ".py", ".cc", ".h"),
     ),
-    (r"\b(?P<word>the|a|an|of|to|in|is|and|or|for|with|that|it) (?P=word)\b", "a doubled word", ()),
+    (DOUBLED, "a doubled word", (".md", ".py", ".pyi", ".txt", ".cmake", ".toml")),
+    (r"//.*" + DOUBLED, "a doubled word", (".cc", ".h")),  # in comments: `In in` declares a variable
     (r"[ \t]+$", "blanks at the end of the line", ()),
     (r"\t", "a tab", (".py", ".cc", ".h", ".cmake", ".toml")),
+    (r"^\s*//+ -{8,} \w", "a separator that clang-format joined with prose", (".cc", ".h")),
+    (r"\b(?:is|are|was|were|been) told\b(?! to\b)", "say reported", (".md",)),
+    (r"\banew\b", "say again", (".md",)),
+    (r"\bof the user's own\b", "say custom, or the user's own ...", (".md",)),
+    (r"\bso manieth\b", "say which one", (".md", ".h", ".cc")),
 ]
 COMPILED = [
     (re.compile(p, re.IGNORECASE if "doubled" in what else 0), what, only) for p, what, only in PATTERNS

@@ -125,3 +125,23 @@ def test_prose_names_file_line_and_what(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert done.returncode == 1
     assert [line.split(":")[1] for line in lines] == ["1", "2", "3", "4"]
+
+
+def test_prose_names_joined_separators_and_hard_words(tmp_path: Path) -> None:
+    header, page = tmp_path / "x.h", tmp_path / "x.md"
+    header.write_text(
+        "// Names\n// " + "-" * 60 + " All: they\nvoid F(In in);  // an a" + "n\n// " + "-" * 60 + "\n"
+    )
+    page.write_text("A mistake is to" + "ld.\nIt begins an" + "ew.\nLuff was told to stop.\n")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools/check_prose.py"), str(header), str(page)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line.split(":")[:2] for line in done.stdout.splitlines()] == [
+        [str(header), "2"],
+        [str(header), "3"],
+        [str(page), "1"],
+        [str(page), "2"],
+    ]
