@@ -130,7 +130,7 @@ def test_prose_names_file_line_and_what(tmp_path: Path) -> None:
 def test_prose_names_joined_separators_and_hard_words(tmp_path: Path) -> None:
     header, page = tmp_path / "x.h", tmp_path / "x.md"
     header.write_text(
-        "// Names\n// " + "-" * 60 + " All: they\nvoid F(In in);  // an a" + "n\n// " + "-" * 60 + "\n"
+        "// Names\n// " + "-" * 60 + " All: they\nvoid F(In i" + "n);  // an a" + "n\n// " + "-" * 60 + "\n"
     )
     page.write_text("A mistake is to" + "ld.\nIt begins an" + "ew.\nLuff was told to stop.\n")
     done = subprocess.run(
