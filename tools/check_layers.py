@@ -181,7 +181,7 @@ def python_violations():
         at_import[module], frameworks[module] = set(), set()
         for node, lazy in _imports(tree):
             names = _names(node, module, is_package=file.name == "__init__.py")
-            if not lazy and (wrong := _wrong_room(relative.parts, names)):
+            if wrong := _wrong_room(relative.parts, names):
                 yield f"python/luff/{relative}:{node.lineno}: {wrong}"
             for name in names:
                 top = name.split(".")[0]

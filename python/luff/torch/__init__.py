@@ -40,7 +40,7 @@ def attach(
     correct: Corrections | None = None,
     **options: Any,
 ) -> Hook:
-    """Attaches Luff to a model and what trains it. A hook that the model had before ends; its run says so.
+    """Attaches Luff to a model and what trains it. If the model has a hook already, that hook's run ends and says so.
 
     Parameters
     ----------
@@ -49,17 +49,17 @@ def attach(
     optimizer
         Optimizer or optimizers, if they exist already; later ones are found by what they hold.
     loss_fn
-        The loss, for the run's description; a module's calls and every root of a backward pass are seen anyway.
+        The loss, for the run's description. Calls of loss modules and roots of backward passes are seen in any case.
     run
         Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
     collections
         What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
     resume
-        Goes on in an existing run.
+        Continues an existing run.
     on_stop
-        Called before `StopTraining` is raised, e.g. to write a checkpoint. Besides those of `luff.on_stop`.
+        Called before `StopTraining` is raised, e.g. to write a checkpoint, in addition to those of `luff.on_stop`.
     correct
-        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
+        What Luff may correct when a finding asks for it; by default what was passed to `luff.corrections.accept`.
     **options
         Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
         ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
@@ -76,24 +76,12 @@ def attach(
     """
     if not isinstance(model, _torch.nn.Module):
         raise InvalidArgumentError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
-    given = collections is not None or bool(options)
-    chosen = choose_run(run, resume, make_config(collections, options) if given else {})
+    config = make_config(collections, options) if collections is not None or options else {}
+    chosen = choose_run(run, resume, config)
     _wraps.install()
     hook = Hook(chosen, model, on_stop, correct)
     optimizers = [optimizer] if isinstance(optimizer, _torch.optim.Optimizer) else list(optimizer or ())
-    for each in optimizers:
-        hook.machine.optimizer_made(each)
-    hook.open_now()
-    if loss_fn is not None and hook.machine.recorder is not None:
-        from luff.torch.capture._describe import loss_settings
-
-        name = (
-            type(loss_fn).__name__
-            if isinstance(loss_fn, _torch.nn.Module)
-            else getattr(loss_fn, "__name__", "loss")
-        )
-        settings = loss_settings(loss_fn) if isinstance(loss_fn, _torch.nn.Module) else {"functional": True}
-        hook.machine.recorder.losses[name] = settings
+    hook.open_now(optimizers, loss_fn)
     hooks.add(hook, [model, *model.parameters()])
     hook.guarded("model", hook.machine.called.root, model)
     hook.guarded("names", hook.machine.name_now)

@@ -1,7 +1,7 @@
 """A training loop that belongs to a framework on top of PyTorch.
 
-What is trained is seen by the wraps. The framework's call-backs add what only they know: where a step ends, which mode
-it has, what is logged, and how the loop is left in the framework's own way.
+The patches of torch see what is trained. The framework's call-backs add what only they know: where a step ends, its
+mode, what is logged, and how to leave the loop in the framework's own way.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def running(
     callbacks_of: Callable[[Any], list[Any]],
     begins: Callable[[Any, Any], object] | None = None,
 ) -> Callable[..., Any]:
-    """A function of a trainer that users call, and after which its call-backs are told that it has ended.
+    """Wraps a function of a trainer that users call: afterwards Luff's call-backs learn that it has ended.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def callbacks_in(callbacks: Any, kind: type, add: Callable[[Any], object] | None
 
 
 class CallbackParts:
-    """What call-backs with a `_run` have alike."""
+    """What all call-backs with a `_run` share."""
 
     _run: Run
 
@@ -195,8 +195,8 @@ class Loop:
     run
         Whose hook watches.
     leave
-        Makes the framework end its loop, and write a checkpoint if it shall. Called once, before what
-        `luff.on_stop` was given; its errors are counted.
+        Makes the framework end its loop and, if wanted, write a checkpoint. Called once, before the functions
+        of `luff.on_stop`; its errors are counted.
     """
 
     def __init__(self, run: Run, leave: Callable[[], object]) -> None:
@@ -232,7 +232,7 @@ class Loop:
             self.hook.set_mode(name)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Records what the framework has logged, in the open step. What it tells a second time is left out."""
+        """Records what the framework has logged, in the open step. What it logs a second time is left out."""
         hook = self.hook
         if hook is not None:
             hook.guarded("log", self._log, hook, metrics)
@@ -240,15 +240,14 @@ class Loop:
     def evaluated(self) -> None:
         """An evaluation's step has ended; it stays open for what may be logged until the next begins."""
         hook = self.hook
-        step = None if hook is None else hook.machine.step
-        if step is not None:
-            step.ended = True
+        if hook is not None:
+            hook.guarded("evaluated", hook.machine.end_evaluation)
 
     def publish(self) -> None:
         """The open step has ended."""
         hook = self.hook
         if hook is not None:
-            hook.guarded("step end", self._publish, hook)
+            hook.guarded("step end", hook.machine.end_step)
 
     def step_ended(self) -> None:
         """A TRAIN step has ended; what all ranks have agreed on for it is carried out."""
@@ -292,13 +291,13 @@ class Loop:
                 known = self._logged.get(name)
                 if (
                     known is not None and known.data_ptr() == value.data_ptr()
-                ):  # kept, so no other has its memory
+                ):  # kept: its memory is not reused
                     continue
                 if len(self._logged) < _MAX_METRICS:
                     self._logged[name] = value
                 number = read_scalar(value)
             if isinstance(number, float | int):
-                hook.machine.given.scalar(str(name), float(number))
+                hook.machine.save_scalar(str(name), float(number))
 
     @staticmethod
     def _know(hook: Hook, schedulers: Iterable[Any]) -> None:
@@ -306,11 +305,3 @@ class Loop:
         for scheduler in schedulers:
             if hook.machine.recorder is not None and scheduler is not None:
                 hook.machine.recorder.scheduler(scheduler)
-
-    @staticmethod
-    def _publish(hook: Hook) -> None:
-        machine = hook.machine
-        for _ in range(2):  # an evaluation within the step first
-            step = machine.step
-            if step is not None and (step.decided or machine.suspended is not None):
-                machine.publish_step(step)

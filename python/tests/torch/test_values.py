@@ -326,11 +326,13 @@ def test_custom_tensors_and_scalars(watched):
     luff.torch.save_scalar("before", 1.5)
     hook.save_tensor("mine", np.arange(4, dtype=np.int32))
     hook.save_tensor("torch", torch.arange(3.0))
+    hook.save_tensor("turned", torch.arange(6.0).reshape(2, 3).T)
     cases.loop(model, optimizer, data=list(cases.batches(1)))
     step = session.train()[0]
     assert step.scalars["scalar/before"] == 1.5
     assert (step.values["mine"] == np.arange(4)).all()
     assert (step.values["torch"] == np.arange(3)).all()
+    assert (step.values["turned"] == np.arange(6).reshape(2, 3).T).all()
 
 
 def test_the_model_is_described(watched):

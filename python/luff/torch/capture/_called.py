@@ -24,9 +24,8 @@ class CalledModels:
     """The models that a training calls. Holds weak references only."""
 
     def __init__(self) -> None:
-        self._called: Identities[tuple[Any, bool]] = (
-            Identities()
-        )  # its model (weakly), and whether it is a loss
+        # Of each called module: its model (weakly), and whether it is a loss.
+        self._called: Identities[tuple[Any, bool]] = Identities()
         self._parameters: Identities[bool] = Identities()
         self._roots: Identities[bool] = Identities()
         self.fresh = False  # a model was called for the first time: names and tables have to be made again

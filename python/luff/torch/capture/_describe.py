@@ -6,9 +6,10 @@ import json
 from collections.abc import Container, Iterable
 from typing import Any
 
+from luff.torch.capture._memory import read_scalar
 from luff.torch.capture._names import Names, class_name
 
-__all__ = ["describe"]
+__all__ = ["describe", "settings_of"]
 
 _PLAIN = (bool, int, float, str, type(None))
 _MAX_MODULES = 50_000
@@ -28,7 +29,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return None
 
 
-def _settings(thing: Any) -> dict[str, Any]:
+def settings_of(thing: Any) -> dict[str, Any]:
     """Numbers, words and short tuples among an object's public attributes."""
     found = {}
     for key, value in list(vars(thing).items())[:256]:
@@ -46,8 +47,6 @@ def _numbers(mapping: dict[str, Any]) -> dict[str, Any]:
         if key == "params":
             continue
         if getattr(value, "numel", None) is not None:
-            from luff.torch.capture._memory import read_scalar
-
             value = read_scalar(value)
         plain = _plain(value)
         if plain is not None or value is None:
@@ -83,53 +82,46 @@ def describe(
         for index, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 group_of.setdefault(id(parameter), (name, index))
-    document: dict[str, Any] = {
-        "framework": "torch",
-        "models": [],
-        "optimizers": [],
-        "schedulers": [],
-        "losses": [],
-    }
+    models = []
     modules_left = _MAX_MODULES
     for model, model_name in names.models():
-        modules, parameters, buffers = [], [], []
+        modules = []
         for path, module in model.named_modules():
             if modules_left <= 0:
                 break
             modules_left -= 1
             found = names.module(module)
-            kind = type(module)
-            entry: dict[str, Any] = {"path": path, "type": class_name(module), "settings": _settings(module)}
+            entry: dict[str, Any] = {
+                "path": path,
+                "type": class_name(module),
+                "settings": settings_of(module),
+            }
             if found is not None:
                 entry["name"], entry["number"] = found
-            if kind.__module__.startswith("torch.nn."):
+            if type(module).__module__.startswith("torch.nn."):
                 entry["builtin"] = True
             entry["training"] = bool(module.training)
             modules.append(entry)
+        parameters = []
         for path, parameter in model.named_parameters():
-            group = group_of.get(id(parameter))
-            shape = getattr(parameter, "shape", None)
+            optimizer_name, group_index = group_of.get(id(parameter), (None, None))
             parameters.append(
                 {
                     "path": path,
                     "name": names.parameter(parameter),
-                    "shape": _shape(shape),
-                    "dtype": str(getattr(parameter, "dtype", "")).removeprefix("torch."),
+                    "shape": _shape(getattr(parameter, "shape", None)),
+                    "dtype": _dtype(parameter),
                     "device": str(getattr(parameter, "device", "")),
                     "requires_grad": bool(parameter.requires_grad),
-                    "optimizer": group[0] if group else None,
-                    "group": group[1] if group else None,
+                    "optimizer": optimizer_name,
+                    "group": group_index,
                 }
             )
-        for path, buffer in model.named_buffers():
-            buffers.append(
-                {
-                    "path": path,
-                    "shape": _shape(buffer.shape),
-                    "dtype": str(buffer.dtype).removeprefix("torch."),
-                }
-            )
-        document["models"].append(
+        buffers = [
+            {"path": path, "shape": _shape(buffer.shape), "dtype": _dtype(buffer)}
+            for path, buffer in model.named_buffers()
+        ]
+        models.append(
             {
                 "name": model_name,
                 "type": class_name(model),
@@ -138,8 +130,10 @@ def describe(
                 "buffers": buffers,
             }
         )
-    for number, name, optimizer in optimizers:
-        document["optimizers"].append(
+    document = {
+        "framework": "torch",
+        "models": models,
+        "optimizers": [
             {
                 "number": number,
                 "name": name,
@@ -153,11 +147,11 @@ def describe(
                     id(p) not in called for group in optimizer.param_groups for p in group["params"]
                 ),
             }
-        )
-    for scheduler in schedulers:
-        document["schedulers"].append({"type": type(scheduler).__name__, "settings": _settings(scheduler)})
-    for kind_name, settings in losses:
-        document["losses"].append({"type": kind_name, "settings": settings})
+            for number, name, optimizer in optimizers
+        ],
+        "schedulers": [{"type": type(one).__name__, "settings": settings_of(one)} for one in schedulers],
+        "losses": [{"type": kind, "settings": settings} for kind, settings in losses],
+    }
     return json.dumps(document, default=str)
 
 
@@ -168,6 +162,5 @@ def _shape(shape: Any) -> list[int] | None:
         return None
 
 
-def loss_settings(module: Any) -> dict[str, Any]:
-    """Settings of a loss module, for the document."""
-    return _settings(module)
+def _dtype(tensor: Any) -> str:
+    return str(getattr(tensor, "dtype", "")).removeprefix("torch.")

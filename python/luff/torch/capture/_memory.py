@@ -17,48 +17,29 @@ from numpy.typing import NDArray
 from luff._codes import DType
 from luff._hook import Session
 
-__all__ = ["Array", "Budget", "Layouts", "array_of", "float_bits", "is_readable", "local_part", "read_scalar"]
+__all__ = [
+    "Array",
+    "Budget",
+    "Layouts",
+    "array_of",
+    "array_view",
+    "bytes_spanned",
+    "float_bits",
+    "is_readable",
+    "local_part",
+    "read_scalar",
+]
 
 Array = NDArray[Any]
 
 
-def _dtype_codes() -> dict[torch.dtype, int]:
-    names = {
-        "bool": DType.BOOL,
-        "uint8": DType.UINT8,
-        "int8": DType.INT8,
-        "uint16": DType.UINT16,
-        "int16": DType.INT16,
-        "uint32": DType.UINT32,
-        "int32": DType.INT32,
-        "uint64": DType.UINT64,
-        "int64": DType.INT64,
-        "float16": DType.FLOAT16,
-        "bfloat16": DType.BFLOAT16,
-        "float32": DType.FLOAT32,
-        "float64": DType.FLOAT64,
-        "complex32": DType.COMPLEX32,
-        "complex64": DType.COMPLEX64,
-        "complex128": DType.COMPLEX128,
-        "float8_e4m3fn": DType.FLOAT8_E4M3FN,
-        "float8_e5m2": DType.FLOAT8_E5M2,
-        "float8_e4m3fnuz": DType.FLOAT8_E4M3FNUZ,
-        "float8_e5m2fnuz": DType.FLOAT8_E5M2FNUZ,
-        "float8_e8m0fnu": DType.FLOAT8_E8M0FNU,
-    }
-    return {getattr(torch, name): int(code) for name, code in names.items() if hasattr(torch, name)}
-
-
-DTYPE_CODES = _dtype_codes()
+DTYPE_CODES = {
+    getattr(torch, code.name.lower()): int(code)
+    for code in DType
+    if isinstance(getattr(torch, code.name.lower(), None), torch.dtype)
+}
 MAX_RANK = 8
-_PLAIN = (
-    (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    if hasattr(torch.nn, "Buffer")
-    else (
-        torch.Tensor,
-        torch.nn.Parameter,
-    )
-)
+_PLAIN = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter))
 
 
 def local_part(tensor: Any) -> tuple[Any, tuple[tuple[int, ...], tuple[int, ...]] | None]:
@@ -91,7 +72,8 @@ class Layouts:
         key = (tensor.dtype, tensor.shape, tensor.stride())
         number = self._known.get(key)
         if number is None:
-            number = self._define(tensor, key)
+            # is_neg: a pending negation of real numbers, seen where a complex tensor was conjugated.
+            number = -1 if tensor.is_neg() else self._define(key, *key)
         if key[0].is_complex and tensor.is_conj():
             return -1
         return number
@@ -100,34 +82,18 @@ class Layouts:
         """The same for the local part of a sharded tensor."""
         key = (tensor.dtype, tensor.shape, tensor.stride(), place)
         number = self._known.get(key)
-        if number is None:
-            code = DTYPE_CODES.get(key[0], 0)
-            if not code or len(key[1]) > MAX_RANK:
-                number = -1
-            else:
-                number = self._session.define_shard_layout(
-                    code, list(key[1]), list(key[2]), list(place[0]), list(place[1])
-                )
-            self._remember(key, number)
-        return number
+        return self._define(key, *key) if number is None else number
 
     def find_rows(self, dtype: Any, shape: Any, strides: Any, rows: int) -> int:
         """Layout of the first rows (axis 0) of a tensor that is readable; of all of it where it has no more."""
         whole = not shape or rows >= shape[0]
         key = (dtype, shape, strides) if whole else (dtype, shape, strides, rows)
         number = self._known.get(key)
-        if number is None:
-            code = DTYPE_CODES.get(dtype, 0)
-            if not code or len(shape) > MAX_RANK:
-                return -1
-            if whole:
-                number = self._session.define_layout(code, list(shape), list(strides))
-            else:
-                number = self._session.define_shard_layout(
-                    code, [rows, *shape[1:]], list(strides), list(shape), [0] * len(shape)
-                )
-            self._remember(key, number)
-        return number
+        if number is not None:
+            return number
+        if whole:
+            return self._define(key, *key)
+        return self._define(key, dtype, (rows, *shape[1:]), strides, (shape, [0] * len(shape)))
 
     def find_local(self, tensor: Any) -> tuple[int, Any]:
         """Layout and tensor of the part that this process holds of one that is not readable itself; -1 if none is."""
@@ -140,25 +106,24 @@ class Layouts:
         """Layout of one element of the dtype (a code)."""
         key = (dtype,)
         number = self._known.get(key)
-        if number is None:
-            number = self._session.define_layout(dtype, [])
-            self._remember(key, number)
-        return number
+        return self._remember(key, self._session.define_layout(dtype, [])) if number is None else number
 
-    def _define(self, tensor: Any, key: Any) -> int:
-        dtype, shape, strides = key
+    def _define(self, key: Any, dtype: Any, shape: Any, strides: Any, place: Any = None) -> int:
+        """Defines a layout; `place`: shape of the whole that it is a part of, and offset in it."""
         code = DTYPE_CODES.get(dtype, 0)
-        # is_neg: a pending negation of real numbers, seen where a complex tensor was conjugated.
-        if not code or len(shape) > MAX_RANK or tensor.is_neg():
+        if not code or len(shape) > MAX_RANK:
             return -1
-        number = self._session.define_layout(code, list(shape), list(strides))
-        self._remember(key, number)
-        return number
+        if place is None:
+            number = self._session.define_layout(code, list(shape), list(strides))
+        else:
+            number = self._session.define_shard_layout(code, list(shape), list(strides), *map(list, place))
+        return self._remember(key, number)
 
-    def _remember(self, key: Any, number: int) -> None:
+    def _remember(self, key: Any, number: int) -> int:
         if len(self._known) >= self.LIMIT:
             self._known.clear()
         self._known[key] = number
+        return number
 
 
 def is_readable(tensor: Any) -> bool:
@@ -187,29 +152,44 @@ def array_of(tensor: Any, budget: Budget | None = None) -> Array | None:
     if not isinstance(tensor, torch.Tensor) or not is_readable(tensor):
         return None
     dtype = tensor.dtype
-    if dtype not in _NUMPY and dtype is not torch.bfloat16:
+    half = dtype is torch.bfloat16
+    if dtype not in _NUMPY and not half:
         return None
     if (dtype.is_complex and tensor.is_conj()) or tensor.is_neg():
         return None
-    count = tensor.numel()
     if budget is not None:
-        budget.left -= count * tensor.element_size()
+        budget.left -= tensor.numel() * tensor.element_size()
         if budget.left < 0:
             return None
-    kind = np.uint16 if dtype is torch.bfloat16 else _NUMPY[dtype]
-    if not count:
-        return np.empty(tuple(tensor.shape), np.float32 if dtype is torch.bfloat16 else kind)
+    array = array_view(tensor, np.uint16 if half else _NUMPY[dtype])
+    return (array.astype(np.uint32) << 16).view(np.float32) if half else array
+
+
+def array_view(tensor: Any, kind: Any) -> Array:
+    """The memory of a readable tensor as an array of a NumPy type of its size, strides included."""
+    if not tensor.numel():
+        return np.empty(tuple(tensor.shape), kind)
     size = tensor.element_size()
+    memory: Any = (ctypes.c_uint8 * bytes_spanned(tensor)).from_address(tensor.data_ptr())
     strides = tuple(step * size for step in tensor.stride())
-    extent = sum((n - 1) * step for n, step in zip(tensor.shape, strides, strict=True)) + size
-    memory: Any = (ctypes.c_uint8 * extent).from_address(tensor.data_ptr())
     array: Array = np.ndarray(tuple(tensor.shape), kind, memory, 0, strides)
-    if dtype is torch.bfloat16:
-        array = (array.astype(np.uint32) << 16).view(np.float32)
     return array
 
 
-_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+def bytes_spanned(tensor: Any) -> int:
+    """Bytes from the first to behind the last value of a tensor, those in between that are not its own included."""
+    if not tensor.numel():
+        return 0
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((last + 1) * tensor.element_size())
+
+
+_NUMBERS: dict[torch.dtype, Any] = {
+    torch.float32: ctypes.c_float,
+    torch.float64: ctypes.c_double,
+    torch.int64: ctypes.c_int64,
+    torch.int32: ctypes.c_int32,
+}
 
 
 def read_scalar(tensor: Any) -> float | None:
@@ -222,7 +202,7 @@ def read_scalar(tensor: Any) -> float | None:
         return None
     if not address:
         return None
-    kind = _FLOATS.get(tensor.dtype)
+    kind = _NUMBERS.get(tensor.dtype)
     if kind is not None:
         return float(kind.from_address(address).value)
     if tensor.dtype is torch.bfloat16:
@@ -230,10 +210,6 @@ def read_scalar(tensor: Any) -> float | None:
         return float(ctypes.c_float.from_buffer(ctypes.c_uint32(bits)).value)
     if tensor.dtype is torch.float16:
         return float(struct.unpack("e", ctypes.string_at(address, 2))[0])
-    if tensor.dtype is torch.int64:
-        return float(ctypes.c_int64.from_address(address).value)
-    if tensor.dtype is torch.int32:
-        return float(ctypes.c_int32.from_address(address).value)
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
 from luff.torch.capture._memory import Layouts, is_readable
@@ -18,7 +19,9 @@ __all__ = ["ModuleCapture", "tensors_in"]
 _MAX_TENSORS = 64  # of one call
 _MAX_DEPTH = 8
 _MAX_CALLS = 256  # of one module in one step
-_INPUT, _OUTPUT, _UNSUPPORTED = int(Role.INPUT), int(Role.OUTPUT), int(GapReason.UNSUPPORTED)
+_ROLES = _INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
+_SIDES = "input", "output"
+_UNSUPPORTED = int(GapReason.UNSUPPORTED)
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -40,24 +43,21 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 class _Calls:
-    """What is known of one module: its name and the numbers of its tensors."""
+    """What is known of one module: its name and the numbers of its inputs and outputs."""
 
-    __slots__ = ("inputs", "module", "name", "outputs", "path", "step", "type", "used_in", "used_out")
+    __slots__ = ("module", "name", "numbers", "step", "type", "used")
 
     def __init__(self, module: Any, name: str) -> None:
         self.module = weakref.ref(module)
         self.name = name
-        self.path = name
         self.type = class_name(module)
-        self.inputs: list[int] = []
-        self.outputs: list[int] = []
+        self.numbers: tuple[list[int], list[int]] = ([], [])
         self.step = -1
-        self.used_in = 0
-        self.used_out = 0
+        self.used = [0, 0]  # of them in the step
 
 
 class ModuleCapture:
-    """Captures what modules get and give. One per hook."""
+    """Captures inputs and outputs of modules. One per hook."""
 
     def __init__(self, session: Session, layouts: Layouts, names: Names) -> None:
         self._session = session
@@ -69,59 +69,54 @@ class ModuleCapture:
         self._next_key = 16
         self.inputs_due = False
         self.outputs_due = False
-        self.count = 0  # values captured since begin_step
 
     def begin_step(self) -> bool:
-        """Asks what is due in the step that has begun; True if anything of modules is."""
+        """Looks up what is due in the step that has begun; True if inputs or outputs are."""
         self._step += 1
         self._alive.clear()
         self._next_key = 16
-        self.count = 0
         self.inputs_due = self._session.due_role(_INPUT) != 0
         self.outputs_due = self._session.due_role(_OUTPUT) != 0
         return self.inputs_due or self.outputs_due
 
     def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is about to run."""
-        if not self.inputs_due:
-            return
-        calls = self._find(module)
-        if calls is None:
-            return
-        for value in (args, kwargs) if kwargs else (args,):
-            for tensor in tensors_in(value):
-                if calls.used_in >= _MAX_CALLS:
-                    self._session.gap(calls.inputs[0], int(GapReason.TOO_MANY), 0, 1)
-                    return
-                if calls.used_in == len(calls.inputs):
-                    name = f"{calls.name}_input_{calls.used_in}"
-                    calls.inputs.append(self._session.define_tensor(name, _INPUT, calls.path, calls.type))
-                self.capture(calls.inputs[calls.used_in], tensor)
-                calls.used_in += 1
+        if self.inputs_due:
+            self._capture_all(module, tensors_in((args, kwargs), -1) if kwargs else tensors_in(args), 0)
 
     def after(self, module: Any, output: Any) -> None:
         """A module has returned."""
-        if not self.outputs_due:
-            return
-        calls = self._find(module)
-        if calls is None:
-            return
-        for tensor in tensors_in(output):
-            if calls.used_out >= _MAX_CALLS:
-                self._session.gap(calls.outputs[0], int(GapReason.TOO_MANY), 0, 1)
+        if self.outputs_due:
+            self._capture_all(module, tensors_in(output), 1)
+
+    def _capture_all(self, module: Any, tensors: Iterator[Any], side: int) -> None:
+        calls = self._known.get(id(module))
+        if calls is None or calls.module() is not module:
+            # A compiled model calls none of its modules that could be seen: its own call stands for the model's.
+            inner = module._orig_mod if type(module).__name__ == "OptimizedModule" else module
+            found = self._names.module(inner)
+            if found is None:
                 return
-            if calls.used_out == len(calls.outputs):
-                name = f"{calls.name}_output_{calls.used_out}"
-                calls.outputs.append(self._session.define_tensor(name, _OUTPUT, calls.path, calls.type))
-            self.capture(calls.outputs[calls.used_out], tensor)
-            calls.used_out += 1
+            calls = self._known[id(module)] = _Calls(module, found[0])
+        if calls.step != self._step:
+            calls.step, calls.used = self._step, [0, 0]
+        numbers, used = calls.numbers[side], calls.used
+        for tensor in tensors:
+            index = used[side]
+            if index >= _MAX_CALLS:
+                self._session.gap(numbers[0], int(GapReason.TOO_MANY), 0, 1)
+                return
+            if index == len(numbers):
+                name = f"{calls.name}_{_SIDES[side]}_{index}"
+                numbers.append(self._session.define_tensor(name, _ROLES[side], calls.name, calls.type))
+            self.capture(numbers[index], tensor)
+            used[side] = index + 1
 
     def capture(self, number: int, tensor: Any) -> None:
-        """Captures one tensor that may go away any time, if it is due."""
+        """Captures a tensor that may be freed at any time, if it is due."""
         forms = self._session.due_tensor(number)
         if not forms:
             return
-        self.count += 1
         if is_readable(tensor):
             layout = self._layouts.find(tensor)
         else:
@@ -131,6 +126,12 @@ class ModuleCapture:
             self._session.gap(number, _UNSUPPORTED, forms, 1)
             return
         self._session.capture_one(number, layout, address, self._key(tensor))
+
+    def hidden(self, reason: GapReason) -> None:
+        """Records that modules inside a compiled or scripted graph are not seen."""
+        forms = self._session.due_role(_INPUT) | self._session.due_role(_OUTPUT)
+        if forms:
+            self._session.gap(codes.NO_ID, int(reason), forms, 1)
 
     def _key(self, tensor: Any) -> int:
         """The same number only for the same tensor, still alive and unchanged since."""
@@ -142,16 +143,3 @@ class ModuleCapture:
         if len(self._alive) < 65536:
             self._alive[id(tensor)] = (weakref.ref(tensor), version, self._next_key)
         return self._next_key
-
-    def _find(self, module: Any) -> _Calls | None:
-        calls = self._known.get(id(module))
-        if calls is None or calls.module() is not module:
-            # A compiled model calls none of its modules that could be seen: its own call stands for the model's.
-            inner = module._orig_mod if type(module).__name__ == "OptimizedModule" else module
-            found = self._names.module(inner)
-            if found is None:
-                return None
-            calls = self._known[id(module)] = _Calls(module, found[0])
-        if calls.step != self._step:
-            calls.step, calls.used_in, calls.used_out = self._step, 0, 0
-        return calls

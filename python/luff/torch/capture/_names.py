@@ -1,7 +1,7 @@
 """Names of parameters and modules, found without touching either.
 
-Weak links from registration say who owns whom; models are named by the class of their topmost owner, wrappers (DDP,
-compile) stripped. Names are taken at the first update, when everything is built, largest model first.
+Weak links made at registration lead from a module to its owner; models are named by the class of their topmost owner,
+wrappers (DDP, compile) stripped. Names are taken at the first update, when everything is built, largest model first.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def topmost(module: Any) -> Any:
 
 
 def _scan() -> list[Any]:
-    """Modules that nobody has linked (copied or unpickled models): one pass over all objects."""
+    """Topmost modules without a link (of copied or unpickled models): one pass over all objects."""
     modules = []
     for candidate in gc.get_objects():
         try:
@@ -169,6 +169,14 @@ class Names:
     def module(self, module: Any) -> tuple[str, int] | None:
         """(name, number) of a module: the class name for a model, the dotted path below it."""
         return self._modules.get(module)
+
+    def find(self, module: Any) -> tuple[str, int, Any] | None:
+        """(name, number, module without wrappers) of a module that was called; None where it has no name yet."""
+        found = self._modules.get(module)
+        if found is None:
+            module = unwrap(module)
+            found = self._modules.get(module)
+        return None if found is None else (*found, module)
 
     def models(self) -> Iterator[tuple[Any, str]]:
         """Living models and their names."""

@@ -1,6 +1,6 @@
-"""What is recorded of parameters and optimizers: weights, gradients, buffers, state, settings.
+"""Records parameters and optimizers: weights, gradients, buffers, state, settings.
 
-Knows nothing of steps; `Machine` says when.
+Knows nothing of steps; the step machine says when.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from luff import _codes as codes
 from luff._codes import GapReason, Role
 from luff._hook import Session
-from luff.torch.capture._describe import describe
+from luff.torch.capture._describe import describe, settings_of
 from luff.torch.capture._memory import Layouts, is_readable, read_scalar
 from luff.torch.capture._names import Names, class_name
 from luff.torch.capture._tables import Table
@@ -26,6 +26,7 @@ _WEIGHT, _BIAS, _GRADIENT = int(Role.WEIGHT), int(Role.BIAS), int(Role.GRADIENT)
 _BUFFER, _STATE, _SETTING = int(Role.BUFFER), int(Role.OPTIMIZER_STATE), int(Role.OPTIMIZER_SETTING)
 _MAX_DESCRIPTIONS = 64
 _MAX_SCHEDULERS = 64
+_MAX_LOSSES = 64
 _NUMBERS = (float, int)
 
 
@@ -101,7 +102,7 @@ class Recorder:
         return [(record, optimizer) for record, optimizer in pairs if optimizer is not None]
 
     def scheduler(self, scheduler: Any) -> None:
-        """A scheduler sets the rate of an optimizer; told in the document once."""
+        """Adds a scheduler to the document."""
         if len(self.schedulers) < _MAX_SCHEDULERS and all(
             known() is not scheduler for known in self.schedulers
         ):
@@ -127,7 +128,7 @@ class Recorder:
                 self._numbers_of[name] = number
         return number
 
-    def rebuild(self, called: Iterable[Any], with_document: bool = True) -> None:
+    def rebuild(self, called: Iterable[Any]) -> None:
         """Names everything and makes the tables anew. `called`: models that were called."""
         self.stale = False
         self._replicas = _replicas()
@@ -173,8 +174,14 @@ class Recorder:
         self._all_gradients = self._gradient_table(
             [p for p, _ in owners.values() if getattr(p, "requires_grad", False)], owned_by
         )
-        if with_document:
-            self.describe()
+        self.describe()
+
+    def loss(self, kind: str, module: Any = None) -> None:
+        """Adds a loss to the document; `module`: None of a function."""
+        if len(self.losses) < _MAX_LOSSES:
+            self.losses[kind] = {"functional": True} if module is None else settings_of(module)
+            if not self.stale:
+                self.describe()
 
     def describe(self) -> None:
         """Writes the "model" document; a bounded number of times."""
@@ -211,7 +218,7 @@ class Recorder:
         )
 
     def _are_replicas(self, owners: dict[int, Any]) -> bool:
-        """True if another worker stores the values of all these: of some does not count, so that none is lost."""
+        """True if another worker stores the values of all these tensors; if of some only, values would be lost."""
         return bool(self._replicas) and all(key in self._replicas for key in owners)
 
     # Capture ---------------------------------------------------------------------------------------------------
@@ -228,7 +235,7 @@ class Recorder:
         return count
 
     def version(self) -> int | None:
-        """Tells whether weights have changed since it was asked last."""
+        """A number that changes when the weights do; None if there are none."""
         return None if self._weights is None else self._weights.version()
 
     def gradients(self, record: OptimizerRecord | None, factor: float = 1.0) -> int:
@@ -239,7 +246,7 @@ class Recorder:
         return table.capture(factor)
 
     def gradients_of_update(self, record: OptimizerRecord, optimizer: Any) -> bool:
-        """Gradients that an optimizer will use, without the scale that it takes out; False if that is not known."""
+        """Gradients that an optimizer will use, divided by its gradient scale; False if the scale is not known."""
         factor = 1.0
         scale = getattr(optimizer, "grad_scale", None)
         if scale is not None:
@@ -253,7 +260,7 @@ class Recorder:
         return True
 
     def settings(self, step: object) -> None:
-        """Settings of the optimizers of which none were recorded in this step yet."""
+        """Settings of the optimizers whose settings were not recorded in this step yet."""
         for record in self.optimizers.values():
             if record.settled is not step:
                 optimizer = record.reference()

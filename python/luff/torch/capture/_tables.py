@@ -6,7 +6,6 @@ are weak, so that Luff never keeps a model alive.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from luff._codes import GapReason
 from luff._hook import Session
-from luff.torch.capture._memory import DTYPE_CODES, Layouts, is_readable
+from luff.torch.capture._memory import DTYPE_CODES, Layouts, array_view, is_readable
 
 __all__ = ["Table"]
 
@@ -176,15 +175,6 @@ class Table:
         return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, values)
 
 
-def _view(tensor: Any, kind: Any) -> Any:
-    """The tensor's memory as an array, strides included; None where it is empty."""
-    size = np.dtype(kind).itemsize
-    strides = [step * size for step in tensor.stride()]
-    extent = sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True)) + size
-    memory = (ctypes.c_uint8 * extent).from_address(tensor.data_ptr())
-    return np.ndarray(tuple(tensor.shape), kind, memory, 0, strides)
-
-
 def coalesced(tensor: Any) -> Any:
     """Values of the gradient as the optimizer will see them: one row for each index, in the order of the indices.
 
@@ -199,8 +189,10 @@ def coalesced(tensor: Any) -> Any:
         return None
     if not values.numel():
         return np.zeros(tuple(values.shape), kind)
-    where = np.ravel_multi_index(tuple(_view(indices, np.int64)), tuple(tensor.shape[: indices.shape[0]]))
+    where = np.ravel_multi_index(
+        tuple(array_view(indices, np.int64)), tuple(tensor.shape[: indices.shape[0]])
+    )
     order = np.argsort(where, kind="stable")
     where = where[order]
     first = np.flatnonzero(np.concatenate(([True], where[1:] != where[:-1])))
-    return np.ascontiguousarray(np.add.reduceat(_view(values, kind)[order], first, axis=0))
+    return np.ascontiguousarray(np.add.reduceat(array_view(values, kind)[order], first, axis=0))

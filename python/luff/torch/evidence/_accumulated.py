@@ -1,4 +1,4 @@
-"""Gradients that several backward passes add up for one update: with which factor each loss came in.
+"""Gradient accumulation: with which factor the loss of each backward pass of an update came in.
 
 Without accumulation it costs a count for each backward pass: after `_ALONE` updates of one pass each, the factor of
 an update's first pass is only looked at again when several passes were seen.
@@ -7,31 +7,29 @@ an update's first pass is only looked at again when several passes were seen.
 from __future__ import annotations
 
 import ctypes
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from luff._hook import Session
 from luff.torch.capture._memory import is_readable
 from luff.torch.evidence import _loss_graph
-
-if TYPE_CHECKING:
-    from luff.torch.evidence._step import Step
+from luff.torch.evidence._events import WaitingEvents
+from luff.torch.evidence._step import Step
 
 __all__ = ["Accumulated"]
 
 _PASSES = 256  # of one update
-_WINDOWS = 4  # updates that are told of before it is done at powers of two only
+_WINDOWS = 4  # updates that are recorded each; after them only those at powers of two
 _LOOK = 512  # elements
 _PENDING = 8
 _ALONE = 64
 
 
-class Accumulated:
+class Accumulated(WaitingEvents):
     """Follows backward passes between updates; works under the hook's lock and guard."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.weighted = False  # the backward pass that begins was given a gradient of the loss
         self._factors: list[float | None] = []
         self._count = 0
@@ -40,10 +38,6 @@ class Accumulated:
         self._windows = 0
         self._alone = 0  # updates of one pass in a row
         self._watched: Any = None  # a parameter
-        self._told: list[dict[str, Any]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._told)
 
     def backward_begins(
         self, step: Step | None, roots: list[Any], last_scaled: Any, saved_ok: bool, models: Any
@@ -68,9 +62,9 @@ class Accumulated:
 
     def update_begins(self, number: int) -> None:
         """An optimizer is about to use what was added up."""
-        if self._count > 1 and self._due() and self._count <= _PASSES and len(self._told) < _PENDING:
+        if self._count > 1 and self._due() and self._count <= _PASSES and len(self._waiting) < _PENDING:
             untouched = bool(self._last) and self._last == _bytes_of(getattr(self._watched, "grad", None))
-            self._told.append(
+            self._waiting.append(
                 {
                     "kind": "accumulation",
                     "optimizer": number,
@@ -91,18 +85,12 @@ class Accumulated:
         self._count = 0
         self._factors, self._added, self._last, self._watched = [], True, b"", None
 
-    def tell(self, session: Session) -> None:
-        """A step ends."""
-        told, self._told = self._told, []
-        for record in told:
-            session.event_json(json.dumps(record))
-
     def _due(self) -> bool:
         return self._windows < _WINDOWS or not self._windows & (self._windows - 1)
 
     @staticmethod
     def _factor(step: Step | None, roots: list[Any], last_scaled: Any, saved_ok: bool) -> float | None:
-        """What the loss was multiplied by before the backward pass; None where that cannot be told."""
+        """What the loss was multiplied by before the backward pass; None if unknown."""
         if len(roots) != 1 or not saved_ok or step is None:
             return None
         root = roots[0]

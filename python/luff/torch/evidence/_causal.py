@@ -1,18 +1,18 @@
-"""Whether a model that predicts the next token sees it: the model is asked, in a forked child.
+"""Whether a model that predicts the next token sees it: found by evaluating the model in a forked child.
 
 A loss whose targets are the model's own input, one place further on, is one of next tokens. Then the outputs up to a
 place may not depend on what comes behind it. The child evaluates the model on a few rows, in evaluation mode and
-without gradients, with other tokens behind that place, and compares. The training process forks, and goes on.
+without gradients, with other tokens behind that place, and compares. The training process forks and continues.
 docs/adr/0010.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 from luff._hook import Session
-from luff.torch.capture._memory import is_readable
+from luff.torch.capture._memory import array_view, is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.replay._replay import Replay
 
-__all__ = ["Causal", "asked", "shifted"]
+__all__ = ["Causal", "evaluate", "shifted"]
 
-_ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer that is zero first tells nothing
+_ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer that starts at zero shows nothing
 _LARGEST = 2 << 30  # bytes in use: what is written while the child lives is copied
 _LENGTH = 4  # tokens in a row, at least
 _READ = 1 << 16  # tokens that are compared with targets
@@ -47,10 +47,10 @@ class Causal:
         self._match: tuple[int, Ids] | None = None
         self._waiting: list[tuple[int, Replay]] = []
         self._ended: list[Replay] = []
-        self._not_asked = ""  # why
+        self._no_replay = ""  # why
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._ended or self._not_asked)
+        return bool(self._waiting or self._ended or self._no_replay)
 
     def begins(self, step: int) -> None:
         """A TRAIN step (counted from the first of the process) has begun."""
@@ -61,7 +61,7 @@ class Causal:
 
     @property
     def due(self) -> bool:
-        """Whether calls of models and losses are of interest."""
+        """True while calls of models and losses are looked at."""
         return self._due
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class Causal:
         self._match = shifted(self._call[3], target)
 
     def backward_begins(self) -> None:
-        """The step is one of training: asks."""
+        """The step is one of training: starts the child."""
         call, match, self._call, self._match = self._call, self._match, None, None
         self._due = False
         if call is None or match is None:
@@ -95,18 +95,18 @@ class Causal:
         model = call[0]()
         if model is None:
             return
-        replay = Replay.ask(question(model, call[1], call[2], call[3], match), _LARGEST, [model])
+        replay = Replay.ask(partial(evaluate, model, *call[1:], match), _LARGEST, [model])
         if isinstance(replay, str):
-            self._not_asked = replay
+            self._no_replay = replay
         else:
             self._waiting.append((self._step, replay))
 
-    def tell(self, session: Session, wait: bool = False) -> None:
-        """Tells what is known by now; never waits, but for the end of the run (bounded)."""
+    def record(self, session: Session, wait: bool = False) -> None:
+        """Records the answers that have arrived. `wait`: at the end of the run, waits for a bounded time."""
         until = time.monotonic() + _WAIT_S if wait else 0.0
-        if self._not_asked:
-            session.event_json(json.dumps({"kind": "causal", "no_replay": self._not_asked}))
-            self._not_asked = ""
+        if self._no_replay:
+            session.event_json(json.dumps({"kind": "causal", "no_replay": self._no_replay}))
+            self._no_replay = ""
         going = []
         for step, replay in self._waiting:
             answer = replay.answer(until)
@@ -121,19 +121,11 @@ class Causal:
 
 
 def _ids(tensor: Any) -> Ids | None:
-    """The memory of ids as an array."""
+    """The memory of ids as an array; None where there is none."""
     try:
-        address = tensor.data_ptr()
-    except RuntimeError:
+        return array_view(tensor, _KINDS[tensor.dtype]) if tensor.data_ptr() and tensor.numel() else None
+    except RuntimeError:  # a transform's tensor (vmap, grad)
         return None
-    size = tensor.element_size()
-    if not address or not tensor.numel():
-        return None
-    strides = tuple(step * size for step in tensor.stride())
-    extent = sum((n - 1) * step for n, step in zip(tensor.shape, strides, strict=True)) + size
-    memory: Any = (ctypes.c_uint8 * extent).from_address(address)
-    array: Ids = np.ndarray(tuple(tensor.shape), _KINDS[tensor.dtype], memory, 0, strides)
-    return array
 
 
 def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
@@ -170,22 +162,11 @@ def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
             if not counts.any() or not right[counts].mean() >= 0.999:
                 continue
             if (now == then)[counts].mean() > 0.9 or np.unique(then[counts]).size < 4:
-                continue  # cannot be told from the input itself
+                continue  # the same tokens as the input itself
             mask = np.zeros((count, length), bool)
             mask[:some, : length - 1] = counts & right
             return axis, mask
     return None
-
-
-def question(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids]
-) -> Callable[[], dict[str, Any] | None]:
-    """What the child evaluates."""
-
-    def ask() -> dict[str, Any] | None:
-        return asked(model, args, kwargs, given, match)
-
-    return ask
 
 
 def _replaced(value: Any, old: Any, new: Any, rows: int | None, count: int, axis: int) -> Any:
@@ -224,7 +205,7 @@ def _scores(result: Any, count: int, length: int, axis: int) -> Any:
     return None
 
 
-def asked(
+def evaluate(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids]
 ) -> dict[str, Any] | None:
     """Evaluates the model with other tokens behind a place. Only in a process of its own: modes and buffers change."""

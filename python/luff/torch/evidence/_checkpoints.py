@@ -1,13 +1,12 @@
-"""Checkpoints that are loaded into models: what of them fitted. Mostly before the run is open, so it waits for that."""
+"""Checkpoints that are loaded into models: which names fitted. Most are loaded before the run is open, and wait."""
 
 from __future__ import annotations
 
-import json
 import weakref
 from typing import Any
 
-from luff._hook import Session
 from luff.torch.capture._names import class_name, unwrap
+from luff.torch.evidence._events import WaitingEvents
 
 __all__ = ["Loads"]
 
@@ -16,16 +15,13 @@ _MAX_OF_A_MODEL = 4
 _MAX_NAMES = 64
 
 
-class Loads:
-    """Loads seen and not yet told. Bounded."""
+class Loads(WaitingEvents):
+    """Checkpoints loaded and not yet recorded. Bounded."""
 
     def __init__(self) -> None:
-        self._waiting: list[str] = []
+        super().__init__()
         self._count = 0
         self._models: dict[int, list[Any]] = {}  # id -> [weak model, loads so far]
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
 
     def loaded(self, model: Any, state: Any, strict: Any, result: Any) -> None:
         """`load_state_dict` has returned.
@@ -58,25 +54,17 @@ class Loads:
             unexpected = [name for name in given if name not in own]
         missing = [name for name in missing if name in own]  # without the extra state of modules
         self._waiting.append(
-            json.dumps(
-                {
-                    "kind": "load_state_dict",
-                    "model": class_name(unwrap(model)),
-                    "strict": bool(strict),
-                    "matched": len(own) - len(missing),
-                    "missing": [str(name) for name in missing[:_MAX_NAMES]],
-                    "missing_count": len(missing),
-                    "unexpected": [str(name) for name in unexpected[:_MAX_NAMES]],
-                    "unexpected_count": len(unexpected),
-                }
-            )
+            {
+                "kind": "load_state_dict",
+                "model": class_name(unwrap(model)),
+                "strict": bool(strict),
+                "matched": len(own) - len(missing),
+                "missing": [str(name) for name in missing[:_MAX_NAMES]],
+                "missing_count": len(missing),
+                "unexpected": [str(name) for name in unexpected[:_MAX_NAMES]],
+                "unexpected_count": len(unexpected),
+            }
         )
-
-    def tell(self, session: Session) -> None:
-        """Puts what waits into the run."""
-        waiting, self._waiting = self._waiting, []
-        for text in waiting:
-            session.event_json(text)
 
 
 def _names_of(model: Any) -> set[str]:

@@ -1,8 +1,8 @@
-"""What rules need beyond tensors: gradients kept, leaves reached, checkpoints, clipping (docs/spec/evidence.md)."""
+"""What rules need beyond tensors: losses, samples, and facts about a step (docs/spec/evidence.md)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from luff import _codes as codes
 from luff._codes import EventKind, Mode, Role
@@ -12,39 +12,40 @@ from luff.torch.capture._recorder import OptimizerRecord
 from luff.torch.evidence._accumulated import Accumulated
 from luff.torch.evidence._causal import Causal
 from luff.torch.evidence._checkpoints import Loads
-from luff.torch.evidence._inside import Inside
+from luff.torch.evidence._graph_values import GraphValues
 from luff.torch.evidence._kept_gradients import KeptGradients
+from luff.torch.evidence._losses import Losses
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._reach import Reach
 from luff.torch.evidence._rounding import Rounding
-from luff.torch.evidence._step import Step
-
-if TYPE_CHECKING:
-    from luff.torch.loop._machine import Machine
+from luff.torch.evidence._samples import Samples
+from luff.torch.evidence._step import Step, StepContext
 
 __all__ = ["Evidence"]
 
 _TRAIN, _SETTING = int(Mode.TRAIN), int(Role.OPTIMIZER_SETTING)
 _CLIP_GRAD, _GRADIENT_KEPT = int(EventKind.CLIP_GRAD), int(EventKind.GRADIENT_KEPT)
 _MAX_CLIPS = 8  # of one step
-_MAX_CHANGES = 32  # of optimizers and parameters, after which leaves are asked for anew
+_MAX_CHANGES = 32  # of optimizers and parameters, after which leaves are looked for again
 
 
 class Evidence:
-    """Tells a machine's session of it; works under its lock and guard."""
+    """Collects it and records it when a step ends; works under the hook's lock and guard."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
         self._kept: KeptGradients | None = None
         self._reach = Reach()
-        self._generation = -1  # of the recorder, when leaves were asked for last
+        self._generation = -1  # of the recorder, when leaves were looked for last
         self._changed = 0  # TRAIN step since which it has been so
         self._changes = 0
-        self.nonfinite = NonFinite(machine)
+        self.nonfinite = NonFinite(context)
         self.loads = Loads()
         self.causal = Causal()
+        self.samples = Samples(context, self.causal)
+        self.losses = Losses(context, self.samples, self.nonfinite)
         self.accumulated = Accumulated()
-        self._inside = Inside()
+        self._graph_values = GraphValues()
         self._rounding = Rounding()
 
     def opened(self, session: Session) -> None:
@@ -58,25 +59,23 @@ class Evidence:
             self._kept.backward_begins()
         if self.nonfinite.suspect:
             self.nonfinite.backward_begins(roots)
-        clock = self._machine.clock
+        context, clock = self._context, self._context.clock
         step = clock.mode_steps[_TRAIN] - clock.first_train_step
-        recorder = self._machine.recorder
-        if recorder is not None and recorder.generation != self._generation:
-            self._generation = recorder.generation
+        if context.recorder is not None and context.recorder.generation != self._generation:
+            self._generation = context.recorder.generation
             if self._changes < _MAX_CHANGES:
                 self._changes += 1
                 self._changed = step
         since = step - self._changed
         if self._reach or not since & (since - 1):
-            self._reach.begins(roots, self._machine.called.models())
-        machine = self._machine
-        readable = machine.losses.readable(machine.step)
+            self._reach.begins(roots, context.called.models())
+        readable = self.losses.readable(context.step)
         self.accumulated.backward_begins(
-            machine.step, roots, machine.losses.last_scaled, readable, machine.called.models
+            context.step, roots, self.losses.last_scaled, readable, context.called.models
         )
-        if machine.step is not None and machine.step.samples:
-            if self._inside.due(step) and not machine.saved_hooks:
-                self._inside.backward_begins(roots)
+        if context.step is not None and context.step.samples:
+            if self._graph_values.due(step) and not context.saved_hooks:
+                self._graph_values.backward_begins(roots)
             if self.causal.due:
                 self.causal.backward_begins()
 
@@ -85,19 +84,19 @@ class Evidence:
         if self._kept is not None and self._kept.marked:
             self._kept.backward_ended()
         if self._reach:
-            self._reach.ended(self._machine.called.models())
+            self._reach.ended(self._context.called.models())
         self.accumulated.backward_ended()
 
     def update_begins(self, record: OptimizerRecord, optimizer: Any) -> None:
         """An optimizer is about to use its gradients."""
         self.accumulated.update_begins(record.number)
-        update = self._machine.clock.update_of(record.number)
-        self._rounding.update_begins(record.number, update, optimizer, self._machine.names)
+        update = self._context.clock.update_of(record.number)
+        self._rounding.update_begins(record.number, update, optimizer, self._context.names)
         if self._kept is None or not self._kept.marked:
             return
         count = self._kept.update_begins(record)
         if count:
-            self._machine.event(_GRADIENT_KEPT, record.number, count)
+            self._context.event(_GRADIENT_KEPT, record.number, count)
 
     def update_ended(self, record: OptimizerRecord, optimizer: Any, in_backward: bool) -> None:
         """An optimizer has used its gradients."""
@@ -109,10 +108,10 @@ class Evidence:
 
     def clipped(self, limit: Any, norm: Any) -> None:
         """Gradients were clipped. `norm`: the total norm before, of a function that returns it."""
-        machine, step = self._machine, self._machine.step
+        context, step = self._context, self._context.step
         value = float(limit) if isinstance(limit, int | float) else read_scalar(limit)
-        machine.event(_CLIP_GRAD, codes.NO_ID, 0 if value is None else float_bits(value))
-        session, recorder = machine.session, machine.recorder
+        context.event(_CLIP_GRAD, codes.NO_ID, 0 if value is None else float_bits(value))
+        session, recorder = context.session, context.recorder
         if session is None or recorder is None or step is None or not (step.begun and step.decided):
             return
         step.clips += 1
@@ -126,17 +125,17 @@ class Evidence:
     def publish(self, step: Step, session: Session) -> None:
         """A step ends."""
         if self.loads:
-            self.loads.tell(session)
+            self.loads.record(session)
         if self.nonfinite and step.mode == _TRAIN:
             self.nonfinite.publish(session)
         if step.mode == _TRAIN:
-            for evidence in (self._inside, self._rounding, self.accumulated, self.causal):
+            for evidence in (self._graph_values, self._rounding, self.accumulated, self.causal):
                 if evidence:
-                    evidence.tell(session)
-        if self._reach and step.mode == _TRAIN and self._machine.recorder is not None:
-            self._reach.tell(session, self._machine.names, self._machine.recorder.living())
+                    evidence.record(session)
+        if self._reach and step.mode == _TRAIN and self._context.recorder is not None:
+            self._reach.record(session, self._context.names, self._context.recorder.living())
 
     def finish(self, session: Session) -> None:
-        """The run ends: waits, a bounded time, for what children have found."""
+        """The run ends: waits for the answers of children, for a bounded time."""
         self.nonfinite.publish(session, wait=True)
-        self.causal.tell(session, wait=True)
+        self.causal.record(session, wait=True)

@@ -1,4 +1,4 @@
-"""Gradients that nobody has cleared: an update that uses, once more, what the last one has used.
+"""Gradients that were not cleared: an update that uses again what the last one has used.
 
 As an update ends, a few gradients are remembered: the tensor, its version, a hash of its first bytes. Where a
 backward pass finds the very same ones and adds to them, and the next update uses the sum, they were kept. What is
@@ -8,10 +8,9 @@ nor where another model's loss leaves gradients that are cleared before their ow
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from typing import Any
-
-import numpy as np
 
 from luff._hook import Session
 from luff.torch.capture._memory import is_readable
@@ -68,7 +67,6 @@ class KeptGradients:
         self._optimizers: dict[int, _Optimizer] = {}  # by number
         self.marked: dict[int, _Optimizer] = {}  # those whose gradients may be kept
         self._intact: list[_Gradient] = []  # found as they were when the backward pass under way began
-        self._zeros: dict[int, int] = {}  # hash of so many zero bytes
 
     def update_ended(self, record: OptimizerRecord, optimizer: Any) -> None:
         """An optimizer has used its gradients."""
@@ -121,7 +119,7 @@ class KeptGradients:
         self._intact = []
 
     def update_begins(self, record: OptimizerRecord) -> int:
-        """How many gradients that an optimizer is about to use were kept. Told once for each update looked at."""
+        """How many gradients that an optimizer is about to use were kept; counted once for each update looked at."""
         watched = self.marked.pop(record.number, None)
         if watched is None:
             return 0
@@ -146,18 +144,10 @@ class KeptGradients:
     def _remember(self, watched: _Optimizer, owner: Any, gradient: Any) -> None:
         if not _usable(gradient):
             return
-        size = min(gradient.nbytes, _HASHED)
-        content = self._session.hash(gradient.data_ptr(), size)
-        if content != self._hash_of_zeros(size):  # zeros tell nothing: they may have been cleared
+        address, size = gradient.data_ptr(), min(gradient.nbytes, _HASHED)
+        if ctypes.string_at(address, size) != _ZEROS[:size]:  # zeros may have been cleared
+            content = self._session.hash(address, size)
             watched.gradients.append(_Gradient(owner, gradient, content, size))
-
-    def _hash_of_zeros(self, size: int) -> int:
-        known = self._zeros.get(size)
-        if known is None:
-            zeros = np.frombuffer(_ZEROS, dtype=np.uint8)
-            address = int(zeros.__array_interface__["data"][0])
-            known = self._zeros[size] = self._session.hash(address, size)
-        return known
 
 
 def _usable(gradient: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What the root of a backward pass tells about the loss: its value before scaling, its kind, its inputs.
+"""What the root of a backward pass shows of the loss: its value before scaling, its kind, its inputs.
 
 A bounded walk through the graph, before backward frees it. Saved tensors are never touched while saved-tensor hooks
 are in use: their unpacking would compute.
@@ -6,14 +6,14 @@ are in use: their unpacking would compute.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from luff.torch.capture._memory import is_readable, read_scalar
+from luff.torch.capture._graphs import nodes_behind
+from luff.torch.capture._memory import array_view, is_readable, read_scalar
 
 __all__ = ["LossNode", "analyse", "counted_targets"]
 
@@ -55,7 +55,7 @@ class LossNode:
 
 
 def counted_targets(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many targets a cross entropy that was called adds up; 1 where that cannot be told."""
+    """How many targets a cross entropy that was called adds up; 1 if unknown."""
     target = args[1] if len(args) > 1 else kwargs.get("target")
     if kind not in ("CrossEntropyLoss", "NLLLoss") or len(args) > 2 or kwargs.get("weight") is not None:
         return 1
@@ -63,8 +63,7 @@ def counted_targets(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return 1
     if not target.is_contiguous() or not target.numel():
         return 1
-    values = (ctypes.c_int64 * target.numel()).from_address(target.data_ptr())
-    counted = np.ctypeslib.as_array(values) != kwargs.get("ignore_index", -100)
+    counted = array_view(target, np.int64) != kwargs.get("ignore_index", -100)
     return max(int(np.count_nonzero(counted)), 1)
 
 
@@ -145,15 +144,8 @@ def _public_kind(node: Any, kind: str) -> str:
 
 def _search(start: Any) -> tuple[Any, str]:
     """The first loss node at most 64 nodes from `start`, breadth first."""
-    queue, seen, position = [start], {id(start)}, 0
-    while position < len(queue) and position < _WALK_LIMIT:
-        node = queue[position]
-        position += 1
+    for node in nodes_behind([start], _WALK_LIMIT):
         kind = _KINDS.get(node.name())
         if kind is not None:
             return node, kind
-        for following, _ in node.next_functions:
-            if following is not None and id(following) not in seen and len(queue) < _WALK_LIMIT:
-                seen.add(id(following))
-                queue.append(following)
     return None, ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +13,12 @@ import torch
 from luff import _codes as codes
 from luff._codes import DType, EventKind, GapReason, Mode, Role
 from luff.torch.capture._called import is_loss
-from luff.torch.capture._describe import loss_settings
 from luff.torch.capture._memory import DTYPE_CODES, float_bits, read_scalar
 from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
-from luff.torch.evidence._step import Step
-
-if TYPE_CHECKING:
-    from luff.torch.loop._machine import Machine
+from luff.torch.evidence._nonfinite import NonFinite
+from luff.torch.evidence._samples import Samples
+from luff.torch.evidence._step import Step, StepContext
 
 __all__ = ["Losses"]
 
@@ -27,14 +26,17 @@ _TRAIN = int(Mode.TRAIN)
 _LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABEL)
 _FLOAT32, _FLOAT64 = int(DType.FLOAT32), int(DType.FLOAT64)
 _MAX_LOSSES = 64  # of one kind in one step
-_MAX_KINDS = 64
 
 
 class Losses:
-    """Records losses for a machine; works under its lock and guard."""
+    """Records losses; works under the hook's lock and guard."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, context: StepContext, samples: Samples, nonfinite: NonFinite) -> None:
+        self._context = context
+        self._samples = samples
+        self._nonfinite = nonfinite
+        #: Of each evaluation within a TRAIN step, which is published after it: (number, value).
+        self.waiting: deque[list[tuple[int, float]]] = deque()
         self.last_scaled: tuple[Any, float | None, float | None] | None = None  # product, loss, scale
         self._sums: set[str] = set()  # kinds of losses that are trained as sums over the targets
         self._loss_kinds: set[str] = set()
@@ -56,39 +58,26 @@ class Losses:
         training = output.requires_grad
         if not training and kind not in self._loss_kinds and not is_loss(module):
             return
-        step = self._machine.step
+        step = self._context.step
         if training:
             self._loss_kinds.add(kind)
-            if (
-                step is not None
-                and step.mode != _TRAIN
-                and not step.may_train
-                and self._machine.forced is None
-            ):
-                self._machine.publish_step(step)
-                step = self._machine.step
-            if step is None and not self._machine.by_hand and self._machine.forced in (None, _TRAIN):
-                step = self._machine.new_train()
-        elif self._machine.waiting_evals and step is not None and step.mode == _TRAIN:
-            self._to_waiting(kind, output)
+            if step is None or step.mode != _TRAIN:
+                step = self._context.step_of_loss()
+        elif self.waiting and step is not None and step.mode == _TRAIN:
+            self._wait(kind, output)
             return
         if step is None:
             return
-        if (
-            self._machine.recorder is not None
-            and kind not in self._machine.recorder.losses
-            and len(self._machine.recorder.losses) < 64
-        ):
-            self._machine.recorder.losses[kind] = loss_settings(module)
-            if not self._machine.recorder.stale:
-                self._machine.recorder.describe()
+        recorder = self._context.recorder
+        if recorder is not None and kind not in recorder.losses:
+            recorder.loss(kind, module)
         if training:
-            step.plain_loss = not self._machine.saving
+            step.plain_loss = not self._context.saving
             step.loss_outputs.append(weakref.ref(output))
             step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
         self._record_loss(step, kind, read_scalar(output), output)
         self._loss_inputs(step, kind, args, kwargs)
-        self._machine.samples.loss(step, kind, args, kwargs)
+        self._samples.loss(step, kind, args, kwargs)
 
     def function_returned(
         self,
@@ -98,13 +87,13 @@ class Losses:
         kwargs: dict[str, Any],
         output: Any,
     ) -> None:
-        """A loss function has returned. Its value counts in evaluations only: of a training the graph tells it."""
+        """A loss function has returned. Its value is used in evaluations only: in training the graph has it."""
         if not isinstance(output, torch.Tensor) or not output.dtype.is_floating_point:
             return
         if output.numel() != 1:
             self._unreduced(kind, names, args, kwargs, output)
             return
-        step = self._machine.step
+        step = self._context.step
         if step is None:
             return
         if step.mode != _TRAIN:
@@ -113,32 +102,31 @@ class Losses:
                 value /= _loss_graph.counted_targets(kind, args, kwargs)
             self._record_loss(step, kind, value, output)
             self._loss_inputs(step, kind, args, kwargs)
-            self._machine.samples.loss(step, kind, args, kwargs, names)
+            self._samples.loss(step, kind, args, kwargs, names)
         elif output.requires_grad:
-            step.plain_loss = not self._machine.saving
+            step.plain_loss = not self._context.saving
             if len(step.function_outputs) < _MAX_LOSSES:
                 step.function_outputs.append((weakref.ref(output), kind))
-            self._machine.samples.loss(step, kind, args, kwargs, names)
-        elif self._machine.waiting_evals and not output.requires_grad:
-            self._to_waiting(kind, output)
+            self._samples.loss(step, kind, args, kwargs, names)
+        elif self.waiting:
+            self._wait(kind, output)
 
     def _unreduced(
         self, kind: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """A loss for each sample: what the training makes of it the graph tells; here it is sampled."""
-        step = self._machine.step
+        """A loss for each sample: it is sampled here; its reduced value comes from the graph."""
+        step = self._context.step
         if step is not None and (step.mode != _TRAIN or output.requires_grad):
-            self._machine.samples.loss(step, kind, args, kwargs, names)
+            self._samples.loss(step, kind, args, kwargs, names)
 
-    def _to_waiting(self, kind: str, output: Any) -> None:
-        """The loss of an evaluation that is published after the TRAIN step it lies in."""
-        value = read_scalar(output)
-        if value is not None and self._machine.recorder is not None:
-            number = self._machine.recorder.number(f"{kind}_output_0", _LOSS, "", kind)
-            self._machine.waiting_evals[-1].append((number, value))
+    def _wait(self, kind: str, output: Any) -> None:
+        """Keeps the loss of an evaluation within a TRAIN step."""
+        value, recorder = read_scalar(output), self._context.recorder
+        if value is not None and recorder is not None:
+            self.waiting[-1].append((recorder.number(f"{kind}_output_0", _LOSS, "", kind), value))
 
     def _loss_inputs(self, step: Step, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        session, modules, recorder = self._machine.session, self._machine.modules, self._machine.recorder
+        session, modules, recorder = self._context.session, self._context.modules, self._context.recorder
         if session is None or modules is None or recorder is None or not step.begun:
             return
         if not self._inputs_due():
@@ -153,18 +141,18 @@ class Losses:
         index = step.losses.get(kind, 0)
         step.losses[kind] = index + 1
         if value is not None and value - value != 0.0:
-            self._machine.evidence.nonfinite.suspect = True
+            self._nonfinite.suspect = True
         if index >= _MAX_LOSSES:
             return
         code = DTYPE_CODES.get(tensor.dtype, 0)
-        if step.begun and (step.decided or self._machine.session is not None):
+        if step.begun and (step.decided or self._context.session is not None):
             self.emit(step, kind, index, value, code)
         else:
             step.pending.append((kind, index, value, code))
 
     def emit(self, step: Step, kind: str, index: int, value: float | None, code: int) -> None:
         """Puts a loss into the session: its number, and its value where a collection wants it."""
-        session, recorder = self._machine.session, self._machine.recorder
+        session, recorder = self._context.session, self._context.recorder
         if session is None or recorder is None:
             return
         number = recorder.number(f"{kind}_output_{index}", _LOSS, "", kind if kind != "loss" else "")
@@ -185,23 +173,23 @@ class Losses:
     def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
         """A gradient scaler has multiplied a loss."""
         self.last_scaled = (weakref.ref(result), value, scale)
-        self._machine.event(int(EventKind.SCALE_LOSS), codes.NO_ID, 0 if scale is None else float_bits(scale))
+        self._context.event(int(EventKind.SCALE_LOSS), codes.NO_ID, 0 if scale is None else float_bits(scale))
 
     def readable(self, step: Step | None) -> bool:
         """True if what the graph has saved between a step's loss and the root of its backward pass can be read.
 
-        Where a model recomputes its parts (checkpoints), hooks are in use within it, and no more behind it.
+        A model that recomputes its parts (checkpoints) uses hooks within its forward pass, but not behind it.
         """
-        machine = self._machine
-        return not machine.saved_hooks or (step is not None and step.plain_loss and not machine.saving)
+        context = self._context
+        return not context.saved_hooks or (step is not None and step.plain_loss and not context.saving)
 
     def root(self, step: Step, root: Any) -> None:
-        """The root of a backward pass: the loss, unless a loss module's call has told already."""
+        """The root of a backward pass: the loss, unless the call of a loss module was recorded already."""
         if not isinstance(root, torch.Tensor) or root.numel() != 1:
             return
         if any(reference() is root for reference in step.loss_outputs):
             return
-        plain = not self._machine.saved_hooks
+        plain = not self._context.saved_hooks
         inputs_due = plain and not step.module_losses and self._inputs_due()
         sampled = plain and step.samples and not step.sampled_losses
         node = _loss_graph.analyse(
@@ -228,16 +216,11 @@ class Losses:
         elif node.count and kind:
             self._sums.add(kind)
         self._record_loss(step, kind or "loss", value, root)
-        if node.compiled:
-            self._machine.hidden(GapReason.COMPILED_GRAPH)
-        if (
-            kind
-            and self._machine.recorder is not None
-            and kind not in self._machine.recorder.losses
-            and len(self._machine.recorder.losses) < 64
-        ):
-            self._machine.recorder.losses[kind] = {"functional": True}
-            self._machine.recorder.describe()
+        modules, recorder = self._context.modules, self._context.recorder
+        if node.compiled and modules is not None:
+            modules.hidden(GapReason.COMPILED_GRAPH)
+        if kind and recorder is not None and kind not in recorder.losses:
+            recorder.loss(kind)
         if node.node is not None and (inputs_due or sampled):
             self._graph_inputs(step, node, inputs_due)
 
@@ -251,12 +234,12 @@ class Losses:
         return ""
 
     def _inputs_due(self) -> bool:
-        session = self._machine.session
+        session = self._context.session
         return session is not None and bool(session.due_role(_LOSS_INPUT) or session.due_role(_LABEL))
 
     def _graph_inputs(self, step: Step, node: Any, inputs_due: bool) -> None:
         """Input and target that the graph has saved. Of cross entropy it has log-probabilities: NLLLoss's input."""
-        modules, recorder = self._machine.modules, self._machine.recorder
+        modules, recorder = self._context.modules, self._context.recorder
         if modules is None or recorder is None:
             return
         kind = node.kind or node.node_kind
@@ -275,4 +258,4 @@ class Losses:
                 if inputs_due:
                     named = recorder.number(f"{name}_input_{number}", role, "", node.node_kind)
                     modules.capture(named, tensor)
-        self._machine.samples.of_graph(step, samples)
+        self._samples.of_graph(step, samples)

@@ -10,19 +10,18 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from luff._codes import Mode
 from luff._hook import Session
+from luff.torch.capture._graphs import nodes_behind
 from luff.torch.capture._memory import Budget, array_of, read_scalar
+from luff.torch.evidence._step import StepContext
 from luff.torch.replay._domains import is_bad, operator_of, reason_of, saved_by
 from luff.torch.replay._replay import Replay, frames_of_user
-
-if TYPE_CHECKING:
-    from luff.torch.loop._machine import Machine
 
 __all__ = ["NonFinite", "Producer", "find_in_graph"]
 
@@ -62,10 +61,10 @@ def _zero() -> int:
 
 
 class NonFinite:
-    """Looks for the producer; works under the machine's lock and guard."""
+    """Looks for the producer; works under the hook's lock and guard."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
         self._autopsies = 0
         self._replays = 0
         self._bad_step = -2  # the last step with a loss that was not finite
@@ -84,7 +83,7 @@ class NonFinite:
     def backward_begins(self, roots: list[Any]) -> None:
         """A loss is not finite, its graph still stands."""
         self.suspect = False
-        step = self._machine.clock.mode_steps[_TRAIN]
+        step = self._context.clock.mode_steps[_TRAIN]
         value = read_scalar(roots[0]) if len(roots) == 1 and isinstance(roots[0], torch.Tensor) else None
         if value is None or value - value == 0.0:
             return
@@ -92,11 +91,11 @@ class NonFinite:
         if again or self._autopsies >= _MAX_AUTOPSIES:
             return
         self._autopsies += 1
-        models = self._machine.called.models()
+        models = self._context.called.models()
         producer = self._in_weights(models)
         if producer is None:
-            ok = not self._machine.saved_hooks
-            producer = find_in_graph(roots[0], self._machine.names, saved_ok=ok) or Producer("loss")
+            ok = not self._context.saved_hooks
+            producer = find_in_graph(roots[0], self._context.names, saved_ok=ok) or Producer("loss")
         record = producer.record(step, "graph")
         replay: Replay | None = None
         if producer.phase in ("input", "forward", "loss"):
@@ -107,7 +106,7 @@ class NonFinite:
 
     def gradients_taken(self) -> None:
         """Gradients that an optimizer is about to use are not finite."""
-        step = self._machine.clock.mode_steps[_TRAIN]
+        step = self._context.clock.mode_steps[_TRAIN]
         again, self._bad_step = step <= self._bad_step + 1, step
         if again:
             return
@@ -119,7 +118,7 @@ class NonFinite:
             self._waiting.append(({**record, "from": "graph", "no_replay": reason}, None))
 
     def publish(self, session: Session, wait: bool = False) -> None:
-        """Tells what is known by now; never waits, but for the end of the run (bounded)."""
+        """Records what is known by now. `wait`: at the end of the run, waits for a bounded time."""
         until = time.monotonic() + _WAIT_S if wait else 0.0
         going: list[tuple[dict[str, Any], Replay | None]] = []
         for record, replay in self._waiting:
@@ -144,13 +143,13 @@ class NonFinite:
         if self._replays >= _MAX_REPLAYS:
             return None, ""
         self._replays += 1
-        models = self._machine.called.models()
-        started = Replay.start(frames_of_user(), root, backward, self._machine.names, models)
+        models = self._context.called.models()
+        started = Replay.start(frames_of_user(), root, backward, self._context.names, models)
         return (None, started) if isinstance(started, str) else (started, "")
 
     def _in_weights(self, models: Iterable[Any]) -> Producer | None:
         """A parameter or buffer that is not finite was so before this step's forward pass."""
-        names, budget = self._machine.names, Budget(_BYTES)
+        names, budget = self._context.names, Budget(_BYTES)
         for model in models:
             for kind, named in (
                 ("parameter", model.named_parameters()),
@@ -161,7 +160,7 @@ class NonFinite:
                     if array is None or not is_bad(array):
                         continue
                     nan = int((array != array).sum())
-                    updated = self._machine.clock.latest_update() > 0
+                    updated = self._context.clock.latest_update() > 0
                     optimized = kind == "parameter" and updated and tensor.requires_grad
                     if not nan and not optimized:
                         continue  # infinities may be a mask
@@ -195,17 +194,8 @@ class _Walk:
         self.bad_inputs: dict[Any, list[Any]] = {}
         self.bad: set[Any] = {root}
         self.good: set[Any] = set()
-        self.order = [root]
-        seen = {root}
-        position = 0
-        while position < len(self.order):
-            node = self.order[position]
-            position += 1
+        for node in nodes_behind([root], _NODES):
             self._read(node)
-            for following, _ in node.next_functions:
-                if following is not None and following not in seen and len(self.order) < _NODES:
-                    seen.add(following)
-                    self.order.append(following)
 
     def _read(self, node: Any) -> None:
         saved = self.saved[node] = saved_by(node)

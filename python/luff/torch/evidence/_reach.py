@@ -1,6 +1,7 @@
 """What backward passes reach: parameters that get no gradient, and leaves that belong to no model.
 
-Asked in the first steps of a process and then ever more rarely, and anew where an optimizer or parameters have come.
+Looked at in the first steps of a process and then ever more rarely, and again after optimizers or parameters were
+added.
 The graph is walked before a backward pass frees it; nothing of it is held beyond that.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from luff._hook import Session
+from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import OptimizerRecord
 
@@ -28,10 +30,10 @@ class Reach:
 
     def __init__(self) -> None:
         self._reached: set[int] | None = (
-            None  # ids of parameters with a gradient; None: nothing is asked in this step
+            None  # ids of parameters with a gradient; None: the step is not looked at
         )
         self._without: list[Any] = []  # weak references to parameters that have none so far
-        self._seen: dict[int, Any] = {}  # leaves outside of models in the last step that was told
+        self._seen: dict[int, Any] = {}  # leaves outside of models in the last step that was recorded
         self._now: dict[int, Any] = {}  # and in this one
         self.spoiled = False  # gradients were used and freed inside the backward pass
 
@@ -39,7 +41,7 @@ class Reach:
         return self._reached is not None
 
     def begins(self, roots: Iterable[Any], models: Iterable[Any]) -> None:
-        """A backward pass begins of a step that is asked; which are, `Evidence` decides."""
+        """A backward pass begins, of a step that `Evidence` has chosen."""
         if self._reached is None:
             self._reached, self._without, self._now, self.spoiled = set(), [], {}, False
         models = list(models)
@@ -67,7 +69,9 @@ class Reach:
                     without[id(parameter)] = weakref.ref(parameter)
         self._without = list(without.values())
 
-    def tell(self, session: Session, names: Names, optimizers: Iterable[tuple[OptimizerRecord, Any]]) -> None:
+    def record(
+        self, session: Session, names: Names, optimizers: Iterable[tuple[OptimizerRecord, Any]]
+    ) -> None:
         """The step ends."""
         reached, self._reached = self._reached, None
         if reached is None or self.spoiled:
@@ -107,17 +111,7 @@ class Reach:
 
 def _leaves(roots: Iterable[Any]) -> list[Any]:
     """Leaves of the graph that get a gradient; a bounded walk."""
-    nodes = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
-    seen, found = {id(node) for node in nodes}, []
-    for node in nodes:  # grows while it is walked
-        if node.name() == _LEAF:
-            found.append(node.variable)
-            continue
-        for following, _ in node.next_functions:
-            if following is not None and id(following) not in seen and len(nodes) < _MAX_NODES:
-                seen.add(id(following))
-                nodes.append(following)
-    return found
+    return [node.variable for node in nodes_behind(nodes_of(roots), _MAX_NODES) if node.name() == _LEAF]
 
 
 def _is_sharded(model: Any) -> bool:

@@ -5,8 +5,6 @@ Looked at in the first updates of an optimizer and then ever more rarely; no tor
 
 from __future__ import annotations
 
-import ctypes
-import json
 import weakref
 from typing import Any
 
@@ -14,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from luff._hook import Session
-from luff.torch.capture._memory import is_readable
+from luff.torch.capture._memory import array_view, is_readable
 from luff.torch.capture._names import Names
+from luff.torch.evidence._events import WaitingEvents
 
 __all__ = ["Rounding"]
 
@@ -27,16 +25,13 @@ _BITS = {torch.float16: np.uint16, torch.bfloat16: np.uint16, torch.float32: np.
 Bits = NDArray[Any]
 
 
-class Rounding:
+class Rounding(WaitingEvents):
     """Works under the hook's lock and guard."""
 
     def __init__(self) -> None:
+        super().__init__()
         # By number of the optimizer: its learning rate, and (weak parameter, weights before the update, moved by it).
         self._before: dict[int, tuple[float, list[tuple[Any, Bits, Bits]]]] = {}
-        self._told: list[dict[str, Any]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._told)
 
     def update_begins(self, number: int, update: int, optimizer: Any, names: Names) -> None:
         """An optimizer is about to make an update (the first is 0). What the one before has left is compared now."""
@@ -60,7 +55,7 @@ class Rounding:
 
     def _compare(self, number: int, names: Names) -> None:
         rate, found = self._before.pop(number, (0.0, []))
-        if not found or len(self._told) >= _PENDING:
+        if not found or len(self._waiting) >= _PENDING:
             return
         parameters = []
         for reference, before, moving in found:
@@ -70,13 +65,7 @@ class Rounding:
                 parameters.append(
                     _compared(names.parameter(parameter) or "", parameter, before, after, moving)
                 )
-        self._told.append({"kind": "rounding", "optimizer": number, "lr": rate, "parameters": parameters})
-
-    def tell(self, session: Session) -> None:
-        """The step ends."""
-        told, self._told = self._told, []
-        for record in told:
-            session.event_json(json.dumps(record))
+        self._waiting.append({"kind": "rounding", "optimizer": number, "lr": rate, "parameters": parameters})
 
 
 def _few(optimizer: Any) -> list[Any]:
@@ -94,9 +83,7 @@ def _bits_of(tensor: Any) -> Bits | None:
     """A view of evenly spread elements as unsigned numbers."""
     if not is_readable(tensor) or not tensor.numel() or not tensor.is_contiguous():
         return None
-    kind = np.dtype(_BITS[tensor.dtype])
-    memory: Any = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr())
-    bits: Bits = np.ndarray((tensor.numel(),), kind, memory)
+    bits = array_view(tensor, _BITS[tensor.dtype]).reshape(-1)
     step = max(tensor.numel() // _ELEMENTS, 1)
     return bits[:: step | 1][:_ELEMENTS]  # an odd step: not always the same column
 

@@ -1,4 +1,4 @@
-"""Samples: the first rows of what goes into models and losses, where a collection asks for the role.
+"""Samples: the first rows of what goes into models and losses, where a collection wants the role.
 
 No tensor operation takes part: a prefix of rows is a layout over the tensor's own memory. What is seen before the
 session is open (in the step whose backward pass opens it) is kept as copied bytes until then, a bounded number of them.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +21,8 @@ from luff._rows import MAX_CALLS, MAX_TENSORS, WHOLE_BYTES, rows_that_fit
 from luff.torch.capture._memory import is_readable
 from luff.torch.capture._modules import tensors_in
 from luff.torch.capture._names import class_name
-from luff.torch.evidence._step import Step
-
-if TYPE_CHECKING:
-    from luff.torch.loop._machine import Machine
+from luff.torch.evidence._causal import Causal
+from luff.torch.evidence._step import Step, StepContext
 
 __all__ = ["Samples", "of_loss", "rows_to_keep"]
 
@@ -53,40 +53,34 @@ def of_loss(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...
         given += [value for name, value in kwargs.items() if name not in order]
     else:
         given = list(args)
-    found = []
-    for tensor in tensors_in(given):
-        found.append(tensor)
-        if len(found) == 2:
-            break
-    return found
+    return list(islice(tensors_in(given), 2))
 
 
+@dataclass(slots=True)
 class _Early:
     """A value seen before the session was open."""
 
-    __slots__ = ("data", "dtype", "kind", "model", "number", "rows", "shape", "strides")
-
-    def __init__(self, model: Any, kind: str, number: int, tensor: Any, rows: int, data: bytes) -> None:
-        self.model = model  # weak reference to the model, None for a loss
-        self.kind = kind
-        self.number = number
-        self.dtype, self.shape, self.strides = tensor.dtype, tensor.shape, tensor.stride()
-        self.rows = rows
-        self.data = data
+    model: Any  # weak reference to the model, None for a loss
+    kind: str
+    number: int
+    dtype: Any
+    shape: Any
+    strides: Any
+    rows: int
+    data: bytes
 
 
 class Samples:
-    """Takes samples for a machine; works under its lock and guard."""
+    """Takes samples; works under the hook's lock and guard."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self.early = (
-            True  # False: no collection asks for samples, so none are kept before the session is open
-        )
+    def __init__(self, context: StepContext, causal: Causal) -> None:
+        self._context = context
+        self._causal = causal
+        self.early = True  # False: no collection wants samples; none are kept before the session is open
 
     def begin(self, step: Step) -> None:
-        """A step has begun in the session: asks whether it takes samples."""
-        session = self._machine.session
+        """A step has begun in the session: looks up whether samples are due."""
+        session = self._context.session
         step.samples = session is not None and session.due_role(_SAMPLE) != 0
 
     def model(self, step: Step, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -116,8 +110,8 @@ class Samples:
         if call >= MAX_CALLS or (not step.samples and not self._before(step)):
             return
         tensors = of_loss(args, kwargs, names)
-        if len(tensors) == 2 and self._machine.evidence.causal.due:
-            self._machine.evidence.causal.loss_called(tensors[1])
+        if len(tensors) == 2 and self._causal.due:
+            self._causal.loss_called(tensors[1])
         rows = [rows_to_keep(tensor) for tensor in tensors]
         if len(tensors) == 2 and all(is_readable(t) for t in tensors) and _as_many_rows(*tensors):
             rows = [min(rows)] * 2
@@ -129,13 +123,13 @@ class Samples:
         if step.samples:
             for kind, number, tensor in values:
                 self._take(step, None, kind, number, tensor, rows_to_keep(tensor))
-                if number & 1 and self._machine.evidence.causal.due:
-                    self._machine.evidence.causal.loss_called(tensor)
+                if number & 1 and self._causal.due:
+                    self._causal.loss_called(tensor)
 
     def flush(self, step: Step) -> None:
         """The session is open: hands over what was kept before it was."""
         early, step.early = step.early, []
-        session, recorder = self._machine.session, self._machine.recorder
+        session, recorder = self._context.session, self._context.recorder
         if not early or not step.samples or session is None or recorder is None:
             return
         for value in early:
@@ -149,30 +143,30 @@ class Samples:
 
     def lost(self, step: Step) -> None:
         """An evaluation interrupts the step: what was taken of it is dropped."""
-        session = self._machine.session
+        session = self._context.session
         if step.samples and (step.sampled or step.sampled_losses) and session is not None:
             session.gap(codes.NO_ID, int(GapReason.NOT_SEEN), session.due_role(_SAMPLE), 1)
 
     # Inside ----------------------------------------------------------------------------------------------------
 
     def _before(self, step: Step) -> bool:
-        return self._machine.session is None and self.early and (step.mode == _TRAIN or step.may_train)
+        return self._context.session is None and self.early and (step.mode == _TRAIN or step.may_train)
 
     def _number(self, model: Any, kind: str, index: int) -> int:
         """Number of a sample's tensor; -1 for a model that has no name yet."""
-        recorder = self._machine.recorder
+        recorder = self._context.recorder
         if recorder is None:
             return -1
         if model is None:
             return recorder.number(f"sample/{kind}_input_{index}", _SAMPLE, "", kind)
         module = model()
-        found = None if module is None else self._machine.found(module)
+        found = None if module is None else self._context.names.find(module)
         if found is None:
             return -1
         return recorder.number(f"sample/{found[0]}_input_{index}", _SAMPLE, "", class_name(found[2]))
 
     def _take(self, step: Step, model: Any, kind: str, index: int, tensor: Any, rows: int) -> None:
-        session, recorder = self._machine.session, self._machine.recorder
+        session, recorder = self._context.session, self._context.recorder
         if session is None or recorder is None:
             self._keep(step, model, kind, index, tensor, rows)
             return
@@ -216,4 +210,4 @@ class Samples:
             data = ctypes.string_at(tensor.data_ptr(), size) if size else b"\0"
         except RuntimeError:
             return
-        step.early.append(_Early(model, kind, index, tensor, rows, data))
+        step.early.append(_Early(model, kind, index, tensor.dtype, tensor.shape, tensor.stride(), rows, data))

@@ -1,17 +1,19 @@
-"""One step that has begun, and limits of what is kept of it until it is published."""
+"""The step that is open, and what evidence sees of the training around it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from luff import _codes as codes
 from luff._codes import Mode
-from luff._hook import Session
+from luff._hook import Session, StepClock
+from luff.torch.capture._called import CalledModels
+from luff.torch.capture._modules import ModuleCapture
+from luff.torch.capture._names import Names
+from luff.torch.capture._recorder import Recorder
 
-__all__ = ["MAX_EVENTS", "MAX_WAITING", "Step", "resolved"]
+__all__ = ["MAX_WAITING", "Step", "StepContext"]
 
-MAX_EVENTS = 256  # of one step, while it is undecided
 MAX_WAITING = 1024  # scalars and evaluation steps that wait for a step to be published
 _TRAIN = int(Mode.TRAIN)
 
@@ -19,7 +21,7 @@ _TRAIN = int(Mode.TRAIN)
 class Step:
     """One step that has begun and is not yet published."""
 
-    begun = False  # the session knows of it
+    begun = False  # the session has begun it
     captured = False  # the session holds values that cannot be taken again
     direct = False  # its events go to the session at once
     forwards = 0
@@ -27,8 +29,8 @@ class Step:
     weights_done = False
     update = -1
     updated = False
-    ended = False  # a framework's loop says so of an evaluation: the next forward pass begins another step
-    may_train = False  # eval mode, but with gradients: a backward pass would make it a TRAIN step
+    ended = False  # of an evaluation in a framework's loop: the next forward pass begins another step
+    may_train = False  # eval mode, but with gradients: a backward pass makes it a TRAIN step
     clips = 0  # calls that clipped gradients
     samples = False  # takes samples
     root: Any = None  # weak reference to the model that an EVAL step called
@@ -36,7 +38,7 @@ class Step:
     def __init__(self, mode: int) -> None:
         self.mode = mode
         self.decided = mode != _TRAIN  # a backward pass was seen
-        # Subject: a number, or a weak reference to a module; argument: a number, or what gives one.
+        # Subject: a number, or a weak reference to a module; argument: a number, or a function that gives one.
         self.events: list[tuple[int, Any, Any]] = []
         self.pending: list[tuple[str, int, float | None, int]] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
@@ -49,18 +51,34 @@ class Step:
         self.early: list[Any] = []  # samples taken before the session was open
 
 
-def resolved(
-    events: list[tuple[int, Any, Any]], session: Session, find: Callable[[Any], Any]
-) -> list[tuple[int, int, int]]:
-    """Events seen before the session was open, with the numbers and hashes that could not be told then."""
-    found = []
-    for kind, subject, argument in events:
-        if callable(subject):
-            module = subject()
-            known = None if module is None else find(module)
-            subject = codes.NO_ID if known is None else known[1]
-        if callable(argument):
-            argument = argument(session)
-        if argument is not None:
-            found.append((kind, subject, argument))
-    return found
+class StepContext:
+    """What evidence sees of the training: the open step, its session, and the models. The step machine is one.
+
+    Attributes
+    ----------
+    session, recorder, modules
+        None until the session is open.
+    step
+        The open step, or None.
+    saved_hooks, saving
+        Whether saved-tensor hooks were in use since the last TRAIN step, and how many are now.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.called = CalledModels()
+        self.clock = StepClock()
+        self.session: Session | None = None
+        self.recorder: Recorder | None = None
+        self.modules: ModuleCapture | None = None
+        self.step: Step | None = None
+        self.saved_hooks = False
+        self.saving = 0
+
+    def event(self, kind: int, subject: Any = codes.NO_ID, argument: Any = 0) -> None:
+        """Records an event of the loop."""
+        raise NotImplementedError
+
+    def step_of_loss(self) -> Step | None:
+        """The step that a loss with a gradient belongs to; a TRAIN step begins where none is open."""
+        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Corrections of a PyTorch training: what ``lower_lr=True`` does, and who is asked."""
+"""Corrections of a PyTorch training: what ``lower_lr=True`` does."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _scaled(holder: Any, key: Any, factor: float, seen: set[int]) -> None:
 def lower_lr(optimizers: Iterable[Any], schedulers: Iterable[Any], factor: float) -> None:
     """Multiplies all learning rates by `factor`, and what schedulers compute them from.
 
-    Without the latter the next step of a scheduler that computes rates from their start (LambdaLR, OneCycleLR)
-    would take the old ones back.
+    Otherwise the next step of a scheduler that computes rates from their start (LambdaLR, OneCycleLR) would restore
+    the old ones.
     """
     done = 0
     seen: set[int] = set()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import torch
 
 from luff import corrections
-from luff._arrays import dtype_code
 from luff._base_hook import ACT, BaseHook, mode_of
-from luff._codes import Mode, Role
+from luff._codes import Mode
 from luff._hook import (
     ResumePoint,
     RunOptions,
@@ -22,10 +20,8 @@ from luff._hook import (
     rank_from_environment,
 )
 from luff._weak import Identities
-from luff.torch.capture._memory import is_readable, local_part
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import parameters_of
-from luff.torch.loop._corrections import lower_lr
 from luff.torch.loop._machine import Machine
 
 __all__ = ["Hook"]
@@ -49,9 +45,7 @@ class Hook(BaseHook):
         correct: corrections.Corrections | None = None,
     ) -> None:
         super().__init__(options, on_stop, correct)
-        self._owned: Identities[bool] = (
-            Identities()
-        )  # modules and optimizers, and whether they are the hook's
+        self._owned: Identities[bool] = Identities()  # whether a module or an optimizer is the hook's
         self._parameters: Identities[None] = Identities()
         self.asleep = False  # a forked child that has not trained yet
         self.on_all = model is None
@@ -105,7 +99,7 @@ class Hook(BaseHook):
         self._owned.clear()
 
     def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """As `guarded`, of what the training does: None in a thread whose steps these are not."""
+        """As `guarded`, for what the training does; None in a thread that the steps do not belong to."""
         return self.guarded(place, self.machine.told, function, arguments)
 
     # For users -------------------------------------------------------------------------------------------------
@@ -116,7 +110,7 @@ class Hook(BaseHook):
         Parameters
         ----------
         mode
-            ``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"``; None or ``"GLOBAL"``: found out again by what happens.
+            ``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"``; None or ``"GLOBAL"``: found from what happens, as by default.
         """
         self.machine.forced = mode_of(mode)
 
@@ -136,11 +130,11 @@ class Hook(BaseHook):
 
     def save_scalar(self, name: str, value: float) -> None:
         """Records a number as ``scalar/NAME`` in the current step."""
-        self.guarded("save_scalar", self.machine.given.scalar, str(name), float(value))
+        self.guarded("save_scalar", self.machine.save_scalar, str(name), float(value))
 
     def save_tensor(self, name: str, value: Any) -> None:
         """Records a tensor or an array under `name` in the current step (role "custom")."""
-        self.guarded("save_tensor", self._save_tensor, str(name), value)
+        self.guarded("save_tensor", self.machine.save_tensor, str(name), value)
 
     # Inside ----------------------------------------------------------------------------------------------------
 
@@ -159,29 +153,22 @@ class Hook(BaseHook):
         self.obey(answer)
 
     def _lower_lr(self, factor: float) -> None:
-        recorder = self.machine.recorder
-        if recorder is None:
-            raise LookupError("nothing was recorded yet")
-        schedulers = [s for s in (reference() for reference in recorder.schedulers) if s is not None]
-        lower_lr([optimizer for _, optimizer in recorder.living()], schedulers, factor)
+        self.machine.lower_lr(factor)
 
     def wake(self) -> None:
-        """In a forked child that trains after all: a worker of its own."""
+        """A forked child trains: it records as a worker of its own."""
         self.asleep = False
 
     def forked(self) -> None:
-        """In a forked child: nothing of the parent's session is ours."""
+        """In a forked child: drops the parent's session."""
         super().forked()
         self.asleep = True
         old = self.machine
         self.machine = self._machine(old.names, eager=False)
-        self.machine.forced = old.forced
-        if old.recorder is not None:
-            for _, optimizer in old.recorder.living():
-                self.machine.optimizer_made(optimizer)
+        self.machine.take_over(old)
 
     def _machine(self, names: Names, eager: bool) -> Machine:
-        opener = weakref.WeakMethod(self._open)  # so that a hook that nobody holds goes at once
+        opener = weakref.WeakMethod(self._open)  # the machine must not keep its hook alive
 
         def opened() -> Session | None:
             method = opener()
@@ -209,17 +196,24 @@ class Hook(BaseHook):
         self._describe(session)
         return session, point
 
-    def open_now(self) -> None:
-        """Opens the session at once; errors are the caller's.
+    def open_now(self, optimizers: Iterable[Any] = (), loss_fn: Any = None) -> None:
+        """Opens the session at once, with the optimizers and the loss that are known; errors are the caller's.
 
         Raises
         ------
         LuffError
             When the run exists already, cannot be created, or the configuration is wrong.
         """
-        session, _ = self._open_session()
-        self.machine._opener = lambda: session
-        self.machine.ensure_session()
+        for optimizer in optimizers:
+            self.machine.optimizer_made(optimizer)
+        self.machine.opened(self._open_session()[0])
+        recorder = self.machine.recorder
+        if recorder is None or loss_fn is None:
+            return
+        if isinstance(loss_fn, torch.nn.Module):
+            recorder.loss(type(loss_fn).__name__, loss_fn)
+        else:
+            recorder.loss(getattr(loss_fn, "__name__", "loss"))
 
     @staticmethod
     def _describe(session: Session) -> None:
@@ -239,32 +233,3 @@ class Hook(BaseHook):
     def _finish(self) -> None:
         if self.machine.session is not None:
             self.machine.finish()
-
-    def _save_tensor(self, name: str, value: Any) -> None:
-        machine = self.machine
-        if machine.ensure_session() is None or machine.recorder is None:
-            return
-        if isinstance(value, torch.Tensor):
-            local, _ = local_part(value)
-            if local is None or not is_readable(local.data if local.requires_grad else local):
-                raise TypeError("a tensor that is not dense CPU memory")
-            if not local.is_contiguous():
-                layout, size = machine.recorder.layouts.find(local), 0
-            else:
-                layout, size = machine.recorder.layouts.find(local), local.nbytes
-            data = (local.data_ptr(), size)
-            keep: Any = local
-        else:
-            array = np.ascontiguousarray(value)
-            code = dtype_code(array.dtype)
-            if code is None:
-                raise TypeError(f"dtype {array.dtype} is not captured")
-            if machine.session is None:
-                return
-            layout = machine.session.define_layout(code, list(array.shape))
-            data = (int(array.__array_interface__["data"][0]), array.nbytes)
-            keep = array
-        if layout < 0:
-            raise TypeError("a dtype that is not captured")
-        machine.given.tensor(name, int(Role.CUSTOM), layout, data)
-        del keep

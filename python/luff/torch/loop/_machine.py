@@ -1,9 +1,9 @@
-"""Steps, updates and modes: what a training loop does, made of the calls that the wraps see.
+"""Steps, updates and modes: what a training loop does, made of the calls that the patches see.
 
 A TRAIN step is the forward passes since the last backward pass, and the backward passes up to the next forward
 pass. A forward pass is undecided until a backward pass follows. An EVAL or PREDICT step is one forward pass of a
-model that no other module called, without gradients or in eval mode. `Machine` is told of forward, backward,
-update; it opens and publishes steps.
+model that no other module called, without gradients or in eval mode. `Machine` gets forward, backward and update
+calls; it opens and publishes steps.
 
 All methods are called under the hook's lock and inside its guard; none computes with torch.
 """
@@ -11,7 +11,6 @@ All methods are called under the hook's lock and inside its guard; none computes
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,111 +18,70 @@ import torch
 
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
-from luff._hook import Guard, Session, StepClock
+from luff._hook import Guard, Session
 from luff._turn import Turn
 from luff._weak import Identities
 from luff.torch.capture._batch import LaterBatch, batch_hash
-from luff.torch.capture._called import CalledModels
 from luff.torch.capture._memory import read_scalar
 from luff.torch.capture._modules import ModuleCapture
-from luff.torch.capture._names import Names, unwrap
+from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import OptimizerRecord, Recorder
-from luff.torch.evidence._evidence import Evidence
-from luff.torch.evidence._losses import Losses
-from luff.torch.evidence._samples import Samples
-from luff.torch.evidence._step import MAX_EVENTS, MAX_WAITING, Step, resolved
+from luff.torch.evidence._step import MAX_WAITING, Step
+from luff.torch.loop._corrections import lower_lr
 from luff.torch.loop._mode_flags import ModeFlags
-from luff.torch.loop._user_values import Given
+from luff.torch.loop._steps import MAX_EVENTS, Steps
 
 __all__ = ["Machine"]
 
-_TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
+_TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
 _ZERO_GRAD = int(EventKind.ZERO_GRAD)
 _MODE_CHANGE, _OPTIMIZER_STEP = int(EventKind.MODE_CHANGE), int(EventKind.OPTIMIZER_STEP)
-_INPUT, _OUTPUT, _GRADIENT = int(Role.INPUT), int(Role.OUTPUT), int(Role.GRADIENT)
+_INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
-
-_OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
-_OF_THE_NEXT = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP)})  # after an update
 
 
 def _part_of(module: Any, model: Any) -> bool:
-    """A module of the model, or of a copy that DataParallel made of it."""
+    """True for a module of the model, or of a copy that DataParallel made of it."""
     return "_is_replica" in module.__dict__ or any(module is one for one in model.modules())
 
 
-class Machine:
-    """The step machine of one hook."""
+class Machine(Steps):
+    """The step machine of one hook.
+
+    Parameters
+    ----------
+    names, guard, opener
+        As of `Steps`.
+    eager
+        The session is opened by the first forward pass.
+    """
 
     def __init__(self, names: Names, guard: Guard, opener: Callable[[], Session | None], eager: bool) -> None:
-        self.names = names
-        self.guard = guard
-        self.clock = StepClock()
-        self.session: Session | None = None
-        self.recorder: Recorder | None = None
-        self.modules: ModuleCapture | None = None
-        self.step: Step | None = None
-        self.suspended: Step | None = None
+        super().__init__(names, guard, opener)
         self.forced: int | None = None  # mode set by hand
-        self.by_hand = False  # steps counted by hand
         self.held = False  # a framework's loop says when steps end
         self.closure_depth = 0
         self._first_closure = False  # of an update that makes its gradients itself
-        self.stop = 0  # 2: leave now
-        self.losses = Losses(self)
-        self.samples = Samples(self)
-        self.evidence = Evidence(self)
-        self.saved_hooks = False  # saved-tensor hooks were in use since the last step
-        self.saving = 0  # of them in use now
-        self._opener = opener
         self._eager = eager
-        self._early: list[tuple[int, Any, Any]] = []
-        self.given = Given(self)
-        self.waiting_evals: deque[list[tuple[int, float]]] = deque()
         self.turn = Turn()
         self.calling: Any = None  # the model within whose call the thread that trains is
-        self._optimizers: list[Any] = []  # made before the session was opened
-        self.called = CalledModels()
-        self._modes = ModeFlags()
+        self._mode_flags = ModeFlags()
         self._trains_in_eval: Identities[bool] = Identities()
         self._last_mode = 0
-        self._version: int | None = None
-        self._late = False  # events wait that were seen before the session was open
         self._trained = False  # a backward pass was seen
-        self._blind = False  # updates happen that no hook sees (a compiled optimizer step)
 
-    def optimizer_made(self, optimizer: Any) -> None:
-        """An optimizer exists from now on."""
-        if self.recorder is not None:
-            self.recorder.optimizer(optimizer)
-        elif len(self._optimizers) < 1024:
-            self._optimizers.append(weakref.ref(optimizer))
-
-    def cleared(self, optimizer: Any) -> None:
-        """An optimizer's gradients are being cleared."""
-        number = codes.NO_ID if self.recorder is None else self.recorder.number_of(optimizer)
-        self.event(_ZERO_GRAD, 0 if number == codes.NO_ID else number)
-
-    def scheduler_stepped(self, scheduler: Any) -> None:
-        """A learning rate scheduler has set a rate."""
-        number = codes.NO_ID
-        if self.recorder is not None:
-            self.recorder.scheduler(scheduler)
-            number = self.recorder.number_of(getattr(scheduler, "optimizer", None))
-        self.event(int(EventKind.SCHEDULER_STEP), number)
-
-    # Threads ---------------------------------------------------------------------------------------------------
+    # Threads -------------------------------------------------------------------------------------------------------
 
     def told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Calls `function`, if the steps are this thread's."""
+        """Calls `function` if the steps belong to this thread; else None."""
         return function(*arguments) if self._mine() else None
 
     def _mine(self, module: Any = None) -> bool:
-        """The steps are this thread's, or are from now on; else what it does is counted only.
+        """True if the steps belong to this thread, or do from now on; else its call is only counted.
 
-        A thread may begin where another has trained: when that one has done nothing for long; and with a forward pass
-        (of `module`) when that one has ended, has trained nothing yet, or has called the same model.
+        A thread may take over from another when that one has been idle for long, and with a forward pass (of `module`)
+        when that one has ended, has trained nothing yet, or has called the same model.
         """
         turn, step = self.turn, self.step
         if turn.here():
@@ -147,80 +105,7 @@ class Machine:
             self.session.gap(codes.NO_ID, _NOT_SEEN, 0, count)
         return False
 
-    # Opening ---------------------------------------------------------------------------------------------------
-
-    def ensure_session(self) -> Session | None:
-        """The session; opened by the first backward pass or update (the first forward pass after `attach`)."""
-        if self.session is None:
-            session = self._opener()
-            if session is None:
-                return None
-            self.session = session
-            self.recorder = Recorder(session, self.names)
-            self.modules = ModuleCapture(session, self.recorder.layouts, self.names)
-            self.evidence.opened(session)
-            for reference in self._optimizers:
-                optimizer = reference()
-                if optimizer is not None:
-                    self.recorder.optimizer(optimizer)
-            self._optimizers.clear()
-        return self.session
-
-    def _begin(self, step: Step) -> None:
-        """Tells the session of the step, if there is one."""
-        session = self.session
-        if session is None or step.begun:
-            return
-        session.begin_step(step.mode, self.clock.mode_steps[step.mode])
-        step.begun = True
-        self.samples.begin(step)
-        if self.given:
-            step.captured = True
-            self.given.hand_over(session)
-
-    def new_train(self) -> Step:
-        """Opens a TRAIN step."""
-        step = Step(_TRAIN)
-        step.events, self._early = self._early, []
-        self.step = step
-        self.evidence.causal.begins(self.clock.mode_steps[_TRAIN] - self.clock.first_train_step)
-        self._begin(step)
-        return step
-
-    def event(self, kind: int, subject: Any = codes.NO_ID, argument: Any = 0) -> None:
-        """An event of the loop, in its order."""
-        step = self.step
-        if step is not None and step.direct and self.session is not None:
-            self.session.event(kind, subject, argument)
-            return
-        if step is not None and step.mode != _TRAIN and kind in _OF_TRAINING:
-            step = self.suspended
-        if step is not None and step.updated and kind in _OF_THE_NEXT:
-            step = None
-        if step is not None and step.begun and step.decided and self.session is not None:
-            self.session.event(kind, subject, argument)
-            return
-        events = self._early if step is None else step.events
-        if len(events) < MAX_EVENTS:
-            events.append((kind, subject, argument))
-
-    def _flush(self, step: Step) -> None:
-        session = self.session
-        if session is None:
-            return
-        if step.events:
-            events = resolved(step.events, session, self.found) if self._late else step.events
-            for kind, subject, argument in events:
-                session.event(kind, subject, argument)
-            step.events.clear()
-        if step.early:
-            self.samples.flush(step)
-        if step.pending:
-            for kind_name, index, loss, code in step.pending:
-                self.losses.emit(step, kind_name, index, loss, code)
-            step.pending.clear()
-
-    # Forward ---------------------------------------------------------------------------------------------------
+    # Forward -------------------------------------------------------------------------------------------------------
 
     def forward_begins(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -247,7 +132,7 @@ class Machine:
         step.forwards += 1
         found = self.names.module(module) if self.session is not None else None
         number = self._number_of(module) if found is None else found[1]
-        self.event(_FORWARD, number, step.mode | self._modes.bits(module))
+        self.event(_FORWARD, number, step.mode | self._mode_flags.bits(module))
         value = LaterBatch(args, kwargs) if self.session is None else batch_hash(self.session, args, kwargs)
         if value is not None:
             self.event(_BATCH, number, value)
@@ -267,34 +152,19 @@ class Machine:
             self.name_now()
         kind = type(module).__name__
         if kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            self.hidden(GapReason.COMPILED_GRAPH)
+            modules.hidden(GapReason.COMPILED_GRAPH)
         step.captured = True
         return modules
 
-    def hidden(self, reason: GapReason) -> None:
-        """Modules inside a compiled or scripted graph are not seen: says so."""
-        if self.session is not None:
-            forms = self.session.due_role(_INPUT) | self.session.due_role(_OUTPUT)
-            if forms:
-                self.session.gap(codes.NO_ID, int(reason), forms, 1)
-
-    def found(self, module: Any) -> tuple[str, int, Any] | None:
-        """(name, number, module without wrappers) of a module that was called; None where it has no name yet."""
-        found = self.names.module(module)
-        if found is None:
-            module = unwrap(module)
-            found = self.names.module(module)
-        return None if found is None else (*found, module)
-
     def _number_of(self, module: Any) -> Any:
-        """Number of a called module; before the session is open a weak reference to it, resolved later."""
+        """Number of a called module; before the session is open a weak reference, resolved later."""
         if self.session is None or self.recorder is None:
             self._late = True
             return weakref.ref(module)
-        found = self.found(module)
+        found = self.names.find(module)
         if found is None and self.recorder.stale:
             self.name_now()
-            found = self.found(module)
+            found = self.names.find(module)
         return codes.NO_ID if found is None else found[1]
 
     def _enter(self, root: Any, module: Any) -> None:
@@ -304,7 +174,7 @@ class Machine:
         if mode is None:
             if not grad:
                 mode = _EVAL
-            elif module.training or self._trained_in_eval(root):
+            elif module.training or root in self._trains_in_eval:
                 mode = _TRAIN
             else:
                 mode, may_train = _EVAL, True
@@ -320,11 +190,9 @@ class Machine:
     def _enter_train(self) -> None:
         step = self.step
         if step is not None and step.mode != _TRAIN:
-            self.publish_step(step)
-            step = self.step
+            step = self.publish_step(step)
         if step is not None and step.decided:
-            self.publish_step(step)
-            step = self.step
+            step = self.publish_step(step)
         if step is None:
             self.new_train()
         elif not step.begun:
@@ -335,15 +203,13 @@ class Machine:
         if step is not None and step.mode == mode and self.held and not step.ended:
             return
         if step is not None and step.mode != _TRAIN:
-            self.publish_step(step)
-            step = self.step
+            step = self.publish_step(step)
         if step is not None and step.updated:
-            self.publish_step(step)
-            step = self.step
+            step = self.publish_step(step)
         if step is not None:
             if step.captured:  # not to be interrupted: the evaluation counts after it, with its losses only
-                if len(self.waiting_evals) < MAX_WAITING:
-                    self.waiting_evals.append([])
+                if len(self.losses.waiting) < MAX_WAITING:
+                    self.losses.waiting.append([])
                 return
             if step.begun and self.session is not None:
                 self.samples.lost(step)
@@ -356,22 +222,19 @@ class Machine:
         self.step = fresh
         self._begin(fresh)
 
-    def _resume(self) -> None:
-        """After an evaluation in the middle of a TRAIN step: back to it."""
-        step, self.suspended = self.suspended, None
-        self.step = step
-        if step is not None:
-            self._begin(step)
-            if self.modules is not None:
-                self.modules.begin_step()
+    def step_of_loss(self) -> Step | None:
+        """The step that a loss with a gradient belongs to; a TRAIN step begins where none is open."""
+        step = self.step
+        if step is not None and step.mode != _TRAIN and not step.may_train and self.forced is None:
+            step = self.publish_step(step)
+        if step is None and not self.by_hand and self.forced in (None, _TRAIN):
+            step = self.new_train()
+        return step
 
-    def _trained_in_eval(self, root: Any) -> bool:
-        return root in self._trains_in_eval
-
-    # Backward --------------------------------------------------------------------------------------------------
+    # Backward ------------------------------------------------------------------------------------------------------
 
     def backward_begins(self, roots: list[Any], weighted: bool = False) -> None:
-        """A backward pass begins: what came before it was training. `weighted`: roots come with gradients."""
+        """A backward pass begins: the forward passes before it were training. `weighted`: roots come with gradients."""
         self.evidence.accumulated.weighted = weighted
         if self.ensure_session() is None:
             return
@@ -403,8 +266,7 @@ class Machine:
                 if step.begun and self.session is not None and converted.captured:
                     self.session.gap(codes.NO_ID, _NOT_SEEN, 0, 1)
             else:
-                self.publish_step(step)
-                step = self.step
+                step = self.publish_step(step)
         if step is None:
             step = self.new_train()
         if not step.begun:
@@ -436,7 +298,25 @@ class Machine:
         if unmanaged:
             step.captured |= self.recorder.gradients(None) > 0
 
-    # Updates ---------------------------------------------------------------------------------------------------
+    def waits_for_backward(self) -> bool:
+        """True if forward passes were seen that a backward pass would make a TRAIN step."""
+        step = self.step
+        return step is not None and (step.mode == _TRAIN or step.may_train) and self.turn.here()
+
+    # Updates -------------------------------------------------------------------------------------------------------
+
+    def cleared(self, optimizer: Any) -> None:
+        """An optimizer's gradients are being cleared."""
+        number = codes.NO_ID if self.recorder is None else self.recorder.number_of(optimizer)
+        self.event(_ZERO_GRAD, 0 if number == codes.NO_ID else number)
+
+    def scheduler_stepped(self, scheduler: Any) -> None:
+        """A learning rate scheduler has set a rate."""
+        number = codes.NO_ID
+        if self.recorder is not None:
+            self.recorder.scheduler(scheduler)
+            number = self.recorder.number_of(getattr(scheduler, "optimizer", None))
+        self.event(int(EventKind.SCHEDULER_STEP), number)
 
     def update_begins(self, optimizer: Any, has_closure: bool) -> None:
         """An optimizer is about to use its gradients (with a closure: to make them first)."""
@@ -526,101 +406,20 @@ class Machine:
         if not self.by_hand and not self.held and recorder.count() == 1:
             self.publish()
 
-    def _weights(self, step: Step) -> None:
-        if step.weights_done or self.recorder is None:
-            return
-        step.weights_done = True
-        step.captured |= self.recorder.weights() > 0
+    def lower_lr(self, factor: float) -> None:
+        """Multiplies all learning rates.
 
-    def name_now(self) -> None:
-        """Names models, parameters and modules, and makes the tables."""
+        Raises
+        ------
+        LookupError
+            If no learning rate is known.
+        """
         if self.recorder is None:
-            return
-        self.called.fresh = False
-        self.recorder.rebuild(self.called.models())
+            raise LookupError("nothing was recorded yet")
+        schedulers = [s for s in (reference() for reference in self.recorder.schedulers) if s is not None]
+        lower_lr([optimizer for _, optimizer in self.recorder.living()], schedulers, factor)
 
-    def waits_for_backward(self) -> bool:
-        """True if forward passes were seen that a backward pass would make a TRAIN step."""
-        step = self.step
-        return step is not None and (step.mode == _TRAIN or step.may_train) and self.turn.here()
-
-    def finish(self) -> None:
-        """The run ends: publishes what is open."""
-        for _ in range(2):
-            if self.step is not None:
-                self.publish_step(self.step)
-        if self.session is not None:
-            self.evidence.finish(self.session)
-
-    # Publishing ------------------------------------------------------------------------------------------------
-
-    def publish(self) -> None:
-        """Publishes the open step, if there is one."""
-        if self.step is not None:
-            self.publish_step(self.step)
-
-    def publish_step(self, step: Step) -> None:
-        """Publishes a step, or drops it if no backward pass followed."""
-        session, recorder = self.session, self.recorder
-        self.step = None
-        if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
-            if session is not None and step.begun:
-                session.abandon_step()
-            self._count_unseen(step)
-        else:
-            if not step.begun:
-                self._begin(step)
-            if step.mode == _TRAIN:
-                if not step.weights_done and not self.by_hand:
-                    self._weights(step)
-                self._look_for_unseen_update(step, session, recorder)
-                recorder.settings(step)
-            if step.events or step.pending:
-                self._flush(step)
-            if self.guard.unreported:
-                self.guard.report(session)
-            self.evidence.publish(step, session)
-            update = step.update if step.update >= 0 else self.clock.latest_update()
-            session.end_step(step.mode, self.clock.global_step, self.clock.mode_steps[step.mode], update)
-            self.clock.advance(step.mode)
-        if step.mode == _TRAIN:
-            self.saved_hooks = False
-            self._late = self._late and session is None
-            while self.waiting_evals and session is not None:
-                self._publish_waiting(session, self.waiting_evals.popleft())
-            if session is not None and step.decided and session.stop_state():
-                self.stop = max(self.stop, session.at_step_boundary(self.clock.mode_steps[_TRAIN]))
-        elif self.suspended is not None:
-            self._resume()
-
-    def _look_for_unseen_update(self, step: Step, session: Session, recorder: Recorder) -> None:
-        """Weights that change without an update: from now on they are read when backward returns."""
-        version = recorder.version()
-        if step.updated:
-            self._blind = False
-        elif self._version is not None and version != self._version and recorder.count():
-            self._blind = True
-            session.gap(codes.NO_ID, _NOT_SEEN, session.due_role(_GRADIENT), 1)
-        self._version = version
-
-    def _count_unseen(self, step: Step) -> None:
-        """Evaluations before the session was opened are not counted: nothing was recorded of them."""
-        if step.mode == _TRAIN and step.events:
-            self._early = step.events[:MAX_EVENTS]
-
-    def _publish_waiting(self, session: Session, losses: list[tuple[int, float]]) -> None:
-        session.begin_step(_EVAL, self.clock.mode_steps[_EVAL])
-        for number, value in losses:
-            session.scalar(number, value)
-        forms = session.due_role(_INPUT) | session.due_role(_OUTPUT) | session.due_role(int(Role.SAMPLE))
-        if forms:
-            session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
-        session.end_step(
-            _EVAL, self.clock.global_step, self.clock.mode_steps[_EVAL], self.clock.latest_update()
-        )
-        self.clock.advance(_EVAL)
-
-    # By hand ---------------------------------------------------------------------------------------------------
+    # By hand -------------------------------------------------------------------------------------------------------
 
     def next_step(self, mode: int | None, update: int | None) -> None:
         """Ends the open step and begins the next; from now on steps are counted by hand."""
@@ -638,3 +437,22 @@ class Machine:
         self._begin(step)
         if self.modules is not None:
             self.modules.begin_step()
+
+    def end_step(self) -> None:
+        """A framework's loop has ended a step: publishes an evaluation within it first."""
+        for _ in range(2):
+            step = self.step
+            if step is not None and (step.decided or self.suspended is not None):
+                self.publish_step(step)
+
+    def end_evaluation(self) -> None:
+        """A framework's loop has ended a step of an evaluation; it stays open until the next begins."""
+        if self.step is not None:
+            self.step.ended = True
+
+    def take_over(self, parent: Machine) -> None:
+        """In a forked child: takes the parent's mode and optimizers, not its session."""
+        self.forced = parent.forced
+        if parent.recorder is not None:
+            for _, optimizer in parent.recorder.living():
+                self.optimizer_made(optimizer)

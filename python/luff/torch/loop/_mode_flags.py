@@ -1,7 +1,7 @@
 """In which mode a model was called: its own flag, and those of the modules whose result depends on it.
 
-Looking at every dropout of a model at each call would cost more than it tells: after the first calls they are looked at
-when the model's own flag has changed, and at every 16th call.
+Looking at every dropout at each call would cost too much: after the first calls they are looked at when the model's own
+flag has changed, and at every 16th call.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Watched:
 
 
 class ModeFlags:
-    """Bits 8 to 12 of the event `forward` (docs/spec/evidence.md)."""
+    """Computes bits 8 to 12 of the event `forward` (docs/spec/evidence.md)."""
 
     def __init__(self) -> None:
         self._watched: dict[int, _Watched] = {}

@@ -1,29 +1,28 @@
-"""Scalars and values given by the user before the step they belong to can take them. Bounded."""
+"""Numbers and values that the user records; those given between steps are kept for the next. Bounded."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
+from luff._arrays import dtype_code
 from luff._codes import GapReason, Role
-from luff._hook import Session
-from luff.torch.evidence._step import MAX_WAITING
+from luff.torch.capture._memory import bytes_spanned, is_readable, local_part
+from luff.torch.evidence._step import MAX_WAITING, StepContext
 
-if TYPE_CHECKING:
-    from luff.torch.loop._machine import Machine
-
-__all__ = ["Given"]
+__all__ = ["UserValues"]
 
 _MAX_BYTES = 64 << 20
 
 
-class Given:
-    """What the user gives: into the open step, or kept for the next step that begins."""
+class UserValues:
+    """Records into the open step, or keeps copies for the next step that begins."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
         self._scalars: list[tuple[int, float]] = []
         self._values: list[tuple[int, int, bytes]] = []
         self._bytes = 0
@@ -32,24 +31,44 @@ class Given:
         return bool(self._scalars or self._values)
 
     def scalar(self, name: str, value: float) -> None:
-        """A number given by the user."""
-        machine = self._machine
-        if machine.ensure_session() is None or machine.recorder is None or machine.session is None:
-            return
-        number = machine.recorder.number(f"scalar/{name}", int(Role.SCALAR))
-        if self._open():
-            machine.session.scalar(number, value)
-        else:
-            self.keep_scalar(number, value)
-
-    def tensor(self, name: str, role: int, layout: int, data: Any) -> None:
-        """A value given by the user, as (address, size) of live memory."""
-        session, recorder = self._machine.session, self._machine.recorder
+        """Records a number as ``scalar/NAME``."""
+        session, recorder = self._context.session, self._context.recorder
         if session is None or recorder is None:
             return
-        number = recorder.number(name, role)
-        address, size = data
-        if self._open():
+        number = recorder.number(f"scalar/{name}", int(Role.SCALAR))
+        if self._step_is_open():
+            session.scalar(number, value)
+        elif len(self._scalars) < MAX_WAITING:
+            self._scalars.append((number, value))
+
+    def tensor(self, name: str, value: Any) -> None:
+        """Records a tensor or an array under `name`.
+
+        Raises
+        ------
+        TypeError
+            If its memory cannot be read, or its dtype is not captured.
+        """
+        session, recorder = self._context.session, self._context.recorder
+        if session is None or recorder is None:
+            return
+        held: Any  # keeps the memory alive until it is captured
+        if isinstance(value, torch.Tensor):
+            held, _ = local_part(value)
+            if held is None or not is_readable(held.data if held.requires_grad else held):
+                raise TypeError("a tensor that is not dense CPU memory")
+            layout, address, size = recorder.layouts.find(held), held.data_ptr(), bytes_spanned(held)
+        else:
+            held = np.ascontiguousarray(value)
+            code = dtype_code(held.dtype)
+            if code is None:
+                raise TypeError(f"dtype {held.dtype} is not captured")
+            layout = session.define_layout(code, list(held.shape))
+            address, size = int(held.__array_interface__["data"][0]), held.nbytes
+        if layout < 0:
+            raise TypeError("a dtype that is not captured")
+        number = recorder.number(name, int(Role.CUSTOM))
+        if self._step_is_open():
             session.capture_one(number, layout, address)
         elif self._bytes + size <= _MAX_BYTES and len(self._values) < MAX_WAITING:
             self._bytes += size
@@ -57,13 +76,11 @@ class Given:
         else:
             session.gap(number, int(GapReason.TOO_MANY), 0, 1)
 
-    def keep_scalar(self, number: int, value: float) -> None:
-        """A number for the next step."""
-        if len(self._scalars) < MAX_WAITING:
-            self._scalars.append((number, value))
-
-    def hand_over(self, session: Session) -> None:
-        """Puts all of it into the step that has begun."""
+    def hand_over(self) -> None:
+        """Puts all that was kept into the step that has begun."""
+        session = self._context.session
+        if session is None:
+            return
         for number, value in self._scalars:
             session.scalar(number, value)
         for number, layout, data in self._values:
@@ -73,6 +90,6 @@ class Given:
         self._values.clear()
         self._bytes = 0
 
-    def _open(self) -> bool:
-        step = self._machine.step
+    def _step_is_open(self) -> bool:
+        step = self._context.step
         return step is not None and step.begun and step.decided

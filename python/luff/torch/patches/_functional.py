@@ -1,4 +1,4 @@
-"""Functional losses: their values in evaluations, where no graph tells of them, and samples of what they are given.
+"""Functional losses: their values in evaluations, where there is no graph, and samples of their arguments.
 
 Only under ``luff run``, where the wraps are made before the script's first line. What a function computes is not
 touched; `torch.jit.script` and torch.compile get the original.

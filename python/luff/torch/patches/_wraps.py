@@ -1,4 +1,4 @@
-"""The wraps: functions of torch replaced once, at run time, by ones that also tell the hooks.
+"""The wraps: functions of torch replaced once, at run time, by ones that also call the hooks.
 
 Each wrap leaves at once while torch compiles or traces, calls the original outside of any guard, and restores its
 state in `finally`. No wrap computes with torch.
@@ -72,7 +72,7 @@ def _after_fork() -> None:
 
 
 def _listens(hook: Hook | None) -> TypeGuard[Hook]:
-    """It records, and shall be told."""
+    """True if the hook records in this process."""
     return hook is not None and hook.live and not hook.asleep
 
 
@@ -117,17 +117,18 @@ def _outer_call(
         return _loss_call(original, module, args, kwargs)
     if not _listens(hook):
         return original(module, *args, **kwargs)
-    capture = hook.guarded("forward", hook.machine.forward_begins, module, args, kwargs)
+    machine = hook.machine
+    capture = hook.guarded("forward", machine.forward_begins, module, args, kwargs)
     if capture is False:
         return _loss_call(original, module, args, kwargs)
     hooks.enter(hook)
-    if hook.machine.stop >= 2 and hook.machine.turn.here():
+    trains = machine.turn.here()
+    if machine.stop >= 2 and trains:
         hook.leave_if_stopped()
     local.inside = 1 if capture is None else 2
     local.capture = (hook, capture)
-    trains = hook.machine.turn.here()
     if trains:
-        hook.machine.calling = module
+        machine.calling = module
     try:
         if capture is None:
             return original(module, *args, **kwargs)
@@ -139,7 +140,7 @@ def _outer_call(
         local.inside = 0
         local.capture = None
         if trains:
-            hook.machine.calling = None
+            machine.calling = None
 
 
 def _inner_call(
@@ -152,9 +153,9 @@ def _inner_call(
     output = original(module, *args, **kwargs)
     hook.told("output", capture.after, module, output)
     if isinstance(module, torch.jit.ScriptModule):
-        hook.guarded("scripted", hook.machine.hidden, GapReason.SCRIPTED)
+        hook.guarded("scripted", capture.hidden, GapReason.SCRIPTED)
     elif type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None:
-        hook.guarded("compiled", hook.machine.hidden, GapReason.COMPILED_GRAPH)
+        hook.guarded("compiled", capture.hidden, GapReason.COMPILED_GRAPH)
     return output
 
 
@@ -183,11 +184,11 @@ def _telling_backward(original: Method) -> Method:
             return original(tensors, *args, **kwargs)
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors) if _listed(tensors) else []
         given = args[0] if args else kwargs.get("grad_tensors")
-        for hook in (told := [hook for hook in hooks.of_backward() if _awake(hook)]):
+        for hook in (called := [hook for hook in hooks.of_backward() if _awake(hook)]):
             hook.told("backward", hook.machine.backward_begins, roots, given is not None)
         del roots
         result = original(tensors, *args, **kwargs)
-        for hook in told:
+        for hook in called:
             hook.told("backward end", hook.machine.backward_ended)
         return result
 
@@ -210,8 +211,7 @@ def _entering_saved_hooks(original: Method) -> Method:
         result = original(self)
         if not is_compiling() and hooks:
             for hook in hooks.living:
-                hook.machine.saved_hooks = True
-                hook.machine.saving += 1
+                hook.machine.saved_hooks_entered()
         return result
 
     return __enter__
@@ -221,7 +221,7 @@ def _leaving_saved_hooks(original: Method) -> Method:
     def __exit__(self: Any, *args: object) -> Any:
         if not is_compiling() and hooks:
             for hook in hooks.living:
-                hook.machine.saving = max(hook.machine.saving - 1, 0)
+                hook.machine.saved_hooks_left()
         return original(self, *args)
 
     return __exit__
@@ -400,12 +400,8 @@ def _wrap_clipping() -> None:
 
 def _clipping(original: Method) -> Method:
     def clip(parameters: Any, limit: Any = None, *args: Any, **kwargs: Any) -> Any:
-        given = kwargs if limit is None else {**kwargs}
-        result = (
-            original(parameters, *args, **given)
-            if limit is None
-            else original(parameters, limit, *args, **given)
-        )
+        limits = () if limit is None else (limit,)
+        result = original(parameters, *limits, *args, **kwargs)
         if not is_compiling() and hooks:
             hook = hooks.current()
             if _listens(hook):

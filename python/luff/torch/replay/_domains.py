@@ -20,6 +20,13 @@ _NUMBERED = re.compile(r"Backward\d*$")
 _SAVED: dict[type, tuple[str, ...]] = {}
 
 
+#: Gives an argument of an operation by name, or its "result": an array, a number, or None.
+Get = Callable[[str], Any]
+Reason = tuple[str, int]  # what is wrong, and of how many elements
+Check = Callable[[Get], Reason]
+_UNKNOWN: Reason = ("", 0)
+
+
 def is_bad(array: Array | None) -> bool:
     """True if an element is NaN or infinite."""
     return array is not None and not bool(np.isfinite(array).all())
@@ -29,124 +36,113 @@ def _count(mask: Any) -> int:
     return int(np.count_nonzero(mask))
 
 
-def _log(get: Callable[[str], Any], limit: float = 0.0) -> tuple[str, int]:
+def _if_any(mask: Any, reason: str) -> Reason:
+    count = _count(mask)
+    return (reason, count) if count else _UNKNOWN
+
+
+def _log(get: Get, limit: float = 0.0) -> Reason:
     x = get("self")
     if x is None or np.iscomplexobj(x):
-        return "", 0
-    below, at = _count(x < limit), _count(x == limit)
-    if below:
-        return "logarithm of a negative number", below
-    return ("logarithm of zero", at) if at else ("", 0)
+        return _UNKNOWN
+    below = _if_any(x < limit, "logarithm of a negative number")
+    return below if below[1] else _if_any(x == limit, "logarithm of zero")
 
 
-def _sqrt(get: Callable[[str], Any]) -> tuple[str, int]:
+def _sqrt(get: Get) -> Reason:
     x, result = get("self"), get("result")
-    bad = _count(x < 0) if x is not None else _count(np.isnan(result)) if result is not None else 0
-    return ("square root of a negative number", bad) if bad else ("", 0)
+    if x is None and result is None:
+        return _UNKNOWN
+    return _if_any(x < 0 if x is not None else np.isnan(result), "square root of a negative number")
 
 
-def _rsqrt(get: Callable[[str], Any]) -> tuple[str, int]:
+def _rsqrt(get: Get) -> Reason:
     result = get("result")
     if result is None:
-        return "", 0
-    bad = _count(np.isnan(result))
-    if bad:
-        return "square root of a negative number", bad
-    bad = _count(np.isinf(result))
-    return ("one over the square root of zero", bad) if bad else ("", 0)
+        return _UNKNOWN
+    negative = _if_any(np.isnan(result), "square root of a negative number")
+    return negative if negative[1] else _if_any(np.isinf(result), "one over the square root of zero")
 
 
-def _div(get: Callable[[str], Any]) -> tuple[str, int]:
+def _div(get: Get) -> Reason:
     y = get("other")
-    if y is None:
-        return "", 0
-    bad = _count(np.asarray(y) == 0)
-    return ("division by zero", bad) if bad else ("", 0)
+    return _UNKNOWN if y is None else _if_any(np.asarray(y) == 0, "division by zero")
 
 
-def _reciprocal(get: Callable[[str], Any]) -> tuple[str, int]:
-    result = get("result")
-    bad = 0 if result is None else _count(np.isinf(result))
-    return ("division by zero", bad) if bad else ("", 0)
-
-
-def _pow(get: Callable[[str], Any]) -> tuple[str, int]:
+def _pow(get: Get) -> Reason:
     x, exponent = get("self"), get("exponent")
     if x is None or exponent is None:
-        return "", 0
+        return _UNKNOWN
     e = np.asarray(exponent, dtype=np.float64)
-    bad = _count((x < 0) & (e != np.floor(e)))
-    if bad:
-        return "a negative number to the power of a fraction", bad
-    bad = _count((x == 0) & (e < 0))
-    if bad:
-        return "zero to a negative power", bad
-    bad = _count(np.abs(x) > 1)
-    return ("power overflows", bad) if bad and is_bad(get("result")) else ("", 0)
+    for mask, reason in (
+        ((x < 0) & (e != np.floor(e)), "a negative number to the power of a fraction"),
+        ((x == 0) & (e < 0), "zero to a negative power"),
+    ):
+        if mask.any():
+            return reason, _count(mask)
+    return _if_any(np.abs(x) > 1, "power overflows") if is_bad(get("result")) else _UNKNOWN
 
 
-def _exp(get: Callable[[str], Any]) -> tuple[str, int]:
-    result = get("result")
-    bad = 0 if result is None else _count(np.isinf(result))
-    return ("exponential overflows", bad) if bad else ("", 0)
-
-
-def _within(name: str, limit: float, inclusive: bool) -> Callable[[Callable[[str], Any]], tuple[str, int]]:
-    def check(get: Callable[[str], Any]) -> tuple[str, int]:
-        x = get("self")
-        if x is None:
-            return "", 0
-        bad = _count(np.abs(x) >= limit) if inclusive else _count(np.abs(x) > limit)
-        return (f"{name} of a number beyond {limit:g}", bad) if bad else ("", 0)
+def _infinite(reason: str) -> Check:
+    def check(get: Get) -> Reason:
+        result = get("result")
+        return _UNKNOWN if result is None else _if_any(np.isinf(result), reason)
 
     return check
 
 
-def _softmax(get: Callable[[str], Any]) -> tuple[str, int]:
+def _within(name: str, limit: float, inclusive: bool) -> Check:
+    def check(get: Get) -> Reason:
+        x = get("self")
+        if x is None:
+            return _UNKNOWN
+        beyond = np.abs(x) >= limit if inclusive else np.abs(x) > limit
+        return _if_any(beyond, f"{name} of a number beyond {limit:g}")
+
+    return check
+
+
+def _softmax(get: Get) -> Reason:
     result, x = get("result"), get("self")
     if result is None or not result.ndim:
-        return "", 0
+        return _UNKNOWN
     if x is not None and bool(np.isnan(x).any() or np.isposinf(x).any()):
-        return "", 0
-    bad = np.isnan(result)
-    return ("softmax of a row in which everything is masked", _count(bad)) if bad.any() else ("", 0)
+        return _UNKNOWN
+    return _if_any(np.isnan(result), "softmax of a row in which everything is masked")
 
 
-def _deviation(get: Callable[[str], Any]) -> tuple[str, int]:
+def _deviation(get: Get) -> Reason:
     x, dim, correction = get("self"), get("dim"), get("correction")
     if x is None:
-        return "", 0
+        return _UNKNOWN
     axes = (dim,) if isinstance(dim, int) else tuple(dim) if isinstance(dim, list | tuple) and dim else None
     count = x.size if axes is None else int(np.prod([x.shape[a] for a in axes]))
     used = 1 if correction is None or isinstance(correction, bool) else float(correction)
-    if count <= used:
-        return "standard deviation of one sample", 1
-    return "", 0
+    return ("standard deviation of one sample", 1) if count <= used else _UNKNOWN
 
 
-def _nll(get: Callable[[str], Any]) -> tuple[str, int]:
+def _nll(get: Get) -> Reason:
     total = get("total_weight")
     if total is not None and total.size == 1 and float(total.reshape(-1)[0]) == 0.0:
         return "mean over no label: all are ignored or have weight zero", 1
-    return "", 0
+    return _UNKNOWN
 
 
-def _mean(get: Callable[[str], Any]) -> tuple[str, int]:
-    numel = get("self_numel")
-    x = get("self")
+def _mean(get: Get) -> Reason:
+    numel, x = get("self_numel"), get("self")
     empty = (isinstance(numel, int) and numel == 0) or (x is not None and x.size == 0)
-    return ("mean of no element", 1) if empty else ("", 0)
+    return ("mean of no element", 1) if empty else _UNKNOWN
 
 
-def _mul(get: Callable[[str], Any]) -> tuple[str, int]:
+def _mul(get: Get) -> Reason:
     x, y = get("self"), get("other")
     if x is None or y is None:
-        return "", 0
-    bad = _count((np.isinf(x) & (y == 0)) | ((x == 0) & np.isinf(y)))
-    return ("zero times infinity", bad) if bad else ("", 0)
+        return _UNKNOWN
+    return _if_any((np.isinf(x) & (y == 0)) | ((x == 0) & np.isinf(y)), "zero times infinity")
 
 
-_REASONS: Mapping[str, Callable[[Callable[[str], Any]], tuple[str, int]]] = {
+_exp = _infinite("exponential overflows")
+_REASONS: Mapping[str, Check] = {
     "log": _log,
     "log2": _log,
     "log10": _log,
@@ -154,7 +150,7 @@ _REASONS: Mapping[str, Callable[[Callable[[str], Any]], tuple[str, int]]] = {
     "sqrt": _sqrt,
     "rsqrt": _rsqrt,
     "div": _div,
-    "reciprocal": _reciprocal,
+    "reciprocal": _infinite("division by zero"),
     "pow": _pow,
     "exp": _exp,
     "exp2": _exp,
@@ -189,7 +185,7 @@ _IN_BACKWARD = {
 }
 
 
-def reason_of(op: str, get: Callable[[str], Any], backward: bool = False) -> tuple[str, int]:
+def reason_of(op: str, get: Get, backward: bool = False) -> Reason:
     """What is wrong with an operation's arguments, and of how many elements; ("", 0) if nothing is known.
 
     Parameters
@@ -207,11 +203,10 @@ def reason_of(op: str, get: Callable[[str], Any], backward: bool = False) -> tup
             known = _IN_BACKWARD.get(op)
             value = None if known is None else get(known[0])
             if known is None or value is None:
-                return "", 0
-            count = _count(np.abs(np.asarray(value)) == known[1])
-            return (known[2], count) if count else ("", 0)
+                return _UNKNOWN
+            return _if_any(np.abs(np.asarray(value)) == known[1], known[2])
         check = _REASONS.get(op)
-        return ("", 0) if check is None else check(get)
+        return _UNKNOWN if check is None else check(get)
 
 
 def operator_of(node: Any) -> str:

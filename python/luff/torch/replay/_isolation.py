@@ -1,7 +1,7 @@
-"""A forked child that nobody feels: whether this process may have one, and how the child is cut off.
+"""A forked child without side effects: whether this process may have one, and how the child is isolated.
 
-The child gives up every descriptor, puts a private copy in the place of every mapping that it shares with others, and
-looks whether any is left: then it ends without having done anything. Why that is enough: docs/adr/0010.
+The child gives up every descriptor and replaces every shared mapping by a private copy. If a shared one is left, it
+exits without doing anything. Why that is enough: docs/adr/0010.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NO_MORE_RIGHTS = 38  # PR_SET_NO_NEW_PRIVS
 _FILTER_CALLS = 22, 2  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050001  # what a filter answers: go on; EPERM
 _PRIVATE_FIXED_ANONYMOUS = 0x02 | 0x10 | 0x20
-#: Devices that a process may have open and a child may close: they hold nothing.
+#: Devices without state: a process may have them open, and a child may close them.
 _HARMLESS_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts/", "console", "fuse")
 #: Calls that reach semaphores, queues and memory of System V: by a number, that is neither descriptor nor mapping.
 _SYSTEM_V = {
     "x86_64": (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220),
     "aarch64": tuple(range(186, 197)),
 }
-#: Where a thread stands that waits for work, and so works on nothing.
+#: Files in which an idle thread waits for work.
 _WAITING = (
     "threading.py",
     "queue.py",
@@ -50,7 +50,7 @@ _WAITING = (
 
 
 class Shared(NamedTuple):
-    """Memory that other processes see this one write."""
+    """Memory through which other processes see what this one writes."""
 
     start: int
     size: int
@@ -105,7 +105,7 @@ def _of_process() -> str:
 
 
 def shared_mappings() -> list[Shared]:
-    """What of this process's memory others see it write."""
+    """Shared writable mappings of this process."""
     found = []
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -130,7 +130,7 @@ def _open_device() -> str:
 
 
 def _is_default(handler: Any) -> bool:
-    """Nobody's, or the one by which loaders notice that a worker has died: it asks for its own workers only."""
+    """Not set, or the handler by which loaders notice that a worker of theirs has died."""
     if not callable(handler) or isinstance(handler, signal.Handlers):
         return handler is not None
     if not str(getattr(handler, "__module__", "")).startswith("torch.utils.data"):
@@ -151,7 +151,7 @@ def _busy_thread() -> str:
 
 
 def _of_memory(largest: int) -> str:
-    """The child's copies must fit: what both write while it lives, and what it takes for itself."""
+    """There must be room for copies of what both processes write, and for what the child allocates."""
     used = _statm(1)
     if used > largest:
         return f"the process uses more than {largest >> 30} GiB of memory"
@@ -182,7 +182,7 @@ def _free_memory() -> int:
 
 
 def cut_off(pipe: int, parent: int, files: Iterable[str]) -> None:
-    """Leaves the child nothing but memory of its own, one thread, and the pipe.
+    """Isolates the child: private memory, one thread, and the pipe are all it keeps.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def cut_off(pipe: int, parent: int, files: Iterable[str]) -> None:
         os._exit(0)
     os.setsid()
     os.nice(10)
-    _first_to_go()
+    _prefer_to_kill()
     for mapping in shared_mappings():
         _make_private(libc, mapping)
     if shared_mappings():
@@ -225,7 +225,7 @@ def _of_signals() -> None:
     signal.setitimer(signal.ITIMER_REAL, SECONDS)  # and its signal ends the process
 
 
-def _first_to_go() -> None:
+def _prefer_to_kill() -> None:
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
@@ -234,7 +234,7 @@ def _first_to_go() -> None:
 
 
 def _make_private(libc: Any, mapping: Shared) -> None:
-    """The same bytes at the same place, seen by nobody else."""
+    """Replaces a shared mapping by a private copy at the same address."""
     content = ctypes.string_at(mapping.start, mapping.size)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [
@@ -252,7 +252,7 @@ def _make_private(libc: Any, mapping: Shared) -> None:
 
 
 def _keep_only(pipe: int) -> None:
-    """Puts the null device in the place of all descriptors but the pipe, whose number nothing of the script knows.
+    """Replaces all descriptors but the pipe by the null device. Nothing in the script knows the pipe's number.
 
     They are not closed: libraries end a process that finds a descriptor of theirs gone.
     """
@@ -263,11 +263,11 @@ def _keep_only(pipe: int) -> None:
 
 
 def _refuse_system_v(libc: Any) -> None:
-    """Has the kernel refuse what reaches objects of System V; nothing happens where it cannot filter calls."""
+    """Makes the kernel refuse calls that reach objects of System V; no effect where it cannot filter calls."""
     calls = _SYSTEM_V.get(os.uname().machine, ())
     rules = [
         (0x20, 0, 0, 0)
-    ]  # loads the number of the call; each of the next leads to the last, if it is its own
+    ]  # loads the number of the call; each rule below jumps to the last one if it matches
     rules += [(0x15, len(calls) - place, 0, call) for place, call in enumerate(calls)]
     rules += [(0x06, 0, 0, _ALLOW), (0x06, 0, 0, _REFUSE)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))

@@ -1,8 +1,8 @@
 """A step's statements evaluated again in a forked child, to see which operation and line made NaN.
 
-The training process forks once and goes on; what the child finds comes through a pipe that is asked at step ends.
-The child shares nothing with anybody but the pipe (`_alone`), may not write, connect or start anything, runs one thread
-at the lowest priority, and is ended by the kernel after ten seconds. What is safe and why: docs/adr/0010.
+The training process forks once and goes on; what the child finds comes through a pipe that is read at step ends.
+The child shares only the pipe (`_isolation`), may not write, connect or start anything, runs one thread at the lowest
+priority, and is ended by the kernel after ten seconds. What is safe and why: docs/adr/0010.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def first_in_child(action: Callable[[], object]) -> None:
 
 
 def of_user(filename: str) -> bool:
-    """True for files that are neither torch's nor ours."""
+    """True for files of neither torch nor Luff."""
     return not filename.startswith((_TORCH, _LUFF, "<")) and "torch/nn/" not in filename
 
 
@@ -55,7 +55,7 @@ def frames_of_user() -> list[Any]:
 
 
 def _shared(models: Iterable[Any]) -> str:
-    """Others may change what is in shared memory while a child copies it: the copy would be of no one step."""
+    """Why the models' memory cannot be copied: other processes may change it meanwhile. "" if it can."""
     try:
         if any(tensor.is_shared() for model in models for tensor in (*model.parameters(), *model.buffers())):
             return "parameters are in memory that other processes write"
@@ -65,7 +65,7 @@ def _shared(models: Iterable[Any]) -> str:
 
 
 class Replay:
-    """One child at work."""
+    """One child that evaluates something."""
 
     def __init__(self, pid: int, pipe: Descriptor) -> None:
         self._pid = pid
@@ -152,7 +152,7 @@ class Replay:
         return _quoted(found) if isinstance(found, dict) else {}
 
     def collected(self) -> bool:
-        """Collects the child once it has ended (by itself, or by the kernel): nothing is waited for."""
+        """True once the child has ended and is collected. Does not wait."""
         try:
             return os.waitpid(self._pid, os.WNOHANG)[0] != 0
         except ChildProcessError:
@@ -262,7 +262,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _switch_off() -> None:
-    """No hook of ours, no compiler, one thread, and nothing that Python would report to the system."""
+    """Turns off hooks, the compiler, threads, and what Python would report to the system."""
     for action in _first:
         action()
     dynamo = sys.modules.get("torch._dynamo")

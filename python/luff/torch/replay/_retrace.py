@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from luff.torch.capture._graphs import nodes_behind
 from luff.torch.capture._memory import array_of
 from luff.torch.replay._domains import is_bad, operator_of, reason_of, saved_by
 from luff.torch.replay._replay import of_user
@@ -404,17 +405,8 @@ def _derivative(frame: Any, statements: list[Any]) -> dict[str, Any] | None:
 
 
 def _walk_backward(loss: Any) -> dict[str, Any] | None:
-    nodes, seen, leaves, position = [loss.grad_fn], {loss.grad_fn}, [], 0
-    while position < len(nodes) and position < 8192:
-        node = nodes[position]
-        position += 1
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            leaves.append(variable)
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                nodes.append(following)
+    nodes = list(nodes_behind([loss.grad_fn], 8192))
+    leaves = [node.variable for node in nodes if getattr(node, "variable", None) is not None]
     first: list[Any] = []
 
     def look(node: Any) -> Any:

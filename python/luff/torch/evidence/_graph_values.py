@@ -1,4 +1,4 @@
-"""What the graph of a step has saved of its inside: attention weights, and codes that a model draws.
+"""Values that the graph of a step has saved: attention weights, and codes that a model draws.
 
 A bounded walk before the backward pass frees the graph, in the first steps and then rarely; tensors are read as memory,
 a few rows of each. Nothing is computed with torch, nothing is kept.
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from luff._hook import Session
+from luff.torch.capture._graphs import nodes_behind, nodes_of
 from luff.torch.capture._memory import Array, array_of
 
-__all__ = ["Inside", "attention_of", "code_of"]
+__all__ = ["GraphValues", "attention_of", "code_of"]
 
 _MAX_NODES = 8192
 _MAX_MAPS = 16
@@ -43,7 +44,7 @@ _PASSING = frozenset(
 )
 
 
-class Inside:
+class GraphValues:
     """Looks at the graphs of a process's TRAIN steps; works under the hook's lock and guard."""
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class Inside:
         return self._found is not None
 
     def due(self, step: int) -> bool:
-        """Whether the step (counted from the first of the process) is looked at."""
+        """True if the step (counted from the first of the process) is looked at."""
         return not step & (step - 1) or (self._worth and step % _EVERY == 0 and step <= _UNTIL)
 
     def backward_begins(self, roots: Iterable[Any]) -> None:
@@ -64,7 +65,7 @@ class Inside:
         if self._worth and self._found is None:
             self._found = {"kind": "inside", "attention": maps, "codes": codes}
 
-    def tell(self, session: Session) -> None:
+    def record(self, session: Session) -> None:
         """The step ends."""
         found, self._found = self._found, None
         if found is not None:
@@ -72,11 +73,10 @@ class Inside:
 
 
 def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    nodes = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
-    seen = {id(node) for node in nodes}
     users: dict[int, list[Any]] = {}
     candidates = []
-    for node in nodes:  # grows while it is walked
+    nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))  # all kept alive: users are known by id
+    for node in nodes:
         name = node.name()
         if name.startswith(("Softmax", "SafeSoftmax", "ScaledDotProduct")) or name == "AddBackward0":
             candidates.append((name, node))
@@ -86,9 +86,6 @@ def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, An
             used = users.setdefault(id(following), [])
             if len(used) < 8:
                 used.append(node)
-            if id(following) not in seen and len(nodes) < _MAX_NODES:
-                seen.add(id(following))
-                nodes.append(following)
     maps: list[dict[str, Any]] = []
     codes: list[dict[str, Any]] = []
     for name, node in candidates:
@@ -230,7 +227,7 @@ def _multiplies_values(node: Any, users: dict[int, list[Any]]) -> bool:
 
 
 def code_of(node: Any, users: dict[int, list[Any]]) -> dict[str, Any] | None:
-    """Of ``mean + std * noise``: how much the code tells of the input, as the divergence from N(0, 1) in nats."""
+    """Of ``mean + std * noise``: how much the code depends on the input, as the divergence from N(0, 1) in nats."""
     parts = [following for following, _ in node.next_functions]
     if len(parts) != 2 or None in parts:
         return None

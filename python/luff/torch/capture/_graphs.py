@@ -1,0 +1,25 @@
+"""Nodes of an autograd graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+__all__ = ["nodes_behind", "nodes_of"]
+
+
+def nodes_of(roots: Iterable[Any]) -> list[Any]:
+    """The nodes that made tensors."""
+    return [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
+
+
+def nodes_behind(starts: Iterable[Any], limit: int) -> Iterator[Any]:
+    """Nodes that are reached from some, these included: breadth first, at most `limit`."""
+    nodes = list(starts)
+    seen = set(nodes)
+    for node in nodes:  # grows while it is walked
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen and len(nodes) < limit:
+                seen.add(following)
+                nodes.append(following)

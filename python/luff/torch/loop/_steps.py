@@ -1,0 +1,279 @@
+"""The open step: how it begins, what waits for it, and how it is published.
+
+All methods are called under the hook's lock and inside its guard; none computes with torch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from luff import _codes as codes
+from luff._codes import EventKind, GapReason, Mode, Role
+from luff._hook import Guard, Session
+from luff.torch.capture._modules import ModuleCapture
+from luff.torch.capture._names import Names
+from luff.torch.capture._recorder import Recorder
+from luff.torch.evidence._evidence import Evidence
+from luff.torch.evidence._step import Step, StepContext
+from luff.torch.loop._user_values import UserValues
+
+__all__ = ["MAX_EVENTS", "Steps"]
+
+MAX_EVENTS = 256  # of one step, while it is undecided
+_TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
+_INPUT, _OUTPUT, _GRADIENT = int(Role.INPUT), int(Role.OUTPUT), int(Role.GRADIENT)
+_NOT_SEEN = int(GapReason.NOT_SEEN)
+
+_OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
+_OF_THE_NEXT = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP)})  # after an update
+
+
+def _resolved(
+    events: list[tuple[int, Any, Any]], session: Session, names: Names
+) -> list[tuple[int, int, int]]:
+    """Events seen before the session was open, with the numbers and hashes that were unknown then."""
+    found = []
+    for kind, subject, argument in events:
+        if callable(subject):
+            module = subject()
+            known = None if module is None else names.find(module)
+            subject = codes.NO_ID if known is None else known[1]
+        if callable(argument):
+            argument = argument(session)
+        if argument is not None:
+            found.append((kind, subject, argument))
+    return found
+
+
+class Steps(StepContext):
+    """The steps of one hook.
+
+    Parameters
+    ----------
+    names
+        Names of the models known so far.
+    guard
+        Where errors of the hook are counted.
+    opener
+        Opens the session; None where it cannot be opened.
+    """
+
+    def __init__(self, names: Names, guard: Guard, opener: Callable[[], Session | None]) -> None:
+        super().__init__(names)
+        self.guard = guard
+        self.suspended: Step | None = None  # a TRAIN step within which the model is evaluated
+        self.by_hand = False  # steps counted by hand
+        self.stop = 0  # what all ranks have agreed on; 2: leave now
+        self.evidence = Evidence(self)
+        self.losses = self.evidence.losses
+        self.samples = self.evidence.samples
+        self._opener = opener
+        self._early: list[tuple[int, Any, Any]] = []  # events before a step
+        self._user_values = UserValues(self)
+        self._optimizers: list[Any] = []  # made before the session was opened
+        self._late = False  # events wait that were seen before the session was open
+        self._version: int | None = None  # of the weights
+        self._blind = False  # updates happen that no hook sees (a compiled optimizer step)
+
+    # Opening -------------------------------------------------------------------------------------------------------
+
+    def ensure_session(self) -> Session | None:
+        """The session; opened by the first backward pass or update (the first forward pass after `attach`)."""
+        if self.session is None:
+            session = self._opener()
+            if session is not None:
+                self.opened(session)
+        return self.session
+
+    def opened(self, session: Session) -> None:
+        """Records into `session` from now on."""
+        self.session = session
+        self.recorder = Recorder(session, self.names)
+        self.modules = ModuleCapture(session, self.recorder.layouts, self.names)
+        self.evidence.opened(session)
+        for reference in self._optimizers:
+            optimizer = reference()
+            if optimizer is not None:
+                self.recorder.optimizer(optimizer)
+        self._optimizers.clear()
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """An optimizer exists from now on."""
+        if self.recorder is not None:
+            self.recorder.optimizer(optimizer)
+        elif len(self._optimizers) < 1024:
+            self._optimizers.append(weakref.ref(optimizer))
+
+    def name_now(self) -> None:
+        """Names models, parameters and modules, and makes the tables."""
+        if self.recorder is None:
+            return
+        self.called.fresh = False
+        self.recorder.rebuild(self.called.models())
+
+    # Beginning -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, step: Step) -> None:
+        """Begins the step in the session, if it is open."""
+        session = self.session
+        if session is None or step.begun:
+            return
+        session.begin_step(step.mode, self.clock.mode_steps[step.mode])
+        step.begun = True
+        self.samples.begin(step)
+        if self._user_values:
+            step.captured = True
+            self._user_values.hand_over()
+
+    def new_train(self) -> Step:
+        """Opens a TRAIN step."""
+        step = Step(_TRAIN)
+        step.events, self._early = self._early, []
+        self.step = step
+        self.evidence.causal.begins(self.clock.mode_steps[_TRAIN] - self.clock.first_train_step)
+        self._begin(step)
+        return step
+
+    def _resume(self) -> None:
+        """Goes back to the TRAIN step within which the model was evaluated."""
+        step, self.suspended = self.suspended, None
+        self.step = step
+        if step is not None:
+            self._begin(step)
+            if self.modules is not None:
+                self.modules.begin_step()
+
+    # Contents ------------------------------------------------------------------------------------------------------
+
+    def event(self, kind: int, subject: Any = codes.NO_ID, argument: Any = 0) -> None:
+        """Records an event of the loop, or buffers it while its step is undecided."""
+        step = self.step
+        if step is not None and step.direct and self.session is not None:
+            self.session.event(kind, subject, argument)
+            return
+        if step is not None and step.mode != _TRAIN and kind in _OF_TRAINING:
+            step = self.suspended
+        if step is not None and step.updated and kind in _OF_THE_NEXT:
+            step = None
+        if step is not None and step.begun and step.decided and self.session is not None:
+            self.session.event(kind, subject, argument)
+            return
+        events = self._early if step is None else step.events
+        if len(events) < MAX_EVENTS:
+            events.append((kind, subject, argument))
+
+    def _flush(self, step: Step) -> None:
+        session = self.session
+        if session is None:
+            return
+        if step.events:
+            events = _resolved(step.events, session, self.names) if self._late else step.events
+            for kind, subject, argument in events:
+                session.event(kind, subject, argument)
+            step.events.clear()
+        if step.early:
+            self.samples.flush(step)
+        if step.pending:
+            for kind_name, index, loss, code in step.pending:
+                self.losses.emit(step, kind_name, index, loss, code)
+            step.pending.clear()
+
+    def _weights(self, step: Step) -> None:
+        if step.weights_done or self.recorder is None:
+            return
+        step.weights_done = True
+        step.captured |= self.recorder.weights() > 0
+
+    def save_scalar(self, name: str, value: float) -> None:
+        """Records a number given by the user."""
+        if self.ensure_session() is not None:
+            self._user_values.scalar(name, value)
+
+    def save_tensor(self, name: str, value: Any) -> None:
+        """Records a tensor or an array given by the user."""
+        if self.ensure_session() is not None:
+            self._user_values.tensor(name, value)
+
+    def saved_hooks_entered(self) -> None:
+        """Saved-tensor hooks are in use from now on."""
+        self.saved_hooks = True
+        self.saving += 1
+
+    def saved_hooks_left(self) -> None:
+        """They are no longer in use."""
+        self.saving = max(self.saving - 1, 0)
+
+    # Publishing ----------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Publishes the open step, if there is one."""
+        if self.step is not None:
+            self.publish_step(self.step)
+
+    def publish_step(self, step: Step) -> Step | None:
+        """Publishes a step, or drops it if no backward pass followed. Returns the step that is open then."""
+        session, recorder = self.session, self.recorder
+        self.step = None
+        if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
+            if session is not None and step.begun:
+                session.abandon_step()
+            if step.mode == _TRAIN and step.events:
+                self._early = step.events[:MAX_EVENTS]
+        else:
+            if not step.begun:
+                self._begin(step)
+            if step.mode == _TRAIN:
+                if not step.weights_done and not self.by_hand:
+                    self._weights(step)
+                self._look_for_unseen_update(step, session, recorder)
+                recorder.settings(step)
+            if step.events or step.pending:
+                self._flush(step)
+            if self.guard.unreported:
+                self.guard.report(session)
+            self.evidence.publish(step, session)
+            update = step.update if step.update >= 0 else self.clock.latest_update()
+            session.end_step(step.mode, self.clock.global_step, self.clock.mode_steps[step.mode], update)
+            self.clock.advance(step.mode)
+        if step.mode == _TRAIN:
+            self.saved_hooks = False
+            self._late = self._late and session is None
+            while self.losses.waiting and session is not None:
+                self._publish_waiting(session, self.losses.waiting.popleft())
+            if session is not None and step.decided and session.stop_state():
+                self.stop = max(self.stop, session.at_step_boundary(self.clock.mode_steps[_TRAIN]))
+        elif self.suspended is not None:
+            self._resume()
+        return self.step
+
+    def _look_for_unseen_update(self, step: Step, session: Session, recorder: Recorder) -> None:
+        """Weights that change without an update: from now on they are read when backward returns."""
+        version = recorder.version()
+        if step.updated:
+            self._blind = False
+        elif self._version is not None and version != self._version and recorder.count():
+            self._blind = True
+            session.gap(codes.NO_ID, _NOT_SEEN, session.due_role(_GRADIENT), 1)
+        self._version = version
+
+    def _publish_waiting(self, session: Session, losses: list[tuple[int, float]]) -> None:
+        session.begin_step(_EVAL, self.clock.mode_steps[_EVAL])
+        for number, value in losses:
+            session.scalar(number, value)
+        forms = session.due_role(_INPUT) | session.due_role(_OUTPUT) | session.due_role(int(Role.SAMPLE))
+        if forms:
+            session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
+        session.end_step(
+            _EVAL, self.clock.global_step, self.clock.mode_steps[_EVAL], self.clock.latest_update()
+        )
+        self.clock.advance(_EVAL)
+
+    def finish(self) -> None:
+        """The run ends: publishes what is open."""
+        for _ in range(2):
+            if self.step is not None:
+                self.publish_step(self.step)
+        if self.session is not None:
+            self.evidence.finish(self.session)
