@@ -1,6 +1,6 @@
-"""What attaches Luff to a framework, without the framework: opening and closing the run, stops, corrections, forks.
+"""The framework-independent part of a hook: opening and closing the run, stops, corrections, forks.
 
-Each framework's hook derives from `BaseHook` and says what it watches.
+Each framework's hook derives from `BaseHook` and defines what it watches.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from luff.errors import InvalidArgumentError
 
 __all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
 
-STOP, ACT = 2, 3  # what Session.at_step_boundary gives
+STOP, ACT = 2, 3  # what Session.at_step_boundary returns
 MAX_ERRORS = 1000  # then a hook gives up
-_CLOSE_S = 2.0  # of what ends without being asked
+_CLOSE_S = 2.0  # deadline for a run that nobody closed
 SCHEDULE = ("save_interval", "start_step", "end_step", "save_steps")
 #: Of statistics, attached by hand where the framework says what a step is: at 50 their cost no longer shows in a
 #: dense network of 16 ms a step. smdebug saves every 500th step by default.
@@ -48,16 +48,16 @@ _living: weakref.WeakSet[BaseHook] = weakref.WeakSet()
 
 
 class BaseHook:
-    """One run, one session. Nothing here raises into a training, but `luff.StopTraining`.
+    """One run, one session. Nothing here raises into a training, except `luff.StopTraining`.
 
     Parameters
     ----------
     options
         Where the run is, and its capture configuration.
     on_stop
-        Called before `luff.StopTraining` is raised, besides those of `luff.on_stop`.
+        Called before `luff.StopTraining` is raised, in addition to those of `luff.on_stop`.
     correct
-        What may be corrected; by default what `luff.corrections.accept` was given.
+        Allowed corrections; by default those passed to `luff.corrections.accept`.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class BaseHook:
     lock
         Held while Luff works; the session is touched only under it.
     live
-        False once the run has ended: the hook was closed, has given up, gave way to a newer one, or was let go.
+        False once the run has ended: the hook was closed, gave up, was replaced by a newer one, or was released.
     reference
         A weak reference to the hook.
     registry
@@ -104,7 +104,7 @@ class BaseHook:
         raise LookupError(f"no learning rate is known to the hook ({factor})")
 
     def forked(self) -> None:
-        """In a forked child: nothing of the parent's session is ours. Overridden ones call this first."""
+        """In a forked child: drops the parent's session. Overrides call this first."""
         session = self.session
         self.lock = threading.RLock()
         self._options.join = True
@@ -121,7 +121,7 @@ class BaseHook:
 
     @property
     def calls_back(self) -> bool:
-        """It holds functions of the user's, and what these hold."""
+        """Whether it holds the user's functions, and thus what these hold."""
         return self._on_stop is not None or self._correct_by is not None
 
     def health(self) -> dict[str, Any]:
@@ -138,13 +138,13 @@ class BaseHook:
         return bool(session.flush(timeout_s)) if session is not None else True
 
     def close(self, reason: int = int(EndReason.COMPLETED), timeout_s: float = 5.0) -> None:
-        """Publishes the last step and ends the run. The training goes on as if it had never been watched."""
+        """Publishes the last step and ends the run. The training continues as if it had never been watched."""
         if self.live:
             self.guarded("close", self._finish)
             self._end_run(int(reason), "", timeout_s)
 
     def replaced_by(self, newer: BaseHook) -> None:
-        """A newer hook watches what this one did: its run ends, and says so."""
+        """Ends the run, with the reason that a newer hook now watches what this one did."""
         if self.live:
             self.guarded("close", self._finish)
             self._end_run(
@@ -152,14 +152,14 @@ class BaseHook:
             )
 
     def give_up(self, why: str) -> None:
-        """The hook stands aside: its run ends, and says why."""
+        """Ends the run, with the reason why the hook gives up."""
         session = self.session
         if session is not None and self.live:
             session.gap(NO_ID, int(GapReason.HOOK_ERROR), 0, 1)
         self._end_run(int(EndReason.FAILED), why)
 
     def _end_run(self, reason: int, why: str, timeout_s: float = _CLOSE_S) -> None:
-        """Ends the run; `why`, where nobody has asked for it."""
+        """Ends the run; `why`: the reason, if the user did not close it."""
         if not self.live:
             return
         self.live = False
@@ -180,7 +180,7 @@ class BaseHook:
             self.guard.note("close", error)
 
     def __del__(self) -> None:
-        try:  # nobody holds it, nor what it watched
+        try:  # nothing holds it or what it watched
             self.close(timeout_s=_CLOSE_S)
         except Exception:  # half made, or the interpreter is half gone
             pass
@@ -192,10 +192,10 @@ class BaseHook:
         self.close(int(EndReason.COMPLETED if kind is None else EndReason.EXCEPTION))
 
     def __deepcopy__(self, memo: object) -> Any:
-        return self  # models, estimators and callbacks are copied with what they hold
+        return self  # copying models, estimators and callbacks copies what they hold
 
     def __reduce__(self) -> Any:
-        return (_nothing, ())  # another process has a hook of its own, or none
+        return (_nothing, ())  # another process has its own hook, or none
 
     # Inside ----------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class BaseHook:
             return None
 
     def obey(self, answer: int) -> None:
-        """Does what `Session.at_step_boundary` answered, what all ranks have agreed on.
+        """Carries out the answer of `Session.at_step_boundary`, which all ranks have agreed on.
 
         Raises
         ------
@@ -229,7 +229,7 @@ class BaseHook:
             stop.raise_stop(self.wind_up(session))
 
     def wind_up(self, session: Session) -> str:
-        """Calls what was asked to be called before a stop, and closes the run as stopped; the reason."""
+        """Runs the call-backs before a stop, and closes the run as stopped. Returns the reason."""
         reason = self.guarded("stop", session.stop_reason) or ""
         for callback in (self._on_stop, *stop.callbacks()):
             try:
@@ -241,7 +241,7 @@ class BaseHook:
         return str(reason)
 
     def _correct(self, session: Session) -> None:
-        """Calls the training's call-back; its errors are counted, and told to the other ranks' supervisor."""
+        """Calls the training's call-back. Counts its errors, and reports them to the supervisor."""
         action = session.take_action()
         if action is None:
             return
@@ -263,7 +263,7 @@ class BaseHook:
             session.accept_actions(self._corrections().kinds())
 
     def _open_session(self, rank: tuple[int, int] | None) -> tuple[Session, ResumePoint | None]:
-        """Opens the session; errors are the caller's. Gives it, and where a resumed run goes on."""
+        """Opens the session; the caller handles errors. Returns it, and where a resumed run continues."""
         point = resume_point(self._options.path) if self._options.resume else None
         session = open_session(self._options, rank)
         stop.watch(self)
@@ -277,12 +277,12 @@ def _nothing() -> None:
 
 
 def mode_of(mode: Mode | str | int | None) -> int | None:
-    """Number of a mode given by the user; None for GLOBAL, "found out".
+    """Number of a mode given by the user; None for GLOBAL, which means that the hook finds it out.
 
     Raises
     ------
     InvalidArgumentError
-        For what is no mode.
+        For anything that is not a mode.
     """
     if mode is None:
         return None
@@ -301,7 +301,7 @@ def listed(collections: Collections, **named: Any) -> list[dict[str, Any]]:
     Raises
     ------
     InvalidArgumentError
-        For what is neither a name nor settings.
+        For anything that is neither a name nor settings.
     """
     if collections is None:
         return []
@@ -355,7 +355,7 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
     Parameters
     ----------
     collections
-        Names (raw values and summaries of what the collection means), or settings by name.
+        Names (raw values and summaries of the collection's tensors), or settings by name.
     options
         ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all else of docs/capture.md. Numbers may be
         NumPy's, `save` a `luff.config.SaveConfig`, a list of texts one text.
@@ -363,7 +363,7 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
     Raises
     ------
     InvalidArgumentError
-        For a value that no configuration can hold: names it, and what is expected.
+        For a value that no configuration can hold; names it, and what is expected.
     """
     config: dict[str, Any] = {}
     if collections is not None:
@@ -376,9 +376,9 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
 
 
 def thinned(collections: Collections, options: Mapping[str, Any]) -> Collections:
-    """Collections with which what is taken of tensors by default is taken at every 50th step.
+    """Collections that record the default tensors only at every 50th step.
 
-    Nothing changes where `options` say when, and of the collections that are listed already.
+    Changes nothing if `options` say when, and leaves listed collections alone.
     """
     if "save" in options or not options.get("defaults", True) or any(key in options for key in SCHEDULE):
         return collections
@@ -400,13 +400,13 @@ def choose_run(
     Parameters
     ----------
     merge
-        Puts the hook's configuration, the second, into the supervisor's; by default keys of the hook win and its
+        Merges the hook's configuration, the second, into the supervisor's; by default the hook's keys win and its
         collections are added.
 
     Raises
     ------
     InvalidArgumentError
-        When there is neither.
+        If there is neither.
     """
     supervised = run_from_environment()
     if supervised is not None:
@@ -430,7 +430,7 @@ def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(item: Mapping[str, Any], taken: Container[Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """A collection whose name a rule's has already: the same under a name of its own."""
+    """Renames a collection if a rule's already has its name."""
     from luff.config import describe
 
     asked = {key: config[key] for key in ("save", "save_interval") if key in config}
