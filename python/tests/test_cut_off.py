@@ -61,11 +61,13 @@ def write(path: Path) -> None:
         hook = StepHook(choose_run(path, part > 0, make_config(None, options)))
         hook.open_now()
         for step in range(STEPS):
-            hook.begin(int(Mode.TRAIN))
-            hook.scalar("loss", float(step), int(Role.LOSS))
-            hook.array("weight", np.arange(ELEMENTS, dtype=np.float32) + np.float32(step), int(Role.WEIGHT))
-            hook.updated()
-            hook.end()
+            hook.steps.begin(int(Mode.TRAIN))
+            hook.steps.scalar("loss", float(step), int(Role.LOSS))
+            hook.steps.array(
+                "weight", np.arange(ELEMENTS, dtype=np.float32) + np.float32(step), int(Role.WEIGHT)
+            )
+            hook.steps.updated()
+            hook.steps.end()
             hook.boundary()
         hook.close()
 

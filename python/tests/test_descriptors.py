@@ -60,11 +60,11 @@ hook = StepHook(choose_run(folder + "/run", False, make_config(None, options)))
 rising = np.arange({ELEMENTS}, dtype=np.float32)
 
 def train(step):
-    hook.begin(int(Mode.TRAIN))
-    hook.scalar("loss", float(step), int(Role.LOSS))
-    hook.array("weight", rising + np.float32(step), int(Role.WEIGHT))
-    hook.updated()
-    hook.end()
+    hook.steps.begin(int(Mode.TRAIN))
+    hook.steps.scalar("loss", float(step), int(Role.LOSS))
+    hook.steps.array("weight", rising + np.float32(step), int(Role.WEIGHT))
+    hook.steps.updated()
+    hook.steps.end()
     hook.boundary()
     hook.flush()
 

@@ -27,11 +27,11 @@ def a_hook(path: Path) -> StepHook:
 
 def train(hook: StepHook, steps: range) -> None:
     for step in steps:
-        hook.begin(int(Mode.TRAIN))
-        hook.scalar("loss", float(step), int(Role.LOSS))
-        hook.array("weight", VALUES + np.float32(step), int(Role.WEIGHT))
-        hook.updated()
-        hook.end()
+        hook.steps.begin(int(Mode.TRAIN))
+        hook.steps.scalar("loss", float(step), int(Role.LOSS))
+        hook.steps.array("weight", VALUES + np.float32(step), int(Role.WEIGHT))
+        hook.steps.updated()
+        hook.steps.end()
         hook.boundary()
     hook.flush()
 

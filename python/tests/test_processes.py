@@ -20,9 +20,9 @@ hook = StepHook(choose_run(sys.argv[1], False, make_config(None, {{}})))
 
 def train():
     hook.open_now()
-    hook.begin(int(Mode.TRAIN))
-    hook.scalar("loss", 1.0, int(Role.LOSS))
-    hook.end()
+    hook.steps.begin(int(Mode.TRAIN))
+    hook.steps.scalar("loss", 1.0, int(Role.LOSS))
+    hook.steps.end()
 
 def target():
     train()

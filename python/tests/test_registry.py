@@ -30,9 +30,9 @@ class Model:
 
 
 def record(hook):
-    hook.begin(TRAIN)
-    hook.scalar("loss", 1.0, int(Role.LOSS))
-    hook.end()
+    hook.steps.begin(TRAIN)
+    hook.steps.scalar("loss", 1.0, int(Role.LOSS))
+    hook.steps.end()
 
 
 @pytest.fixture
@@ -144,20 +144,20 @@ def test_another_threads_calls_are_no_part_of_a_step(attach, tmp_path):
     answers = []
 
     def other():
-        answers.append(hook.told("begin", hook.begin, TRAIN))
+        answers.append(hook.told("begin", hook.steps.begin, TRAIN))
 
-    hook.told("begin", hook.begin, TRAIN)
+    hook.told("begin", hook.steps.begin, TRAIN)
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
     assert answers == [None]
-    hook.told("end", hook.end)
+    hook.told("end", hook.steps.end)
 
     def after_long():  # the thread that had the turn does nothing
         for _ in range(IDLE + 1):
             hook.told("nothing", lambda: None)
-        hook.told("begin", hook.begin, TRAIN)
-        hook.told("end", hook.end)
+        hook.told("begin", hook.steps.begin, TRAIN)
+        hook.told("end", hook.steps.end)
 
     thread = threading.Thread(target=after_long)
     thread.start()
@@ -170,7 +170,7 @@ def test_another_threads_calls_are_no_part_of_a_step(attach, tmp_path):
 
 def test_a_thread_that_ended_within_a_step_leaves_nothing_to_the_next(attach, tmp_path):
     hook = attach("run")
-    thread = threading.Thread(target=lambda: hook.told("begin", hook.begin, TRAIN))
+    thread = threading.Thread(target=lambda: hook.told("begin", hook.steps.begin, TRAIN))
     thread.start()
     thread.join()
     hook.told("step", record, hook)
@@ -204,8 +204,8 @@ kept = []
 for number in range(3):
     hook = StepHook(choose_run(f"{sys.argv[1]}/{number}", False, make_config(None, {})))
     hook.open_now()
-    hook.begin(int(Mode.TRAIN))
-    hook.end()
+    hook.steps.begin(int(Mode.TRAIN))
+    hook.steps.end()
     kept.append(hook)
 """
 

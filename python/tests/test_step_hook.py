@@ -12,7 +12,7 @@ import pytest
 from luff._arrays import dtype_code
 from luff._base_hook import choose_run, make_config
 from luff._codes import DType, Mode, Role
-from luff._step_hook import Held, StepHook
+from luff._step_hook import StepHook
 from luff.errors import InvalidArgumentError
 
 TRAIN, EVAL = int(Mode.TRAIN), int(Mode.EVAL)
@@ -31,11 +31,11 @@ def scalars(trial: luff.Trial, name: str, mode: str, worker: int | None = None) 
 
 def train(hook: StepHook, loss: float, weight: np.ndarray) -> None:
     def step() -> None:
-        hook.begin(TRAIN)
-        hook.scalar("loss", loss, int(Role.LOSS))
-        hook.array("dense.weight", weight, int(Role.WEIGHT))
-        hook.updated()
-        hook.end()
+        hook.steps.begin(TRAIN)
+        hook.steps.scalar("loss", loss, int(Role.LOSS))
+        hook.steps.array("dense.weight", weight, int(Role.WEIGHT))
+        hook.steps.updated()
+        hook.steps.end()
 
     hook.while_live("step", step)
     hook.boundary()
@@ -45,9 +45,9 @@ def test_steps_values_and_updates_are_read_back(tmp_path: Path) -> None:
     with a_hook(tmp_path / "run", save_all=True, save_interval=1) as hook:
         for index in range(3):
             train(hook, 1.0 / (index + 1), np.full((2, 3), index, dtype=np.float32))
-            hook.begin(EVAL)
-            hook.scalar("val_loss", 2.0)
-            hook.end()
+            hook.steps.begin(EVAL)
+            hook.steps.scalar("val_loss", 2.0)
+            hook.steps.end()
     with luff.open_trial(str(tmp_path / "run")) as trial:
         assert trial.steps("TRAIN") == [0, 1, 2]
         assert trial.steps("EVAL") == [0, 1, 2]
@@ -85,7 +85,7 @@ def test_errors_are_counted_and_never_raised(tmp_path: Path) -> None:
     with a_hook(tmp_path / "run") as hook:
         hook.save_tensor("mine", object())
         train(hook, 1.0, np.zeros(2))
-        hook.while_live("array", hook.array, "odd", np.zeros(2, dtype=np.complex64), int(Role.WEIGHT))
+        hook.while_live("array", hook.steps.array, "odd", np.zeros(2, dtype=np.complex64), int(Role.WEIGHT))
         assert hook.while_live("broken", lambda: 1 / 0) is None
         report = hook.health()
     assert report["hook_errors"] >= 1
@@ -105,109 +105,6 @@ def test_a_forked_child_is_a_worker_of_its_own(tmp_path: Path) -> None:
     with luff.open_trial(str(tmp_path / "run")) as trial:
         assert scalars(trial, "loss", "TRAIN", worker=1) == {0: 9.0}
         assert scalars(trial, "loss", "TRAIN", worker=0) == {0: 1.0, 1: 0.5}
-
-
-class Losses(list[float]):
-    """Where steps leave their loss."""
-
-    def waits(self) -> bool:
-        return True
-
-
-class Waits(StepHook):
-    """Its steps leave their loss elsewhere."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(choose_run(path, False, make_config(None, {})))
-        self.losses = Losses()
-        self.reads: list[int] = []
-
-    def step(self, loss: float, mode: int = TRAIN, waits: bool = True) -> None:
-        self.while_live("step", self._step, loss, mode, self.losses if waits else None)
-        self.boundary()
-
-    def _step(self, loss: float, mode: int, holder: Losses | None) -> None:
-        if not self.begin_again(mode, self, (int(Role.WEIGHT),)):
-            self.begin(mode, holder, self)
-        if self.may_wait:
-            self.losses.append(loss)
-        if not self.hold(loss):
-            self.scalar("loss", loss, int(Role.LOSS))
-            self.updated()
-            self.end()
-
-    def before_held(self, holder: object, until_ns: int) -> None:
-        assert holder is self.losses
-        self.reads.append(len(self.losses))
-
-    def record_held(self, held: Held, holder: object) -> None:
-        if held.what < 0:
-            raise ValueError("no loss")
-        assert self.losses.pop(0) == held.what
-        self.scalar("loss", held.what, int(Role.LOSS))
-        self.updated()
-
-
-def test_steps_wait_until_something_else_is_recorded(tmp_path: Path) -> None:
-    hook = Waits(tmp_path / "run")
-    for index in range(4):
-        hook.step(float(index))
-    hook.step(4.0, EVAL, False)
-    hook.step(5.0)
-    hook.save_scalar("rate", 0.5)
-    hook.step(6.0)
-    hook.step(7.0)
-    assert hook.flush()
-    assert hook.reads == [4, 1, 1]
-    with luff.open_trial(str(tmp_path / "run")) as trial:
-        assert len(trial.steps()) == 8
-    hook.step(8.0)
-    hook.close()
-    with luff.open_trial(str(tmp_path / "run")) as trial:
-        losses = trial.scalars("loss")
-        assert losses["step"].tolist() == losses["value"].tolist() == list(range(9))
-        assert scalars(trial, "scalar/rate", "TRAIN") == {5: 0.5}
-        assert [trial.step_info(step)["update"] for step in range(9)] == list(range(9))
-        ends = [trial.step_info(step)["wall_unix_ns"] for step in range(9)]
-        assert ends == sorted(ends)
-        assert trial.gaps() == []
-
-
-def test_no_more_than_a_few_steps_wait(tmp_path: Path) -> None:
-    with Waits(tmp_path / "run") as hook:
-        for index in range(1000):
-            hook.step(float(index))
-        assert max(hook.reads) <= 64
-        assert len(hook.losses) < 64
-    with luff.open_trial(str(tmp_path / "run")) as trial:
-        assert list(scalars(trial, "loss", "TRAIN").values()) == list(range(1000))
-
-
-def test_what_a_waiting_step_cannot_record_is_counted(tmp_path: Path) -> None:
-    with Waits(tmp_path / "run") as hook:
-        for loss in (1.0, -1.0, 2.0):
-            hook.step(loss)
-        hook.losses.remove(-1.0)
-    assert hook.health()["hook_errors"] == 1
-    with luff.open_trial(str(tmp_path / "run")) as trial:
-        assert scalars(trial, "loss", "TRAIN") == {0: 1.0, 2: 2.0}
-        assert [gap["reason"] for gap in trial.gaps()] == ["hook error"]
-
-
-def test_waiting_steps_of_the_parent_are_not_the_child_s(tmp_path: Path) -> None:
-    with Waits(tmp_path / "run") as hook:
-        hook.step(1.0)
-        child = os.fork()
-        if child == 0:
-            hook.losses.clear()
-            hook.step(9.0)
-            hook.close()
-            os._exit(0)
-        os.waitpid(child, 0)
-        hook.step(2.0)
-    with luff.open_trial(str(tmp_path / "run")) as trial:
-        assert scalars(trial, "loss", "TRAIN", worker=1) == {0: 9.0}
-        assert scalars(trial, "loss", "TRAIN", worker=0) == {0: 1.0, 1: 2.0}
 
 
 def test_a_mode_that_is_none_is_refused(tmp_path: Path) -> None:

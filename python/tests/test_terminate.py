@@ -28,9 +28,9 @@ def train(steps, hook=None):
     hook = hook or StepHook(choose_run(sys.argv[1], False, make_config(None, {})))
     hook.open_now()
     for step in range(steps):
-        hook.begin(int(Mode.TRAIN))
-        hook.scalar("loss", 1.0, int(Role.LOSS))
-        hook.end()
+        hook.steps.begin(int(Mode.TRAIN))
+        hook.steps.scalar("loss", 1.0, int(Role.LOSS))
+        hook.steps.end()
     return hook
 
 def said(*what):
@@ -105,8 +105,8 @@ def test_a_step_that_is_open_in_c_is_a_gap(tmp_path: Path) -> None:
 def test_no_line_of_the_training_runs_after_it_has_killed_itself(tmp_path: Path) -> None:
     body = """
 hook = train(3)
-hook.begin(int(Mode.TRAIN))
-hook.scalar("loss", 1.0)
+hook.steps.begin(int(Mode.TRAIN))
+hook.steps.scalar("loss", 1.0)
 os.kill(os.getpid(), signal.SIGTERM)
 said("a further line")
 """

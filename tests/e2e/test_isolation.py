@@ -68,9 +68,9 @@ from luff._step_hook import StepHook
 
 hook = StepHook(choose_run(None, False, make_config(None, {})))
 for step in range(3):
-    hook.begin(int(Mode.TRAIN))
-    hook.scalar("loss", 1.0, int(Role.LOSS))
-    hook.end()
+    hook.steps.begin(int(Mode.TRAIN))
+    hook.steps.scalar("loss", 1.0, int(Role.LOSS))
+    hook.steps.end()
 hook.flush()
 pathlib.Path(sys.argv[1]).touch()
 time.sleep(float(sys.argv[2]))

@@ -17,7 +17,8 @@ from luff._boosting._recorder import Metric, Recorder
 from luff._boosting._trees import COLUMNS, Rounds
 from luff._codes import EventKind, Form, GapReason, Mode, Role
 from luff._hook import RunOptions, Session
-from luff._step_hook import MAX_HELD, MAX_HELD_NS, StepHook
+from luff._step_hook import StepHook
+from luff._step_writer import MAX_WAITING_NS, MAX_WAITING_STEPS, Saved
 
 __all__ = ["BoostingHook", "Facts", "Training"]
 
@@ -53,8 +54,7 @@ class _Waiting:
     rounds: int  # of the model, this one included
     grown: bool  # the round has added trees
     metrics: list[Metric]
-    scalars: list[tuple[str, float]]  # of the user's
-    arrays: list[tuple[str, Any]]
+    saved: Saved  # by users
     ended_ns: int  # Unix time
     lasted_ns: int  # since the end of the round before it
     values: dict[str, Any] = field(default_factory=dict)  # what the model gave while it was of this round
@@ -159,11 +159,6 @@ class BoostingHook(StepHook):
         """The model of the training that is watched, while it exists."""
         return None if self._booster is None else self._booster()
 
-    def flush(self, timeout_s: float = 5.0) -> bool:
-        """Waits until every round so far can be read; False if time ran out."""
-        self.while_live("record", self._record_waiting)
-        return super().flush(timeout_s)
-
     # What the library tells ------------------------------------------------------------------------------------
 
     def training_begins(self, key: Any, model: Any, rounds: int, planned: int | None) -> None:
@@ -189,14 +184,11 @@ class BoostingHook(StepHook):
         """
         training = self._training
         if training is None or training.key() is not key:
-            if self.live and self._session is not None:
+            if self.live and self.session is not None:
                 self.guarded("unwatched", self._not_watched)
             return
         self.while_live("round", self._round, training, model, rounds, metrics, facts)
-        session = self._session
-        if session is not None and self.live and session.stop_state():
-            self.guarded("record", self._record_waiting)
-            self.boundary()
+        self.boundary()
 
     def training_ended(self, key: Any, rounds: Callable[[], int] | None = None) -> None:
         """A training has ended; `rounds`: what its model has now, if not what it had in the last round."""
@@ -222,7 +214,11 @@ class BoostingHook(StepHook):
             return  # another thread trains: its rounds are steps already
         self._record_waiting()
         self._training = None
-        if len(self._document) >= _MAX_TRAININGS or self.ensure_session() is None or self.arrays is None:
+        if (
+            len(self._document) >= _MAX_TRAININGS
+            or self.ensure_session() is None
+            or self.steps.arrays is None
+        ):
             return
         if self._ended is not None and rounds > 0 and self._ended[1] == rounds:
             prefix = self._ended[0]  # the model of the training before goes on
@@ -232,7 +228,7 @@ class BoostingHook(StepHook):
         self._booster = weakref.ref(model)
         if self.registry is not None:
             self.registry.enter(self)
-        recorder = Recorder(self.arrays, prefix, self.wanted(), self.is_loss, self.columns)
+        recorder = Recorder(self.steps.arrays, prefix, self.wanted(), self.is_loss, self.columns)
         self._training = Training(
             weakref.ref(key), thread, self._trainings, prefix, rounds, planned, recorder, rounds
         )
@@ -245,7 +241,7 @@ class BoostingHook(StepHook):
         metrics: Callable[[], list[Metric]],
         facts: Callable[[], Facts],
     ) -> None:
-        session = self._session
+        session = self.session
         if session is None:
             return
         first = not training.known
@@ -259,32 +255,29 @@ class BoostingHook(StepHook):
         last, ended = self._round_ended_ns, time.time_ns()
         self._round_ended_ns = ended
         lasted = 0 if first else max(ended - last, 0)
-        given = self._given_scalars, self._given_arrays
-        waiting = _Waiting(training.rounds, training.rounds > before, metrics(), *given, ended, lasted)
-        self._given_scalars, self._given_arrays, self._given_bytes = [], [], 0
+        saved = self.steps.take_saved()
+        waiting = _Waiting(training.rounds, training.rounds > before, metrics(), saved, ended, lasted)
         if training.predicts:
-            session.begin_step(_TRAIN, self.clock.mode_steps[_TRAIN] + len(self._waiting))
+            session.begin_step(_TRAIN, self.steps.clock.mode_steps[_TRAIN] + len(self._waiting))
             self._predict(training, model, waiting)
         self._waiting.append(waiting)
         # Short rounds are recorded many at a time: what is cold after a round is paid for once.
-        full = len(self._waiting) >= MAX_HELD or bool(waiting.values or waiting.arrays)
+        full = len(self._waiting) >= MAX_WAITING_STEPS or bool(waiting.values or saved.arrays)
         full = full or (training.changing and training.trees)
-        if full or ended - min(last, self._waiting[0].ended_ns) >= MAX_HELD_NS:
+        if full or ended - min(last, self._waiting[0].ended_ns) >= MAX_WAITING_NS:
             self._record_waiting()
 
     def _record_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        training, session = self._training, self._session
+        training, session = self._training, self.session
         if not waiting or training is None or session is None:
             return
-        later = self._given_scalars, self._given_arrays
         read: tuple[int, Rounds] | None = None
         for one in waiting:
-            self._given_scalars, self._given_arrays = one.scalars, one.arrays
-            self.begin(_TRAIN)
-            self._update = max(one.rounds - 1, 0)
+            update = max(one.rounds - 1, 0)
             if training.first_round == 0:  # a model that goes on has counted the rounds of the run before
-                self._update += self.clock.first_update
+                update += self.steps.clock.first_update
+            self.steps.begin(_TRAIN, saved=one.saved, update=update)
             try:
                 recorder = training.recorder
                 recorder.metrics(one.metrics, training.training_sets)
@@ -296,8 +289,7 @@ class BoostingHook(StepHook):
                 session.event(_OPTIMIZER_STEP, training.number - 1)
             except Exception as error:
                 self.guard.note("record", error)
-            self.end(one.ended_ns, one.lasted_ns)
-        self._given_scalars, self._given_arrays = later
+            self.steps.end(one.ended_ns, one.lasted_ns)
 
     def _trees(
         self, training: Training, one: _Waiting, last: _Waiting, read: tuple[int, Rounds] | None
@@ -378,15 +370,15 @@ class BoostingHook(StepHook):
         self._record_waiting()
         self._ended = (training.prefix, training.rounds if rounds is None else rounds())
         self._training = None
-        if self._session is not None:  # a process may end without a word right after its training
-            self._session.flush(_FLUSH_S)
+        if self.session is not None:  # a process may end without a word right after its training
+            self.session.flush(_FLUSH_S)
 
     def _not_watched(self) -> None:
         """A training beside the one that is watched, or one too many: its rounds are counted only."""
         self._unwatched += 1
-        if self._session is not None and self._unwatched & (self._unwatched - 1) == 0:
+        if self.session is not None and self._unwatched & (self._unwatched - 1) == 0:
             reason = GapReason.TOO_MANY if len(self._document) >= _MAX_TRAININGS else GapReason.NOT_SEEN
-            self._session.gap(0xFFFFFFFF, int(reason), 0, max(self._unwatched // 2, 1))
+            self.session.gap(0xFFFFFFFF, int(reason), 0, max(self._unwatched // 2, 1))
 
     # Describing ------------------------------------------------------------------------------------------------
 
@@ -404,7 +396,7 @@ class BoostingHook(StepHook):
         record = {
             "number": training.number,
             "prefix": training.prefix,
-            "first_step": self.clock.mode_steps[_TRAIN],
+            "first_step": self.steps.clock.mode_steps[_TRAIN],
             "booster": facts.booster,
             "rounds_before": training.first_round,
             "rounds_planned": training.planned,
@@ -417,9 +409,9 @@ class BoostingHook(StepHook):
             "given": None if given is None else sorted(map(str, given)),
         }
         self._document.append(record)
-        if self._session is not None:
+        if self.session is not None:
             text = json.dumps({**self.versions(), "trainings": self._document}, default=str)
-            self._session.set_document("boosting", text)
+            self.session.set_document("boosting", text)
 
     # Session ---------------------------------------------------------------------------------------------------
 
@@ -428,9 +420,9 @@ class BoostingHook(StepHook):
         rank = self.rank()
         self._first_rank = rank is None or rank[0] == 0
 
-    def _finish(self) -> None:
+    def publish(self) -> None:
+        """Records the rounds that wait."""
         self._record_waiting()
-        super()._finish()
 
     def forked(self) -> None:
         """In a forked child: nothing of the parent's session is ours."""

@@ -14,7 +14,7 @@ from luff._base_hook import BaseHook, mode_of
 from luff._codes import GapReason, Mode, Role
 from luff._hook import RunOptions, Session
 from luff._registry import Registry
-from luff._step_hook import Holder, StepHook
+from luff._step_hook import StepHook
 from luff.jax import _auto, _describe
 from luff.jax._auto import take_gradients
 from luff.jax._find import has_tracer, in_trace
@@ -51,7 +51,6 @@ class Hook(StepHook):
         self.reader: Reader | None = None
         self._numbers: dict[tuple[int, str], tuple[Any, Tensors]] = {}  # by id of the leaves, which are kept
         self._held: list[Part] = []  # what the next TRAIN step uses, given after the one before
-        self._early = False  # the TRAIN step that has begun waits for its loss
         self._donates = True  # until seen: the call that trains takes the parameters away
         self._described: dict[int, list[Leaf]] = {}  # by id of the leaves, which are kept
         self._trained: dict[int, list[Leaf]] = {}
@@ -66,12 +65,12 @@ class Hook(StepHook):
         return (jax.process_index(), count) if count > 1 else super().rank()
 
     def opened(self, session: Session) -> None:
-        if self.arrays is not None:
-            self.reader = Reader(session, self.arrays)
+        if self.steps.arrays is not None:
+            self.reader = Reader(session, self.steps.arrays)
 
     def forked(self) -> None:
         super().forked()
-        self.reader, self._held, self._early = None, [], False
+        self.reader, self._held = None, []
         self._numbers.clear()
 
     # Steps by hand ---------------------------------------------------------------------------------------------
@@ -125,11 +124,10 @@ class Hook(StepHook):
             return
         if mode == _TRAIN:
             held, self._held = self._held, []
-            if self._early:
-                self._early = False
-                self._hand_over()
+            if self.steps.provisional:
+                self.steps.confirm()
             else:
-                self.begin(mode)
+                self.steps.begin(mode)
                 self.parameters(held)
             if held:
                 self._donates = any(is_gone(value) for part in held for value in part.values)
@@ -137,72 +135,35 @@ class Hook(StepHook):
             if grads is not None:
                 self.gradients(grads)
             if updated:
-                self.updated()
+                self.steps.updated()
             if state is not None:
                 self.optimizer_state(state)
-            self.end()
+            self.steps.end()
             if params is not None:
                 self._hold(params)
         else:
-            self.begin(mode)
+            self.steps.begin(mode)
             self._numbers_of_step(losses)
-            self.end()
+            self.steps.end()
 
     def _numbers_of_step(self, losses: list[tuple[str, Any]]) -> None:
         for name, value in losses:
             if value is not None:
-                self.scalar(str(name), np.asarray(value), _LOSS)
+                self.steps.scalar(str(name), np.asarray(value), _LOSS)
 
     def _hold(self, params: Any) -> None:
         self._held = self.trees.parts(params)
-        if not self._donates:
-            return
-        waiting = self._given_scalars, self._given_arrays, self._given_bytes
-        self._given_scalars, self._given_arrays, self._given_bytes = [], [], 0
-        if self.begin(_TRAIN) is not None:
-            self._early = True
+        if self._donates and self.steps.begin(_TRAIN, provisional=True) is not None:
             self.parameters(self._held)
-        self._given_scalars, self._given_arrays, self._given_bytes = waiting
-
-    def _give_scalar(self, name: str, value: float) -> None:
-        self._give(super()._give_scalar, name, value)
-
-    def _give_array(self, name: str, value: Any) -> None:
-        self._give(super()._give_array, name, value)
-
-    def _give(self, give: Callable[[str, Any], None], name: str, value: Any) -> None:
-        """Keeps what is given while a step that may be dropped waits for its loss."""
-        mode = self._mode
-        self._mode = 0 if self._early else mode
-        try:
-            give(name, value)
-        finally:
-            self._mode = mode
-
-    def begin(self, mode: int, holder: Holder | None = None, of: Any = None) -> Session | None:
-        """Begins a step; one that waits for its loss begins anew after it, if its parameters are there still."""
-        if self._early:
-            self.abandon()
-        return super().begin(mode, holder, of)
-
-    def abandon(self) -> None:
-        """Drops the step that has begun."""
-        self._early = False
-        super().abandon()
-
-    def _finish(self) -> None:
-        if self._early:
-            self.abandon()
-        super()._finish()
 
     def settle(self) -> None:
         """A step that waits for its loss, while another thread trains, is none."""
-        self.abandon()
+        self.steps.abandon()
 
     def hidden(self, count: int = 1) -> None:
         """Steps happen inside of a function that is compiled, where their values cannot be read."""
-        if self._session is not None:
-            self._session.gap(0xFFFFFFFF, int(GapReason.COMPILED_GRAPH), 0, count)
+        if self.session is not None:
+            self.session.gap(0xFFFFFFFF, int(GapReason.COMPILED_GRAPH), 0, count)
 
     # Functions that train a step -------------------------------------------------------------------------------
 
@@ -262,21 +223,21 @@ class Hook(StepHook):
 
     def _after_update(self, seen: tuple[list[Part], Any, Any], grads: Any, state: Any) -> None:
         parts, loss, noted = seen
-        if self.begin(_TRAIN) is None:
+        if self.steps.begin(_TRAIN) is None:
             return
         self.parameters(parts)
         self.trained(parts)
         self._numbers_of_step([("loss", loss)])
         self.gradients(noted if grads is None else grads, GapReason.NOT_SEEN)
-        self.updated()
+        self.steps.updated()
         self.optimizer_state(state)
-        self.end()
+        self.steps.end()
 
     # Values of the step that has begun (under the lock) --------------------------------------------------------
 
     def parameters(self, parts: list[Part]) -> None:
         """Records parameters, as the step uses them."""
-        session = self._session
+        session = self.session
         if session is None or self.reader is None:
             return
         for part in parts:
@@ -297,7 +258,7 @@ class Hook(StepHook):
 
     def gradients(self, tree: Any, missing: GapReason = GapReason.COMPILED_GRAPH) -> None:
         """Records gradients, as the optimizer uses them; None: a gap, for the reason given."""
-        session = self._session
+        session = self.session
         if session is None or self.reader is None or not session.due_role(_GRADIENT):
             return
         if tree is None:
@@ -307,7 +268,7 @@ class Hook(StepHook):
 
     def optimizer_state(self, state: Any) -> None:
         """Records the state of an optimizer, after the update."""
-        session = self._session
+        session = self.session
         if session is None or self.reader is None:
             return
         nnx = nnx_of()
@@ -320,12 +281,12 @@ class Hook(StepHook):
         if kind not in self._settings:
             self._settings[kind] = any(True for _ in settings_of(state))
         for name, value in settings_of(state) if self._settings[kind] else ():
-            self.scalar(f"optimizer/{self._document.optimizer_name}.group0.{name}", value, _SETTING)
+            self.steps.scalar(f"optimizer/{self._document.optimizer_name}.group0.{name}", value, _SETTING)
         if not session.due_role(_STATE):
             return
         for label, tree in state_parts(state):
             if hasattr(tree, "ndim") or isinstance(tree, (int, float)):
-                self.array(f"optimizer/{label}", tree, _STATE)
+                self.steps.array(f"optimizer/{label}", tree, _STATE)
             else:
                 self._capture_like(tree, f"optimizer/{label}/", _STATE)
 
@@ -350,7 +311,7 @@ class Hook(StepHook):
         self._capture(part.leaves, tree if isinstance(tree, Summaries) else part.values, prefix, role)
 
     def _capture(self, leaves: list[Leaf], values: Any, prefix: str = "", role: int | None = None) -> None:
-        if self.reader is None or self.arrays is None:
+        if self.reader is None:
             return
         key = (id(leaves), prefix)
         known = self._numbers.get(key)

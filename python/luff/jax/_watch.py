@@ -121,7 +121,7 @@ class Watcher:
                 result = function(*args, **kwargs)
             except BaseException:
                 if self._kind > 0:
-                    hook.told("watch", hook.abandon)
+                    hook.told("watch", hook.steps.abandon)
                 raise
             if self._auto:
                 self._learn(seen)
@@ -165,7 +165,7 @@ class Watcher:
                 seen.count = count_of(state)
                 if self._accumulates is None:
                     self._accumulates = accumulates(state)
-            if self._donates and hook.begin(_TRAIN) is not None:
+            if self._donates and hook.steps.begin(_TRAIN) is not None:
                 hook.parameters(seen.parts)
         return seen
 
@@ -204,8 +204,8 @@ class Watcher:
         if not seen.parts and self._read is None and self._structure is not None:
             self._find_parameters(hook, seen.call, seen.root)
             seen.parts = [p for path in seen.call.params for p in hook.trees.parts(at(path, seen.root))]
-        if not hook.mode:
-            if hook.begin(_TRAIN) is None:
+        if not hook.steps.mode:
+            if hook.steps.begin(_TRAIN) is None:
                 return
             hook.parameters(seen.parts)
         if seen.parts:
@@ -219,12 +219,12 @@ class Watcher:
             hook.hidden(max(1, updates - 1))
         _numbers(hook, outcome)
         hook.gradients(outcome.grads)
-        hook.clock.updates[0] = hook.clock.update_of(0) + max(0, updates - 1)
+        hook.steps.clock.updates[0] = hook.steps.clock.update_of(0) + max(0, updates - 1)
         if updates:
-            hook.updated()
+            hook.steps.updated()
         for state in states:
             hook.optimizer_state(state)
-        hook.end()
+        hook.steps.end()
         self._calls += 1
 
     def _evaluated(
@@ -233,10 +233,10 @@ class Watcher:
         outcome, _ = self._outcome(hook, seen, args, kwargs, result)
         if not outcome.losses and not outcome.scalars:
             return
-        if hook.begin(self._kind if self._kind > 0 else _EVAL) is None:
+        if hook.steps.begin(self._kind if self._kind > 0 else _EVAL) is None:
             return
         _numbers(hook, outcome)
-        hook.end()
+        hook.steps.end()
 
     def _outcome(
         self, hook: Hook, seen: _Seen, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -271,9 +271,9 @@ class Watcher:
 
 def _numbers(hook: Hook, outcome: Outcome) -> None:
     for name, value in outcome.losses:
-        hook.scalar(name, np.asarray(value), _LOSS)
+        hook.steps.scalar(name, np.asarray(value), _LOSS)
     for name, value in outcome.scalars:
-        hook.scalar(f"scalar/{name}", np.asarray(value))
+        hook.steps.scalar(f"scalar/{name}", np.asarray(value))
 
 
 def _has_value(result: Any) -> bool:

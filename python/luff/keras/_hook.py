@@ -12,12 +12,13 @@ import keras
 
 from luff import corrections
 from luff._base_hook import Collections, choose_run, make_config, thinned
-from luff._codes import GapReason, Role
+from luff._codes import GapReason
 from luff._hook import RunOptions, Session, run_from_environment
 from luff._registry import Registry
-from luff._step_hook import Held, StepHook
+from luff._step_hook import StepHook
 from luff.keras._backends import make_values
 from luff.keras._describe import Document
+from luff.keras._held import HeldSteps
 from luff.keras._names import Names
 from luff.keras._values import ARRAYS, Values
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Hook", "Hooks", "hooks"]
 
-_METRIC = int(Role.SCALAR)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 
@@ -59,6 +59,8 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     framework = "keras"
+    writer = HeldSteps
+    steps: HeldSteps
     async_safe = True  # Keras need not wait for it: it does nothing as a call-back but to name its model
 
     def __init__(
@@ -107,7 +109,7 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
 
     def opened(self, session: Session) -> None:  # noqa: ARG002
         """The session is open."""
-        self.values = make_values(self)
+        self.values = self.steps.recorder = make_values(self)
         if keras.backend.backend() == "tensorflow":
             from luff.keras._loops import Loops
 
@@ -176,7 +178,7 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
 
     def drop_batch(self) -> None:
         """A batch that has begun was none."""
-        self.told("drop", self.abandon)
+        self.told("drop", self.steps.abandon)
 
     def here(self) -> bool:
         """The steps are this thread's; threads of replicas do the work of another."""
@@ -185,83 +187,72 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     def _told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return function(*arguments) if self.here() else super()._told(function, arguments)
 
+    def publish(self) -> None:
+        """Publishes the steps that are held."""
+        self.steps.release()
+
     def settle(self) -> None:
         """The step of a loop is over once it has worked: only the next tape ends it."""
         if self.loops is not None:
             self.loops.end()
 
     def _begin_batch(self, model: Any, mode: int) -> None:
-        if self.training_model() is model and self.begin_again(mode, model, ARRAYS):
+        if self.training_model() is model and self.steps.begin_again(mode, model, ARRAYS):
             return
         if self.loops is not None:
             self.loops.end()
-        if self.mode:
-            self.abandon()
+        if self.steps.mode:
+            self.steps.abandon()
         holder = None if self.values is None else self.values.holder(model, mode)
-        if self.begin(mode, holder, model) is None or self.values is None:
+        if self.steps.begin_waiting(mode, holder, model) is None or self.values is None:
             return
         self._training = weakref.ref(model)
-        if self.may_wait and self.values.due():
-            self.record_now()
-        self.values.before(model, self.mode)
+        if self.steps.may_wait and self.values.due():
+            self.steps.record_now()
+        self.values.before(model, self.steps.mode)
 
     def _end_batch(self, model: Any, logs: Any, batches: int) -> None:
-        session, values = self._session, self.values
-        if session is None or values is None or not self.mode:
+        session, values = self.session, self.values
+        if session is None or values is None or not self.steps.mode:
             return
         metrics = _numbers(logs)  # all else, images say, is not kept while a step waits
         if batches > 1:
-            self.record_now()
-        elif self.hold(metrics):
+            self.steps.record_now()
+        elif self.steps.hold(metrics):
             return
         try:
-            values.after(model, self.mode)
-            self._metrics(values, metrics)
+            values.after(model, self.steps.mode)
+            values.metrics(metrics)
             hidden = (values.gradient_count or batches) - 1 if batches > 1 else 0
             if hidden > 0:
                 session.gap(0xFFFFFFFF, _NOT_SEEN, 0, hidden)
             if len(values.optimizers) != self._described:
                 self._describe()
         finally:
-            self.end()
-
-    def _metrics(self, values: Values, metrics: dict[str, Any]) -> None:
-        for key, value in metrics.items():
-            self.scalar(key, values.array(value) if hasattr(value, "shape") else value, _METRIC)
-
-    def before_held(self, holder: Any, until_ns: int) -> None:
-        """Reads what the graph has noted of the steps."""
-        if self.values is not None:
-            self.values.before_held(holder, until_ns)
-
-    def record_held(self, held: Held, holder: Any) -> None:
-        """Records loss, learning rate, update and metrics of a step."""
-        if self.values is not None:
-            self.values.record_held(held, holder)
-            self._metrics(self.values, held.what)
+            self.steps.end()
 
     def _describe(self) -> None:
-        if self._session is None or self.values is None:
+        if self.session is None or self.values is None:
             return
         self._described = len(self.values.optimizers)
         optimizers = self.values.optimizers.living()
-        self._session.set_document("model", self._document.text(optimizers, self.training_model()))
+        self.session.set_document("model", self._document.text(optimizers, self.training_model()))
 
     def _finish(self) -> None:
         for part in (self.values, self.loops):
             if part is not None:
                 part.hook = self  # a collector clears weak references before it calls us
         try:
-            self.release()
+            self.publish()
             if self.loops is not None:
                 self.loops.end()
-            if self.mode:
-                self.abandon()  # a batch that was never finished
+            if self.steps.mode:
+                self.steps.abandon()  # a batch that was never finished
             super()._finish()
             if self.values is not None and threading.main_thread().is_alive():  # the process does not end yet
                 self.guarded("rest", self.values.rest)
         finally:
-            self.values = self.loops = None
+            self.values = self.loops = self.steps.recorder = None
 
 
 def _numbers(logs: Any) -> dict[str, Any]:
@@ -281,14 +272,14 @@ class Hooks(Registry[Hook]):
     def training(self) -> Hook | None:
         """The hook in whose step this thread is; else the one that watches what no other does."""
         for hook in self.living:
-            if hook.mode and hook.here():
+            if hook.steps.mode and hook.here():
                 return hook
         return self.default
 
     def last(self) -> Hook | None:
         """The hook in whose step this thread is."""
         hook = self.training()
-        return hook if hook is not None and hook.mode and hook.here() else super().last()
+        return hook if hook is not None and hook.steps.mode and hook.here() else super().last()
 
 
 hooks = Hooks(lambda options: Hook(_options=options))

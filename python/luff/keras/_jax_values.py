@@ -102,7 +102,7 @@ class JaxValues(Values):
         model = self.hook.training_model()
         single = len(losses) == 1 and not (model is not None and model.losses)
         name = losses[0] if single else f"loss_output_{self._count('loss')}"
-        self.total_name[self.hook.mode] = name
+        self.total_name[self.hook.steps.mode] = name
         self.put(Spec(name, _LOSS, "", name.rpartition("_output_")[0] if single else ""), value, scalar=True)
 
     def scaled_gradients(self, optimizer: Any, gradients: Any, scale: Any) -> None:

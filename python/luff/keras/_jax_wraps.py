@@ -25,7 +25,7 @@ def install() -> None:
 
 
 def _values(hook: Hook | None) -> JaxValues | None:
-    values = hook.values if hook is not None and hook.mode and hook.here() else None
+    values = hook.values if hook is not None and hook.steps.mode and hook.here() else None
     return values if isinstance(values, JaxValues) else None
 
 

@@ -45,24 +45,24 @@ class Loops:
     def begin(self, function: Any = None) -> None:
         """A tape is entered, or a function that trains is called."""
         hook = self.hook
-        if hook.mode and not self.open:
+        if hook.steps.mode and not self.open:
             return  # a step of fit
         if self.open:
             if function is None and not self._worked:
                 return  # a second tape beside the first
             self.end()
-        if self._is_of(function) and hook.begin_again(_TRAIN, function, ARRAYS):
+        if self._is_of(function) and hook.steps.begin_again(_TRAIN, function, ARRAYS):
             self.open, self._worked = True, False
             return
         holder = self._values.holder_of(function) if function is not None and self.trains(function) else None
-        if hook.begin(_TRAIN, holder, function) is None:
+        if hook.steps.begin_waiting(_TRAIN, holder, function) is None:
             return
         hook.forget_training()
         self.open, self._worked = True, False
         self._function = None if function is None else weakref.ref(function)
         kept: Kept | None = None if function is None else kept_of(function, _TRAIN)
-        if hook.may_wait and self._values.due():
-            hook.record_now()
+        if hook.steps.may_wait and self._values.due():
+            hook.steps.record_now()
         known = self._variables.things()
         self._values.begin_loop(kept, known if function is not None and self.trains(function) else [])
 
@@ -72,7 +72,7 @@ class Loops:
 
     def worked(self, variables: list[Any], function: Any) -> None:
         """A gradient is asked for, or applied: eagerly, or in the graph of a function."""
-        if self.hook.mode and not self.open:
+        if self.hook.steps.mode and not self.open:
             return
         if not self.open:
             self.begin(function)
@@ -97,20 +97,20 @@ class Loops:
             return
         self.open = False
         if not self._worked and self._function is None:
-            self.hook.abandon()
+            self.hook.steps.abandon()
             return
-        if self.hook.hold({}):
+        if self.hook.steps.hold({}):
             return
-        before = self.hook.clock.latest_update()
+        before = self.hook.steps.clock.latest_update()
         self._values.after(None, _TRAIN)
-        hidden = self.hook.clock.latest_update() - before - 1
+        hidden = self.hook.steps.clock.latest_update() - before - 1
         session = self.hook.session
         if self._function is not None and hidden > 0 and session is not None:
             session.gap(0xFFFFFFFF, _NOT_SEEN, 0, hidden)
-        self.hook.end()
+        self.hook.steps.end()
 
     def drop(self) -> None:
         """The step was none."""
         if self.open:
             self.open = False
-            self.hook.abandon()
+            self.hook.steps.abandon()

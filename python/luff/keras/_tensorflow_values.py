@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from luff._codes import GapReason, Mode, Role
-from luff._step_hook import Held
+from luff.keras._held import Held
 from luff.keras._optimizers import Known, state_of
 from luff.keras._table import Spec
 from luff.keras._tensorflow import Kept, Rows, array_of, kept_of, record_row
@@ -74,14 +74,14 @@ class TensorFlowValues(Values):
         self._ring, self._held_rows = holder.news(until_ns)
         self._held_rows.reverse()
 
-    def record_held(self, held: Held, holder: Kept) -> None:
+    def numbers(self, held: Held, holder: Kept) -> None:
         """Records loss, learning rate and updates of one of them: what was noted before its end."""
         ring, rows, row = self._ring, self._held_rows, None
         if ring is None:
             return
         while rows and rows[-1].time_ns <= held.ended_ns:
             row = rows.pop()
-            self.hook.updated(self._updater)
+            self.hook.steps.updated(self._updater)
         if row is not None and row.time_ns >= held.began_ns - _TOLERANCE_NS:
             record_row(self.arrays, ring, row)
         else:
@@ -241,7 +241,7 @@ class TensorFlowValues(Values):
                 return
             if in_xla():
                 now.compiled = True
-            elif spec.role in _INSIDE and self.hook.mode != _TRAIN:
+            elif spec.role in _INSIDE and self.hook.steps.mode != _TRAIN:
                 now.refuse(spec, _COMPILED)  # kept, it could not be fused with what follows: other last bits
             else:
                 key = None if owner is None else now.count(owner)

@@ -66,11 +66,11 @@ def _update(original: Any) -> Any:
 
 
 def _updates(hook: Hook, optimizer: Any, pairs: list[tuple[Any, Any]], rate: Any) -> None:
-    if not hook.mode or _open_loops(hook) is not None:
+    if not hook.steps.mode or _open_loops(hook) is not None:
         if hook.ensure_session() is None or hook.loops is None:
             return
         hook.loops.worked([variable for _, variable in pairs], _current())
-    if hook.values is not None and hook.mode:
+    if hook.values is not None and hook.steps.mode:
         hook.values.gradients(optimizer, pairs, rate)
 
 
@@ -95,7 +95,7 @@ def _function(original: Any) -> Any:
 def _called(original: Any, self: Any, arguments: Any, named: Any) -> Any:
     """A call that is part of no graph."""
     hook = None if _local.function is not None else hooks.training()
-    if hook is None or (hook.mode and _open_loops(hook) is None):
+    if hook is None or (hook.steps.mode and _open_loops(hook) is None):
         return original(self, *arguments, **named)
     _local.function = self
     _outermost.append(self)
@@ -135,7 +135,7 @@ def _enter(original: Any) -> Any:
     def enter(self: Any) -> Any:
         if hooks:
             hook = hooks.training()
-            if hook is not None and (not hook.mode or _open_loops(hook) is not None):
+            if hook is not None and (not hook.steps.mode or _open_loops(hook) is not None):
                 hook.told("tape", _tape, hook)
                 if tf.executing_eagerly():
                     hook.boundary()

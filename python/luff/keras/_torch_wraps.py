@@ -69,7 +69,7 @@ def _update(original: Any) -> Any:
     def update(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
         if hooks:
             hook = hooks.training()
-            values = hook.values if hook is not None and hook.mode and hook.here() else None
+            values = hook.values if hook is not None and hook.steps.mode and hook.here() else None
             if hook is not None and values is not None:
                 pairs = list(zip(grads, trainable_variables, strict=True))
                 hook.while_live("gradients", values.gradients, self, pairs, learning_rate)

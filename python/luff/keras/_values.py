@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Session
 from luff._rows import MAX_CALLS, MAX_TENSORS
-from luff._step_hook import Held
+from luff.keras._held import Held
 from luff.keras._kinds import layer_kind, loss_kind, losses_of, output_kind
 from luff.keras._optimizers import Known, Optimizers
 from luff.keras._table import Spec, Table
@@ -38,11 +38,11 @@ class Values:
     """What one hook records through one backend. All under the hook's lock; errors are the caller's."""
 
     def __init__(self, hook: Hook) -> None:
-        if hook.arrays is None:
+        if hook.steps.arrays is None:
             raise LookupError("no session is open")
         self.hook: Any = weakref.proxy(hook)  # which holds us, and shall go at once
-        self.arrays = hook.arrays
-        self.session: Session = hook.arrays.session
+        self.arrays = hook.steps.arrays
+        self.session: Session = hook.steps.arrays.session
         self.wanted = Wanted(hook.config)
         self.optimizers = Optimizers()
         self.samples = self.wanted.role("sample")
@@ -109,6 +109,16 @@ class Values:
 
     def record_held(self, held: Held, holder: Any) -> None:
         """Records one of them."""
+        self.numbers(held, holder)
+        self.metrics(held.metrics)
+
+    def numbers(self, held: Held, holder: Any) -> None:
+        """Records loss, learning rate and updates of a step that has waited."""
+
+    def metrics(self, metrics: dict[str, Any]) -> None:
+        """Records what Keras says of a batch."""
+        for key, value in metrics.items():
+            self.hook.steps.scalar(key, self.array(value) if hasattr(value, "shape") else value)
 
     # Around a step -----------------------------------------------------------------------------------------------
 
@@ -143,7 +153,7 @@ class Values:
             skipped = self._held_back(model)
         for known, optimizer in self.optimizers.living():
             for _ in range(known.updates):
-                self.hook.updated(known.number)
+                self.hook.steps.updated(known.number)
             if known.updates and self.states:
                 self.state(known, optimizer)
             known.updates = 0
@@ -212,7 +222,7 @@ class Values:
         """The loss of a batch, all parts added up, was computed."""
         losses = self._losses.get(self.graph(), [])
         model = self.hook.training_model()
-        mode = self.hook.mode
+        mode = self.hook.steps.mode
         if (
             self.replicas() > 1 and losses
         ):  # Keras scales what each replica adds to the loss, and tells the loss itself

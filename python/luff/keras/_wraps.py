@@ -60,7 +60,7 @@ def install() -> None:
 def _in_step() -> tuple[Hook, Values] | None:
     """The hook in whose step this is, and its values: asked for once, as another thread may close it meanwhile."""
     hook = hooks.training()
-    values = hook.values if hook is not None and hook.mode and hook.here() else None
+    values = hook.values if hook is not None and hook.steps.mode and hook.here() else None
     return None if hook is None or values is None else (hook, values)
 
 
@@ -107,7 +107,7 @@ def _epoch_end(original: Method) -> Method:
 def _on_batch(mode: int, original: Method) -> Method:
     def on_batch(self: Any, *arguments: Any, **named: Any) -> Any:
         hook = hooks.of_model(self) if hooks else None
-        if hook is None or (hook.mode and hook.here()):
+        if hook is None or (hook.steps.mode and hook.here()):
             return original(self, *arguments, **named)
         hook.begin_batch(self, mode)
         try:

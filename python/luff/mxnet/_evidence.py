@@ -84,7 +84,7 @@ class Evidence:
 
     def _take(self, hook: Hook, name: str, path: str, kind: str, value: Any, rows: int) -> None:
         session, reader = hook.session, hook.reader
-        number = hook.number(name, _SAMPLE, path, kind)
+        number = hook.steps.number(name, _SAMPLE, path, kind)
         if session is None or reader is None or not session.due_tensor(number):
             return
         if rows == 0:

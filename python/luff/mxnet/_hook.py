@@ -99,8 +99,8 @@ class Hook(StepHook):
 
     def opened(self, session: Session) -> None:  # noqa: ARG002
         """Tensors are named from now on."""
-        if self.arrays is not None:
-            self.reader = Reader(self.arrays)
+        if self.steps.arrays is not None:
+            self.reader = Reader(self.steps.arrays)
 
     def forked(self) -> None:
         """In a forked child: a worker of its own, from its first training step on."""
@@ -189,7 +189,7 @@ class Hook(StepHook):
         if not values:
             return False
         recording = autograd.is_recording()
-        if self._session is None and not recording:
+        if self.session is None and not recording:
             return False  # nothing has been trained yet
         step = self._step
         if step is None:
@@ -204,7 +204,7 @@ class Hook(StepHook):
             self._stale = True
         if self._stale:
             self._name_all()
-        if self._mode == _TRAIN and not step.weights and not any(self._trained()):
+        if self.steps.mode == _TRAIN and not step.weights and not any(self._trained()):
             self._take_weights(step)
         self._events(block, values)
         self._evidence.model(self, block, values)
@@ -246,9 +246,7 @@ class Hook(StepHook):
         for value in values:
             self._loss(step, name, value, torch_name(block))
         self._evidence.loss(self, block, arrays_in(args))
-        if self._session is not None and (
-            self._session.due_role(_LOSS_INPUT) or self._session.due_role(_LABEL)
-        ):
+        if self.session is not None and (self.session.due_role(_LOSS_INPUT) or self.session.due_role(_LABEL)):
             for index, value in enumerate(arrays_in(args)):
                 role = _LOSS_INPUT if index == 0 else _LABEL
                 self._value(f"{name}_input", step, value, role, "", torch_name(block))
@@ -257,7 +255,7 @@ class Hook(StepHook):
         index = step.calls.get(f"{name}_output", 0)
         step.calls[f"{name}_output"] = index + 1
         if index < _MAX_CALLS:
-            number = self.number(f"{name}_output_{index}", _LOSS, "", kind)
+            number = self.steps.number(f"{name}_output_{index}", _LOSS, "", kind)
             step.losses.append((number, value))
 
     # Backward and update ---------------------------------------------------------------------------------------
@@ -265,10 +263,10 @@ class Hook(StepHook):
     def backward_begins(self, heads: Any) -> None:
         """A backward pass begins: what came before it was training."""
         step = self._train_step()
-        if step is None or self._session is None:
+        if step is None or self.session is None:
             return
         step.backward = True
-        self._session.event(_BACKWARD)
+        self.session.event(_BACKWARD)
         self._evidence.backward_begins(self)
         if not step.losses:
             for value in arrays_in(heads, 8):
@@ -295,13 +293,13 @@ class Hook(StepHook):
             self._read(step)
             self._take_gradients(step, trainer._params)
             parameters = [known.parameter for known in self._models.parameters.values()]
-            self._evidence.reach(self, self.clock.mode_steps[_TRAIN], parameters)
+            self._evidence.reach(self, self.steps.clock.mode_steps[_TRAIN], parameters)
             self._evidence.update_begins(self, optimizer, trainer._params)
         optimizer.begins()
 
     def update_ended(self, trainer: Any) -> None:
         """A trainer has updated, or left it out since gradients were not finite."""
-        step, session = self._step, self._session
+        step, session = self._step, self.session
         if step is None or session is None:
             return
         optimizer = self.trainer(trainer)
@@ -309,7 +307,7 @@ class Hook(StepHook):
             session.event(_SKIPPED, optimizer.number)
             step.updated = True
         else:
-            self.updated(optimizer.number)
+            self.steps.updated(optimizer.number)
             step.updated = True
             optimizer.settings(self)
             if self.reader is not None:
@@ -321,7 +319,7 @@ class Hook(StepHook):
 
     def _read(self, step: _Step) -> None:
         """What waits to be read of the step: losses, and weights that have not been taken."""
-        reader, session = self.reader, self._session
+        reader, session = self.reader, self.session
         if reader is None or session is None:
             return
         losses, step.losses = step.losses, []
@@ -332,11 +330,11 @@ class Hook(StepHook):
             else:
                 session.scalar(number, mean)
                 reader.capture(number, value)
-        if self._mode == _TRAIN and not step.weights:
+        if self.steps.mode == _TRAIN and not step.weights:
             self._take_weights(step)
 
     def _take_weights(self, step: _Step) -> None:
-        session, reader = self._session, self.reader
+        session, reader = self.session, self.reader
         if session is None or reader is None:
             return
         due = {role for role in _ROLES if session.due_role(role)}
@@ -351,7 +349,7 @@ class Hook(StepHook):
         step.weights = complete
 
     def _take_gradients(self, step: _Step, parameters: Iterable[Any]) -> None:
-        session, reader = self._session, self.reader
+        session, reader = self.session, self.reader
         if session is None or reader is None or not step.backward or not session.due_role(_GRADIENT):
             return
         for each in parameters:
@@ -359,7 +357,9 @@ class Hook(StepHook):
             # One that no backward pass has written since the last update is not used: it is no gradient.
             if known is not None and known.grad is not None and known.data._fresh_grad:
                 if known.gradient < 0:
-                    known.gradient = self.number(f"gradient/{known.name}", _GRADIENT, known.owner, known.kind)
+                    known.gradient = self.steps.number(
+                        f"gradient/{known.name}", _GRADIENT, known.owner, known.kind
+                    )
                 reader.capture(known.gradient, known.grad)
 
     def _layer(self, step: _Step, block: Any, args: Any, output: Any) -> None:
@@ -372,24 +372,24 @@ class Hook(StepHook):
                 self._value(f"{block.name}_output", step, value, _OUTPUT, path, kind)
         if getattr(block, "_active", False) and block._children and not step.hidden:
             step.hidden = True
-            if self._session is not None:
-                forms = self._session.due_role(_INPUT) | self._session.due_role(_OUTPUT)
-                self._session.gap(NO_ID, _COMPILED, forms, 1)
+            if self.session is not None:
+                forms = self.session.due_role(_INPUT) | self.session.due_role(_OUTPUT)
+                self.session.gap(NO_ID, _COMPILED, forms, 1)
 
     def _value(self, base: str, step: _Step, value: Any, role: int, path: str, kind: str) -> None:
         index = step.calls.get(base, 0)
         step.calls[base] = index + 1
         if index < _MAX_CALLS and self.reader is not None:
-            self.reader.capture(self.number(f"{base}_{index}", role, path, kind), value)
+            self.reader.capture(self.steps.number(f"{base}_{index}", role, path, kind), value)
 
     def _events(self, block: Any, values: list[Any]) -> None:
-        session, reader = self._session, self.reader
+        session, reader = self.session, self.reader
         if session is None or reader is None:
             return
         number = self._models.numbers.get(block)
         number = NO_ID if number is None else number
         training = autograd.is_training()
-        bits = self._mode | _TOLD | (_TRAINING if training else 0)
+        bits = self.steps.mode | _TOLD | (_TRAINING if training else 0)
         if self._about(block)[0]:
             bits |= _SOME_TRAIN if training else _SOME_EVAL
         session.event(_FORWARD, number, bits | (_GRADIENTS if autograd.is_recording() else 0))
@@ -411,7 +411,7 @@ class Hook(StepHook):
     # Steps -----------------------------------------------------------------------------------------------------
 
     def _begin(self, recording: bool) -> _Step | None:
-        session = self.begin(_TRAIN if recording else _EVAL)
+        session = self.steps.begin(_TRAIN if recording else _EVAL)
         if session is None:
             return None
         step = self._step = _Step(recording)
@@ -430,7 +430,7 @@ class Hook(StepHook):
             self._take_gradients(
                 step, [p.parameter for p in self._models.parameters.values() if p.parameter._trainer is None]
             )
-        self.end()
+        self.steps.end()
 
     def _finish(self) -> None:
         self._publish()
@@ -463,12 +463,12 @@ class Hook(StepHook):
         self._stale = False
         self._models.refresh()
         for known in self._models.parameters.values():
-            known.value = self.number(known.name, known.role, known.owner, known.kind)
-        if self._session is not None and self._descriptions < _MAX_DESCRIPTIONS:
+            known.value = self.steps.number(known.name, known.role, known.owner, known.kind)
+        if self.session is not None and self._descriptions < _MAX_DESCRIPTIONS:
             self._descriptions += 1
             optimizers = [
                 (one.number, one.name, one.trainer)
                 for one in self._optimizers.values()
                 if one.trainer is not None
             ]
-            self._session.set_document("model", describe(self._models, optimizers, self._losses))
+            self.session.set_document("model", describe(self._models, optimizers, self._losses))

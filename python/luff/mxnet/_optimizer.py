@@ -83,11 +83,11 @@ class Optimizer:
         prefix = f"optimizer/{self.name}.group0."
         rate = self._rate(optimizer)
         if rate is not None:
-            hook.scalar(f"{prefix}lr", rate, _SETTING)
+            hook.steps.scalar(f"{prefix}lr", rate, _SETTING)
         for key, name in _SETTINGS:
             value = getattr(optimizer, key, None)
             if isinstance(value, int | float):
-                hook.scalar(prefix + name, value, _SETTING)
+                hook.steps.scalar(prefix + name, value, _SETTING)
 
     @staticmethod
     def _rate(optimizer: Any) -> float | None:
@@ -115,7 +115,7 @@ class Optimizer:
             names = _STATES.get(type(trainer._optimizer).__name__, ())
             for place, value in enumerate(_flat(held.get(index))):
                 key = names[place] if place < len(names) else f"state{place}"
-                number = hook.number(f"optimizer/{self.name}.{key}/{name}", _STATE)
+                number = hook.steps.number(f"optimizer/{self.name}.{key}/{name}", _STATE)
                 reader.capture(number, value)
 
 

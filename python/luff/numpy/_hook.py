@@ -40,7 +40,7 @@ class Step:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is not None:
-            self._tell("drop", self._hook.abandon)
+            self._tell("drop", self._hook.steps.abandon)
             return
         self._tell("end", self._hook.end_block, self._updates)
         if self._mode == _TRAIN:
@@ -48,7 +48,7 @@ class Step:
 
     def loss(self, value: Any, name: str = "loss") -> None:
         """Records a loss of this step, a number."""
-        self._tell("loss", self._hook.scalar, name, value, _LOSS)
+        self._tell("loss", self._hook.steps.scalar, name, value, _LOSS)
 
     def gradients(self, values: Mapping[str, Any]) -> None:
         """Records gradients, by the names of the weights, as the update uses them."""
@@ -70,7 +70,7 @@ class Step:
         if role.upper() not in Role.__members__:
             known = ", ".join(name.lower() for name in Role.__members__)
             raise InvalidArgumentError(f"no role is called {role!r}; roles are {known}")
-        self._tell("tensor", self._hook.array, name, value, int(Role[role.upper()]))
+        self._tell("tensor", self._hook.steps.array, name, value, int(Role[role.upper()]))
 
     def _tell(self, place: str, function: Callable[..., Any], *arguments: Any) -> None:
         """Calls a method of the hook, unless another step has begun."""
@@ -139,29 +139,29 @@ class Hook(StepHook):
 
     def begin_block(self, step: Step, mode: int) -> None:
         """Begins a step, and records the weights that it uses."""
-        if self.begin(mode) is None:
+        if self.steps.begin(mode) is None:
             return
         hooks.enter(self)
         self.block = step
-        if self.mode == _TRAIN:
+        if self.steps.mode == _TRAIN:
             for name, value in self._weights.items():
-                self.array(name, value, _role_of(name), _owner_of(name))
+                self.steps.array(name, value, _role_of(name), _owner_of(name))
 
     def gradients(self, values: Mapping[str, Any]) -> None:
         """Records gradients of the step."""
         for name, value in values.items():
-            self.array(f"gradient/{name}", value, _GRADIENT, _owner_of(name))
+            self.steps.array(f"gradient/{name}", value, _GRADIENT, _owner_of(name))
 
     def end_block(self, updates: bool) -> None:
         """Records the update and its settings, and publishes the step."""
         try:
-            if updates and self.mode == _TRAIN:
-                self.updated()
+            if updates and self.steps.mode == _TRAIN:
+                self.steps.updated()
                 numbers = {k: v for k, v in self._settings.items() if isinstance(v, (int, float, np.number))}
                 for name, value in numbers.items():
-                    self.scalar(f"optimizer/{_OPTIMIZER}.group0.{name}", value, _SETTING)
+                    self.steps.scalar(f"optimizer/{_OPTIMIZER}.group0.{name}", value, _SETTING)
         finally:
-            self.end()
+            self.steps.end()
 
     # Describing ------------------------------------------------------------------------------------------------
 

@@ -67,5 +67,5 @@ def _goes_on(*_: Any, **__: Any) -> bool:
 
 
 def _step(hook: Hook, model: Model, inertia: Any, rows: Any, centers: Any) -> None:
-    hook.scalar(f"scalar/{model.name}_inertia", float(inertia) / max(int(rows.shape[0]), 1))
-    hook.array(f"{model.name}_cluster_centers", centers, int(Role.OTHER), "", "MiniBatchKMeans")
+    hook.steps.scalar(f"scalar/{model.name}_inertia", float(inertia) / max(int(rows.shape[0]), 1))
+    hook.steps.array(f"{model.name}_cluster_centers", centers, int(Role.OTHER), "", "MiniBatchKMeans")

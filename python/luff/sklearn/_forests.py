@@ -41,13 +41,13 @@ PATCH = Patch("sklearn.ensemble._forest", ("BaseForest",), _install)
 
 
 def _step(hook: Hook, model: Model, estimator: Any) -> None:
-    hook.scalar(f"scalar/{model.name}_trees", len(estimator.estimators_))
+    hook.steps.scalar(f"scalar/{model.name}_trees", len(estimator.estimators_))
     score = getattr(estimator, "oob_score_", None)
     if isinstance(score, (float, np.floating)):
-        hook.scalar(f"scalar/{model.name}_oob_score", float(score))
+        hook.steps.scalar(f"scalar/{model.name}_oob_score", float(score))
     lead = "" if model.number == 0 else f"{model.name}/"
     names = [f"{lead}feature_importance/impurity/{feature}" for feature in feature_names(estimator)]
     if any(hook.wanted()(name) for name in names[:1000]):
         for name, share in zip(names, estimator.feature_importances_.tolist(), strict=True):
-            if hook.due(name):
-                hook.scalar(name, share, 0)
+            if hook.steps.due(name):
+                hook.steps.scalar(name, share, 0)

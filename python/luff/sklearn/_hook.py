@@ -137,13 +137,13 @@ class Hook(BoostingHook):
     def _leaves(self, whole: bool) -> None:
         self._close_step()
         self._depth = max(self._depth - 1, 0)
-        if whole and self._depth == 0 and self._session is not None:
-            self._session.flush(_FLUSH_S)  # a process may end without a word right after its training
+        if whole and self._depth == 0 and self.session is not None:
+            self.session.flush(_FLUSH_S)  # a process may end without a word right after its training
 
     def _miss(self, reason: GapReason) -> None:
         self._missed += 1
-        if self._session is not None and self._missed & (self._missed - 1) == 0:
-            self._session.gap(0xFFFFFFFF, int(reason), 0, max(self._missed // 2, 1))
+        if self.session is not None and self._missed & (self._missed - 1) == 0:
+            self.session.gap(0xFFFFFFFF, int(reason), 0, max(self._missed // 2, 1))
 
     def model_of(self, estimator: Any) -> Model | None:
         """The training of an estimator in this thread; None if it is not watched."""
@@ -167,7 +167,7 @@ class Hook(BoostingHook):
 
     def _record(self, function: Callable[..., None], arguments: tuple[Any, ...], updates: bool) -> None:
         self._close_step()
-        if self.begin(_TRAIN) is not None:
+        if self.steps.begin(_TRAIN) is not None:
             self._updates = updates
             function(self, *arguments)
 
@@ -179,24 +179,24 @@ class Hook(BoostingHook):
         StopTraining
             If a finding stops the run.
         """
-        if self.mode:
+        if self.steps.mode:
             self.while_live("step", self._close_step)
             self.boundary()
 
     def _close_step(self) -> None:
-        if self.mode == _TRAIN and self._updates:
-            self.updated()
+        if self.steps.mode == _TRAIN and self._updates:
+            self.steps.updated()
         self._updates = False
-        self.end()
+        self.steps.end()
 
     def evaluation(self, name: str, value: float) -> None:
         """An EVAL step with one number."""
         self.while_live("evaluation", self._evaluation, name, value)
 
     def _evaluation(self, name: str, value: float) -> None:
-        if self.begin(int(Mode.EVAL)) is not None:
-            self.scalar(name, value)
-            self.end()
+        if self.steps.begin(int(Mode.EVAL)) is not None:
+            self.steps.scalar(name, value)
+            self.steps.end()
 
     # Describing ------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Hook(BoostingHook):
         self, model: Model, description: dict[str, Any], optimizer: dict[str, Any] | None, schedule: str = ""
     ) -> None:
         """Adds a model to the document "model", once."""
-        if model.written or self._session is None:
+        if model.written or self.session is None:
             return
         model.written = True
         self._descriptions.append(description)
@@ -214,7 +214,7 @@ class Hook(BoostingHook):
             self._schedules.append({"type": schedule, "settings": {}})
         document = {"framework": "sklearn", "models": self._descriptions, "optimizers": self._optimizers,
                     "schedulers": self._schedules, "losses": []}  # fmt: skip
-        self._session.set_document("model", json.dumps(document, default=str))
+        self.session.set_document("model", json.dumps(document, default=str))
 
     # Boosting --------------------------------------------------------------------------------------------------
 

@@ -85,11 +85,11 @@ def _step(hook: Hook, model: Model, estimator: Any, given: dict[str, Any], befor
     if "y" in given:
         value = _batch_loss(hook, model, estimator, kind, given["X"], given["y"], before)
         if value is not None:
-            hook.scalar(f"{model.loss(kind)}_output_0", value, int(Role.LOSS), "", kind)
+            hook.steps.scalar(f"{model.loss(kind)}_output_0", value, int(Role.LOSS), "", kind)
     coefficients, intercept = before or _copied(estimator) or (None, None)
     if coefficients is not None:
-        hook.array(f"{model.name}_weight", coefficients, int(Role.WEIGHT), "", type(estimator).__name__)
-        hook.array(f"{model.name}_bias", intercept, int(Role.BIAS), "", type(estimator).__name__)
+        hook.steps.array(f"{model.name}_weight", coefficients, int(Role.WEIGHT), "", type(estimator).__name__)
+        hook.steps.array(f"{model.name}_bias", intercept, int(Role.BIAS), "", type(estimator).__name__)
     _describe(hook, model, estimator)
 
 
@@ -142,7 +142,7 @@ def _batch_loss(
     epsilon = float(getattr(estimator, "epsilon", 0.1))
     sample(hook, f"{model.name}_input_0", rows, type(estimator).__name__)
     place = model.loss(kind)
-    if hook.due(f"sample/{place}_input_1", int(Role.SAMPLE), "", kind):
+    if hook.steps.due(f"sample/{place}_input_1", int(Role.SAMPLE), "", kind):
         ids = wanted if classes_of is None else np.searchsorted(classes_of, targets)
         loss_samples(hook, place, kind, scores, ids)
     return mean_loss(kind, scores, wanted, epsilon)

@@ -73,7 +73,7 @@ def _fresh(estimator: Any, *args: Any, **kwargs: Any) -> bool:
 def _step(
     hook: Hook, model: Model, estimator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> None:
-    arrays, session = hook.arrays, hook.session
+    arrays, session = hook.steps.arrays, hook.session
     if arrays is None or session is None:
         return
     loss, weight_gradients, bias_gradients = result
@@ -85,10 +85,10 @@ def _step(
     kind = "binary_log_loss" if estimator.out_activation_ == "logistic" else estimator.loss
     kind = _LOSSES.get(kind, kind)
     place = model.loss(kind)
-    hook.scalar(f"{place}_output_0", loss, int(Role.LOSS), "", kind)
+    hook.steps.scalar(f"{place}_output_0", loss, int(Role.LOSS), "", kind)
     rows = activations[0]
     sample(hook, f"{model.name}_input_0", rows, type(estimator).__name__)
-    if hook.due(f"sample/{place}_input_1", int(Role.SAMPLE), "", kind):
+    if hook.steps.due(f"sample/{place}_input_1", int(Role.SAMPLE), "", kind):
         loss_samples(
             hook, place, kind, *_loss_inputs(kind, activations[-1], kwargs["y"] if "y" in kwargs else args[1])
         )
@@ -111,7 +111,7 @@ def _step(
     if optimizer is not None and estimator.solver != "lbfgs":
         rate = optimizer.learning_rate if estimator.solver == "sgd" else optimizer.learning_rate_init
         setting = int(Role.OPTIMIZER_SETTING)
-        hook.scalar(f"optimizer/{_optimizer_name(model, estimator)}.group0.lr", rate, setting)
+        hook.steps.scalar(f"optimizer/{_optimizer_name(model, estimator)}.group0.lr", rate, setting)
 
 
 def _loss_inputs(kind: str, outputs: Any, targets: Any) -> tuple[Any, Any]:
@@ -138,15 +138,15 @@ def _tensors(hook: Hook, model: Model, estimator: Any) -> list[tuple[int, int, i
         if layer < last:
             kind = _ACTIVATIONS.get(estimator.activation, estimator.activation)
             place = f"{path}_{kind.lower()}"
-            output = hook.number(f"{before}{place}_output_0", int(Role.OUTPUT), place, kind)
+            output = hook.steps.number(f"{before}{place}_output_0", int(Role.OUTPUT), place, kind)
         found.append(
             (
-                hook.number(weight, int(Role.WEIGHT), path, "Linear"),
-                hook.number(bias, int(Role.BIAS), path, "Linear"),
-                hook.number(f"gradient/{weight}", int(Role.GRADIENT), path, "Linear"),
-                hook.number(f"gradient/{bias}", int(Role.GRADIENT), path, "Linear"),
+                hook.steps.number(weight, int(Role.WEIGHT), path, "Linear"),
+                hook.steps.number(bias, int(Role.BIAS), path, "Linear"),
+                hook.steps.number(f"gradient/{weight}", int(Role.GRADIENT), path, "Linear"),
+                hook.steps.number(f"gradient/{bias}", int(Role.GRADIENT), path, "Linear"),
                 output,
-                hook.number(f"{before}{path}_input_0", int(Role.INPUT), path, "Linear"),
+                hook.steps.number(f"{before}{path}_input_0", int(Role.INPUT), path, "Linear"),
             )
         )
     return found

@@ -55,7 +55,7 @@ def _step(hook: Hook, model: Model, estimator: Any) -> None:
         if not name.endswith("_") or name.startswith("_"):
             continue
         if name in _NUMBERS and np.ndim(value) == 0 and isinstance(value, (int, float, np.number)):
-            hook.scalar(f"scalar/{model.name}_{name.rstrip('_')}", float(value))
+            hook.steps.scalar(f"scalar/{model.name}_{name.rstrip('_')}", float(value))
         elif isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
             role = int(_ROLES.get(name, Role.OTHER))
-            hook.array(f"{model.name}_{name.rstrip('_')}", value, role, "", type(estimator).__name__)
+            hook.steps.array(f"{model.name}_{name.rstrip('_')}", value, role, "", type(estimator).__name__)

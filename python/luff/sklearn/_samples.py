@@ -18,9 +18,9 @@ _SAMPLE = int(Role.SAMPLE)
 
 def sample(hook: Hook, name: str, value: Any, kind: str) -> None:
     """Keeps the first rows of a dense array, where they are due."""
-    if not isinstance(value, np.ndarray) or not hook.due(f"sample/{name}", _SAMPLE, "", kind):
+    if not isinstance(value, np.ndarray) or not hook.steps.due(f"sample/{name}", _SAMPLE, "", kind):
         return
-    arrays, code = hook.arrays, dtype_code(value.dtype)
+    arrays, code = hook.steps.arrays, dtype_code(value.dtype)
     rows = rows_that_fit(value.shape, value.nbytes)
     if arrays is None or code is None or not rows:
         return

@@ -360,7 +360,7 @@ def test_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def stop_reason(self) -> str:
             return "on purpose"
 
-    hook._session = Stopping()  # type: ignore[assignment]
+    hook.steps.session = Stopping()  # type: ignore[assignment]
     step = hook.watch(case.step)
     for _ in range(3):
         params, state, _, _ = step(params, state, X, Y)

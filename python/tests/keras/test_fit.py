@@ -250,7 +250,7 @@ def test_a_finding_stops_fit(tmp_path, data):
             return getattr(session, name)
 
         def stop_state(self):
-            return int(hook.clock.mode_steps[1] == 3)
+            return int(hook.steps.clock.mode_steps[1] == 3)
 
         def at_step_boundary(self, _):
             return 2
@@ -258,7 +258,7 @@ def test_a_finding_stops_fit(tmp_path, data):
         def stop_reason(self):
             return "enough"
 
-    hook._session = Stopping()
+    hook.steps.session = Stopping()
     with pytest.raises(luff.StopTraining) as raised:
         fit(model, data, [hook])
     assert raised.value.reason == "enough"

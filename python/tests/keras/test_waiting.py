@@ -11,23 +11,23 @@ import luff.tensorflow
 import numpy as np
 import pytest
 import tensorflow as tf
-from luff._step_hook import StepHook
+from luff.keras._held import HeldSteps
 
 
 @pytest.fixture
 def waited(monkeypatch):
     """Counts the steps that waited."""
     held = []
-    hold = StepHook.hold
+    hold = HeldSteps.hold
 
-    def count(self, what):
+    def count(self, metrics):
         step = self.clock.global_step
-        waits = hold(self, what)
+        waits = hold(self, metrics)
         if waits:
             held.append(step)
         return waits
 
-    monkeypatch.setattr(StepHook, "hold", count)
+    monkeypatch.setattr(HeldSteps, "hold", count)
     return held
 
 
@@ -87,7 +87,7 @@ def test_what_users_give_comes_in_its_step(tmp_path, data, waited):
     class Gives(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             if batch == 13:
-                hook.save_scalar("mine", hook.clock.mode_steps[1])
+                hook.save_scalar("mine", hook.steps.clock.mode_steps[1])
 
     with hook:
         fit(data, hook, 2, [Gives()])
@@ -108,7 +108,7 @@ def test_flush_leaves_none_waiting(tmp_path, data, waited):
             if batch in (15, 23):
                 assert hook.flush()
                 with luff.open_trial(tmp_path / "run") as trial:
-                    seen.append((hook.clock.mode_steps[1], len(trial.steps("TRAIN"))))
+                    seen.append((hook.steps.clock.mode_steps[1], len(trial.steps("TRAIN"))))
 
     with hook:
         fit(data, hook, 1, [Reads()])

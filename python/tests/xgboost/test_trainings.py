@@ -153,7 +153,7 @@ def test_stop_leaves_with_an_exit_code_after_the_call_back(sets, tmp_path, monke
     hook = luff.xgboost.Hook(
         tmp_path / "run", on_stop=lambda: saved.append(hook.booster.num_boosted_rounds())
     )
-    hook._session = Told(hook._session)
+    hook.steps.session = Told(hook.steps.session)
     with pytest.raises(luff.StopTraining) as stopped:
         xgb.train(BASE, dtrain, 50, evals=[(dtrain, "train")], verbose_eval=False, callbacks=[hook])
     assert stopped.value.code == 76 and stopped.value.reason == "on purpose"

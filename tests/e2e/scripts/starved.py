@@ -27,11 +27,11 @@ def step(index: int) -> None:
     """One step of the training, as the hook of a framework tells it."""
     if hook.ensure_session() is None:
         return
-    hook.begin(int(Mode.TRAIN))
-    hook.scalar("loss", 1.0 / (index + 1), int(Role.LOSS))
-    hook.array("dense.weight", np.full(4096, index, dtype=np.float32), int(Role.WEIGHT))
-    hook.updated()
-    hook.end()
+    hook.steps.begin(int(Mode.TRAIN))
+    hook.steps.scalar("loss", 1.0 / (index + 1), int(Role.LOSS))
+    hook.steps.array("dense.weight", np.full(4096, index, dtype=np.float32), int(Role.WEIGHT))
+    hook.steps.updated()
+    hook.steps.end()
 
 
 for index in range(STEPS):

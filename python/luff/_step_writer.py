@@ -1,0 +1,240 @@
+"""Writes the steps of one run: modes, updates, numbers and arrays, and what users save between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from luff._arrays import Arrays
+from luff._codes import NO_ID, EventKind, GapReason, Mode, Role
+from luff._hook import Guard, Session, StepClock
+
+__all__ = ["MAX_WAITING_NS", "MAX_WAITING_STEPS", "Saved", "StepWriter"]
+
+_OPTIMIZER_STEP = int(EventKind.OPTIMIZER_STEP)
+_OTHER, _SCALAR, _CUSTOM = int(Role.OTHER), int(Role.SCALAR), int(Role.CUSTOM)
+_MAX_SAVED = 1024
+_MAX_SAVED_BYTES = 64 << 20
+# Steps that have ended may be written later, together (docs/adr/0012-steps-may-wait.md).
+MAX_WAITING_STEPS = 64
+MAX_WAITING_NS = 200_000_000
+
+
+class Saved:
+    """Numbers and arrays that users have saved, until a step takes them. Bounded."""
+
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, float]] = []
+        self.arrays: list[tuple[str, Any]] = []
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.scalars or self.arrays)
+
+    def scalar(self, name: str, value: float) -> bool:
+        """Adds a number; False if there are too many."""
+        if len(self.scalars) >= _MAX_SAVED:
+            return False
+        self.scalars.append((name, value))
+        return True
+
+    def array(self, name: str, array: Any) -> bool:
+        """Adds a copy of an array; False if there are too many, or too many bytes."""
+        if len(self.arrays) >= _MAX_SAVED or self._bytes + array.nbytes > _MAX_SAVED_BYTES:
+            return False
+        self.arrays.append((name, array.copy()))
+        self._bytes += array.nbytes
+        return True
+
+
+class StepWriter:
+    """Writes steps, one after the other. A framework's hook holds one, and calls it under its lock.
+
+    A step begins (`begin`), gets values (`scalar`, `array`, `updated`), and is published (`end`) or dropped
+    (`abandon`). Values that come while no step has begun are ignored; errors are the caller's.
+
+    Parameters
+    ----------
+    opener
+        Gives a function that opens the session, or None once the hook is gone. The first step calls it.
+    guard
+        Errors of the hook; those not reported yet go into the step that ends.
+
+    Attributes
+    ----------
+    session
+        None until it is open.
+    arrays
+        Names and values; None until the session is open.
+    clock
+        Counts of steps and updates.
+    mode
+        Mode of the step that has begun; 0: none has.
+    forced
+        Mode set by hand, or None.
+    provisional
+        The step that has begun may be dropped: what users save goes into the next one unless it is confirmed.
+    """
+
+    def __init__(self, opener: Callable[[], Callable[[], object] | None], guard: Guard) -> None:
+        self._opener = opener
+        self._guard = guard
+        self._update = 0  # updates before the step that has begun
+        self._saved = Saved()
+        self.session: Session | None = None
+        self.arrays: Arrays | None = None
+        self.clock = StepClock()
+        self.mode = 0
+        self.forced: int | None = None
+        self.provisional = False
+
+    def opened(self, session: Session) -> None:
+        """The session is open."""
+        self.session, self.arrays = session, Arrays(session)
+
+    # Steps -----------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, mode: int, *, saved: Saved | None = None, update: int | None = None, provisional: bool = False
+    ) -> Session | None:
+        """Begins a step; one that is still open is published first, or dropped if it was provisional.
+
+        Returns None if no session can be opened.
+
+        Parameters
+        ----------
+        saved
+            Recorded in place of what users have saved.
+        update
+            Updates before the step; by default those that were counted.
+        provisional
+            See the attribute.
+        """
+        if self.provisional:
+            self.abandon()
+        elif self.mode:
+            self.end()
+        session = self.session or self._open()
+        if session is None:
+            return None
+        self.mode = mode = self.forced or mode
+        self._update = self.clock.latest_update() if update is None else update
+        self.provisional = provisional
+        session.begin_step(mode, self.clock.mode_steps[mode])
+        if not provisional:
+            self._write(self.take_saved() if saved is None else saved)
+        return session
+
+    def _open(self) -> Session | None:
+        opener = self._opener()
+        if opener is not None:
+            opener()
+        return self.session
+
+    def confirm(self) -> None:
+        """The step that has begun is one: it is not provisional."""
+        self.provisional = False
+        self._write(self.take_saved())
+
+    def updated(self, optimizer: int = 0) -> None:
+        """An optimizer has updated, in this step."""
+        self.clock.updates[optimizer] = self.clock.update_of(optimizer) + 1
+        if self.session is not None and self.mode:
+            self.session.event(_OPTIMIZER_STEP, optimizer)
+
+    def end(self, ended_ns: int = 0, lasted_ns: int = 0) -> None:
+        """Publishes the step that has begun, if one has; with a time (Unix, ns): one that ended then."""
+        session, mode = self.session, self.mode
+        if session is None or not mode:
+            return
+        if self._guard.unreported:
+            self._guard.report(session)
+        self.mode, self.provisional = 0, False
+        step = self.clock.mode_steps[mode]
+        session.end_step(mode, self.clock.global_step, step, self._update, ended_ns, lasted_ns)
+        self.clock.advance(mode)
+
+    def abandon(self) -> None:
+        """Drops the step that has begun."""
+        self.provisional = False
+        if self.session is not None and self.mode:
+            self.mode = 0
+            self.session.abandon_step()
+
+    def finish(self) -> None:
+        """Publishes what is left; what users have saved since the last step gets a step of its own."""
+        if self.provisional:
+            self.abandon()
+        if self._saved and not self.mode and self.session is not None:
+            self.begin(int(Mode.GLOBAL))
+        self.end()
+
+    # Values of the step ----------------------------------------------------------------------------------------
+
+    def number(self, name: str, role: int = _OTHER, path: str = "", kind: str = "") -> int:
+        """Number of a tensor."""
+        if self.arrays is None:
+            raise LookupError("no session is open")
+        return self.arrays.number(name, role, path, kind)
+
+    def due(self, name: str, role: int = _OTHER, path: str = "", kind: str = "") -> int:
+        """Forms of a tensor due in this step; 0: nothing, or no step has begun."""
+        if self.arrays is None or not self.mode:
+            return 0
+        return self.arrays.due(self.arrays.number(name, role, path, kind))
+
+    def scalar(self, name: str, value: Any, role: int = _SCALAR, path: str = "", kind: str = "") -> None:
+        """Records a number."""
+        if self.session is not None and self.mode:
+            self.session.scalar(self.number(name, role, path, kind), float(value))
+
+    def array(self, name: str, value: Any, role: int = _OTHER, path: str = "", kind: str = "") -> bool:
+        """Records what is due of an array; `value` may be a function that gives it, called if it is due."""
+        if self.arrays is None or not self.mode:
+            return False
+        number = self.arrays.number(name, role, path, kind)
+        if not self.arrays.due(number):
+            return False
+        return self.arrays.array(number, value() if callable(value) else value)
+
+    # What users save -------------------------------------------------------------------------------------------
+
+    def save_scalar(self, name: str, value: float) -> None:
+        """Records a number in this step, or the next."""
+        if self.mode and not self.provisional:
+            self.before_saved()
+            self.scalar(f"scalar/{name}", value)
+        elif not self._saved.scalar(name, value):
+            self._too_many()
+
+    def save_array(self, name: str, value: Any) -> None:
+        """Records an array in this step, or the next."""
+        array = np.asarray(value)
+        if self.mode and not self.provisional:
+            self.before_saved()
+            self.array(name, array, _CUSTOM)
+        elif not self._saved.array(name, array):
+            self._too_many()
+
+    def take_saved(self) -> Saved:
+        """Hands over what users have saved since the last step."""
+        saved, self._saved = self._saved, Saved()
+        return saved
+
+    def before_saved(self) -> None:
+        """What users have saved is about to be recorded in this step."""
+
+    def _write(self, saved: Saved) -> None:
+        if not saved:
+            return
+        self.before_saved()
+        for name, value in saved.scalars:
+            self.scalar(f"scalar/{name}", value)
+        for name, array in saved.arrays:
+            self.array(name, array, _CUSTOM)
+
+    def _too_many(self) -> None:
+        if self.session is not None:
+            self.session.gap(NO_ID, int(GapReason.TOO_MANY), 0, 1)
