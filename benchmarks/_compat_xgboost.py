@@ -45,7 +45,7 @@ JOBS = (("20k x 30, depth 6", 25_000, 30, 6, 150), ("4k x 20, depth 4", 5_000, 2
 def _luff(folder: Path, collections: list[str], interval: int) -> Iterator[list[Any]]:
     import luff.xgboost
 
-    with luff.xgboost.Hook(folder / "run", collections=collections, save_interval=interval) as hook:
+    with luff.xgboost.Callback(folder / "run", collections=collections, save_interval=interval) as hook:
         yield [hook]
     if hook.guard.count:
         raise RuntimeError(f"Luff's hook failed: {hook.guard.first}")
@@ -119,7 +119,7 @@ def _late(job: tuple[Any, Any]) -> tuple[float, float]:
     import xgboost as xgb
 
     spent: list[float] = []
-    original = luff.xgboost.Hook.round
+    original = luff.xgboost.Callback.round
 
     def timed(self: Any, *arguments: Any) -> None:
         start = time.thread_time()
@@ -127,15 +127,15 @@ def _late(job: tuple[Any, Any]) -> tuple[float, float]:
         spent.append(time.thread_time() - start)
 
     folder = Path(tempfile.mkdtemp(prefix="luff-bench-"))
-    luff.xgboost.Hook.round = timed  # type: ignore[method-assign]
+    luff.xgboost.Callback.round = timed  # type: ignore[method-assign]
     try:
-        with luff.xgboost.Hook(folder / "run", collections=TREES, save_interval=1) as hook:
+        with luff.xgboost.Callback(folder / "run", collections=TREES, save_interval=1) as hook:
             xgb.train(
                 {"objective": "binary:logistic", "max_depth": 4, "nthread": 1, "eta": 0.02, "verbosity": 0},
                 job[0], LATE_ROUNDS, verbose_eval=False, callbacks=[hook],
             )  # fmt: skip
     finally:
-        luff.xgboost.Hook.round = original  # type: ignore[method-assign]
+        luff.xgboost.Callback.round = original  # type: ignore[method-assign]
         shutil.rmtree(folder, ignore_errors=True)
     quarter = len(spent) // 4
     return 1e6 * sum(spent[:quarter]) / quarter, 1e6 * sum(spent[-quarter:]) / quarter

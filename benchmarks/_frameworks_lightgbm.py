@@ -1,4 +1,4 @@
-"""What watching LightGBM costs with default settings: `lgb.train` with `luff.lightgbm.Hook`, and without."""
+"""What watching LightGBM costs with default settings: `lgb.train` with `luff.lightgbm.Callback`, and without."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _compared(
         lgb.train(parameters, train, rounds, valid_sets=[train, validation], callbacks=callbacks)
 
     def watched(run: Path) -> None:
-        with luff.lightgbm.Hook(run) as hook:
+        with luff.lightgbm.Callback(run) as hook:
             bare([hook])
         if hook.guard.count:
             raise RuntimeError(f"Luff's hook failed: {hook.guard.first}")

@@ -49,7 +49,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        with luff.keras.Hook(run, collections=["outputs"], save_interval=50) as hook:
+        with luff.keras.Callback(run, collections=["outputs"], save_interval=50) as hook:
             print(f"accuracy {train([hook]):.3f}")
         with luff.open_trial(hook.run) as trial:
             losses = trial.scalars("CrossEntropyLoss_output_0", "TRAIN")["value"]

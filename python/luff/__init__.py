@@ -6,20 +6,27 @@ Importing this package imports no framework; each has its own module (`luff.torc
 from __future__ import annotations
 
 from luff import corrections, errors
+from luff._codes import Mode
 from luff._core import version as _version
+from luff._records import Event, Gap, StepInfo, Worker
 from luff.errors import LuffError, StopTraining
 from luff.rule import Finding, Rule, StepView
 from luff.stop import on_stop
 from luff.trial import Tensor, Trial, open_trial
 
 __all__ = [
+    "Event",
     "Finding",
+    "Gap",
     "LuffError",
+    "Mode",
     "Rule",
+    "StepInfo",
     "StepView",
     "StopTraining",
     "Tensor",
     "Trial",
+    "Worker",
     "__version__",
     "corrections",
     "errors",

@@ -9,14 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from luff._codes import Mode
 from luff._core import check_config
 from luff._plain import plain, shown, texts, whole
 from luff.errors import InvalidArgumentError
 
-__all__ = ["Collection", "ReductionConfig", "SaveConfig", "SaveConfigMode", "describe", "to_json"]
+__all__ = [
+    "CaptureOptions",
+    "Collection",
+    "ReductionConfig",
+    "SaveConfig",
+    "SaveConfigMode",
+    "describe",
+    "to_json",
+]
 
 _MODES = ("TRAIN", "EVAL", "PREDICT", "GLOBAL")
 _REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "prod")
@@ -42,6 +50,26 @@ def _steps(value: object) -> list[int]:
     if None in numbers:
         raise InvalidArgumentError(f"save_steps is {shown(value)}, expected a list of whole numbers")
     return [number for number in numbers if number is not None]
+
+
+class CaptureOptions(TypedDict, total=False):
+    """Settings of a capture (docs/capture.md), as `attach` and call-backs of all frameworks take them by name."""
+
+    save: SaveConfig | SaveConfigMode | Mapping[str, Any]
+    save_interval: int
+    start_step: int
+    end_step: int | None
+    save_steps: Iterable[int]
+    defaults: bool
+    save_all: bool
+    include_regex: str | Iterable[str]
+    max_overhead: float
+    max_bytes: int
+    summary_max_bytes: int
+    pool_max_bytes: int
+    direct_io: str
+    sync: str
+    events: bool
 
 
 @dataclass(eq=True)

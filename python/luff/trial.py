@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from luff._records import Event, Gap, StepInfo, Worker
 
 __all__ = ["REDUCTIONS", "Tensor", "Trial", "open_trial"]
 
@@ -221,15 +223,22 @@ class Trial:
         info = self._core.step_info(global_step, int(Mode.GLOBAL))
         return Mode(info[3]).name, info[1]
 
-    def step_info(self, step: int, mode: str | int = "GLOBAL") -> dict[str, Any]:
+    def step_info(self, step: int, mode: str | int = "GLOBAL") -> StepInfo:
         """Numbers of a step: global and mode step, update, mode, wall time and duration in nanoseconds."""
-        keys = ("global_step", "mode_step", "update", "mode", "wall_unix_ns", "duration_ns")
-        info = dict(zip(keys, self._core.step_info(step, _mode(mode)), strict=True))
-        info["mode"] = Mode(info["mode"]).name
-        return info
+        global_step, mode_step, update, code, wall_unix_ns, duration_ns = self._core.step_info(
+            step, _mode(mode)
+        )
+        return {
+            "global_step": global_step,
+            "mode_step": mode_step,
+            "update": update,
+            "mode": Mode(code).name,
+            "wall_unix_ns": wall_unix_ns,
+            "duration_ns": duration_ns,
+        }
 
-    def workers(self) -> list[dict[str, Any]]:
-        """One dict for each worker: worker, alive, ended, reason, last_step, last_train_step, heartbeat_unix_ns."""
+    def workers(self) -> list[Worker]:
+        """State of each worker."""
         return self._core.workers()
 
     def collections(self) -> dict[str, Any]:
@@ -245,10 +254,10 @@ class Trial:
         step, mode_step, value = self._core.scalars(self._core.find(name), _mode(mode), worker)
         return {"step": step, "mode_step": mode_step, "value": value}
 
-    def events(self, mode: str | int = "GLOBAL") -> list[dict[str, Any]]:
+    def events(self, mode: str | int = "GLOBAL") -> list[Event]:
         """Events of the training loop, each with at least ``step``, ``worker`` and ``kind``."""
         known = {int(k): k.name.lower() for k in EventKind}
-        found: list[dict[str, Any]] = [
+        found: list[Event] = [
             {
                 "step": e[0],
                 "worker": e[1],
@@ -266,10 +275,10 @@ class Trial:
                 except ValueError:
                     continue
                 if isinstance(item, dict):
-                    found.append({"kind": "", **item, "step": step, "worker": worker})
+                    found.append(cast("Event", {"kind": "", **item, "step": step, "worker": worker}))
         return found
 
-    def gaps(self) -> list[dict[str, Any]]:
+    def gaps(self) -> list[Gap]:
         """What was not recorded, and why."""
         return self._core.gaps()
 

@@ -93,7 +93,9 @@ def test_what_was_recorded_is_in_the_run(tmp_path: Path, waits: str) -> None:
 
 def test_a_step_that_is_open_in_c_is_a_gap(tmp_path: Path) -> None:
     code, _ = _terminated(
-        tmp_path, "hook = train(5)\nhook.begin(int(Mode.TRAIN))\nhook.scalar('loss', 1.0)\nin_c(b'ready\\n')"
+        tmp_path,
+        "hook = train(5)\nhook.steps.begin(int(Mode.TRAIN))\nhook.steps.scalar('loss', 1.0)\n"
+        "in_c(b'ready\\n')",
     )
     assert code == -signal.SIGTERM
     with luff.open_trial(str(tmp_path / "run")) as trial:

@@ -19,6 +19,7 @@ from luff._codes import EventKind, Form, GapReason, Mode, Role
 from luff._hook import RunOptions, Session
 from luff._step_hook import StepHook
 from luff._step_writer import MAX_WAITING_NS, MAX_WAITING_STEPS, Saved
+from luff.corrections import Corrections
 
 __all__ = ["BoostingHook", "Facts", "Training"]
 
@@ -105,10 +106,11 @@ class BoostingHook(StepHook):
         hyperparameters: Mapping[str, Any] | None,
         resume: bool,
         on_stop: Callable[[], object] | None,
+        correct: Corrections | None,
         default: RunOptions | None,
         options: Mapping[str, Any],
     ) -> None:
-        super().__init__(default or self.choose(run, collections, resume, options), on_stop)
+        super().__init__(default or self.choose(run, collections, resume, options), on_stop, correct)
         self._hyperparameters = None if hyperparameters is None else dict(hyperparameters)
         self._training: Training | None = None
         self._ended: tuple[str, int] | None = None  # prefix and rounds of the training before

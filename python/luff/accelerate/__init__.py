@@ -14,16 +14,22 @@ stops are those of `luff.torch`; what `accelerator.log` is given is recorded as 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import luff.torch
+from luff._base_hook import Collections
 from luff.accelerate import _log
 from luff.accelerate._tracker import Tracker
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.torch import Hook, get_hook, save_scalar, save_tensor
 from luff.torch.patches import _functional
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = [
     "Hook",
@@ -44,11 +50,11 @@ def attach(
     *,
     run: str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+    collections: Collections = None,
     resume: bool = False,
     on_stop: Callable[[], object] | None = None,
     correct: Corrections | None = None,
-    **options: Any,
+    **options: Unpack[CaptureOptions],
 ) -> Hook:
     """Attaches Luff to what an accelerator has prepared.
 

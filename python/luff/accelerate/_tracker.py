@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate.tracking import GeneralTracker
 
-from luff._base_hook import choose_run, make_config
+from luff._base_hook import Collections, choose_run, make_config
 from luff._hook import run_from_environment
 from luff.torch import Hook
 from luff.torch.patches import _functional, _wraps
 from luff.torch.patches._registry import hooks
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = ["Tracker"]
 
@@ -45,9 +49,9 @@ class Tracker(GeneralTracker):  # type: ignore[misc, unused-ignore]
         self,
         run: str | os.PathLike[str] | None = None,
         *,
-        collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+        collections: Collections = None,
         resume: bool = False,
-        **options: Any,
+        **options: Unpack[CaptureOptions],
     ) -> None:
         super().__init__()
         config = make_config(collections, options) if collections is not None or options else {}

@@ -16,13 +16,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from luff import corrections
 from luff._base_hook import Collections, choose_run, make_config
 from luff.errors import StopTraining
 from luff.jax._hook import Hook, hooks
 from luff.jax._summaries import summarize
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = [
     "Hook",
@@ -43,7 +48,7 @@ def attach(
     collections: Collections = None,
     on_stop: Callable[[], object] | None = None,
     correct: corrections.Corrections | None = None,
-    **options: Any,
+    **options: Unpack[CaptureOptions],
 ) -> Hook:
     """Opens a run that a training's steps are recorded into. The hook attached before ends; its run says so.
 

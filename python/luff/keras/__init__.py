@@ -4,7 +4,7 @@ Two lines attach it to a training::
 
     import luff.keras
 
-    model.fit(x, y, callbacks=[luff.keras.Hook(run="runs/first")])
+    model.fit(x, y, callbacks=[luff.keras.Callback(run="runs/first")])
 
 ``luff run -- python train.py`` does the same for a script that never mentions Luff. Either way the training computes
 bit by bit what it computes without.
@@ -13,21 +13,46 @@ bit by bit what it computes without.
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from luff._base_hook import Collections
+from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.keras import _wraps
-from luff.keras._hook import Hook, hooks
+from luff.keras._hook import Callback, hooks
 
-__all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
+
+__all__ = [
+    "Callback",
+    "Hook",
+    "StopTraining",
+    "attach",
+    "attach_to_all",
+    "get_hook",
+    "save_scalar",
+    "save_tensor",
+]
+
+Hook = Callback  #: What `attach` and `get_hook` give, as in other frameworks.
 
 _wraps.install()
 
 
 def attach(
-    model: Any, *, run: str | os.PathLike[str] | None = None, collections: Collections = None, **options: Any
-) -> Hook:
+    model: Any,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    collections: Collections = None,
+    resume: bool = False,
+    on_stop: Callable[[], object] | None = None,
+    correct: Corrections | None = None,
+    **options: Unpack[CaptureOptions],
+) -> Callback:
     """Attaches Luff to a model: `fit`, `evaluate`, `predict` and the methods for single batches.
 
     A hook that the model had before ends; its run says so.
@@ -38,8 +63,8 @@ def attach(
         A `keras.Model`.
     run
         Directory of the run, created; it must not exist unless ``resume``. Under ``luff run`` the supervisor's.
-    collections, **options
-        As those of `Hook`.
+    collections, resume, on_stop, correct, **options
+        As those of `Callback`.
 
     Raises
     ------
@@ -50,7 +75,7 @@ def attach(
 
     if not isinstance(model, keras.Model):
         raise InvalidArgumentError(f"model is a {type(model).__name__}; expected a keras.Model")
-    hook = Hook(run, collections=collections, **options)
+    hook = Callback(run, collections=collections, resume=resume, on_stop=on_stop, correct=correct, **options)
     hooks.add(hook, [model])
     return hook
 

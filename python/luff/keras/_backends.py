@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import keras
 
 if TYPE_CHECKING:
-    from luff.keras._hook import Hook
+    from luff.keras._hook import Callback
     from luff.keras._values import Values
 
 __all__ = ["make_values"]
 
 
-def make_values(hook: Hook) -> Values:
+def make_values(hook: Callback) -> Values:
     """Those of the backend that Keras uses.
 
     Raises

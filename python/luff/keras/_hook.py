@@ -23,17 +23,20 @@ from luff.keras._names import Names
 from luff.keras._values import ARRAYS, Values
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
     from luff.keras._loops import Loops
 
-__all__ = ["Hook", "Hooks", "hooks"]
+__all__ = ["Callback", "Hooks", "hooks"]
 
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 
-class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
+class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     """Attaches Luff to Keras::
 
-        hook = luff.keras.Hook(run="runs/first")
+        hook = luff.keras.Callback(run="runs/first")
         model.fit(x, y, callbacks=[hook])
 
     Parameters
@@ -50,7 +53,8 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
     **options
         Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
-        ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
+        ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md). Without any, statistics are taken at
+        every 50th step, and numbers at every step.
 
     Raises
     ------
@@ -72,7 +76,7 @@ class Hook(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         on_stop: Callable[[], object] | None = None,
         correct: corrections.Corrections | None = None,
         _options: RunOptions | None = None,
-        **options: Any,
+        **options: Unpack[CaptureOptions],
     ) -> None:
         if _options is None:
             if run_from_environment() is None:
@@ -262,24 +266,24 @@ def _numbers(logs: Any) -> dict[str, Any]:
     return {key: v for key, v in logs.items() if key != "loss" and len(getattr(v, "shape", ())) == 0}
 
 
-class Hooks(Registry[Hook]):
+class Hooks(Registry[Callback]):
     """The hooks of Keras; a thing is a model."""
 
-    def of_model(self, model: Any) -> Hook | None:
+    def of_model(self, model: Any) -> Callback | None:
         """The hook that watches a model."""
         return self.of(model) or self.default
 
-    def training(self) -> Hook | None:
+    def training(self) -> Callback | None:
         """The hook in whose step this thread is; else the one that watches what no other does."""
         for hook in self.living:
             if hook.steps.mode and hook.here():
                 return hook
         return self.default
 
-    def last(self) -> Hook | None:
+    def last(self) -> Callback | None:
         """The hook in whose step this thread is."""
         hook = self.training()
         return hook if hook is not None and hook.steps.mode and hook.here() else super().last()
 
 
-hooks = Hooks(lambda options: Hook(_options=options))
+hooks = Hooks(lambda options: Callback(_options=options))

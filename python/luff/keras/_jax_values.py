@@ -19,7 +19,7 @@ from luff.keras._table import Spec, Table
 from luff.keras._values import Values
 
 if TYPE_CHECKING:
-    from luff.keras._hook import Hook
+    from luff.keras._hook import Callback
 
 __all__ = ["KEY", "JaxValues", "Step"]
 
@@ -69,7 +69,7 @@ def _is_tracer(value: Any) -> bool:
 class JaxValues(Values):
     """What one hook records."""
 
-    def __init__(self, hook: Hook) -> None:
+    def __init__(self, hook: Callback) -> None:
         super().__init__(hook)
         self.collected: dict[str, tuple[Spec, Any, Any, bool]] | None = None  # while a step is traced
         self._given: tuple[Step, dict[str, Any], Any, Any] | None = None

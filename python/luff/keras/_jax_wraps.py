@@ -9,7 +9,7 @@ import keras
 from keras.src.backend.jax.trainer import JAXTrainer
 
 from luff._patch import once, wrap
-from luff.keras._hook import Hook, hooks
+from luff.keras._hook import Callback, hooks
 from luff.keras._jax_values import KEY, JaxValues, Step
 
 __all__ = ["install"]
@@ -24,7 +24,7 @@ def install() -> None:
     wrap(keras.optimizers.LossScaleOptimizer, "stateless_apply", _scaled)
 
 
-def _values(hook: Hook | None) -> JaxValues | None:
+def _values(hook: Callback | None) -> JaxValues | None:
     values = hook.values if hook is not None and hook.steps.mode and hook.here() else None
     return values if isinstance(values, JaxValues) else None
 

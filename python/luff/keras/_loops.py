@@ -15,7 +15,7 @@ from luff.keras._tensorflow import Kept, kept_of
 from luff.keras._values import ARRAYS
 
 if TYPE_CHECKING:
-    from luff.keras._hook import Hook
+    from luff.keras._hook import Callback
     from luff.keras._tensorflow_values import TensorFlowValues
 
 __all__ = ["Loops"]
@@ -27,7 +27,7 @@ _NOT_SEEN = int(GapReason.NOT_SEEN)
 class Loops:
     """Steps of loops, for one hook. All under its lock."""
 
-    def __init__(self, hook: Hook, values: TensorFlowValues) -> None:
+    def __init__(self, hook: Callback, values: TensorFlowValues) -> None:
         self.hook: Any = weakref.proxy(hook)
         self._values = values
         self._trains: weakref.WeakSet[Any] = (

@@ -18,7 +18,7 @@ from luff.keras._tensorflow_ring import Ring, Row
 from luff.keras._values import Values
 
 if TYPE_CHECKING:
-    from luff.keras._hook import Hook
+    from luff.keras._hook import Callback
 
 __all__ = ["TensorFlowValues"]
 
@@ -35,7 +35,7 @@ _LOOK = 64  # so often a model is asked for its variables
 class TensorFlowValues(Values):
     """What one hook records."""
 
-    def __init__(self, hook: Hook) -> None:
+    def __init__(self, hook: Callback) -> None:
         super().__init__(hook)
         self._rows: dict[int, tuple[Any, int, Rows]] = {}
         self._looks = 0

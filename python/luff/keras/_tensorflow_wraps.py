@@ -10,7 +10,7 @@ from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 from luff._patch import once, wrap
-from luff.keras._hook import Hook, hooks
+from luff.keras._hook import Callback, hooks
 from luff.keras._tensorflow_graphs import calls, in_xla, pristine
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def install() -> None:
     wrap(tf.GradientTape, "gradient", _gradient)
 
 
-def _open_loops(hook: Hook) -> Loops | None:
+def _open_loops(hook: Callback) -> Loops | None:
     """The loops of a hook while a step of one is open. Asked for once: another thread may close the hook meanwhile."""
     loops = hook.loops
     return loops if loops is not None and loops.open else None
@@ -65,7 +65,7 @@ def _update(original: Any) -> Any:
     return update
 
 
-def _updates(hook: Hook, optimizer: Any, pairs: list[tuple[Any, Any]], rate: Any) -> None:
+def _updates(hook: Callback, optimizer: Any, pairs: list[tuple[Any, Any]], rate: Any) -> None:
     if not hook.steps.mode or _open_loops(hook) is not None:
         if hook.ensure_session() is None or hook.loops is None:
             return
@@ -144,7 +144,7 @@ def _enter(original: Any) -> Any:
     return enter
 
 
-def _tape(hook: Hook) -> None:
+def _tape(hook: Callback) -> None:
     if hook.ensure_session() is None or hook.loops is None:
         return
     function = _current()
@@ -163,7 +163,7 @@ def _gradient(original: Any) -> Any:
     return gradient
 
 
-def _target(hook: Hook, target: Any) -> None:
+def _target(hook: Callback, target: Any) -> None:
     values, loops = hook.values, hook.loops
     if values is None or loops is None or not isinstance(target, tf.Tensor):
         return

@@ -15,7 +15,7 @@ from luff.keras._table import Spec, Table
 from luff.keras._values import Values
 
 if TYPE_CHECKING:
-    from luff.keras._hook import Hook
+    from luff.keras._hook import Callback
 
 __all__ = ["TorchValues"]
 
@@ -40,7 +40,7 @@ def _updates(optimizer: Any) -> int:
 class TorchValues(Values):
     """What one hook records."""
 
-    def __init__(self, hook: Hook) -> None:
+    def __init__(self, hook: Callback) -> None:
         super().__init__(hook)
         self._rows: dict[tuple[int, int], Table] = {}
         self._seen: tuple[Any, int] | None = (

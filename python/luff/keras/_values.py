@@ -20,7 +20,7 @@ from luff.keras._table import Spec, Table
 from luff.keras._wanted import Wanted
 
 if TYPE_CHECKING:
-    from luff.keras._hook import Hook
+    from luff.keras._hook import Callback
 
 __all__ = ["ARRAYS", "Values"]
 
@@ -37,7 +37,7 @@ _NO_ID = 0xFFFFFFFF
 class Values:
     """What one hook records through one backend. All under the hook's lock; errors are the caller's."""
 
-    def __init__(self, hook: Hook) -> None:
+    def __init__(self, hook: Callback) -> None:
         if hook.steps.arrays is None:
             raise LookupError("no session is open")
         self.hook: Any = weakref.proxy(hook)  # which holds us, and shall go at once

@@ -10,7 +10,7 @@ import keras
 
 from luff._codes import Mode
 from luff._patch import Method, once, wrap
-from luff.keras._hook import Hook, hooks
+from luff.keras._hook import Callback, hooks
 from luff.keras._values import Values
 
 __all__ = ["install"]
@@ -57,7 +57,7 @@ def install() -> None:
         _torch_wraps.install()
 
 
-def _in_step() -> tuple[Hook, Values] | None:
+def _in_step() -> tuple[Callback, Values] | None:
     """The hook in whose step this is, and its values: asked for once, as another thread may close it meanwhile."""
     hook = hooks.training()
     values = hook.values if hook is not None and hook.steps.mode and hook.here() else None
@@ -176,7 +176,7 @@ def _layer(original: Method) -> Method:
 
 
 def _called(
-    hook: Hook, values: Values, layer: Any, arguments: tuple[Any, ...], result: Any, outer: bool
+    hook: Callback, values: Values, layer: Any, arguments: tuple[Any, ...], result: Any, outer: bool
 ) -> None:
     if not outer and not values.layers:
         return

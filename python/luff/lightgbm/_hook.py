@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightgbm
 import numpy as np
@@ -14,20 +14,26 @@ from luff._boosting._hook import BoostingHook, Facts, Training
 from luff._boosting._trees import Rounds
 from luff._hook import RunOptions
 from luff._registry import Registry
+from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError
 from luff.lightgbm import _train
 from luff.lightgbm._describe import is_loss, metrics_of, parameters_of, sampled_share
 from luff.lightgbm._trees import TREE_COLUMNS, read_rounds
 
-__all__ = ["Hook", "hooks"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
+
+__all__ = ["Callback", "hooks"]
 
 _MAX_NAMES = 1000
 
 
-class Hook(BoostingHook):
+class Callback(BoostingHook):
     """Attaches Luff to LightGBM::
 
-        hook = luff.lightgbm.Hook(run="runs/first")
+        hook = luff.lightgbm.Callback(run="runs/first")
         lgb.train(parameters, data, 100, valid_sets=[data, other], callbacks=[hook])
 
     Parameters
@@ -49,6 +55,8 @@ class Hook(BoostingHook):
         Goes on in an existing run.
     on_stop
         Called before `StopTraining` is raised; besides those of `luff.on_stop`. `booster` holds the model.
+    correct
+        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
     **options
         Capture settings: ``save_interval`` (10), ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
         ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
@@ -75,8 +83,9 @@ class Hook(BoostingHook):
         validation_data: Any = None,
         resume: bool = False,
         on_stop: Callable[[], object] | None = None,
+        correct: Corrections | None = None,
         _options: RunOptions | None = None,
-        **options: Any,
+        **options: Unpack[CaptureOptions],
     ) -> None:
         if validation_data is not None and not (
             isinstance(validation_data, (tuple, list)) and len(validation_data) == 2
@@ -87,7 +96,7 @@ class Hook(BoostingHook):
         self._train_data = train_data
         self._validation_data = validation_data
         self._threads = 0
-        super().__init__(run, collections, hyperparameters, resume, on_stop, _options, options)
+        super().__init__(run, collections, hyperparameters, resume, on_stop, correct, _options, options)
         hooks.add(self)
 
     # What LightGBM tells ---------------------------------------------------------------------------------------
@@ -217,7 +226,7 @@ class Hook(BoostingHook):
             booster.reset_parameter({"learning_rate": rate * factor})
 
 
-hooks: Registry[Hook] = Registry(lambda options: Hook(_options=options))
+hooks: Registry[Callback] = Registry(lambda options: Callback(_options=options))
 
 
 def _rounds_of(model: Any) -> int:

@@ -72,11 +72,11 @@ def _watched(original: Method) -> Method:
 
 def _hooks_of(given: Any) -> tuple[list[Any], Any]:
     """The hooks of a training, and its callbacks, that of ``luff run`` among them where it has no other."""
-    from luff.lightgbm._hook import Hook, hooks
+    from luff.lightgbm._hook import Callback, hooks
 
     if given is not None and not isinstance(given, (list, tuple, set)):
         return [], given
-    found = [callback for callback in given or () if isinstance(callback, Hook)]
+    found = [callback for callback in given or () if isinstance(callback, Callback)]
     hook = hooks.default if not found else None
     if hook is None:
         return found, given

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from luff._base_hook import Collections
 from luff._codes import EndReason
 from luff.corrections import Corrections
 from luff.lightning import _trainers
@@ -16,6 +17,11 @@ if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning.callbacks import Callback as _Base
 else:
     from lightning.pytorch.callbacks import Callback as _Base
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = ["Callback"]
 
@@ -57,11 +63,11 @@ class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
         run: str | os.PathLike[str] | None = None,
         *,
         checkpoint: str | os.PathLike[str] | None = None,
-        collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+        collections: Collections = None,
         resume: bool = False,
         on_stop: Callable[[], object] | None = None,
         correct: Corrections | None = None,
-        **options: Any,
+        **options: Unpack[CaptureOptions],
     ) -> None:
         _trainers.install()
         self._run = Run(

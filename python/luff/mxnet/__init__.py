@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mxnet import gluon as _gluon
 
@@ -23,6 +23,11 @@ from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.mxnet._hook import Hook
 from luff.mxnet._wraps import hooks, install
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
 
@@ -36,7 +41,7 @@ def attach(
     resume: bool = False,
     on_stop: Callable[[], object] | None = None,
     correct: Corrections | None = None,
-    **options: Any,
+    **options: Unpack[CaptureOptions],
 ) -> Hook:
     """Attaches Luff to a model and what trains it. A hook that the model had before ends; its run says so.
 

@@ -21,12 +21,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luff._base_hook import Collections, choose_run, make_config
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.numpy._hook import Hook, Step, hooks
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = ["Hook", "Step", "StopTraining", "attach", "get_hook", "save_scalar", "save_tensor"]
 
@@ -40,7 +45,7 @@ def attach(
     resume: bool = False,
     on_stop: Callable[[], object] | None = None,
     correct: Corrections | None = None,
-    **options: Any,
+    **options: Unpack[CaptureOptions],
 ) -> Hook:
     """Opens a run that the steps of a training are recorded into.
 

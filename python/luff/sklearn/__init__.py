@@ -4,7 +4,7 @@ Two lines attach it to an estimator::
 
     import luff.sklearn
 
-    luff.sklearn.watch(estimator, run="runs/first")
+    luff.sklearn.attach(estimator, run="runs/first")
 
 ``luff run -- python train.py`` does without a change to the script. Either way the fitted estimator is bit by bit what
 it is without.
@@ -14,24 +14,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luff._base_hook import Collections
+from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.sklearn import _wraps
 from luff.sklearn._hook import Hook, hooks
 
-__all__ = ["Hook", "StopTraining", "attach_to_all", "get_hook", "save_scalar", "watch"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
+
+__all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
 
 
-def watch(
+def attach(
     estimator: Any,
     run: str | os.PathLike[str] | None = None,
     *,
     collections: Collections = None,
     resume: bool = False,
     on_stop: Callable[[], object] | None = None,
-    **options: Any,
+    correct: Corrections | None = None,
+    **options: Unpack[CaptureOptions],
 ) -> Hook:
     """Records what an estimator trains, from its next call of ``fit`` or ``partial_fit`` on.
 
@@ -50,6 +57,9 @@ def watch(
         Goes on in an existing run.
     on_stop
         Called before `StopTraining` is raised; besides those of `luff.on_stop`.
+    correct
+        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
+        ``lower_lr`` has to be a function: Luff cannot change an estimator's rate while it trains.
     **options
         Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_all``, … (docs/capture.md).
 
@@ -66,10 +76,11 @@ def watch(
             f"a {type(last).__name__} does not train step by step as far as Luff knows; expected an estimator with "
             "partial_fit or warm_start"
         )
-    hook = Hook(run, collections=collections, resume=resume, on_stop=on_stop, **options)
+    hook = Hook(run, collections=collections, resume=resume, on_stop=on_stop, correct=correct, **options)
     return hooks.add(hook, [last])
 
 
 attach_to_all = hooks.attach_to_all
 get_hook = hooks.get_hook
 save_scalar = hooks.save_scalar
+save_tensor = hooks.save_tensor

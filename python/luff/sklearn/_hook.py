@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sklearn
 
@@ -19,7 +19,13 @@ from luff._boosting._trees import Rounds
 from luff._codes import GapReason, Mode
 from luff._hook import RunOptions
 from luff._registry import Registry
+from luff.corrections import Corrections
 from luff.sklearn._trees import read_rounds
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = ["LOSSES", "Hook", "Model", "hooks"]
 
@@ -55,7 +61,7 @@ class Model:
 
 
 class Hook(BoostingHook):
-    """Attaches Luff to estimators. Made by `watch`, or by ``luff run``."""
+    """Attaches Luff to estimators. Made by `attach`, or by ``luff run``."""
 
     framework = "sklearn"
 
@@ -66,8 +72,9 @@ class Hook(BoostingHook):
         collections: Collections = None,
         resume: bool = False,
         on_stop: Callable[[], object] | None = None,
+        correct: Corrections | None = None,
         _options: RunOptions | None = None,
-        **options: Any,
+        **options: Unpack[CaptureOptions],
     ) -> None:
         self.watches_all = _options is not None
         self._models: weakref.WeakKeyDictionary[Any, Model] = weakref.WeakKeyDictionary()
@@ -79,7 +86,7 @@ class Hook(BoostingHook):
         self._depth = 0
         self._missed = 0
         self._updates = False  # the step that has begun ends with an update
-        super().__init__(run, collections, None, resume, on_stop, _options, options)
+        super().__init__(run, collections, None, resume, on_stop, correct, _options, options)
 
     @staticmethod
     def choose(

@@ -14,14 +14,21 @@ mentions Luff. Either way the training computes bit by bit what it computes with
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from luff._base_hook import Collections
+from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.keras import Hook, attach_to_all, get_hook, save_scalar, save_tensor
 from luff.keras._hook import hooks
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
 
@@ -31,7 +38,10 @@ def attach(
     *,
     run: str | os.PathLike[str] | None = None,
     collections: Collections = None,
-    **options: Any,
+    resume: bool = False,
+    on_stop: Callable[[], object] | None = None,
+    correct: Corrections | None = None,
+    **options: Unpack[CaptureOptions],
 ) -> Hook:
     """Attaches Luff to the training loops of this process.
 
@@ -41,8 +51,8 @@ def attach(
         A Keras model, if it exists already: names its variables. One that is called in a loop is found.
     run
         Directory of the run, created; it must not exist unless ``resume``. Under ``luff run`` the supervisor's.
-    collections, **options
-        As those of `luff.keras.Hook`.
+    collections, resume, on_stop, correct, **options
+        As those of `luff.keras.Callback`.
 
     Returns
     -------
@@ -58,7 +68,7 @@ def attach(
         raise InvalidArgumentError(
             f"Keras uses {keras.backend.backend()}; expected tensorflow (KERAS_BACKEND=tensorflow)"
         )
-    hook = Hook(run, collections=collections, **options)
+    hook = Hook(run, collections=collections, resume=resume, on_stop=on_stop, correct=correct, **options)
     hooks.add(hook, [model] if isinstance(model, keras.Model) else (), default=True)
     if isinstance(model, keras.Model):
         if model.built:

@@ -13,17 +13,22 @@ bit by bit what it computes without.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch as _torch
 
-from luff._base_hook import choose_run, make_config
+from luff._base_hook import Collections, choose_run, make_config
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.torch.loop._hook import Hook
 from luff.torch.patches import _wraps
 from luff.torch.patches._registry import hooks
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
 
@@ -34,11 +39,11 @@ def attach(
     loss_fn: _torch.nn.Module | Callable[..., Any] | None = None,
     *,
     run: str | os.PathLike[str] | None = None,
-    collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+    collections: Collections = None,
     resume: bool = False,
     on_stop: Callable[[], object] | None = None,
     correct: Corrections | None = None,
-    **options: Any,
+    **options: Unpack[CaptureOptions],
 ) -> Hook:
     """Attaches Luff to a model and what trains it. If the model has a hook already, that hook's run ends and says so.
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import TrainerCallback
 
+from luff._base_hook import Collections
 from luff.corrections import Corrections
 from luff.torch._frameworks import CallbackParts, Loop, Run, guarded_events
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
 
 __all__ = ["Callback"]
 
@@ -39,11 +45,11 @@ class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ign
         run: str | os.PathLike[str] | None = None,
         *,
         checkpoint: bool | None = None,
-        collections: Iterable[str | Mapping[str, Any]] | Mapping[str, Mapping[str, Any]] | None = None,
+        collections: Collections = None,
         resume: bool = False,
         on_stop: Callable[[], object] | None = None,
         correct: Corrections | None = None,
-        **options: Any,
+        **options: Unpack[CaptureOptions],
     ) -> None:
         self._run = Run(
             run, collections=collections, resume=resume, on_stop=on_stop, correct=correct, **options

@@ -4,7 +4,9 @@ Two lines attach it to a training::
 
     import luff.xgboost
 
-    xgb.train(parameters, dtrain, 100, evals=[(dtrain, "train")], callbacks=[luff.xgboost.Hook("runs/first")])
+    xgb.train(
+        parameters, dtrain, 100, evals=[(dtrain, "train")], callbacks=[luff.xgboost.Callback("runs/first")]
+    )
 
 The same hook goes into ``callbacks`` of the scikit-learn estimators and of ``xgb.cv``. ``luff run -- python train.py``
 does without a change to the script. Either way models and metrics are bit by bit what they are without.
@@ -15,11 +17,23 @@ from __future__ import annotations
 from luff._boosting._frame import trees
 from luff.errors import StopTraining
 from luff.xgboost import _container
-from luff.xgboost._hook import Hook, hooks
+from luff.xgboost._hook import Callback, hooks
 
-__all__ = ["Hook", "StopTraining", "attach_to_all", "get_hook", "save_scalar", "trees"]
+__all__ = [
+    "Callback",
+    "Hook",
+    "StopTraining",
+    "attach_to_all",
+    "get_hook",
+    "save_scalar",
+    "save_tensor",
+    "trees",
+]
+
+Hook = Callback  #: What `get_hook` gives, as in other frameworks.
 
 _container.install()
 attach_to_all = hooks.attach_to_all
 get_hook = hooks.get_hook
 save_scalar = hooks.save_scalar
+save_tensor = hooks.save_tensor

@@ -28,9 +28,9 @@ def hooks_of(container: Any) -> list[Any]:
     """The hooks that watch a container's training."""
     found = _hooks.get(container)
     if found is None:
-        from luff.xgboost._hook import Hook, hooks
+        from luff.xgboost._hook import Callback, hooks
 
-        found = [callback for callback in container.callbacks if isinstance(callback, Hook)]
+        found = [callback for callback in container.callbacks if isinstance(callback, Callback)]
         if not found and hooks.default is not None:
             found = [hooks.default]
         _hooks[container] = found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xgboost
 from xgboost.callback import TrainingCallback
@@ -15,17 +15,23 @@ from luff._boosting._hook import BoostingHook, Facts, Training
 from luff._boosting._trees import Rounds
 from luff._hook import RunOptions, rank_from_environment
 from luff._registry import Registry
+from luff.corrections import Corrections
 from luff.xgboost._describe import feature_names, parameters_of, read_data, rows_of
 from luff.xgboost._metrics import is_loss, latest
 from luff.xgboost._trees import read_rounds
 
-__all__ = ["Hook", "hooks"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from luff.config import CaptureOptions
+
+__all__ = ["Callback", "hooks"]
 
 
-class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]
+class Callback(BoostingHook, TrainingCallback):  # type: ignore[misc]
     """Attaches Luff to XGBoost::
 
-        hook = luff.xgboost.Hook(run="runs/first")
+        hook = luff.xgboost.Callback(run="runs/first")
         xgb.train(parameters, dtrain, 100, evals=[(dtrain, "train")], callbacks=[hook])
 
     Parameters
@@ -44,6 +50,8 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]
         Goes on in an existing run.
     on_stop
         Called before `StopTraining` is raised; besides those of `luff.on_stop`. `booster` holds the model.
+    correct
+        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
     **options
         Capture settings: ``save_interval`` (10), ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
         ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
@@ -66,14 +74,15 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]
         validation_data: Any = None,
         resume: bool = False,
         on_stop: Callable[[], object] | None = None,
+        correct: Corrections | None = None,
         _options: RunOptions | None = None,
-        **options: Any,
+        **options: Unpack[CaptureOptions],
     ) -> None:
         self._train_data = read_data(train_data)
         self._validation_data = read_data(validation_data)
         self._beginning: weakref.WeakSet[Any] = weakref.WeakSet()  # containers of trainings under way
         self._threads = False  # the workers of a collective are threads: one of them is watched
-        super().__init__(run, collections, hyperparameters, resume, on_stop, _options, options)
+        super().__init__(run, collections, hyperparameters, resume, on_stop, correct, _options, options)
         hooks.add(self)
 
     def __reduce__(self) -> Any:
@@ -179,4 +188,4 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]
         booster.set_param({"eta": float(settings["eta"]) * factor})
 
 
-hooks: Registry[Hook] = Registry(lambda options: Hook(_options=options))
+hooks: Registry[Callback] = Registry(lambda options: Callback(_options=options))

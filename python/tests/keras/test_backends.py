@@ -36,7 +36,7 @@ def train(hook=None, optimizer=lambda: optimizers.Adam(0.01), epochs=2, **settin
 
 def check(name, **settings):
     bare = train(**settings)
-    with luff.keras.Hook(f"run-{name}", collections=["weights", "gradients"], save_interval=1) as hook:
+    with luff.keras.Callback(f"run-{name}", collections=["weights", "gradients"], save_interval=1) as hook:
         watched = train(hook, **settings)
         assert hook.health()["hook_errors"] == 0, hook.health()
     assert watched == bare, (name, watched[1:], bare[1:])

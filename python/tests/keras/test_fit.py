@@ -66,7 +66,7 @@ def test_results_and_traces_are_the_same(tmp_path, data, way):
     bare = a_model(**WAYS[way])
     expected = fit(bare, data)
     watched = a_model(**WAYS[way])
-    with luff.keras.Hook(tmp_path / "run", save_all=True, save_interval=1) as hook:
+    with luff.keras.Callback(tmp_path / "run", save_all=True, save_interval=1) as hook:
         found = fit(watched, data, [hook])
         assert hook.health()["hook_errors"] == 0, hook.health()["hook_error_places"]
     assert weights(watched) == weights(bare)
@@ -112,7 +112,7 @@ def test_values_are_those_of_the_training(tmp_path, data):
     )  # fmt: skip
     model.build((None, 64))
     collections = ["weights", "gradients", "optimizer_state", "outputs"]
-    with luff.keras.Hook(tmp_path / "run", collections=collections, save_interval=1) as hook:
+    with luff.keras.Callback(tmp_path / "run", collections=collections, save_interval=1) as hook:
         model.fit(data[0][:192], data[1][:192], batch_size=64, verbose=0, callbacks=[hook])
     with luff.open_trial(tmp_path / "run") as trial:
         kernel, gradient = trial.tensor("first/weights/kernel"), trial.tensor("gradient/first/weights/kernel")
@@ -136,7 +136,7 @@ def test_a_compiled_step_is_recorded_as_an_eager_one(tmp_path, data):
     for eager in (False, True):
         model = a_model(run_eagerly=eager)
         options = {"collections": ["gradients", "biases", "outputs"], "save_interval": 1}
-        with luff.keras.Hook(tmp_path / str(eager), **options) as hook:
+        with luff.keras.Callback(tmp_path / str(eager), **options) as hook:
             fit(model, data, [hook], epochs=1)
         with luff.open_trial(tmp_path / str(eager)) as trial:
             names = ["gradient/first/weights/kernel", "gradient/norm/weights/gamma", "last/weights/bias"]
@@ -154,13 +154,13 @@ def test_a_compiled_step_is_recorded_as_an_eager_one(tmp_path, data):
 
 
 def test_what_is_hidden_is_a_gap(tmp_path, data):
-    with luff.keras.Hook(tmp_path / "several") as hook:
+    with luff.keras.Callback(tmp_path / "several") as hook:
         model = a_model(steps_per_execution=4)
         model.fit(data[0][:384], data[1][:384], batch_size=64, verbose=0, callbacks=[hook])
     with luff.open_trial(tmp_path / "several") as trial:
         assert trial.steps("TRAIN") == [0, 1]
         assert [(gap["reason"], gap["count"]) for gap in trial.gaps()] == [("not seen", 3 + 1)]
-    with luff.keras.Hook(tmp_path / "xla", save_interval=1) as hook:
+    with luff.keras.Callback(tmp_path / "xla", save_interval=1) as hook:
         fit(a_model(jit_compile=True), data, [hook], epochs=1)
     with luff.open_trial(tmp_path / "xla") as trial:
         assert [(gap["reason"], gap["count"]) for gap in trial.gaps()] == [("compiled graph", 4)]
@@ -171,7 +171,7 @@ def test_what_is_hidden_is_a_gap(tmp_path, data):
 def test_a_hook_that_comes_later_says_what_it_cannot_see(tmp_path, data):
     model = a_model()
     fit(model, data, epochs=1)
-    with luff.keras.Hook(tmp_path / "run", save_interval=1) as hook:
+    with luff.keras.Callback(tmp_path / "run", save_interval=1) as hook:
         fit(model, data, [hook], epochs=1)
     with luff.open_trial(tmp_path / "run") as trial:
         assert [(gap["reason"], gap["count"]) for gap in trial.gaps()] == [("not seen", 4)]
@@ -186,7 +186,7 @@ def test_mixed_precision(tmp_path, data, policy):
     try:
         bare, watched = a_model(optimizer="sgd"), a_model(optimizer="sgd")
         fit(bare, data, epochs=1)
-        with luff.keras.Hook(tmp_path / "run") as hook:
+        with luff.keras.Callback(tmp_path / "run") as hook:
             fit(watched, data, [hook], epochs=1)
     finally:
         keras.config.set_dtype_policy("float32")
@@ -198,13 +198,13 @@ def test_mixed_precision(tmp_path, data, policy):
 
 def test_a_skipped_update_is_an_event_and_accumulation_is_none(tmp_path, data):
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=2.0**127)
-    with luff.keras.Hook(tmp_path / "skipped") as hook:
+    with luff.keras.Callback(tmp_path / "skipped") as hook:
         fit(a_model(optimizer=scaled), data, [hook], epochs=1)
     with luff.open_trial(tmp_path / "skipped") as trial:
         kinds = [event["kind"] for event in trial.events()]
         assert kinds.count("step_skipped") >= 1
         assert kinds.count("step_skipped") + kinds.count("optimizer_step") == 4
-    with luff.keras.Hook(tmp_path / "accumulated", save_interval=1) as hook:
+    with luff.keras.Callback(tmp_path / "accumulated", save_interval=1) as hook:
         fit(
             a_model(optimizer=keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)),
             data,
@@ -227,7 +227,7 @@ def test_errors_inside_luff_never_reach_the_training(tmp_path, data, monkeypatch
     expected = fit(bare, data)
     for name in ("put", "left", "weights"):
         monkeypatch.setattr(TensorFlowValues, name, broken)
-    with luff.keras.Hook(tmp_path / "run") as hook:
+    with luff.keras.Callback(tmp_path / "run") as hook:
         assert fit(watched, data, [hook]) == expected
         assert hook.health()["hook_errors"] > 0
     assert weights(watched) == weights(bare)
@@ -240,7 +240,7 @@ def test_a_finding_stops_fit(tmp_path, data):
 
     model = a_model()
     called = []
-    hook = luff.keras.Hook(
+    hook = luff.keras.Callback(
         tmp_path / "run", on_stop=lambda: called.append(model.optimizer.iterations.numpy())
     )
     session = hook.session
@@ -268,7 +268,7 @@ def test_a_finding_stops_fit(tmp_path, data):
 
 
 def test_the_description_has_what_rules_read(tmp_path, data):
-    with luff.keras.Hook(tmp_path / "run") as hook:
+    with luff.keras.Callback(tmp_path / "run") as hook:
         fit(a_model(), data, [hook], epochs=1)
     with luff.open_trial(tmp_path / "run") as trial:
         document = trial.document("model")

@@ -33,7 +33,7 @@ def both(tmp_path):
             keras.utils.set_random_seed(7)
             keras.backend.clear_session()
             if watched:
-                hook = luff.keras.Hook(tmp_path / "run", **(options or EVERYTHING))
+                hook = luff.keras.Callback(tmp_path / "run", **(options or EVERYTHING))
                 hooks.add(hook, default=True)
             found.append(program())
         hook.close()

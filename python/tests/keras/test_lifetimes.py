@@ -29,7 +29,7 @@ def told(path):
 
 
 def test_a_hook_and_its_model_are_let_go(data, tmp_path):
-    model, hook = a_model(), luff.keras.Hook(tmp_path / "run")
+    model, hook = a_model(), luff.keras.Callback(tmp_path / "run")
     references = [weakref.ref(model), weakref.ref(hook)]
     fit(model, data, [hook])
     del hook
@@ -49,7 +49,7 @@ def test_a_cell_that_is_run_twice(data, tmp_path, attached):
             luff.keras.attach(model, run=tmp_path / name)
             fit(model, data)
         else:
-            fit(model, data, [luff.keras.Hook(tmp_path / name)])
+            fit(model, data, [luff.keras.Callback(tmp_path / name)])
     steps, outcome, why = told(tmp_path / "first")
     assert (steps, outcome) == (3, "completed")
     assert str(tmp_path / "second") in why
@@ -67,7 +67,7 @@ def test_models_one_after_the_other(data, tmp_path):
     assert [told(tmp_path / str(number)) for number in range(4)] == [(3, "completed", "")] * 4
 
 
-class Ending(luff.keras.Hook):
+class Ending(luff.keras.Callback):
     """Is closed, as by another thread, when what it holds is asked for the nth time without its lock."""
 
     left = 0
@@ -122,7 +122,7 @@ def test_a_hook_that_another_thread_closes_anywhere_harms_nothing(data, tmp_path
 def test_a_compiled_loop_is_let_go(data, tmp_path):
     import tensorflow as tf
 
-    hook = luff.keras.Hook(tmp_path / "run")
+    hook = luff.keras.Callback(tmp_path / "run")
     hooks.add(hook, default=True)
 
     def train():
@@ -163,7 +163,7 @@ def test_threads_do_not_mix(data, tmp_path, own):
         for number, model in enumerate(models):
             luff.keras.attach(model, run=tmp_path / str(number))
     else:
-        hook = luff.keras.Hook(tmp_path / "0")
+        hook = luff.keras.Callback(tmp_path / "0")
         hooks.add(hook, default=True)
     threads = [threading.Thread(target=fit, args=(model, data, [Pausing(barrier)])) for model in models]
     for thread in threads:

@@ -139,7 +139,7 @@ def train(callbacks):
     history = model.fit(x, y, batch_size=64, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
     return [w.tobytes() for w in model.get_weights()], history.history
 
-hook = luff.keras.Hook("run", collections=["gradients", "weights"], save_interval=1)
+hook = luff.keras.Callback("run", collections=["gradients", "weights"], save_interval=1)
 watched, bare = train([hook]), train([])
 assert watched == bare
 assert hook.health()["hook_errors"] == 0, hook.health()

@@ -57,10 +57,10 @@ def numbers(path):
 
 def test_the_run_is_the_same_as_without_waiting(tmp_path, data, waited):
     every = {"collections": {"weights": {"forms": ["summary"], "save": {"save_interval": 1}}}}
-    with luff.keras.Hook(tmp_path / "at_once", **every) as hook:
+    with luff.keras.Callback(tmp_path / "at_once", **every) as hook:
         expected = fit(data, hook)
     assert not waited
-    with luff.keras.Hook(tmp_path / "waits") as hook:
+    with luff.keras.Callback(tmp_path / "waits") as hook:
         assert fit(data, hook) == expected
     assert len(waited) > 50
     assert hook.health()["hook_errors"] == 0
@@ -82,7 +82,7 @@ def test_the_run_is_the_same_as_without_waiting(tmp_path, data, waited):
 
 
 def test_what_users_give_comes_in_its_step(tmp_path, data, waited):
-    hook = luff.keras.Hook(tmp_path / "run")
+    hook = luff.keras.Callback(tmp_path / "run")
 
     class Gives(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
@@ -100,7 +100,7 @@ def test_what_users_give_comes_in_its_step(tmp_path, data, waited):
 
 
 def test_flush_leaves_none_waiting(tmp_path, data, waited):
-    hook = luff.keras.Hook(tmp_path / "run")
+    hook = luff.keras.Callback(tmp_path / "run")
     seen = []
 
     class Reads(keras.callbacks.Callback):

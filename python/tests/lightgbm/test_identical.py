@@ -61,7 +61,7 @@ def train(case, data, callbacks, rounds=12):
 @pytest.mark.parametrize("interval", [1, 5])
 def test_model_metrics_and_predictions(case, interval, data, tmp_path):
     bare, bare_result, bare_predictions = train(case, data, [])
-    with luff.lightgbm.Hook(tmp_path / "run", collections=ALL, save_interval=interval) as hook:
+    with luff.lightgbm.Callback(tmp_path / "run", collections=ALL, save_interval=interval) as hook:
         model, result, predictions = train(case, data, [hook])
     assert model.model_to_string() == bare.model_to_string()
     assert result == bare_result
@@ -86,7 +86,7 @@ def test_estimators(kind, data, tmp_path):
         )  # fmt: skip
 
     bare = fit([])
-    with luff.lightgbm.Hook(tmp_path / "run", collections=ALL, save_interval=2) as hook:
+    with luff.lightgbm.Callback(tmp_path / "run", collections=ALL, save_interval=2) as hook:
         model = fit([hook])
     assert model.booster_.model_to_string() == bare.booster_.model_to_string()
     assert model.evals_result_ == bare.evals_result_
@@ -107,7 +107,7 @@ def test_an_error_inside_luff_harms_nothing(owner, name, place, data, tmp_path, 
         raise RuntimeError("on purpose")
 
     monkeypatch.setattr(_hook if owner == "hook" else _recorder.Recorder, name, fail)
-    with luff.lightgbm.Hook(tmp_path / "run", collections=ALL, save_interval=1) as hook:
+    with luff.lightgbm.Callback(tmp_path / "run", collections=ALL, save_interval=1) as hook:
         model, result, _ = train("plain", data, [hook])
     assert model.model_to_string() == bare.model_to_string()
     assert result == bare_result
@@ -122,8 +122,8 @@ def test_the_whole_hook_failing_harms_nothing(data, tmp_path, monkeypatch):
     from luff.lightgbm import _hook
 
     for name in ("_begins", "_round", "_end", "_record_waiting", "_raw_data"):
-        monkeypatch.setattr(_hook.Hook, name, lambda *_: 1 / 0)
-    with luff.lightgbm.Hook(tmp_path / "run", collections=ALL) as hook:
+        monkeypatch.setattr(_hook.Callback, name, lambda *_: 1 / 0)
+    with luff.lightgbm.Callback(tmp_path / "run", collections=ALL) as hook:
         model, result, _ = train("plain", data, [hook])
     assert model.model_to_string() == bare.model_to_string()
     assert result == bare_result

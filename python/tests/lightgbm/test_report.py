@@ -35,7 +35,7 @@ def test_sections(kind, tmp_path):
     y = target(x)
     train = lgb.Dataset(x[:400], y[:400])
     validation = lgb.Dataset(x[400:], y[400:], reference=train)
-    with luff.lightgbm.Hook(tmp_path / "run", collections=COLLECTIONS, save_interval=1) as hook:
+    with luff.lightgbm.Callback(tmp_path / "run", collections=COLLECTIONS, save_interval=1) as hook:
         model = lgb.train(
             {"num_threads": 1, "verbosity": -1, "num_leaves": 7, **parameters}, train, 12,
             valid_sets=[train, validation], callbacks=[hook],

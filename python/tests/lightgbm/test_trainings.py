@@ -17,7 +17,9 @@ LOSS = "training-binary_logloss"
 
 def test_estimator(data, tmp_path):
     x, y = data
-    with luff.lightgbm.Hook(tmp_path / "run", collections=["feature_importance"], save_interval=1) as hook:
+    with luff.lightgbm.Callback(
+        tmp_path / "run", collections=["feature_importance"], save_interval=1
+    ) as hook:
         model = lgb.LGBMClassifier(n_estimators=9, num_leaves=7, n_jobs=1, verbosity=-1)
         model.fit(x[:800], y[:800], eval_X=x[800:], eval_y=y[800:], callbacks=[hook])
     trial = luff.open_trial(tmp_path / "run")
@@ -32,7 +34,7 @@ def test_estimator(data, tmp_path):
 def test_early_stopping_records_its_last_round(sets, tmp_path):
     result = {}
     dtrain, dval = sets()
-    with luff.lightgbm.Hook(tmp_path / "run") as hook:
+    with luff.lightgbm.Callback(tmp_path / "run") as hook:
         model = lgb.train(
             {**BASE, "learning_rate": 0.9}, dtrain, 200, valid_sets=[dval],
             callbacks=[hook, lgb.early_stopping(2, verbose=False), lgb.record_evaluation(result)],
@@ -50,7 +52,7 @@ def test_early_stopping_records_its_last_round(sets, tmp_path):
 def test_cross_validation(sets, tmp_path):
     arguments = {"nfold": 3, "seed": 1, "eval_train_metric": True}
     bare = lgb.cv(BASE, sets()[0], 6, **arguments)
-    with luff.lightgbm.Hook(tmp_path / "run", collections=["trees"], save_interval=1) as hook:
+    with luff.lightgbm.Callback(tmp_path / "run", collections=["trees"], save_interval=1) as hook:
         result = lgb.cv(BASE, sets()[0], 6, **arguments, callbacks=[hook])
     assert result == bare
     assert hook.guard.first == {}
@@ -65,7 +67,9 @@ def test_cross_validation(sets, tmp_path):
 
 def test_going_on_with_a_model(sets, tmp_path):
     dtrain, dval = sets(free_raw_data=False)
-    with luff.lightgbm.Hook(tmp_path / "run", collections=["feature_importance"], save_interval=1) as hook:
+    with luff.lightgbm.Callback(
+        tmp_path / "run", collections=["feature_importance"], save_interval=1
+    ) as hook:
         first = lgb.train(BASE, dtrain, 4, valid_sets=[dtrain, dval], callbacks=[hook])
         model = lgb.train(BASE, sets()[0], 3, init_model=first, callbacks=[hook])
     trial = luff.open_trial(tmp_path / "run")
@@ -79,7 +83,7 @@ def test_going_on_with_a_model(sets, tmp_path):
 
 
 def test_a_second_training_has_names_of_its_own(sets, tmp_path):
-    with luff.lightgbm.Hook(tmp_path / "run") as hook:
+    with luff.lightgbm.Callback(tmp_path / "run") as hook:
         for _ in range(3):
             dtrain, _ = sets()
             lgb.train(BASE, dtrain, 2, valid_sets=[dtrain], callbacks=[hook])
@@ -91,7 +95,7 @@ def test_a_second_training_has_names_of_its_own(sets, tmp_path):
 def test_resumed_run_goes_on_counting(sets, tmp_path):
     for resume in (False, True):
         dtrain, _ = sets()
-        with luff.lightgbm.Hook(tmp_path / "run", resume=resume) as hook:
+        with luff.lightgbm.Callback(tmp_path / "run", resume=resume) as hook:
             lgb.train(BASE, dtrain, 4, valid_sets=[dtrain], callbacks=[hook])
     trial = luff.open_trial(tmp_path / "run")
     assert trial.steps("TRAIN") == list(range(8))
@@ -111,7 +115,7 @@ def test_a_training_in_another_thread_is_counted_as_not_seen(sets, tmp_path):
             thread.start()
             thread.join()
 
-    with luff.lightgbm.Hook(tmp_path / "run") as hook:
+    with luff.lightgbm.Callback(tmp_path / "run") as hook:
         lgb.train(BASE, dtrain, 4, valid_sets=[dtrain], callbacks=[inner, hook])
     assert len(inner_done) == 1
     trial = luff.open_trial(tmp_path / "run")
@@ -127,7 +131,7 @@ def test_a_training_that_raises_leaves_its_rounds(sets, tmp_path):
             raise KeyError("of the user's")
 
     fails.order = 40
-    with luff.lightgbm.Hook(tmp_path / "run") as hook:
+    with luff.lightgbm.Callback(tmp_path / "run") as hook:
         with pytest.raises(KeyError, match="of the user's"):
             lgb.train(BASE, dtrain, 9, valid_sets=[dval], callbacks=[hook, fails])
         assert hook.flush()
@@ -135,7 +139,7 @@ def test_a_training_that_raises_leaves_its_rounds(sets, tmp_path):
 
 
 def test_hook_can_be_copied_and_pickled(tmp_path):
-    with luff.lightgbm.Hook(tmp_path / "run") as hook:
+    with luff.lightgbm.Callback(tmp_path / "run") as hook:
         assert copy.deepcopy(hook) is hook
         assert pickle.loads(pickle.dumps(hook)) is None
 
@@ -150,7 +154,7 @@ def test_the_learning_rate_can_be_lowered(sets, tmp_path):
         rates.append(float(luff.lightgbm._hook.parameters_of(env.model)["learning_rate"]))
 
     lower.order = 40
-    with luff.lightgbm.Hook(tmp_path / "run") as hook:
+    with luff.lightgbm.Callback(tmp_path / "run") as hook:
         lgb.train({**BASE, "learning_rate": 0.2}, dtrain, 4, callbacks=[hook, lower])
     assert rates == [0.2, 0.2, 0.1, 0.1]
 
@@ -170,7 +174,7 @@ def test_callbacks_of_the_user_keep_their_order(sets, monkeypatch):
         def __call__(self, env):
             seen.append(self.name)
 
-    class Listening(luff.lightgbm.Hook):
+    class Listening(luff.lightgbm.Callback):
         def __init__(self):
             pass
 

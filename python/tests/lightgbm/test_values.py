@@ -14,7 +14,7 @@ BASE = {"num_threads": 1, "verbosity": -1, "num_leaves": 7, "objective": "binary
 
 def run(path, sets, rounds=12, parameters=None, **arguments):
     dtrain, dval = sets
-    with luff.lightgbm.Hook(path, save_interval=1, **arguments) as hook:
+    with luff.lightgbm.Callback(path, save_interval=1, **arguments) as hook:
         model = lgb.train(
             {**BASE, **(parameters or {})}, dtrain, rounds, valid_sets=[dtrain, dval], callbacks=[hook],
             valid_names=["train", "validation"],
@@ -59,7 +59,7 @@ def test_trees_are_those_of_the_model(sets, tmp_path, more):
         grown[env.iteration] = env.model.dump_model(num_iteration=1, start_iteration=env.iteration)
 
     data = sets()
-    with luff.lightgbm.Hook(tmp_path / "run", collections=["trees"], save_interval=1) as hook:
+    with luff.lightgbm.Callback(tmp_path / "run", collections=["trees"], save_interval=1) as hook:
         lgb.train({**BASE, **more}, data[0], 8, valid_sets=[data[1]], callbacks=[listen, hook])
     assert hook.guard.first == {}
     trial = luff.open_trial(tmp_path / "run")
@@ -96,7 +96,7 @@ def test_categories(tmp_path):
     x = np.column_stack([colour, random.rand(3000)])
     y = np.isin(colour, [1, 4, 6, 33, 39]).astype(int)
     dtrain = lgb.Dataset(x, y, categorical_feature=[0])
-    with luff.lightgbm.Hook(tmp_path / "run", collections=["trees"], save_interval=1) as hook:
+    with luff.lightgbm.Callback(tmp_path / "run", collections=["trees"], save_interval=1) as hook:
         model = lgb.train({**BASE, "max_cat_to_onehot": 1, "cat_smooth": 0}, dtrain, 3, callbacks=[hook])
     assert hook.guard.first == {}
     root = model.dump_model(num_iteration=1, start_iteration=0)["tree_info"][0]["tree_structure"]
@@ -111,7 +111,7 @@ def test_rounds_that_grow_nothing(tmp_path):
     dtrain = lgb.Dataset(random.rand(30, 2), random.rand(30))
     names = ["trees", "feature_importance"]
     parameters = {**BASE, "objective": "regression", "min_data_in_leaf": 25}
-    with luff.lightgbm.Hook(tmp_path / "run", collections=names, save_interval=1) as hook:
+    with luff.lightgbm.Callback(tmp_path / "run", collections=names, save_interval=1) as hook:
         lgb.train(parameters, dtrain, 5, valid_sets=[dtrain], callbacks=[hook])
     assert hook.guard.first == {}
     trial = luff.open_trial(tmp_path / "run")
@@ -131,7 +131,7 @@ def test_importance_is_that_of_the_model_so_far(sets, tmp_path, interval):
         }
 
     dtrain, _ = sets()
-    with luff.lightgbm.Hook(
+    with luff.lightgbm.Callback(
         tmp_path / "run", collections=["feature_importance"], save_interval=interval
     ) as hook:
         lgb.train(BASE, dtrain, 13, callbacks=[listen, hook])
@@ -183,7 +183,7 @@ def test_data_of_the_user(sets, data, tmp_path):
     dtrain, _ = sets()
     dtrain.construct()  # the rows as they were given are gone
     names = ["predictions", "labels", "full_shap"]
-    with luff.lightgbm.Hook(
+    with luff.lightgbm.Callback(
         tmp_path / "run", collections=names, save_interval=1,
         train_data=x[:10], validation_data=(x[900:], y[900:]),
     ) as hook:  # fmt: skip
@@ -195,12 +195,12 @@ def test_data_of_the_user(sets, data, tmp_path):
     shap = model.predict(x[:10], pred_contrib=True).reshape(10, 2, 9)
     np.testing.assert_array_equal(trial.tensor("full_shap/Column_1").value(2, "TRAIN"), shap[:, :, 1])
     with pytest.raises(luff.errors.InvalidArgumentError, match="rows and labels"):
-        luff.lightgbm.Hook(tmp_path / "other", validation_data=x)
+        luff.lightgbm.Callback(tmp_path / "other", validation_data=x)
 
 
 def test_default_records_metrics_of_every_round_and_nothing_else(sets, tmp_path):
     dtrain, dval = sets()
-    with luff.lightgbm.Hook(tmp_path / "run") as hook:
+    with luff.lightgbm.Callback(tmp_path / "run") as hook:
         lgb.train({**BASE, "bagging_fraction": 0.5, "bagging_freq": 2}, dtrain, 12, valid_sets=[dtrain, dval],
                   callbacks=[hook])  # fmt: skip
     trial = luff.open_trial(tmp_path / "run")
@@ -220,7 +220,7 @@ def test_default_records_metrics_of_every_round_and_nothing_else(sets, tmp_path)
 
 def test_rounds_that_wait_keep_their_time(sets, tmp_path):
     dtrain, dval = sets()
-    with luff.lightgbm.Hook(tmp_path / "run") as hook:
+    with luff.lightgbm.Callback(tmp_path / "run") as hook:
         lgb.train(BASE, dtrain, 12, valid_sets=[dval], callbacks=[hook])
     with luff.open_trial(tmp_path / "run") as trial:
         rounds = [trial.step_info(step) for step in trial.steps("TRAIN")]
@@ -234,7 +234,7 @@ def test_what_is_due_and_has_no_data_is_a_gap(sets, tmp_path):
     names = ["predictions", "full_shap"]
     dtrain, _ = sets()
     dtrain.construct()
-    with luff.lightgbm.Hook(tmp_path / "run", collections=names, save_interval=1) as hook:
+    with luff.lightgbm.Callback(tmp_path / "run", collections=names, save_interval=1) as hook:
         lgb.train(BASE, dtrain, 3, callbacks=[hook])
     gaps = luff.open_trial(tmp_path / "run").gaps()
     assert sorted((g["tensor"], g["reason"], g["count"]) for g in gaps) == [
@@ -245,7 +245,7 @@ def test_what_is_due_and_has_no_data_is_a_gap(sets, tmp_path):
 
 def test_scalars_of_the_user_belong_to_their_round(sets, tmp_path):
     dtrain, _ = sets()
-    with luff.lightgbm.Hook(tmp_path / "run") as hook:
+    with luff.lightgbm.Callback(tmp_path / "run") as hook:
 
         def mine(env):
             hook.save_scalar("mine", env.iteration)
@@ -257,9 +257,9 @@ def test_scalars_of_the_user_belong_to_their_round(sets, tmp_path):
 
 def test_wrong_settings_are_told_at_once(tmp_path):
     with pytest.raises(luff.errors.InvalidArgumentError, match="no run was given"):
-        luff.lightgbm.Hook()
+        luff.lightgbm.Callback()
     with pytest.raises(luff.LuffError, match="save_intervall"):
-        luff.lightgbm.Hook(tmp_path / "run", save_intervall=3)
-    luff.lightgbm.Hook(tmp_path / "run").close()
+        luff.lightgbm.Callback(tmp_path / "run", save_intervall=3)
+    luff.lightgbm.Callback(tmp_path / "run").close()
     with pytest.raises(luff.errors.AlreadyExistsError):
-        luff.lightgbm.Hook(tmp_path / "run")
+        luff.lightgbm.Callback(tmp_path / "run")

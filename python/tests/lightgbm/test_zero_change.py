@@ -40,7 +40,7 @@ def test_estimator_cross_validation_and_names_taken_before(luff_findings):
 def test_a_hook_of_the_script_is_taken_instead(luff_findings):
     _, _, trial = luff_findings(
         DATA + "import luff.lightgbm\n"
-        "hook = luff.lightgbm.Hook(collections=['average_shap'], save_interval=2)\n"
+        "hook = luff.lightgbm.Callback(collections=['average_shap'], save_interval=2)\n"
         "lgb.train(parameters, train, 6, callbacks=[hook], **both)\n"
     )
     assert len(trial.workers()) == 1

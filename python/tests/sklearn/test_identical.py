@@ -100,7 +100,7 @@ def trained(digits, tmp_path):
             warnings.simplefilter("ignore")  # early out-of-bag scores
             bare = train(clone(prototype), x, y)
             model = clone(prototype)
-            with luff.sklearn.watch(model, run=tmp_path / "run", **arguments) as hook:
+            with luff.sklearn.attach(model, run=tmp_path / "run", **arguments) as hook:
                 train(model, x, y)
         return bare, model, hook, x
 
@@ -163,7 +163,7 @@ def test_an_error_in_a_step_is_a_gap(case, module, trained, monkeypatch):
 def test_estimators_can_be_copied_cloned_and_pickled(digits, tmp_path):
     x, y = digits
     model = MLPClassifier((8,), max_iter=2, random_state=0)
-    with luff.sklearn.watch(model, run=tmp_path / "run"):
+    with luff.sklearn.attach(model, run=tmp_path / "run"):
         fit(model, x, y)
         for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
             assert vars(other).keys() == vars(model).keys()

@@ -30,7 +30,7 @@ def told(path):
 def test_a_newer_hook_takes_the_place_and_an_estimator_takes_its_hook_along(tmp_path):
     estimator = SGDClassifier(random_state=0)
     for name in ("first", "second"):
-        luff.sklearn.watch(estimator, tmp_path / name)
+        luff.sklearn.attach(estimator, tmp_path / name)
         train(estimator)
         luff.sklearn.save_scalar("mine", 1)
     del estimator

@@ -26,7 +26,7 @@ def run(tmp_path):
     """Trains with a hook: the trial."""
 
     def train(model, function, **arguments):
-        with luff.sklearn.watch(model, run=tmp_path / "run", **arguments) as hook, warnings.catch_warnings():
+        with luff.sklearn.attach(model, run=tmp_path / "run", **arguments) as hook, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             function(model)
         assert hook.guard.first == {}
@@ -253,7 +253,7 @@ def test_the_last_of_a_pipeline_is_watched(digits, run):
 
 def test_what_does_not_train_step_by_step_is_told(tmp_path):
     with pytest.raises(luff.errors.InvalidArgumentError, match="DecisionTreeClassifier"):
-        luff.sklearn.watch(DecisionTreeClassifier(), run=tmp_path / "run")
+        luff.sklearn.attach(DecisionTreeClassifier(), run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -269,7 +269,7 @@ def test_a_training_in_another_thread_is_counted_as_not_seen(digits, tmp_path):
             return super()._update_no_improvement_count(*args)
 
     outer.__class__ = Counting
-    with luff.sklearn.watch(outer, run=tmp_path / "run") as hook, warnings.catch_warnings():
+    with luff.sklearn.attach(outer, run=tmp_path / "run") as hook, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         luff.sklearn._wraps.hooks.add(hook, [inner])
         outer.fit(x, y)
@@ -291,7 +291,7 @@ def test_boosting_in_a_thread_beside_a_network_is_counted_as_not_seen(digits, tm
             return super()._update_no_improvement_count(*args)
 
     outer = Beside((4,), max_iter=2, random_state=0)
-    with luff.sklearn.watch(outer, run=tmp_path / "run") as hook, warnings.catch_warnings():
+    with luff.sklearn.attach(outer, run=tmp_path / "run") as hook, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert luff.sklearn._wraps.listen_to(boosted)
         luff.sklearn._wraps.hooks.add(hook, [boosted])

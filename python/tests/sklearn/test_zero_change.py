@@ -46,7 +46,7 @@ def test_a_hook_of_the_script_is_taken_instead(luff_findings):
     _, _, trial = luff_findings(
         NETWORK + "import luff.sklearn\n"
         "m = MLPClassifier((16,), max_iter=3, random_state=0)\n"
-        "hook = luff.sklearn.watch(m, collections=['weights'], save_interval=4)\n"
+        "hook = luff.sklearn.attach(m, collections=['weights'], save_interval=4)\n"
         "m.fit(x, y)\n"
     )
     assert len(trial.workers()) == 1

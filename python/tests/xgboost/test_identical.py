@@ -64,7 +64,7 @@ def train(case, data, callbacks):
 @pytest.mark.parametrize("interval", [1, 5])
 def test_model_metrics_and_predictions(case, interval, data, tmp_path):
     bare, bare_result, bare_predictions = train(case, data, None)
-    with luff.xgboost.Hook(tmp_path / "run", collections=ALL, save_interval=interval) as hook:
+    with luff.xgboost.Callback(tmp_path / "run", collections=ALL, save_interval=interval) as hook:
         model, result, predictions = train(case, data, [hook])
     assert model.save_raw("ubj") == bare.save_raw("ubj")
     assert result == bare_result
@@ -92,7 +92,7 @@ def test_a_hook_that_fails_everywhere_harms_nothing(data, tmp_path, monkeypatch)
         (_recorder.Recorder, "array"), (_recorder.Recorder, "shap"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, fail)
-    with luff.xgboost.Hook(tmp_path / "run", collections=ALL, save_interval=1) as hook:
+    with luff.xgboost.Callback(tmp_path / "run", collections=ALL, save_interval=1) as hook:
         model, result, _ = train("plain", data, [hook])
     assert model.save_raw("ubj") == bare.save_raw("ubj")
     assert result == bare_result
@@ -106,8 +106,8 @@ def test_the_whole_hook_failing_harms_nothing(data, tmp_path, monkeypatch):
     from luff.xgboost import _hook
 
     for name in ("_begin", "_round", "_end", "_record_waiting"):
-        monkeypatch.setattr(_hook.Hook, name, lambda *_: 1 / 0)
-    with luff.xgboost.Hook(tmp_path / "run", collections=ALL) as hook:
+        monkeypatch.setattr(_hook.Callback, name, lambda *_: 1 / 0)
+    with luff.xgboost.Callback(tmp_path / "run", collections=ALL) as hook:
         model, result, _ = train("plain", data, [hook])
     assert model.save_raw("ubj") == bare.save_raw("ubj")
     assert result == bare_result

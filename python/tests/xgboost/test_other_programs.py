@@ -145,7 +145,7 @@ def findings(luff_command, tmp_path, data, parameters, rounds, more, seed=0):
     train, validation = order[:cut], order[cut:]
     dtrain, dval = xgb.DMatrix(x[train], label=y[train]), xgb.DMatrix(x[validation], label=y[validation])
     wanted = json.loads(luff_command("rules", "--capture"))["collections"]
-    with luff.xgboost.Hook(tmp_path / "run", collections=wanted) as hook:
+    with luff.xgboost.Callback(tmp_path / "run", collections=wanted) as hook:
         xgb.train(
             {"nthread": 1, "verbosity": 0, **parameters}, dtrain, rounds, verbose_eval=False, callbacks=[hook],
             evals=[(dtrain, "train"), (dval, "validation")], **more,

@@ -30,7 +30,7 @@ def report(tmp_path):
         x = np.random.RandomState(0).rand(600, 5)
         labels = y(x)
         dtrain, dval = xgb.DMatrix(x[:400], label=labels[:400]), xgb.DMatrix(x[400:], label=labels[400:])
-        with luff.xgboost.Hook(tmp_path / "run", collections=collections, save_interval=1) as hook:
+        with luff.xgboost.Callback(tmp_path / "run", collections=collections, save_interval=1) as hook:
             model = xgb.train(
                 {"nthread": 1, "verbosity": 0, "max_depth": 3, **parameters}, dtrain, rounds,
                 evals=[(dtrain, "train"), (dval, "<b>validation</b>")], verbose_eval=False, callbacks=[hook],

@@ -18,7 +18,7 @@ BASE = {"nthread": 1, "verbosity": 0, "max_depth": 3, "objective": "binary:logis
 def test_estimator(data, tmp_path):
     pytest.importorskip("sklearn")
     x, y = data
-    with luff.xgboost.Hook(tmp_path / "run", collections=["feature_importance"], save_interval=1) as hook:
+    with luff.xgboost.Callback(tmp_path / "run", collections=["feature_importance"], save_interval=1) as hook:
         model = xgb.XGBClassifier(n_estimators=9, max_depth=3, n_jobs=1, callbacks=[hook])
         model.fit(x[:800], y[:800], eval_set=[(x[800:], y[800:])], verbose=False)
     trial = luff.open_trial(tmp_path / "run")
@@ -34,7 +34,7 @@ def test_estimator(data, tmp_path):
 
 def test_early_stopping_records_its_last_round(sets, tmp_path):
     dtrain, dval = sets
-    with luff.xgboost.Hook(tmp_path / "run") as hook:
+    with luff.xgboost.Callback(tmp_path / "run") as hook:
         result = {}
         xgb.train(
             {**BASE, "max_depth": 8, "eta": 1.0}, dtrain, 200, evals=[(dval, "validation")], verbose_eval=False,
@@ -46,7 +46,7 @@ def test_early_stopping_records_its_last_round(sets, tmp_path):
 
 def test_cross_validation(sets, tmp_path):
     bare = xgb.cv(BASE, sets[0], 6, nfold=3, seed=1, as_pandas=False)
-    with luff.xgboost.Hook(tmp_path / "run", collections=["trees"], save_interval=1) as hook:
+    with luff.xgboost.Callback(tmp_path / "run", collections=["trees"], save_interval=1) as hook:
         result = xgb.cv(BASE, sets[0], 6, nfold=3, seed=1, as_pandas=False, callbacks=[hook])
     assert result == bare
     assert hook.guard.first == {}
@@ -60,7 +60,7 @@ def test_cross_validation(sets, tmp_path):
 def test_going_on_with_a_model(sets, tmp_path):
     dtrain, dval = sets
     evals = [(dtrain, "train"), (dval, "validation")]
-    with luff.xgboost.Hook(tmp_path / "run", collections=["feature_importance"], save_interval=1) as hook:
+    with luff.xgboost.Callback(tmp_path / "run", collections=["feature_importance"], save_interval=1) as hook:
         first = xgb.train(BASE, dtrain, 4, evals=evals, verbose_eval=False, callbacks=[hook])
         model = xgb.train(BASE, dtrain, 3, evals=evals, verbose_eval=False, callbacks=[hook], xgb_model=first)
     trial = luff.open_trial(tmp_path / "run")
@@ -76,7 +76,7 @@ def test_going_on_with_a_model(sets, tmp_path):
 
 def test_a_second_training_has_names_of_its_own(sets, tmp_path):
     dtrain, _ = sets
-    with luff.xgboost.Hook(tmp_path / "run") as hook:
+    with luff.xgboost.Callback(tmp_path / "run") as hook:
         for _ in range(3):
             xgb.train(BASE, dtrain, 2, evals=[(dtrain, "train")], verbose_eval=False, callbacks=[hook])
     trial = luff.open_trial(tmp_path / "run")
@@ -87,9 +87,9 @@ def test_a_second_training_has_names_of_its_own(sets, tmp_path):
 def test_resumed_run_goes_on_counting(sets, tmp_path):
     dtrain, _ = sets
     evals = [(dtrain, "train")]
-    with luff.xgboost.Hook(tmp_path / "run") as hook:
+    with luff.xgboost.Callback(tmp_path / "run") as hook:
         first = xgb.train(BASE, dtrain, 4, evals=evals, verbose_eval=False, callbacks=[hook])
-    with luff.xgboost.Hook(tmp_path / "run", resume=True) as hook:
+    with luff.xgboost.Callback(tmp_path / "run", resume=True) as hook:
         xgb.train(BASE, dtrain, 3, evals=evals, verbose_eval=False, callbacks=[hook], xgb_model=first)
     trial = luff.open_trial(tmp_path / "run")
     assert trial.steps("TRAIN") == list(range(7))
@@ -111,7 +111,7 @@ def test_a_training_in_another_thread_is_counted_as_not_seen(sets, tmp_path):
                 thread.join()
             return False
 
-    with luff.xgboost.Hook(tmp_path / "run") as hook:
+    with luff.xgboost.Callback(tmp_path / "run") as hook:
         xgb.train(BASE, dtrain, 4, evals=[(dtrain, "train")], verbose_eval=False, callbacks=[Inner(), hook])
     assert len(inner_done) == 1
     trial = luff.open_trial(tmp_path / "run")
@@ -120,7 +120,7 @@ def test_a_training_in_another_thread_is_counted_as_not_seen(sets, tmp_path):
 
 
 def test_hook_can_be_copied_and_pickled(tmp_path):
-    with luff.xgboost.Hook(tmp_path / "run") as hook:
+    with luff.xgboost.Callback(tmp_path / "run") as hook:
         assert copy.deepcopy(hook) is hook
         assert isinstance(pickle.loads(pickle.dumps(hook)), xgb.callback.TrainingCallback)
 
@@ -150,7 +150,7 @@ def test_stop_leaves_with_an_exit_code_after_the_call_back(sets, tmp_path, monke
         def stop_reason(self):
             return "on purpose"
 
-    hook = luff.xgboost.Hook(
+    hook = luff.xgboost.Callback(
         tmp_path / "run", on_stop=lambda: saved.append(hook.booster.num_boosted_rounds())
     )
     hook.steps.session = Told(hook.steps.session)
@@ -162,9 +162,47 @@ def test_stop_leaves_with_an_exit_code_after_the_call_back(sets, tmp_path, monke
     assert trial.outcome == "stopped" and trial.steps("TRAIN") == [0, 1, 2]
 
 
+def test_a_correction_lowers_the_rate_after_the_agreed_round(sets, tmp_path):
+    dtrain, _ = sets
+    done, rates = [], []
+
+    class Corrected:
+        """A session that is told to lower the rate after round 2."""
+
+        def __init__(self, session):
+            self._session = session
+
+        def __getattr__(self, name):
+            return getattr(self._session, name)
+
+        def stop_state(self):
+            return 0 if done else 1
+
+        def at_step_boundary(self, step):
+            return 3 if step == 2 else 0
+
+        def take_action(self):
+            return 7, "lower_lr", '{"factor": 0.5}', "because"
+
+        def action_done(self, control, carried_out):
+            done.append((control, carried_out))
+
+    class Rates(xgb.callback.TrainingCallback):
+        def after_iteration(self, model, epoch, evals_log):
+            rates.append(float(luff.xgboost._hook.parameters_of(model)[0]["eta"]))
+            return False
+
+    correct = luff.corrections.Corrections(lower_lr=True)
+    with luff.xgboost.Callback(tmp_path / "run", correct=correct) as hook:
+        hook.steps.session = Corrected(hook.steps.session)
+        xgb.train({**BASE, "eta": 0.2}, dtrain, 4, callbacks=[hook, Rates()])
+    assert done == [(7, True)]
+    assert rates == pytest.approx([0.2, 0.2, 0.1, 0.1]) or rates == pytest.approx([0.2, 0.1, 0.1, 0.1])
+
+
 def test_numbers_of_features_without_names(tmp_path):
     x = np.random.RandomState(1).rand(200, 3)
     dtrain = xgb.DMatrix(x, label=x[:, 1], feature_names=["a b", "c/d", "é"])
-    with luff.xgboost.Hook(tmp_path / "run", collections=["feature_importance"], save_interval=1) as hook:
+    with luff.xgboost.Callback(tmp_path / "run", collections=["feature_importance"], save_interval=1) as hook:
         xgb.train({**BASE, "objective": "reg:squarederror"}, dtrain, 3, callbacks=[hook])
     assert "feature_importance/weight/c/d" in luff.open_trial(tmp_path / "run").tensors()

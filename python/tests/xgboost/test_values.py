@@ -14,7 +14,7 @@ BASE = {"nthread": 1, "verbosity": 0, "max_depth": 4, "objective": "binary:logis
 
 def run(path, sets, rounds=15, parameters=None, **arguments):
     dtrain, dval = sets
-    with luff.xgboost.Hook(path, save_interval=1, **arguments) as hook:
+    with luff.xgboost.Callback(path, save_interval=1, **arguments) as hook:
         model = xgb.train(
             {**BASE, **(parameters or {})}, dtrain, rounds, verbose_eval=False, callbacks=[hook],
             evals=[(dtrain, "train"), (dval, "validation")],
@@ -76,7 +76,7 @@ def test_importance_is_that_of_the_model_so_far(sets, tmp_path, interval):
             }
             return False
 
-    with luff.xgboost.Hook(
+    with luff.xgboost.Callback(
         tmp_path / "run", collections=["feature_importance"], save_interval=interval
     ) as hook:
         xgb.train(
@@ -125,7 +125,7 @@ def test_data_from_files(data, tmp_path):
     x, y = data
     np.savetxt(tmp_path / "val.csv", np.column_stack([y, x])[:50], delimiter=",")
     dtrain = xgb.DMatrix(x, label=y)
-    with luff.xgboost.Hook(
+    with luff.xgboost.Callback(
         tmp_path / "run", collections=["labels", "predictions"],
         validation_data=(str(tmp_path / "val.csv"), "text/csv"),
     ) as hook:  # fmt: skip
@@ -135,12 +135,12 @@ def test_data_from_files(data, tmp_path):
     np.testing.assert_array_equal(trial.tensor("labels").value(0, "TRAIN"), y[:50])
     for wrong in ((str(tmp_path / "no.csv"), "csv"), (str(tmp_path / "val.csv"), "parquet"), 3):
         with pytest.raises(luff.errors.InvalidArgumentError):
-            luff.xgboost.Hook(tmp_path / "other", train_data=wrong)
+            luff.xgboost.Callback(tmp_path / "other", train_data=wrong)
 
 
 def test_default_records_metrics_of_every_round_and_nothing_else(sets, tmp_path):
     dtrain, dval = sets
-    with luff.xgboost.Hook(tmp_path / "run") as hook:
+    with luff.xgboost.Callback(tmp_path / "run") as hook:
         xgb.train(BASE, dtrain, 12, verbose_eval=False, callbacks=[hook], evals=[(dval, "validation")])
     trial = luff.open_trial(tmp_path / "run")
     assert trial.tensors() == ["validation-logloss"]
@@ -152,14 +152,14 @@ def test_default_records_metrics_of_every_round_and_nothing_else(sets, tmp_path)
 
 
 def test_missing_evaluation_data_is_a_gap(sets, tmp_path):
-    with luff.xgboost.Hook(tmp_path / "run", collections=["predictions"], save_interval=1) as hook:
+    with luff.xgboost.Callback(tmp_path / "run", collections=["predictions"], save_interval=1) as hook:
         xgb.train(BASE, sets[0], 3, callbacks=[hook])
     gaps = luff.open_trial(tmp_path / "run").gaps()
     assert [(g["tensor"], g["reason"], g["count"]) for g in gaps] == [("predictions", "not seen", 3)]
 
 
 def test_scalars_of_the_user(sets, tmp_path):
-    with luff.xgboost.Hook(tmp_path / "run") as hook:
+    with luff.xgboost.Callback(tmp_path / "run") as hook:
         hook.save_scalar("mine", 4.5)
         xgb.train(BASE, sets[0], 2, callbacks=[hook])
     assert luff.open_trial(tmp_path / "run").scalars("scalar/mine")["value"].tolist() == [4.5]
@@ -167,9 +167,9 @@ def test_scalars_of_the_user(sets, tmp_path):
 
 def test_wrong_settings_are_told_at_once(tmp_path):
     with pytest.raises(luff.errors.InvalidArgumentError, match="no run was given"):
-        luff.xgboost.Hook()
+        luff.xgboost.Callback()
     with pytest.raises(luff.LuffError, match="save_intervall"):
-        luff.xgboost.Hook(tmp_path / "run", save_intervall=3)
-    luff.xgboost.Hook(tmp_path / "run").close()
+        luff.xgboost.Callback(tmp_path / "run", save_intervall=3)
+    luff.xgboost.Callback(tmp_path / "run").close()
     with pytest.raises(luff.errors.AlreadyExistsError):
-        luff.xgboost.Hook(tmp_path / "run")
+        luff.xgboost.Callback(tmp_path / "run")

@@ -42,7 +42,7 @@ def test_estimator_and_cross_validation(luff_run):
 def test_a_hook_of_the_script_is_taken_instead(luff_run):
     _, trial = luff_run(
         DATA + "import luff.xgboost\n"
-        "hook = luff.xgboost.Hook(collections=['average_shap'], save_interval=2)\n"
+        "hook = luff.xgboost.Callback(collections=['average_shap'], save_interval=2)\n"
         "xgb.train(parameters, dtrain, 6, evals=[(dval, 'validation')], verbose_eval=False, callbacks=[hook])\n"
     )
     assert len(trial.workers()) == 1
