@@ -1,4 +1,4 @@
-"""Jobs as users of SageMaker describe them, run here: ``luff run --config job.json -- python train.py``.
+"""Jobs described as for SageMaker, run here: ``luff run --config job.json -- python train.py``.
 
 >>> from luff.compat.sagemaker import CollectionConfig, DebuggerHookConfig, Job, Rule, rule_configs
 >>> job = Job(

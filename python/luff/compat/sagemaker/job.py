@@ -1,7 +1,7 @@
-"""A job as the platform's interface describes it, in one JSON file, and what Luff makes of it.
+"""A job as the platform's interface describes it, in one JSON file, and its translation for Luff.
 
 The file is either the hook's configuration, as the platform puts it into the container, or an object with
-``DebugHookConfig``, ``DebugRuleConfigurations`` and ``TensorBoardOutputConfig``, as a job is asked for.
+``DebugHookConfig``, ``DebugRuleConfigurations`` and ``TensorBoardOutputConfig``, as in the request for a job.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RULE_KEYS = {
 
 
 class Job:
-    """What a job saves, which rules look at it, and what follows.
+    """What a job saves, which rules check it, and which actions follow.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def read_job(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     InvalidArgumentError
-        It is no such file; the message names place and remedy.
+        It is not such a file; the message names place and remedy.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -138,7 +138,7 @@ def _save(config: SaveConfig) -> dict[str, Any]:
 
 
 def capture(hook: Mapping[str, Any]) -> dict[str, Any]:
-    """What Luff captures for a hook's configuration, as docs/capture.md says it."""
+    """Luff's capture configuration (docs/capture.md) for a hook's configuration."""
     arguments = json_config.collect_hook_config_params(hook)
     reductions: ReductionConfig = arguments["reduction_config"] or ReductionConfig(save_raw_tensor=True)
     out: dict[str, Any] = {"save": _save(arguments["save_config"])}
@@ -188,7 +188,7 @@ def _toml(value: Any) -> str:
 
 
 def to_luff(found: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Luff's configuration as TOML, and what cannot be done here, for people."""
+    """Luff's configuration as TOML, and messages about what Luff cannot do."""
     lines: list[str] = []
     told: list[str] = []
     rules = found.get("DebugRuleConfigurations") or []

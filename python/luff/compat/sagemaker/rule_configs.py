@@ -1,4 +1,4 @@
-"""The built-in rules by the names of the platform's SDK, and what can follow a rule."""
+"""The built-in rules by their names in the platform's SDK, and the actions of a rule."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _COLLECTIONS = {
 
 
 def get_collection(collection_name: str) -> dict[str, Any] | None:
-    """What is saved for a collection that rules need; None where there is none."""
+    """What is saved for a collection that rules need; None if there is no such collection."""
     found = _COLLECTIONS.get(collection_name)
     return copy.deepcopy(found) if found is not None else None
 
@@ -119,7 +119,7 @@ class _Action:
 
 
 class StopTraining(_Action):
-    """Stop the job. Here it is the job that is run."""
+    """Stop the job, which is here the running one."""
 
     name = "stoptraining"
 
@@ -132,7 +132,7 @@ class StopTraining(_Action):
         self.use_default_training_job_prefix = training_job_prefix is None
 
     def update_training_job_prefix_if_not_specified(self, training_job_name: str) -> None:
-        """Take the name of the job, where no prefix was given."""
+        """Use the name of the job if no prefix was given."""
         if self.use_default_training_job_prefix:
             self.action_parameters["training_job_prefix"] = training_job_name
 
@@ -173,7 +173,7 @@ class ActionList:
         self.actions = list(actions)
 
     def update_training_job_prefix_if_not_specified(self, training_job_name: str) -> None:
-        """Take the name of the job, where no prefix was given."""
+        """Use the name of the job if no prefix was given."""
         for action in self.actions:
             if isinstance(action, StopTraining):
                 action.update_training_job_prefix_if_not_specified(training_job_name)

@@ -56,7 +56,7 @@ class Rule:
         container_local_output_path
             Where it writes, if it does: CreateXgboostReport.
         other_trials_s3_input_paths
-            Runs that are compared with: here they are directories.
+            Runs to compare with, which are directories here.
         rule_parameters
             Its parameters.
         collections_to_save
@@ -103,7 +103,7 @@ class Rule:
         collections_to_save: Iterable[CollectionConfig] | None = None,
         actions: Any = None,
     ) -> Rule:
-        """Take a rule of one's own: a class of a Python file.
+        """Take your own rule: a class in a Python file.
 
         Parameters
         ----------

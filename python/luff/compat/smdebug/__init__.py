@@ -1,8 +1,8 @@
 """smdebug's API on Luff.
 
-Either as it is, ``import luff.compat.smdebug.pytorch as smd``, or under its own name: after `install`, under
+Import it directly, ``import luff.compat.smdebug.pytorch as smd``, or under smdebug's name: after `install`, under
 ``python -m luff.compat.smdebug SCRIPT ...`` and under ``luff run --compat smdebug -- ...`` an unchanged
-``import smdebug.pytorch as smd`` finds this package. Differences: docs/migrate/smdebug.md.
+``import smdebug.pytorch as smd`` finds this package. docs/migrate/smdebug.md lists the differences.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """smdebug's name for this package.
 
-`import smdebug.X` gives the module `luff.compat.smdebug.X` itself, so that there is one hook and one class of each
-kind, whichever name the code uses.
+`import smdebug.X` returns the module `luff.compat.smdebug.X` itself, so there is one hook and one class of each kind,
+whichever name the code uses.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _finder = _Finder()
 
 
 def install() -> None:
-    """Let ``import smdebug`` find this package, also where smdebug itself is installed.
+    """Make ``import smdebug`` find this package, even if smdebug itself is installed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Whether trials take in what is new while one looks at them."""
+"""Turns refreshing of trials on or off."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _set(trials: Any, on: bool) -> Iterator[Any]:
 
 
 def no_refresh(trials: Any) -> Any:
-    """Leave a trial, or several, as they are within the block."""
+    """Do not refresh a trial, or several, within the block."""
     return _set(trials, False)
 
 
 def refresh(trials: Any) -> Any:
-    """Take in what is new within the block, also where it was off."""
+    """Refresh within the block, even if refreshing was off."""
     return _set(trials, True)

@@ -89,7 +89,7 @@ class CollectionManager:
 
     @classmethod
     def load_from_string(cls, s: str) -> CollectionManager:
-        """Make one of the text of a collections file."""
+        """Make one from the text of a collections file."""
         try:
             found = parse_json(s)
         except ValueError as error:

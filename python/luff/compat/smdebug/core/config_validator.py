@@ -45,6 +45,6 @@ def get_config_validator(framework: FRAMEWORK) -> ConfigValidator:
 
 
 def reset_config_validator() -> None:
-    """Ask anew the next time."""
+    """Ask again the next time."""
     global _validator
     _validator = None

@@ -1,7 +1,7 @@
-"""What happens to an error inside of a hook.
+"""What happens to an error inside a hook.
 
-With the default configuration it is logged once and the hook is off for the rest of the process; with a
-configuration of one's own it is raised, as in the original, so that a wrong configuration is seen.
+With the default configuration it is logged once and the hook is off for the rest of the process; with your own
+configuration it is raised, as in the original, so that you notice a wrong configuration.
 """
 
 from __future__ import annotations

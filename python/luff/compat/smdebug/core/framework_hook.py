@@ -1,4 +1,4 @@
-"""What hooks of all frameworks take, and the collections that each has without configuration."""
+"""The parameters of all frameworks' hooks, and the default collections of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULE_EXPRESSIONS: dict[str, str | None] = {
 
 
 class FrameworkCollections(CollectionManager):
-    """The collections that there are without configuration.
+    """The default collections.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class FrameworkHook(BaseHook):
     include_regex
         Expressions of the collection ``default``, which is then saved.
     include_collections
-        Names of collections to be saved, beside the framework's own.
+        Names of collections to save, in addition to the framework's own.
     save_all
         Save everything.
     include_workers

@@ -1,4 +1,4 @@
-"""What hooks of all frameworks do: which collections are due, what is written of a value, when files appear."""
+"""The common part of all hooks: which collections are due, what is written of a value, when files appear."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MOST_SCALARS_WAITING = 10_000
 
 
 class BaseHook:
-    """A hook. Frameworks derive from it and say when a step begins and what there is to be saved.
+    """A hook. Frameworks derive from it and define when a step begins and what to save.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class BaseHook:
         """Make the hook that a JSON file describes; default: the file that SMDEBUG_CONFIG_FILE_PATH names."""
         return json_config.create_hook_from_json_config(cls, json_file_path, cls._json_defaults)
 
-    # A hook that goes with a model into a pickle or a copy comes out of it empty.
+    # A hook that is pickled or copied with a model becomes empty.
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
@@ -254,7 +254,7 @@ class BaseHook:
         self._collections_to_save_for_step = None
 
     def _restore(self) -> None:
-        """Go on with the counters of the last restart."""
+        """Continue with the counters of the last restart."""
         state = self._state_store.get_last_saved_ts_state()
         if state is None:
             return
@@ -422,7 +422,7 @@ class BaseHook:
         self.timeline_writer.write_trace_events(timestamp, training_phase, op_name, phase, duration, **kwargs)
 
     def _asleep(self) -> bool:
-        """True for a hook that is closed, or came out of a pickle, a copy or a fork: it does nothing."""
+        """True for a hook that is closed, or was pickled, copied or forked: it does nothing."""
         return not self.__dict__ or self._cleaned or self._process != os.getpid()
 
     def _cleanup(self) -> None:

@@ -200,7 +200,7 @@ def _tensorboard_on_platform() -> str | None:
 def collect_hook_config_params(
     params: Mapping[str, Any], default_values: Mapping[str, Any] | None = None, **_: Any
 ) -> dict[str, Any]:
-    """Arguments of the hook that a configuration means; ``save_modes`` are the keys of each mode."""
+    """Arguments of the hook for a configuration; ``save_modes`` are the keys of each mode."""
     given = params.get("HookParameters") or {}
     out: dict[str, Any] = {
         "out_dir": params.get("LocalPath") or DEFAULT_SAGEMAKER_OUTDIR,

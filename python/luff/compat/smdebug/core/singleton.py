@@ -30,7 +30,7 @@ def set_hook(hook: Any) -> None:
 def get_hook(
     json_config_path: str | None = None, hook_class: Any = None, create_if_not_exists: bool = False
 ) -> Any:
-    """Return the hook of the process; of another class, or where there is none, a new one or None."""
+    """Return the hook of the process; if it is of another class or there is none, a new one or None."""
     global _hook
     if _hook is not None and hook_class is not None and not isinstance(_hook, hook_class):
         _hook = None

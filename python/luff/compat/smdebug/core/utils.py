@@ -75,7 +75,7 @@ def is_framework_version_supported(framework: FRAMEWORK | None = None) -> bool:
 
 
 def make_numpy_array(x: Any) -> np.ndarray[Any, Any]:
-    """Turn what users hand over into an array.
+    """Turn a user's value into an array.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Hooks of MXNet: what ``import smdebug.mxnet as smd`` gives."""
+"""Hooks of MXNet: the package for ``import smdebug.mxnet as smd``."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Hook(CallbackHook):
             self._hand_on()
 
     def forward_hook(self, block: gluon.Block, inputs: Any, outputs: Any) -> None:
-        """Save what a block was given and gave."""
+        """Save inputs and outputs of a block."""
         self._block_called(block, inputs, outputs)
         self._hand_on()
 
@@ -136,7 +136,7 @@ class Hook(CallbackHook):
         self.last_saved_step = self.step
 
     def _save_due(self, name: str, value: Any) -> None:
-        """As `_save_for_tensor`, of the step that was begun: the mode may have been set anew since."""
+        """As `_save_for_tensor`, for the step that was begun: the mode may have changed since."""
         due = [collection for collection in self._collections_of(name) if collection in self._of_step]
         if due:
             self._save_for_tensor(name, value, due)
@@ -159,7 +159,7 @@ class Hook(CallbackHook):
             raise
 
     def _hand_on(self) -> None:
-        """Raises an error of the training itself, which MXNet tells only to whoever waits for a value first."""
+        """Raises an error of the training itself, which MXNet reports only where something first waits for a value."""
         failure, self.__dict__["_failure"] = self.__dict__.get("_failure"), None
         if failure is not None:
             raise failure

@@ -1,1 +1,1 @@
-"""What of the profiler is there: its configuration, and timelines."""
+"""The parts of the profiler that exist here: its configuration, and timelines."""

@@ -40,7 +40,7 @@ class ProfilerConfigParser:
         self.load_config()
 
     def load_config(self) -> None:
-        """Read the file anew."""
+        """Read the file again."""
         path = os.environ.get(SMPROFILER_CONFIG_PATH_ENV, DEFAULT_PROFILER_CONFIG_FILE)
         self.profiling_enabled = False
         try:

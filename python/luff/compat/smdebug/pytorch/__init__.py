@@ -1,4 +1,4 @@
-"""Hooks of PyTorch: what ``import smdebug.pytorch as smd`` gives."""
+"""Hooks of PyTorch: the package for ``import smdebug.pytorch as smd``."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Hook(CallbackHook):
 
     @error_handling_agent.catch_smdebug_errors()
     def forward_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Save what a module was given and gave."""
+        """Save inputs and outputs of a module."""
         if self._asleep() or self.writer is None or not self._due():
             return
         name = module._module_name

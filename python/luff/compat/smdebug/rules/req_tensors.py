@@ -20,7 +20,7 @@ class RequiredTensors:
         self.clear()
 
     def clear(self) -> None:
-        """Need nothing."""
+        """Drop all needs."""
         self._wanted = {trial: {} for trial in (self.base_trial, *self.other_trials)}
 
     def _trial(self, trial: Any) -> Any:

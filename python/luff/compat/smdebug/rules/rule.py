@@ -1,4 +1,4 @@
-"""Base of rules. A rule of smdebug's runs by `invoke_rule`, and as a rule of Luff's by name: ``luff check --rules``."""
+"""Base of rules. A rule for smdebug runs by `invoke_rule`, and by name as a rule of Luff: ``luff check --rules``."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ NOT_THERE = (TensorUnavailableForStep, StepUnavailable, TensorUnavailable)
 
 
 def _as_smdebug(trial: Any) -> Any:
-    """The trial by smdebug's API, also where Luff hands over one of its own."""
+    """The trial with smdebug's API, even if Luff passes one of its own."""
     if isinstance(trial, luff_trial.Trial):
         return LuffTrial(os.path.basename(trial.path.rstrip("/")), trial.path, opened=trial)
     return trial
 
 
 class Rule(luff_rule.Rule):
-    """Derive from it and write `invoke_at_step`.
+    """Derive from it and define `invoke_at_step`.
 
     Parameters
     ----------
     base_trial
         The trial.
     action_str
-        Actions as JSON, done when the condition is met. The older order, with `other_trials` in the second place,
-        is understood.
+        Actions as JSON, carried out when the condition is met. The older order, with `other_trials` second, also
+        works.
     other_trials
         Further trials.
     """
@@ -108,7 +108,7 @@ class Rule(luff_rule.Rule):
             raise RuleEvaluationConditionMet(self.rule_name, step)
 
     def _step(self, view: luff_rule.StepView) -> list[tuple[str, Any]]:
-        """Look at a step as a rule of Luff's; of one that does not hold what the rule reads it is told so."""
+        """Judge a step for Luff; report a step that does not hold what the rule reads."""
         self._view, self._told = view, []
         self.base_trial.refresh_data()
         try:

@@ -1,4 +1,4 @@
-"""Hooks of TensorFlow: what ``import smdebug.tensorflow as smd`` gives."""
+"""Hooks of TensorFlow: the package for ``import smdebug.tensorflow as smd``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient tapes that tell a hook where a step begins, and what gradients they gave."""
+"""Gradient tapes that tell a hook where a step begins and which gradients they computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _kinds: dict[type, type] = {}
 
 
 def watch(tape: Any, hook: Any) -> Any:
-    """Have a tape tell a hook of itself; gives it back."""
+    """Make a tape notify a hook; returns the tape."""
     if not isinstance(tape, tf.GradientTape):
         raise SMDebugTypeError(f"found {type(tape).__name__}, expected a tf.GradientTape")
     kind = type(tape)
@@ -28,7 +28,7 @@ def watch(tape: Any, hook: Any) -> Any:
 
 def _watched(kind: Any) -> type:
     class Tape(kind):  # type: ignore[misc]
-        """A tape as it was; it tells its hook besides."""
+        """A tape that works as before, and also notifies its hook."""
 
         _smdebug_hook: Any = None
 

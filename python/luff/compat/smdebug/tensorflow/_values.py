@@ -1,6 +1,6 @@
-"""Values inside of Keras' models: what layers and optimizers compute, eagerly or in a compiled graph.
+"""Values inside Keras models: what layers and optimizers compute, eagerly or in a compiled graph.
 
-In a graph a value is kept in a variable, as `luff.keras` does it, and read when the batch is done.
+In a graph a value is kept in a variable, as in `luff.keras`, and read when the batch is done.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def to_numpy(value: Any) -> Any:
 
 
 def layers_of(model: Any) -> Iterator[Any]:
-    """The layers of a model and of the models inside of it, each once."""
+    """The layers of a model and of the models inside it, each once."""
     seen: set[int] = set()
     waiting = [model]
     while waiting:

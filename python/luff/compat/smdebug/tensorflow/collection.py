@@ -75,7 +75,7 @@ class Collection(BaseCollection):
 
 
 class CollectionManager(FrameworkCollections):
-    """The collections that there are without configuration."""
+    """The default collections."""
 
     expressions = EXPRESSIONS
     kind = Collection

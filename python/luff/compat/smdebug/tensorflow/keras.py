@@ -38,7 +38,7 @@ _OF_TAPES = {
 
 
 class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
-    """Saves what Keras tells of each batch: ``model.fit(..., callbacks=[hook])``.
+    """Saves what Keras reports for each batch: ``model.fit(..., callbacks=[hook])``.
 
     Parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
     """
@@ -79,7 +79,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         return self._inside.layers(model, self._name_layer)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Have the gradients and variables of an optimizer saved; gives it back."""
+        """Save the gradients and variables of an optimizer; returns the optimizer."""
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise SMDebugTypeError(f"found {type(optimizer).__name__}, expected an optimizer of Keras")
         self._inside.optimizer(optimizer, self._gradient_name)
@@ -88,7 +88,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         return optimizer
 
     def wrap_tape(self, tape: Any) -> Any:
-        """Have each entry of a tape be a step, whose loss, gradients and weights are saved; gives it back."""
+        """Make each entry of a tape a step, whose loss, gradients and weights are saved; returns the tape."""
         if not self._tapes:
             self._tapes = True
             for name, expression in _OF_TAPES.items():
@@ -106,7 +106,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
                 self._given(self._gradient_name(variable), gradient)
 
     def set_optimizer_variables(self, optimizer_variables: Any) -> None:
-        """Save these variables beside those of the model's optimizer."""
+        """Save these variables in addition to those of the model's optimizer."""
         self._optimizer_variables = list(optimizer_variables)
 
     def add_to_collection(self, collection_name: str, variable: Any) -> None:
@@ -235,7 +235,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
 
     @error_handling_agent.catch_smdebug_errors()
     def tape_gave(self, target: Any, sources: Any, gradients: Any) -> None:
-        """A wrapped tape has given gradients."""
+        """A wrapped tape has computed gradients."""
         if self._asleep() or self.writer is None or not tf.executing_eagerly():
             return
         pairs = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=False)
@@ -359,7 +359,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         return name
 
     def _name_layer(self, layer: Any) -> None:
-        """Puts a layer into the collection `layers`, whose expressions are meant for names of layers."""
+        """Puts a layer into the collection `layers`, whose expressions match names of layers."""
         layers = self.get_collection(CollectionKeys.LAYERS)
         if layers.include_regex and not any(re.search(text, layer.name) for text in layers.include_regex):
             return

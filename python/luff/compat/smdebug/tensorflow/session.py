@@ -1,4 +1,4 @@
-"""Hooks of sessions and estimators: TensorFlow 1, of which Luff records nothing. Making one says so."""
+"""Hooks of TensorFlow 1's sessions and estimators, of which Luff records nothing. Making one raises an error."""
 
 from __future__ import annotations
 

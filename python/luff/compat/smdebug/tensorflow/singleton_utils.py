@@ -27,7 +27,7 @@ def get_hook(
     json_config_path
         The JSON configuration; default: the file that SMDEBUG_CONFIG_FILE_PATH names.
     create_if_not_exists
-        Make one of the configuration where there is none; None without a configuration.
+        Make one from the configuration if there is none; None without a configuration.
 
     Raises
     ------

@@ -14,7 +14,7 @@ __all__ = ["LocalTrial", "LuffTrial", "S3Trial", "Trial", "create_trial"]
 
 
 class S3Trial:
-    """A trial in a bucket, which is not reached from here."""
+    """A trial in a bucket, which this package cannot reach."""
 
     def __init__(self, name: str, bucket_name: str, prefix_name: str = "", **_: Any) -> None:
         no_s3(f"s3://{bucket_name}/{prefix_name} ({name})")

@@ -1,4 +1,4 @@
-"""A run of Luff's, read by smdebug's API."""
+"""A run that Luff recorded, read with smdebug's API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trials have in common, wherever they are stored."""
+"""The common part of all trials, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Trial:
         raise NotImplementedError
 
     def _ended(self) -> bool:
-        """Tell whether nothing can come any more."""
+        """Tell whether nothing more can come."""
         raise NotImplementedError
 
     def _names(self) -> list[str]:
@@ -149,7 +149,7 @@ class Trial:
         )
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
-        """Steps of a mode, ascending; only those that all workers have written, unless others are asked for."""
+        """Steps of a mode, ascending; only those that all workers have written, unless others are requested."""
         self.maybe_refresh()
         found = self._all_steps(mode)
         return (
@@ -263,7 +263,7 @@ class Trial:
         return names
 
     def _matching_bounded(self, names: list[str], expressions: list[str]) -> set[str]:
-        """Match expressions that stand in a file of the trial: by Luff's own, in which none can run for ever."""
+        """Match expressions from a file of the trial, with Luff's own engine, in which none can run for ever."""
         matched: set[str] = set()
         for text in flatten([expressions]):
             try:

@@ -21,7 +21,7 @@ def create_trial(
     output_dir: str = "/opt/ml/processing/outputs/",  # noqa: ARG001
     **kwargs: Any,
 ) -> Trial:
-    """Open what a hook wrote, or a run of Luff's.
+    """Open what a hook wrote, or a run that Luff recorded.
 
     Parameters
     ----------

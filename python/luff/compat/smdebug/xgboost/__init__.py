@@ -1,4 +1,4 @@
-"""Hooks of XGBoost: what ``import smdebug.xgboost`` gives."""
+"""Hooks of XGBoost: the package for ``import smdebug.xgboost``."""
 
 from __future__ import annotations
 

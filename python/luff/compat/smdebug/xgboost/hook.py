@@ -1,4 +1,4 @@
-"""The hook of XGBoost: a callback. A step is a boosting round; what there is to be read comes from `luff.xgboost`."""
+"""The hook of XGBoost: a callback. A step is a boosting round; `luff.xgboost` reads the values."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _data(data: Any) -> Any:
 
 
 class Hook(FrameworkHook, TrainingCallback):  # type: ignore[misc]
-    """Saves what XGBoost tells of each round: ``xgboost.train(..., callbacks=[hook])``.
+    """Saves what XGBoost reports for each round: ``xgboost.train(..., callbacks=[hook])``.
 
-    Parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`, and after them these.
+    Parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`, followed by these.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a booster says of itself."""
+"""Facts about a booster."""
 
 from __future__ import annotations
 

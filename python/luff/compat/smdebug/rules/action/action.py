@@ -22,7 +22,7 @@ class TrainingActions:
 
 
 class Actions:
-    """Actions of a rule; one with a missing key or an unknown name is told and left out.
+    """Actions of a rule; one with a missing key or an unknown name is reported and skipped.
 
     Parameters
     ----------

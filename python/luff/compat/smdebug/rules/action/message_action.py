@@ -10,7 +10,7 @@ __all__ = ["MessageAction"]
 
 
 class MessageAction:
-    """A mail or a short message. Without the cloud's service nothing is sent: the log says what would be."""
+    """A mail or a short message. Without the cloud's service nothing is sent; the log says what would be."""
 
     def __init__(self, rule_name: str, message_type: str, message_endpoint: str) -> None:
         self._rule_name = rule_name

@@ -8,7 +8,7 @@ __all__ = ["StopTrainingAction"]
 
 
 class StopTrainingAction:
-    """Stop the job of a name. Jobs of the cloud are not reached: the log says what would be done."""
+    """Stop the job with a given name. It cannot reach jobs in the cloud; the log says what would be done."""
 
     def __init__(self, rule_name: str, training_job_prefix: str) -> None:
         self._rule_name = rule_name
