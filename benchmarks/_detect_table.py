@@ -87,6 +87,10 @@ def per_rule_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
 def _group_table(results: dict[str, Any]) -> str:
     summary = results["summary"]
     lines = [
@@ -98,7 +102,7 @@ def _group_table(results: dict[str, Any]) -> str:
         lines.append(
             f"| {name} | {part['programs']} | {part['trainings']} | {_interval(part['recall'], part['recall_95'])} "
             f"| {_percent(part.get('recall_with_silent_twin'))} | {_percent(part['first_alert_right'])} "
-            f"| {part['median_latency']} | {part['latency_90']} |"
+            f"| {_number(part['median_latency'])} | {_number(part['latency_90'])} |"
         )
     lines += [
         "",

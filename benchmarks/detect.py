@@ -9,6 +9,7 @@ what the rules say does not depend on time.
     ./dev bench detect --replay DIR                      # judges today's rules on kept runs, nothing is trained
     ./dev bench detect --table FILE.json                 # the tables of docs/detection.md from --json's file
     ./dev bench detect --cost                            # what all that the default rules need costs
+    ./dev bench detect --mutants COMMAND                 # programs that the rules were not made for: mutants/README.md
 
 Programs of gradient boosting (px01, ...) take part where xgboost is installed; their unit is the boosting round.
 
@@ -55,6 +56,11 @@ class Training:
         return f"{self.program}-{self.seed}{'-fixed' if self.fixed else ''}"
 
 
+def search_path() -> str:
+    """PYTHONPATH of a process that needs the packages of this folder."""
+    return os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def run(luff: str, training: Training, folder: Path, extra: list[str]) -> int:
     """Trains under `luff run`; the run and its findings lie in `folder` afterwards. Returns the exit code."""
     folder.mkdir(parents=True)
@@ -70,8 +76,7 @@ def run(luff: str, training: Training, folder: Path, extra: list[str]) -> int:
     ]
     command += [sys.executable, "-m", "faultbench.run", training.program, "--seed", str(training.seed)]
     command += ["--fixed"] if training.fixed else []
-    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
     with open(folder / "output.txt", "wb") as output:
         done = subprocess.run(
             command, stdout=output, stderr=subprocess.STDOUT, env=environment, timeout=TIMEOUT_S, check=False
@@ -228,6 +233,9 @@ def main() -> int:
     """Command line."""
     if sys.argv[1:2] == ["_answer"]:
         return answer(*sys.argv[2:])
+    if sys.argv[1:2] == ["--mutants"]:
+        command = [sys.executable, "-m", "mutants", *sys.argv[2:]]
+        return subprocess.run(command, env=os.environ | {"PYTHONPATH": search_path()}, check=False).returncode
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

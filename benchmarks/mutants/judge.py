@@ -1,0 +1,85 @@
+"""Judges kept runs of mutants with today's rules, and sums up what was right."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from mutants.halves import ORIGINAL
+from mutants.operators import OPERATORS
+
+TIMEOUT_S = 120
+
+
+def findings_of(luff: str, run: Path) -> list[dict[str, Any]]:
+    """Leading findings of a run, first things first."""
+    done = subprocess.run(
+        [luff, "check", str(run), "--json"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    if done.returncode not in (0, 1, 3):
+        raise RuntimeError(f"luff check ended with {done.returncode} for {run}: {done.stderr[-500:]}")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return sorted((f for f in found if not f.get("leader")), key=lambda f: f["global_step"])
+
+
+def judged(luff: str, folder: Path) -> dict[str, Any]:
+    """What is right of one kept run."""
+    about: dict[str, Any] = json.loads((folder / "mutant.json").read_text())
+    found = findings_of(luff, folder / "run")
+    operator = OPERATORS.get(about["operator"])
+    rules = operator.rules if operator and about["operator"] != ORIGINAL else ()
+    own = [f for f in found if f["rule"] in rules]
+    texts = " ".join(str(f.get("remedy", "")).lower() for f in own)
+    return about | {
+        "rules": [f["rule"] for f in found],
+        "fault": bool(rules),
+        "named": bool(own),
+        "first": bool(found) and found[0]["rule"] in rules,
+        "remedy": bool(operator and any(word in texts for word in operator.remedy)),
+        "alarm": bool(found),
+        "stop": any(f["severity"] == "stop" for f in found),
+    }
+
+
+def judge(luff: str, root: Path, *, apart: bool) -> list[dict[str, Any]]:
+    """All kept runs below a folder; those that are kept apart only where `apart`."""
+    folders = sorted(path.parent for path in root.glob("*/mutant.json"))
+    if not apart:
+        folders = [f for f in folders if json.loads((f / "mutant.json").read_text())["half"] == "develop"]
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda folder: judged(luff, folder), folders))
+
+
+def wilson(hits: int, n: int) -> str:
+    """Share of hits with Wilson's interval of 95 %."""
+    if n == 0:
+        return "-"
+    z, p = 1.96, hits / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    reach = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return f"{hits} of {n}, {p:.0%} ({centre - reach:.0%} to {centre + reach:.0%})"
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    """Prints the sums by half, and each operator with what was said in its place."""
+    print(
+        "| half | named | first alert right | remedy right | healthy with an alarm |\n| --- | --- | --- | --- | --- |"
+    )
+    for half in ("develop", "program", "operator", "both"):
+        own = [row for row in rows if row["half"] == half]
+        faults, quiet = [r for r in own if r["fault"]], [r for r in own if not r["fault"]]
+        if own:
+            cells = [wilson(sum(r[key] for r in faults), len(faults)) for key in ("named", "first", "remedy")]
+            print(f"| {half} | {' | '.join(cells)} | {wilson(sum(r['alarm'] for r in quiet), len(quiet))} |")
+    print("\n| operator | mutants | named | first | otherwise said |\n| --- | --- | --- | --- | --- |")
+    for operator in sorted({row["operator"] for row in rows}):
+        own = [row for row in rows if row["operator"] == operator]
+        others = sorted({rule for row in own if not (row["fault"] and row["named"]) for rule in row["rules"]})
+        print(
+            f"| {operator} | {len(own)} | {sum(r['named'] for r in own)} | {sum(r['first'] for r in own)} | "
+            f"{', '.join(others) or 'nothing'} |"
+        )
