@@ -60,6 +60,11 @@ def layers(tree: Path) -> list[str]:
             "import luff.torch._frameworks",
             "imports luff.torch._frameworks",
         ),
+        (
+            "python/luff/torch/replay/_replay.py",
+            "def f():\n    from luff.torch import patches",
+            "room replay of torch imports luff.torch.patches",
+        ),
         ("python/luff/torch/attic/x.py", "import luff.torch.capture", "room 'attic' of torch"),
     ],
 )

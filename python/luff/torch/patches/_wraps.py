@@ -48,7 +48,9 @@ local = _Local()
 def install() -> None:
     """Installs every wrap; once per process."""
     _names.install()
-    _wrap_optimizers()
+    wrap(torch.optim.Optimizer, "__init__", _making_optimizer)
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
     wrap(torch.autograd, "backward", _telling_backward)
     wrap(torch.optim.Optimizer, "zero_grad", _clearing_optimizer)
     wrap(torch.nn.Module, "zero_grad", _clearing_module)
@@ -56,7 +58,8 @@ def install() -> None:
     _wrap_scaler()
     _wrap_clipping()
     wrap(torch.nn.Module, "load_state_dict", _loading)
-    _wrap_saved_hooks()
+    wrap(torch.autograd.graph.saved_tensors_hooks, "__enter__", _entering_saved_hooks)
+    wrap(torch.autograd.graph.saved_tensors_hooks, "__exit__", _leaving_saved_hooks)
     os.register_at_fork(after_in_child=_after_fork)
     wrap(torch.nn.Module, "__call__", _telling_call)
     _dynamo.leave_out()
@@ -162,7 +165,7 @@ def _inner_call(
 def _loss_call(
     original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A module without parameters, called by no other: a loss, a metric, an activation."""
+    """Calls a module without parameters that no other calls: a loss, a metric, an activation."""
     hook = hooks.current()
     if not _listens(hook):
         return original(module, *args, **kwargs)
@@ -182,10 +185,12 @@ def _telling_backward(original: Method) -> Method:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling() or not hooks or _current_graph_task() != -1:
             return original(tensors, *args, **kwargs)
-        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors) if _listed(tensors) else []
-        given = args[0] if args else kwargs.get("grad_tensors")
+        roots = list(tensors) if isinstance(tensors, list | tuple) else []
+        if isinstance(tensors, torch.Tensor):
+            roots = [tensors]
+        gradients = args[0] if args else kwargs.get("grad_tensors")
         for hook in (called := [hook for hook in hooks.of_backward() if _awake(hook)]):
-            hook.told("backward", hook.machine.backward_begins, roots, given is not None)
+            hook.told("backward", hook.machine.backward_begins, roots, gradients is not None)
         del roots
         result = original(tensors, *args, **kwargs)
         for hook in called:
@@ -193,17 +198,6 @@ def _telling_backward(original: Method) -> Method:
         return result
 
     return backward
-
-
-def _listed(tensors: Any) -> bool:
-    return isinstance(tensors, list | tuple)
-
-
-def _wrap_saved_hooks() -> None:
-    kind = getattr(torch.autograd.graph, "saved_tensors_hooks", None)
-    if kind is not None:
-        wrap(kind, "__enter__", _entering_saved_hooks)
-        wrap(kind, "__exit__", _leaving_saved_hooks)
 
 
 def _entering_saved_hooks(original: Method) -> Method:
@@ -230,12 +224,6 @@ def _leaving_saved_hooks(original: Method) -> Method:
 # Optimizers --------------------------------------------------------------------------------------------------------
 
 
-def _wrap_optimizers() -> None:
-    wrap(torch.optim.Optimizer, "__init__", _making_optimizer)
-    register_optimizer_step_pre_hook(_before_step)
-    register_optimizer_step_post_hook(_after_step)
-
-
 def _making_optimizer(original: Method) -> Method:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -248,7 +236,7 @@ def _making_optimizer(original: Method) -> Method:
 
 
 def _tell_update(hook: Hook, place: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Of an update; one inside of a backward pass may be in a thread of autograd's own."""
+    """Reports an update; one inside a backward pass may run in a thread of autograd."""
     (hook.told if _current_graph_task() == -1 else hook.guarded)(place, function, *arguments)
 
 

@@ -1,6 +1,6 @@
 """A step's statements evaluated again in a forked child, to see which operation and line made NaN.
 
-The training process forks once and goes on; what the child finds comes through a pipe that is read at step ends.
+The training process forks once and continues; what the child finds comes through a pipe that is read at step ends.
 The child shares only the pipe (`_isolation`), may not write, connect or start anything, runs one thread at the lowest
 priority, and is ended by the kernel after ten seconds. What is safe and why: docs/adr/0010.
 """

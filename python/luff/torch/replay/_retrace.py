@@ -38,15 +38,7 @@ _ON_PURPOSE = (
     "triu",
     "zeros",
 )
-_NAMES = {
-    "self": 0,
-    "other": 1,
-    "exponent": 1,
-}
-
-
-class Place(dict[str, Any]):
-    """An operation in the user's program."""
+_ARGUMENTS = {"self": 0, "other": 1, "exponent": 1}  # places of named arguments
 
 
 def _tensors(value: Any, depth: int = 0) -> list[Any]:
@@ -156,26 +148,19 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name == "total_weight":
                 tensors = _tensors(result)
                 return array_of(tensors[1]) if len(tensors) > 1 else None
-            index = _NAMES.get(name)
+            index = _ARGUMENTS.get(name)
             if name in ("dim", "correction"):
                 return args[1] if name == "dim" and len(args) > 1 and not isinstance(args[1], bool) else None
             value = args[index] if index is not None and index < len(args) else None
             return array_of(value) if isinstance(value, torch.Tensor) else value
 
         reason, count = reason_of(op, get)
-        array = array_of(output)
-        bad = 0 if array is None else int((~(abs(array) < float("inf"))).sum())
         if not reason:
+            array = array_of(output)
             overflow = array is not None and not (array != array).any()
             reason = "overflow" if overflow else "its arguments are finite, its result is not"
-        found = {
-            "phase": "forward" if self.modules else "loss",
-            "operator": op.strip("_"),
-            "reason": reason,
-            "count": count or bad,
-            "elements": int(output.numel()),
-            **place(),
-        }
+        phase = "forward" if self.modules else "loss"
+        found = {**_made_by(op.strip("_"), phase, reason, count, output), **place()}
         if self.modules:
             module = self.modules[-1]
             name = self._names.module(module)
@@ -194,6 +179,19 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return {"phase": "weights", "tensor": name, "reason": f"{name} holds NaN", **held}
         shape = "x".join(str(n) for n in tensor.shape) or "one number"
         return {"phase": "input", "reason": f"an input of {op.strip('_')} holds NaN (shape {shape})", **held}
+
+
+def _made_by(op: str, phase: str, reason: str, count: int, tensor: Any) -> dict[str, Any]:
+    """Describes the operation that made a tensor; `count`: of values that are not finite, 0: counted here."""
+    array = array_of(tensor)
+    bad = 0 if array is None else int((~(abs(array) < float("inf"))).sum())
+    return {
+        "phase": phase,
+        "operator": op,
+        "reason": reason,
+        "count": count or bad,
+        "elements": int(tensor.numel()),
+    }
 
 
 # Statements --------------------------------------------------------------------------------------------------------
@@ -436,16 +434,11 @@ def _walk_backward(loss: Any) -> dict[str, Any] | None:
         return array_of(value) if isinstance(value, torch.Tensor) else value
 
     reason, count = reason_of(op, get, backward=True)
-    array = array_of(gradient)
-    bad = 0 if array is None else int((~(abs(array) < float("inf"))).sum())
-    found = {
-        "phase": "backward",
-        "operator": op,
-        "reason": reason or f"the derivative of {op} is not finite",
-        "count": count or bad,
-        "elements": int(gradient.numel()),
+    reason = reason or f"the derivative of {op} is not finite"
+    return {
+        **_made_by(op, "backward", reason, count, gradient),
+        **_line_from(node.metadata.get("traceback_", [])),
     }
-    return {**found, **_line_from(node.metadata.get("traceback_", []))}
 
 
 def _line_from(trace: list[str]) -> dict[str, Any]:
