@@ -20,6 +20,7 @@ from luff._base_hook import Collections
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError, StopTraining
 from luff.sklearn import _wraps
+from luff.sklearn._callback import Callback
 from luff.sklearn._hook import Hook, hooks
 
 if TYPE_CHECKING:
@@ -27,7 +28,16 @@ if TYPE_CHECKING:
 
     from luff.config import CaptureOptions
 
-__all__ = ["Hook", "StopTraining", "attach", "attach_to_all", "get_hook", "save_scalar", "save_tensor"]
+__all__ = [
+    "Callback",
+    "Hook",
+    "StopTraining",
+    "attach",
+    "attach_to_all",
+    "get_hook",
+    "save_scalar",
+    "save_tensor",
+]
 
 
 def attach(
