@@ -32,7 +32,7 @@ _FLUSH_S = 2.0
 
 @dataclass
 class Facts:
-    """What a library says of a training as its first round has ended; docs/spec/evidence.md has the meaning."""
+    """Describes a training once its first round has ended (docs/spec/evidence.md)."""
 
     booster: str
     features: list[str]
@@ -50,7 +50,7 @@ class Facts:
 
 @dataclass
 class _Waiting:
-    """One round that has ended and is not recorded yet."""
+    """A finished round that is not yet recorded."""
 
     rounds: int  # of the model, this one included
     grown: bool  # the round has added trees
@@ -197,7 +197,7 @@ class BoostingHook(StepHook):
         self.while_live("end", self._end, key, rounds)
 
     def wanted(self) -> Wanted:
-        """What the configuration can ask for at all."""
+        """All that the configuration can ask for."""
         if self._wanted is None:
             self._wanted = Wanted(self._options.config)
         return self._wanted
@@ -332,7 +332,7 @@ class BoostingHook(StepHook):
         return read
 
     def _predict(self, training: Training, model: Any, waiting: _Waiting) -> None:
-        """Asks the model for what is due of its predictions; only the model of this round can give it."""
+        """Asks the model of this round for the predictions that are due; later it has changed."""
         recorder, values = training.recorder, waiting.values
 
         def ask(data: Any, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -376,7 +376,7 @@ class BoostingHook(StepHook):
             self.session.flush(_FLUSH_S)
 
     def _not_watched(self) -> None:
-        """A training beside the one that is watched, or one too many: its rounds are counted only."""
+        """Counts a round of a training that is not watched: another one is, or there are too many."""
         self._unwatched += 1
         if self.session is not None and self._unwatched & (self._unwatched - 1) == 0:
             reason = GapReason.TOO_MANY if len(self._document) >= _MAX_TRAININGS else GapReason.NOT_SEEN
@@ -418,7 +418,7 @@ class BoostingHook(StepHook):
     # Session ---------------------------------------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:  # noqa: ARG002
-        """The session is open."""
+        """Finds out whether this worker is the first rank."""
         rank = self.rank()
         self._first_rank = rank is None or rank[0] == 0
 

@@ -1,4 +1,4 @@
-"""The hook of JAX: steps said by the loop, or taken from the calls of a function that trains one."""
+"""The hook of JAX: the loop reports its steps, or each call of a function that trains is one."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Hook(StepHook):
             self.boundary()
 
     def start(self, params: Any) -> None:
-        """Says what parameters the first step uses, where a loop says its steps by `step`."""
+        """Takes the parameters that the first step uses, for a loop that reports its steps by `step`."""
         self.told("start", self._hold, params)
 
     def _step(self, mode: int, loss: Any, params: Any, grads: Any, state: Any, updated: bool) -> None:
@@ -157,11 +157,11 @@ class Hook(StepHook):
             self.parameters(self._held)
 
     def settle(self) -> None:
-        """A step that waits for its loss, while another thread trains, is none."""
+        """Drops a step that still waits for its loss while another thread trains."""
         self.steps.abandon()
 
     def hidden(self, count: int = 1) -> None:
-        """Steps happen inside of a function that is compiled, where their values cannot be read."""
+        """Records that steps happen inside a compiled function, where their values cannot be read."""
         if self.session is not None:
             self.session.gap(0xFFFFFFFF, int(GapReason.COMPILED_GRAPH), 0, count)
 
@@ -218,7 +218,7 @@ class Hook(StepHook):
         return (self.trees.parts(model), *take_gradients())
 
     def after_update(self, seen: tuple[list[Part], Any, Any], grads: Any, state: Any) -> None:
-        """The update is done."""
+        """Records the step that the update ends."""
         self.told("update", self._after_update, seen, grads, state)
 
     def _after_update(self, seen: tuple[list[Part], Any, Any], grads: Any, state: Any) -> None:
@@ -247,13 +247,13 @@ class Hook(StepHook):
                 self._capture(part.leaves, part.values)
 
     def trained(self, parts: list[Part]) -> None:
-        """These parameters are what is trained."""
+        """Remembers that these parameters are trained."""
         for part in parts:
             if len(self._trained) < 4096:
                 self._trained[id(part.leaves)] = part.leaves
 
     def is_trained(self, leaves: list[Leaf] | None) -> bool:
-        """These are the leaves of what is trained."""
+        """Whether these are the leaves of trained parameters."""
         return leaves is not None and id(leaves) in self._trained
 
     def gradients(self, tree: Any, missing: GapReason = GapReason.COMPILED_GRAPH) -> None:
@@ -333,14 +333,14 @@ class Hook(StepHook):
 class Hooks(Registry[Hook]):
     """The hooks of JAX: one is attached at a time, and nothing that it belongs to holds it.
 
-    It is held here until somebody is seen to do so; from then on, if `get_hook` is asked for it.
+    The registry holds it until a method is called, by whoever holds it; and again once `get_hook` has handed it out.
     """
 
     _held: Hook | None = None
     _asked = False
 
     def attached(self, hook: Hook) -> Hook:
-        """The hook watches from now on, in the place of the one before; gives it back."""
+        """Registers a hook in place of the one before, and returns it."""
         self.add(hook)
         self._held, self._asked = hook, False
         for other in self.living:
@@ -349,7 +349,7 @@ class Hooks(Registry[Hook]):
         return hook
 
     def used(self, hook: Hook) -> None:
-        """A method of the hook was called by who holds it."""
+        """Notes that whoever holds the hook has called one of its methods."""
         if self._held is hook and not self._asked:
             self._held = None
 
@@ -361,7 +361,7 @@ class Hooks(Registry[Hook]):
         return hook
 
     def discard(self, hook: BaseHook) -> None:
-        """A hook is asked nothing any more."""
+        """Unregisters a hook."""
         super().discard(hook)
         if self._held is hook:
             self._held = None

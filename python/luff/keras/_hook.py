@@ -112,7 +112,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         return {"keras": keras.__version__, "backend": backend, backend: version}
 
     def opened(self, session: Session) -> None:  # noqa: ARG002
-        """The session is open."""
+        """Makes what records values on this backend."""
         self.values = self.steps.recorder = make_values(self)
         if keras.backend.backend() == "tensorflow":
             from luff.keras._loops import Loops
@@ -157,7 +157,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         return None if self._training is None else self._training()
 
     def forget_training(self) -> None:
-        """The step that begins is of no model that is known."""
+        """Forgets the model: that of the step that begins is unknown."""
         self._training = None
 
     def learn(self, model: Any) -> None:
@@ -181,11 +181,11 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
                 self.save_scalar(f"epoch/{key}", value)
 
     def drop_batch(self) -> None:
-        """A batch that has begun was none."""
+        """Drops a batch that turned out to be none."""
         self.told("drop", self.steps.abandon)
 
     def here(self) -> bool:
-        """The steps are this thread's; threads of replicas do the work of another."""
+        """Whether this thread makes the steps, or is a replica of the one that does."""
         return self.turn.here() or type(threading.current_thread()).__name__ == "_MirroredReplicaThread"
 
     def _told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -196,7 +196,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self.steps.release()
 
     def settle(self) -> None:
-        """The step of a loop is over once it has worked: only the next tape ends it."""
+        """Ends the step of a loop, which otherwise only the next tape would end."""
         if self.loops is not None:
             self.loops.end()
 

@@ -41,7 +41,7 @@ _DEPENDS = (gluon.nn.Dropout, gluon.nn.BatchNorm)
 
 
 class _Step:
-    """What is known of the step that has begun."""
+    """State of the step that has begun."""
 
     def __init__(self, recording: bool) -> None:
         self.recording = recording
@@ -98,7 +98,7 @@ class Hook(StepHook):
         return {"mxnet": mxnet.__version__}
 
     def opened(self, session: Session) -> None:  # noqa: ARG002
-        """Tensors are named from now on."""
+        """Makes the reader of arrays."""
         if self.steps.arrays is not None:
             self.reader = Reader(self.steps.arrays)
 
@@ -112,7 +112,7 @@ class Hook(StepHook):
             parameter.value = parameter.gradient = -1
 
     def hand_on(self) -> None:
-        """Raises what the training itself has done wrong: MXNet tells it once, to whoever waits for the array first.
+        """Raises an error of the training itself: MXNet reports it once, to whoever waits for the array first.
 
         Raises
         ------
@@ -140,11 +140,11 @@ class Hook(StepHook):
     # Whose is it -----------------------------------------------------------------------------------------------
 
     def owns(self, block: Any) -> bool:
-        """The block is a model of the hook, or a part of one."""
+        """Whether the block is a model of the hook, or a part of one."""
         return self._models.owns(block)
 
     def holds(self, trainer: Any) -> bool:
-        """The trainer updates a parameter of the hook's models, or was given to it."""
+        """Whether the trainer updates a parameter of the hook's models, or was given to it."""
         if trainer in self._optimizers:
             return True
         if any(id(parameter) in self._models.parameters for parameter in trainer._params):
@@ -153,7 +153,7 @@ class Hook(StepHook):
         return any(id(parameter) in self._models.parameters for parameter in trainer._params)
 
     def trainer(self, trainer: Any) -> Optimizer:
-        """What is known of a trainer; a new one gets the next number."""
+        """The record of a trainer; a new one gets the next number."""
         found = self._optimizers.get(trainer)
         if found is None:
             found = self._optimizers[trainer] = Optimizer(
@@ -318,7 +318,7 @@ class Hook(StepHook):
     # Values ----------------------------------------------------------------------------------------------------
 
     def _read(self, step: _Step) -> None:
-        """What waits to be read of the step: losses, and weights that have not been taken."""
+        """Reads the losses of the step, and the weights unless they have been read."""
         reader, session = self.reader, self.session
         if reader is None or session is None:
             return
@@ -437,7 +437,7 @@ class Hook(StepHook):
         super()._finish()
 
     def settle(self) -> None:
-        """A step that only the next one would have ended."""
+        """Publishes a step that only the next one would have ended."""
         self._publish()
 
     def abandon(self) -> None:
@@ -446,7 +446,7 @@ class Hook(StepHook):
         super().abandon()
 
     def _awaits_update(self, step: _Step) -> bool:
-        """The update of a TRAIN step is still to come."""
+        """Whether the update of a TRAIN step is still to come."""
         return step.backward and not step.updated and not self._accumulates and any(self._trained())
 
     def _trained(self) -> list[Any]:

@@ -46,7 +46,7 @@ class Hooks(Registry[Hook]):
         return super().add(hook, things, default)
 
     def discard(self, hook: BaseHook) -> None:
-        """A hook is asked nothing any more."""
+        """Unregisters a hook."""
         self._kinds.clear()
         super().discard(hook)
 

@@ -163,7 +163,7 @@ class Hook(BoostingHook):
     def record(
         self, place: str, function: Callable[..., None], *arguments: Any, updates: bool = True
     ) -> None:
-        """A TRAIN step: `function` puts its values in. It stays open until `close_step`.
+        """Begins a TRAIN step and calls `function` to record its values. It stays open until `close_step`.
 
         Parameters
         ----------
@@ -197,7 +197,7 @@ class Hook(BoostingHook):
         self.steps.end()
 
     def evaluation(self, name: str, value: float) -> None:
-        """An EVAL step with one number."""
+        """Records an EVAL step with one number."""
         self.while_live("evaluation", self._evaluation, name, value)
 
     def _evaluation(self, name: str, value: float) -> None:
