@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/nearest_names.h"
 #include "luff/query/trial.h"
 
 namespace luff::actions {
@@ -45,8 +46,7 @@ Result<ActionKind> ParseKind(std::string_view text) {
     names.emplace_back(name);
   }
   return InvalidArgument(fmt::format("unknown kind of action '{}'; nearest: {}; there are {}", text,
-                                     query::NearestNames(std::string(text), names).front(),
-                                     fmt::join(names, ", ")));
+                                     NearestNames(std::string(text), names).front(), fmt::join(names, ", ")));
 }
 
 std::string CauseOf(const rules::Finding& finding) { return finding.rule + "/" + finding.cause; }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/interrupted.h"
 #include "base/owned_fd.h"
 
 namespace luff {
@@ -64,10 +65,10 @@ int OpenBeneath(int root, const std::string& names) noexcept {
 }
 
 int OpenPath(const std::string& path, std::size_t inside) noexcept {
-  if (inside == 0) return open(path.c_str(), kFlags);
+  if (inside == 0) return Uninterrupted([&] { return open(path.c_str(), kFlags); });
   const std::size_t cut = RootBytes(path, inside);
   const std::string root = cut == 0 ? "." : path.substr(0, cut);
-  const OwnedFd folder(open(root.c_str(), O_PATH | O_CLOEXEC | O_DIRECTORY));
+  const OwnedFd folder(Uninterrupted([&] { return open(root.c_str(), O_PATH | O_CLOEXEC | O_DIRECTORY); }));
   return folder.get() < 0 ? -1 : OpenBeneath(folder.get(), path.substr(cut));
 }
 
@@ -86,8 +87,8 @@ int OpenBeneathByWalking(int root, const std::string& names) noexcept {
       return -1;
     }
     const int folder = at.get() < 0 ? root : at.get();
-    const int fd =
-        openat(folder, name.c_str(), (last ? kFlags : O_PATH | O_CLOEXEC | O_DIRECTORY) | O_NOFOLLOW);
+    const int flags = (last ? kFlags : O_PATH | O_CLOEXEC | O_DIRECTORY) | O_NOFOLLOW;
+    const int fd = Uninterrupted([&] { return openat(folder, name.c_str(), flags); });
     if (fd < 0) {
       // A link to a directory is "not a directory" to a walk that follows none.
       struct stat info{};
@@ -119,9 +120,9 @@ Result<std::unique_ptr<RegularFile>> RegularFile::Open(const std::string& path, 
 Result<std::size_t> RegularFile::ReadAt(std::span<std::byte> to, std::uint64_t offset) const {
   std::size_t done = 0;
   while (done < to.size()) {
-    const ssize_t got =
-        pread(descriptor_.fd(), to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = Uninterrupted([&] {
+      return pread(descriptor_.fd(), to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+    });
     if (got < 0) return IoError("read: " + std::string(std::strerror(errno)) + ": " + path_);
     if (got == 0) break;
     done += static_cast<std::size_t>(got);
@@ -148,13 +149,13 @@ Result<std::string> ReadRegular(const std::string& path, std::uint64_t limit, st
 }
 
 std::string ReadKernelFile(const std::string& path, std::size_t limit) {
-  const OwnedFd file(open(path.c_str(), kFlags));
+  const OwnedFd file(Uninterrupted([&] { return open(path.c_str(), kFlags); }));
   std::string text;
   if (file.get() < 0) return text;
   char buffer[4096];
   while (text.size() < limit) {
-    const ssize_t got = read(file.get(), buffer, std::min(sizeof(buffer), limit - text.size()));
-    if (got < 0 && errno == EINTR) continue;
+    const std::size_t most = std::min(sizeof(buffer), limit - text.size());
+    const ssize_t got = Uninterrupted([&] { return read(file.get(), buffer, most); });
     if (got <= 0) break;
     text.append(buffer, static_cast<std::size_t>(got));
   }

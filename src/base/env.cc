@@ -13,6 +13,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/interrupted.h"
 #include "base/posix_file.h"
 
 namespace luff {
@@ -29,7 +30,7 @@ class RealEnv : public Env {
       case OpenMode::kWriteDirect: flags |= O_WRONLY | O_DIRECT; break;
     }
     LUFF_ASSIGN_OR_RETURN(const Place place, Find(path));
-    const int fd = openat(place.directory, place.name, flags, 0600);
+    const int fd = Uninterrupted([&] { return openat(place.directory, place.name, flags, 0600); });
     if (fd < 0) return FromErrno(errno, "open", path);
     return MakePosixFile(Descriptor(fd), path);
   }
@@ -52,12 +53,11 @@ class RealEnv : public Env {
   }
 
   Result<std::vector<std::string>> List(const std::string& path) override {
-    LUFF_ASSIGN_OR_RETURN(const Place place, Find(path));
-    const int fd = openat(place.directory, place.name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR* directory = fd < 0 ? nullptr : fdopendir(fd);
+    LUFF_ASSIGN_OR_RETURN(const int fd, OpenDirectoryIn(path));
+    DIR* directory = fdopendir(fd);
     if (directory == nullptr) {
       const int error = errno;
-      if (fd >= 0) close(fd);
+      close(fd);
       return FromErrno(error, "list directory", path);
     }
     std::vector<std::string> names;
@@ -73,6 +73,14 @@ class RealEnv : public Env {
     if (error != 0) return FromErrno(error, "list directory", path);
     std::sort(names.begin(), names.end());
     return names;
+  }
+
+  Status SyncDirectory(const std::string& path) override {
+    LUFF_ASSIGN_OR_RETURN(const int fd, OpenDirectoryIn(path));
+    const bool synced = Uninterrupted([&] { return fsync(fd); }) == 0;
+    const int error = errno;
+    close(fd);
+    return synced ? Status::Ok() : FromErrno(error, "sync directory", path);
   }
 
   Status Rename(const std::string& from, const std::string& to) override {
@@ -112,6 +120,13 @@ class RealEnv : public Env {
   [[nodiscard]] virtual Result<Place> Find(const std::string& path) { return Place{AT_FDCWD, path.c_str()}; }
 
  private:
+  Result<int> OpenDirectoryIn(const std::string& path) {
+    LUFF_ASSIGN_OR_RETURN(const Place place, Find(path));
+    constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+    const int fd = Uninterrupted([&] { return openat(place.directory, place.name, kFlags); });
+    if (fd < 0) return FromErrno(errno, "list directory", path);
+    return fd;
+  }
   static std::int64_t Now(clockid_t clock) noexcept {
     timespec now{};
     clock_gettime(clock, &now);
@@ -120,7 +135,7 @@ class RealEnv : public Env {
 };
 
 Descriptor OpenDirectory(const std::string& path) noexcept {
-  return Descriptor(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return Descriptor(Uninterrupted([&] { return open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); }));
 }
 
 class AnchoredEnv final : public RealEnv {
@@ -152,9 +167,9 @@ class AnchoredEnv final : public RealEnv {
 };
 
 std::size_t ReadSmall(const char* path, char* buffer, std::size_t capacity) noexcept {
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = Uninterrupted([&] { return open(path, O_RDONLY | O_CLOEXEC); });
   if (fd < 0) return 0;
-  const ssize_t n = read(fd, buffer, capacity);
+  const ssize_t n = Uninterrupted([&] { return read(fd, buffer, capacity); });
   close(fd);
   return n > 0 ? static_cast<std::size_t>(n) : 0;
 }
@@ -166,11 +181,41 @@ std::uint64_t Fnv1a(std::uint64_t hash, const char* bytes, std::size_t count) no
   return hash;
 }
 
+/// Over NFS the answer to a link that was made may be lost, and the repeated request says that the name
+/// exists: what counts is whether our file has it.
+bool IsSameFile(const std::string& a, const std::string& b) noexcept {
+  struct stat first{};
+  struct stat second{};
+  return lstat(a.c_str(), &first) == 0 && lstat(b.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+/// `put` gives the finished file its name.
+template <typename Put>
+Status WriteBeside(Env& env, const std::string& path, std::string_view text, Put put) {
+  const std::string temporary =
+      path + ".tmp" + std::to_string(getpid()) + "-" + std::to_string(env.NowMonotonicNs());
+  Status status;
+  {
+    LUFF_ASSIGN_OR_RETURN(auto file, env.Open(temporary, Env::OpenMode::kCreateNew));
+    status = file->WriteAt(std::as_bytes(std::span(text.data(), text.size())), 0);
+    if (status.ok()) status = file->Sync();
+  }
+  if (status.ok()) status = put(temporary);
+  if (!status.ok()) {
+    (void)env.Remove(temporary);
+    return status;
+  }
+  (void)env.SyncDirectory(path.substr(0, path.rfind('/')));  // it has its name: too late for an error
+  return status;
+}
+
 }  // namespace
 
 Env& Env::Real() noexcept {
-  static RealEnv env;
-  return env;
+  alignas(RealEnv) static std::byte place[sizeof(RealEnv)];
+  static Env* const env = new (place) RealEnv();  // never destroyed: other threads may ask while we exit
+  return *env;
 }
 
 Result<std::unique_ptr<Env>> Env::Anchored(const std::string& directory) {
@@ -194,16 +239,17 @@ Result<std::string> ReadWholeFile(Env& env, const std::string& path, std::uint64
 }
 
 Status WriteWholeFile(Env& env, const std::string& path, std::string_view text) {
-  const std::string temporary =
-      path + ".tmp" + std::to_string(getpid()) + "-" + std::to_string(env.NowMonotonicNs());
-  Status status;
-  {
-    LUFF_ASSIGN_OR_RETURN(auto file, env.Open(temporary, Env::OpenMode::kCreateNew));
-    status = file->WriteAt(std::as_bytes(std::span(text.data(), text.size())), 0);
-  }
-  if (status.ok()) status = env.Rename(temporary, path);
-  if (!status.ok()) (void)env.Remove(temporary);
-  return status;
+  return WriteBeside(env, path, text,
+                     [&](const std::string& temporary) { return env.Rename(temporary, path); });
+}
+
+Status WriteNewFile(Env& env, const std::string& path, std::string_view text) {
+  return WriteBeside(env, path, text, [&](const std::string& temporary) {
+    Status linked = env.Link(temporary, path);
+    if (!linked.ok() && IsSameFile(temporary, path)) linked = Status::Ok();
+    (void)env.Remove(temporary);
+    return linked;
+  });
 }
 
 HostIdentity ThisHost() noexcept {

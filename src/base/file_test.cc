@@ -4,10 +4,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "base/interrupted.h"
+#include "base/testing/forwarding_env.h"
 #include "luff/base/env.h"
 #include "luff/base/file_table.h"
 
@@ -47,6 +52,95 @@ class FileTest : public testing::Test {
   }
   std::string directory_;
 };
+
+/// Real files; records what is done to them, in order.
+class RecordingEnv final : public ForwardingEnv {
+ public:
+  std::vector<std::string> seen;
+  bool syncs = true;
+
+  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    LUFF_ASSIGN_OR_RETURN(auto file, Real().Open(path, mode));
+    return std::unique_ptr<File>(new RecordingFile(*this, std::move(file)));
+  }
+  Status SyncDirectory(const std::string& path) override {
+    seen.emplace_back("sync directory");
+    return Real().SyncDirectory(path);
+  }
+  Status Rename(const std::string& from, const std::string& to) override {
+    seen.emplace_back("rename");
+    return Real().Rename(from, to);
+  }
+  Status Link(const std::string& from, const std::string& to) override {
+    seen.emplace_back("link");
+    return Real().Link(from, to);
+  }
+
+ private:
+  class RecordingFile final : public ForwardingFile {
+   public:
+    RecordingFile(RecordingEnv& env, std::unique_ptr<File> file)
+        : ForwardingFile(std::move(file)),
+          env_(env) {}
+    Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) override {
+      env_.seen.emplace_back("write");
+      return ForwardingFile::WriteAt(bytes, offset);
+    }
+    Status Sync() override {
+      env_.seen.emplace_back("sync");
+      return env_.syncs ? ForwardingFile::Sync() : IoError("sync: Input/output error");
+    }
+
+   private:
+    RecordingEnv& env_;
+  };
+};
+
+TEST_F(FileTest, AWholeFileIsSyncedBeforeItGetsItsName) {
+  using Seen = std::vector<std::string>;
+  const std::string path = directory_ + "/file";
+  RecordingEnv env;
+  ASSERT_TRUE(WriteWholeFile(env, path, "one").ok());
+  EXPECT_EQ(env.seen, (Seen{"write", "sync", "rename", "sync directory"}));
+  env.seen.clear();
+  EXPECT_EQ(WriteNewFile(env, path, "two").code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(env.seen, (Seen{"write", "sync", "link"}));
+  env.seen.clear();
+  ASSERT_TRUE(WriteNewFile(env, directory_ + "/other", "two").ok());
+  EXPECT_EQ(env.seen, (Seen{"write", "sync", "link", "sync directory"}));
+
+  env.syncs = false;
+  EXPECT_FALSE(WriteWholeFile(env, path, "three").ok());
+  EXPECT_EQ(Text("file"), "one");
+  EXPECT_EQ(Text("other"), "two");
+  EXPECT_EQ(Env::Real().List(directory_).value(), (Seen{"file", "other"}));  // nothing temporary is left
+}
+
+std::atomic<int> g_signals{0};
+
+TEST(InterruptedTest, ACallGoesOnAfterSignalsThatRestartNothing) {
+  struct sigaction counts{};
+  struct sigaction before{};
+  counts.sa_handler = [](int) { ++g_signals; };
+  ASSERT_EQ(sigaction(SIGUSR1, &counts, &before), 0);
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const pthread_t reader = pthread_self();
+  std::thread writer([&] {
+    while (g_signals < 20) {
+      pthread_kill(reader, SIGUSR1);
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(write(ends[1], "x", 1), 1);
+  });
+  char byte = 0;
+  EXPECT_EQ(Uninterrupted([&] { return read(ends[0], &byte, 1); }), 1);
+  EXPECT_EQ(byte, 'x');
+  writer.join();
+  close(ends[0]);
+  close(ends[1]);
+  EXPECT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
 
 TEST_F(FileTest, ANumberThatSomebodyElseHasNowIsNeitherWrittenNorClosed) {
   auto ours = Open("ours");

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/format.h"
+#include "base/interrupted.h"
 #include "luff/base/env.h"
 
 namespace luff {
@@ -86,7 +87,8 @@ Result<Found> LookAt(int folder, const std::string& name, const std::string& pat
 
 /// Opens what LookAt called kStraight, without waiting for anybody; `waits`: writing may wait.
 Result<OwnedFd> OpenStraight(const std::string& path, bool waits) {
-  OwnedFd fd(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  constexpr int kFlags = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  OwnedFd fd(Uninterrupted([&] { return open(path.c_str(), kFlags); }));
   struct stat info{};
   if (!fd.valid() || fstat(fd.get(), &info) != 0) return Failed(errno, path);
   if (!S_ISCHR(info.st_mode) && !IsOwnDescriptor(path)) return NoFile(info.st_mode, path);  // changed since
@@ -96,8 +98,8 @@ Result<OwnedFd> OpenStraight(const std::string& path, bool waits) {
 
 /// A regular file that is written in place.
 Result<OwnedFd> OpenInPlace(int folder, const std::string& name, const std::string& path, int flags) {
-  OwnedFd fd(openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags,
-                    kFileMode));
+  flags |= O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  OwnedFd fd(Uninterrupted([&] { return openat(folder, name.c_str(), flags, kFileMode); }));
   if (!fd.valid())
     return errno == ELOOP    ? ALink(path)
            : errno == EISDIR ? NoFile(S_IFDIR, path)
@@ -131,15 +133,14 @@ std::pair<std::string, std::string> Split(const std::string& path) {
 
 /// `path`: what an error names.
 Result<OwnedFd> OpenFolder(const std::string& folder, const std::string& path) {
-  OwnedFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  OwnedFd fd(Uninterrupted([&] { return open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!fd.valid()) return Failed(errno, path);
   return fd;
 }
 
 Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
   while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written = Uninterrupted([&] { return write(fd, bytes.data(), bytes.size()); });
     if (written < 0) return Failed(errno, path);
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
@@ -191,11 +192,11 @@ Result<std::unique_ptr<OutputFile>> OutputFile::In(Where where) {
 
 /// Opens the temporary file; `mode`: of the file that it replaces, or 0.
 Status OutputFile::Begin(std::uint32_t mode) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   int fd = -1;
   for (int n = 0; n < kTries && fd < 0; ++n) {
     temporary_ = TemporaryName(where_.name);
-    fd = openat(where_.folder.get(), temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                kFileMode);
+    fd = Uninterrupted([&] { return openat(where_.folder.get(), temporary_.c_str(), kFlags, kFileMode); });
     if (fd < 0 && errno != EEXIST) break;
   }
   if (fd < 0) {
@@ -214,10 +215,11 @@ OutputFile::~OutputFile() {
 Status OutputFile::Commit() {
   LUFF_RETURN_IF_ERROR(file_.Flush());
   if (temporary_.empty()) return Status::Ok();
-  if (where_.durable && fsync(file_.fd()) != 0 && errno != EINVAL) return Failed(errno, where_.path);
+  if (where_.durable && Uninterrupted([&] { return fsync(file_.fd()); }) != 0 && errno != EINVAL)
+    return Failed(errno, where_.path);
   LUFF_RETURN_IF_ERROR(PutInPlace());
   temporary_.clear();
-  if (where_.durable) (void)fsync(where_.folder.get());
+  if (where_.durable) (void)Uninterrupted([&] { return fsync(where_.folder.get()); });
   return Status::Ok();
 }
 
@@ -260,7 +262,8 @@ Result<OwnedFd> OutputFolder::Parent(const std::string& name, std::string* last)
       return at;
     }
     if (mkdirat(at.get(), part.c_str(), kFolderMode) != 0 && errno != EEXIST) return Failed(errno, path);
-    OwnedFd next(openat(at.get(), part.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    OwnedFd next(Uninterrupted([&] { return openat(at.get(), part.c_str(), kFlags); }));
     if (!next.valid()) {  // a link is ENOTDIR here
       const int error = errno;
       struct stat info{};
@@ -304,7 +307,7 @@ Result<BufferedFile> OutputFolder::OpenAt(const std::string& name, std::uint64_t
                     "directory to begin anew: {}",
                     info.st_size, counted, path));
   }
-  if (ftruncate(fd.get(), static_cast<off_t>(counted)) != 0 ||
+  if (Uninterrupted([&] { return ftruncate(fd.get(), static_cast<off_t>(counted)); }) != 0 ||
       lseek(fd.get(), static_cast<off_t>(counted), SEEK_SET) < 0)
     return Failed(errno, path);
   return BufferedFile(std::move(fd), path, counted);
@@ -315,7 +318,7 @@ Status BeginLines(const std::string& path) {
   struct stat info{};
   if (fstat(fd.get(), &info) != 0) return Failed(errno, path);
   if (!S_ISREG(info.st_mode) || IsOwnDescriptor(path)) return Status::Ok();
-  return ftruncate(fd.get(), 0) == 0 ? Status::Ok() : Failed(errno, path);
+  return Uninterrupted([&] { return ftruncate(fd.get(), 0); }) == 0 ? Status::Ok() : Failed(errno, path);
 }
 
 Status AppendLine(const std::string& path, std::string_view line) {

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/interrupted.h"
 #include "luff/base/file_table.h"
 
 namespace luff {
@@ -84,11 +85,9 @@ class PosixFile final : public File {
   Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) override {
     LUFF_RETURN_IF_ERROR(Ours());
     while (!bytes.empty()) {
-      const ssize_t n = pwrite(fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (n < 0) {
-        if (errno == EINTR) continue;
-        return FromErrno(errno, "write", path_);
-      }
+      const ssize_t n =
+          Uninterrupted([&] { return pwrite(fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
+      if (n < 0) return FromErrno(errno, "write", path_);
       if (n == 0) return IoError("write accepted no byte: " + path_);
       bytes = bytes.subspan(static_cast<std::size_t>(n));
       offset += static_cast<std::uint64_t>(n);
@@ -101,12 +100,10 @@ class PosixFile final : public File {
     LUFF_RETURN_IF_ERROR(Ours());
     std::size_t done = 0;
     while (done < bytes.size()) {
-      const ssize_t n =
-          pread(fd(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
-      if (n < 0) {
-        if (errno == EINTR) continue;
-        return FromErrno(errno, "read", path_);
-      }
+      const ssize_t n = Uninterrupted([&] {
+        return pread(fd(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+      });
+      if (n < 0) return FromErrno(errno, "read", path_);
       if (n == 0) break;
       done += static_cast<std::size_t>(n);
     }
@@ -122,21 +119,24 @@ class PosixFile final : public File {
 
   Status Truncate(std::uint64_t size) override {
     LUFF_RETURN_IF_ERROR(Ours());
-    if (ftruncate(fd(), static_cast<off_t>(size)) != 0) return FromErrno(errno, "truncate", path_);
+    if (Uninterrupted([&] { return ftruncate(fd(), static_cast<off_t>(size)); }) != 0)
+      return FromErrno(errno, "truncate", path_);
     end_ = std::min(end_, size);
     return Status::Ok();
   }
 
   Status Sync() override {
     LUFF_RETURN_IF_ERROR(Ours());
-    return fdatasync(fd()) == 0 ? Status::Ok() : FromErrno(errno, "sync", path_);
+    const bool synced = Uninterrupted([&] { return fdatasync(fd()); }) == 0;
+    return synced || errno == EINVAL ? Status::Ok() : FromErrno(errno, "sync", path_);  // EINVAL: it has none
   }
 
   Status Reserve(std::uint64_t offset, std::uint64_t bytes) override {
     LUFF_RETURN_IF_ERROR(Ours());
-    if (fallocate(fd(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
-      return Status::Ok();
-    }
+    const int reserved = Uninterrupted([&] {
+      return fallocate(fd(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    });
+    if (reserved == 0) return Status::Ok();
     return errno == EOPNOTSUPP || errno == ENOSYS ? Status::Ok() : FromErrno(errno, "reserve space", path_);
   }
 

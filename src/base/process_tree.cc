@@ -11,6 +11,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/interrupted.h"
+
 namespace luff {
 namespace {
 
@@ -22,10 +24,10 @@ struct Known {
 /// Of /proc/PID/stat: what stands behind the name, which may hold anything. False: it is gone.
 bool Read(pid_t pid, Known* known) {
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); });
   if (file < 0) return false;
   char text[512];
-  const ssize_t got = read(file, text, sizeof(text) - 1);
+  const ssize_t got = Uninterrupted([&] { return read(file, text, sizeof(text) - 1); });
   close(file);
   if (got <= 0) return false;
   text[got] = 0;

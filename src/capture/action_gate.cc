@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "luff/base/env.h"
+
 namespace luff::capture {
 namespace {
 
@@ -18,10 +20,6 @@ format::AckRow MakeAnswer(std::uint64_t control, ActionGate::Verdict verdict, st
   row.train_step = train_step;
   row.unix_ns = unix_ns;
   return row;
-}
-
-std::int64_t UnixNs() {
-  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::chrono::nanoseconds Duration(double seconds) {
@@ -145,7 +143,7 @@ bool ActionGate::WaitForDecision(Clock::time_point until, const std::function<vo
 
 void ActionGate::Answer(Verdict verdict, std::int64_t train_step) {
   if (answers_.size() < kMaxAnswers)
-    answers_.push_back(MakeAnswer(open_.number, verdict, train_step, UnixNs()));
+    answers_.push_back(MakeAnswer(open_.number, verdict, train_step, Env::Real().NowUnixNs()));
 }
 
 void ActionGate::Reset() {
@@ -163,7 +161,8 @@ void ActionGate::ActionDone(std::uint64_t control, bool done) {
   const std::int64_t finished = finished_.load(std::memory_order_relaxed);
   MutexLock lock(mutex_);
   if (answers_.size() >= kMaxAnswers) return;
-  answers_.push_back(MakeAnswer(control, done ? Verdict::kCarriedOut : Verdict::kFailed, finished, UnixNs()));
+  answers_.push_back(
+      MakeAnswer(control, done ? Verdict::kCarriedOut : Verdict::kFailed, finished, Env::Real().NowUnixNs()));
 }
 
 std::optional<store::ControlRecord> ActionGate::AbortWanted() {

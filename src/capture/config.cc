@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <span>
 #include <utility>
 
 #include "base/json.h"
+#include "base/nearest_names.h"
 #include "luff/base/regex.h"
+#include "luff/format/names.h"
 
 namespace luff::capture {
 namespace {
@@ -26,34 +27,21 @@ struct Named {
   std::uint32_t value;
 };
 
-constexpr std::array<Named, kRoleCount> kRoles{{
-    {"other", 0},
-    {"weight", 1},
-    {"bias", 2},
-    {"gradient", 3},
-    {"buffer", 4},
-    {"input", 5},
-    {"output", 6},
-    {"loss", 7},
-    {"loss_input", 8},
-    {"optimizer_state", 9},
-    {"optimizer_setting", 10},
-    {"scalar", 11},
-    {"custom", 12},
-    {"label", 13},
-    {"sample", 14},
-}};
-constexpr std::array<Named, 8> kForms{{
-    {"summary", 1},
-    {"raw", 2},
-    {"histogram", 4},
-    {"hash", 8},
-    {"units", 16},
-    {"difference", 32},
-    {"extra", 64},
-    {"shape", 128},
-}};
-constexpr std::array<Named, kModeCount> kModes{{{"TRAIN", 1}, {"EVAL", 2}, {"PREDICT", 3}, {"GLOBAL", 4}}};
+template <std::size_t N>
+constexpr std::array<Named, N> Numbered(const std::array<const char*, N>& names, std::uint32_t first) {
+  std::array<Named, N> named{};
+  for (std::size_t i = 0; i < N; ++i) named[i] = {names[i], first + static_cast<std::uint32_t>(i)};
+  return named;
+}
+
+constexpr std::array kRoles = Numbered(format::kRoleNames, 0);
+constexpr std::array kModes = Numbered(format::kModeNames, 1);
+constexpr std::array kForms = [] {
+  std::array<Named, format::kFormNames.size()> named{};
+  for (std::size_t i = 0; i < named.size(); ++i)
+    named[i] = {format::kFormNames[i].second, static_cast<std::uint32_t>(format::kFormNames[i].first)};
+  return named;
+}();
 constexpr std::array<Named, 3> kAxes{{{"channel", 0}, {"last", 1}, {"all_but_first", 2}}};
 constexpr std::array<Named, 3> kPolicies{{{"degrade", 0}, {"block", 1}, {"drop", 2}}};
 constexpr std::array<Named, 3> kDirect{{{"auto", 0}, {"on", 1}, {"off", 2}}};
@@ -88,21 +76,6 @@ constexpr std::array<BuiltIn, 11> kBuiltIns{{
     {"labels", "", RoleBit(Role::kLabel), 0},
 }};
 
-std::size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t up = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U)});
-      diagonal = up;
-    }
-  }
-  return row[b.size()];
-}
-
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
   out.append(text.substr(0, 80));
@@ -111,11 +84,8 @@ std::string Quoted(std::string_view text) {
 
 Status Unknown(std::string_view what, std::string_view found, std::span<const std::string_view> known,
                const std::string& where) {
-  const std::string_view word = found.substr(0, 80);
-  std::string_view nearest = known.front();
-  for (std::string_view k : known) {
-    if (EditDistance(word, k) < EditDistance(word, nearest)) nearest = k;
-  }
+  const std::string nearest =
+      NearestNames(found, std::vector<std::string>(known.begin(), known.end())).front();
   std::string all;
   for (std::string_view k : known) all += (all.empty() ? "" : ", ") + std::string(k);
   return InvalidArgument("unknown " + std::string(what) + " " + Quoted(found) + " in " + where +
@@ -544,16 +514,6 @@ std::string DescribeCollections(const Config& config) {
   } catch (const std::exception&) {
     return "[]";
   }
-}
-
-std::string_view RoleName(Role role) noexcept {
-  const auto i = static_cast<std::size_t>(role);
-  return i < kRoles.size() ? kRoles[i].name : "other";
-}
-
-std::string_view ModeName(format::Mode mode) noexcept {
-  const auto i = static_cast<std::size_t>(mode) - 1;
-  return i < kModes.size() ? kModes[i].name : "GLOBAL";
 }
 
 }  // namespace luff::capture

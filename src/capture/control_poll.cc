@@ -3,17 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
+
+#include "luff/base/env.h"
 
 namespace luff::capture {
-namespace {
-
-std::int64_t UnixNs() {
-  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 void ControlPoll::Poll(std::int64_t steady_ns, std::vector<format::AckRow>* acks) {
   constexpr std::int64_t kCoarseNs = 50'000'000;
   constexpr std::int64_t kFullNs = 1'000'000'000;
@@ -31,7 +24,7 @@ void ControlPoll::Poll(std::int64_t steady_ns, std::vector<format::AckRow>* acks
   if (!found) return;
   Result<std::vector<store::ControlRecord>> records = read_(after_);
   if (!records.ok()) return;
-  const std::int64_t unix_ns = UnixNs();
+  const std::int64_t unix_ns = Env::Real().NowUnixNs();
   for (const store::ControlRecord& record : *records) {
     after_ = std::max(after_, record.number);
     gate_->Take(record, unix_ns, acks);
@@ -45,7 +38,7 @@ void ControlPoll::SettleAbort(std::int64_t steady_ns, std::vector<format::AckRow
   if (!wanted) return;
   next_decide_ns_ = steady_ns + kAgainNs;
   const Result<store::ControlRecord> counts = decide_(*wanted);
-  if (counts.ok()) gate_->Take(*counts, UnixNs(), acks);
+  if (counts.ok()) gate_->Take(*counts, Env::Real().NowUnixNs(), acks);
 }
 
 }  // namespace luff::capture

@@ -10,6 +10,7 @@
 
 #include "capture/json_text.h"
 #include "luff/base/bytes.h"
+#include "luff/base/env.h"
 #include "luff/format/chunk.h"
 #include "luff/store/loss.h"
 
@@ -23,10 +24,6 @@ constexpr int kNice = 5;
 constexpr int kMaxErrors = 8;  // of unknown kind, one after the other; then the recording is given up
 // A short run writes less than this: the first block is touched so far only, further ones once it was used.
 constexpr std::size_t kFirstTouch = 2U << 20;
-
-std::int64_t SteadyNs() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -136,7 +133,7 @@ void Core::RunWriter() noexcept {
         done.notify_all();
       }
     }
-    const bool ticked = Tick(SteadyNs());
+    const bool ticked = Tick(Env::Real().NowMonotonicNs());
     if (worked || !ticked) Judge(ok && ticked);
     if (closing && processed.load(std::memory_order_relaxed) == queue.pushed()) break;
   }
@@ -155,7 +152,7 @@ void Core::PrepareBlocks(std::uint64_t handed) {
 
 void Core::Finish() noexcept {
   try {
-    control.Poll(SteadyNs(), &loose_.acks);
+    control.Poll(Env::Real().NowMonotonicNs(), &loose_.acks);
   } catch (...) {
     publisher.KeepException("the writer thread");
   }
@@ -176,7 +173,7 @@ void Core::Pump() {
     if (work == nullptr) break;
     Judge(ProcessNext(std::move(work)));
   }
-  static_cast<void>(Tick(SteadyNs()));
+  static_cast<void>(Tick(Env::Real().NowMonotonicNs()));
 }
 
 }  // namespace luff::capture

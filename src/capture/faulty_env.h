@@ -8,12 +8,12 @@
 #include <string>
 #include <utility>
 
-#include "luff/base/env.h"
+#include "base/testing/forwarding_env.h"
 
 namespace luff::capture::testing {
 
 /// The real files, whose writes fail, tear, hang or run out of memory as the test says. **Thread-safe.**
-class FaultyEnv final : public Env {
+class FaultyEnv final : public ForwardingEnv {
  public:
   enum class Fault { kNone, kFull, kIo, kTorn, kNoMemory };
   std::atomic<Fault> fault{Fault::kNone};
@@ -38,48 +38,31 @@ class FaultyEnv final : public Env {
     if (!file.ok()) return file;
     return std::unique_ptr<File>(new FaultyFile(*this, std::move(file).value()));
   }
-  Status MakeDirectories(const std::string& path) override { return Real().MakeDirectories(path); }
-  Status MakeDirectory(const std::string& path) override { return Real().MakeDirectory(path); }
-  Result<std::vector<std::string>> List(const std::string& path) override { return Real().List(path); }
-  Status Rename(const std::string& from, const std::string& to) override { return Real().Rename(from, to); }
-  Status Link(const std::string& from, const std::string& to) override { return Real().Link(from, to); }
-  Status Remove(const std::string& path) override { return Real().Remove(path); }
-  bool Exists(const std::string& path) noexcept override { return Real().Exists(path); }
-  std::int64_t NowUnixNs() noexcept override { return Real().NowUnixNs(); }
   /// Advances by a minute with each call, so that nothing is delayed for long.
   std::int64_t NowMonotonicNs() noexcept override { return now_ns_ += 60'000'000'000; }
 
  private:
-  class FaultyFile final : public File {
+  class FaultyFile final : public ForwardingFile {
    public:
-    FaultyFile(FaultyEnv& env, std::unique_ptr<File> file) : env_(env), file_(std::move(file)) {}
+    FaultyFile(FaultyEnv& env, std::unique_ptr<File> file) : ForwardingFile(std::move(file)), env_(env) {}
     Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) override {
       env_.Wait();
-      if (env_.fault == Fault::kTorn) (void)file_->WriteAt(bytes.first(bytes.size() / 2), offset);
+      if (env_.fault == Fault::kTorn) (void)ForwardingFile::WriteAt(bytes.first(bytes.size() / 2), offset);
       LUFF_RETURN_IF_ERROR(env_.Refusal());
-      return file_->WriteAt(bytes, offset);
+      return ForwardingFile::WriteAt(bytes, offset);
     }
-    Result<std::size_t> ReadAt(std::span<std::byte> bytes, std::uint64_t offset) override {
-      return file_->ReadAt(bytes, offset);
-    }
-    Result<std::uint64_t> Size() override { return file_->Size(); }
     Status Truncate(std::uint64_t size) override {
       LUFF_RETURN_IF_ERROR(env_.Refusal());
-      return file_->Truncate(size);
+      return ForwardingFile::Truncate(size);
     }
     Status Sync() override { return env_.Refusal(); }
     Status Reserve(std::uint64_t offset, std::uint64_t bytes) override {
       LUFF_RETURN_IF_ERROR(env_.Refusal());
-      return file_->Reserve(offset, bytes);
+      return ForwardingFile::Reserve(offset, bytes);
     }
-    void WriteBack(std::uint64_t offset, std::uint64_t bytes, bool finish) noexcept override {
-      file_->WriteBack(offset, bytes, finish);
-    }
-    bool TryLock() noexcept override { return file_->TryLock(); }
 
    private:
     FaultyEnv& env_;
-    std::unique_ptr<File> file_;
   };
 
   [[nodiscard]] Status Refusal() const {

@@ -469,27 +469,32 @@ Account AccountOfRun(const std::string& run) {
   return account;
 }
 
-RC_GTEST_PROP(LedgerProperty, NoMemoryInTheWriterThreadLosesNoStepUntold, ()) {
-  t_spared = true;
-  Folder folder;
-  const std::string run = folder.path + "/run";
+/// A training that records into a new run.
+Training TrainInto(const std::string& run, store::WriterOptions options, const QueueLimits& limits) {
   store::RunInfo info;
   info.run_id[0] = 1;
   RC_ASSERT(store::CreateRun(run, info, false, false).ok());
-  FaultyEnv env;
-  store::WriterOptions options;
   options.run_path = run;
-  options.env = &env;
-  options.segment_bytes_meta = 1 << 13;
   auto thread = FileThread::Start();
   Result<std::unique_ptr<store::WorkerWriter>> writer = Unavailable("not opened");
   RC_ASSERT(thread->Run([&] { writer = store::WorkerWriter::Open(options, info); }, std::chrono::minutes(1)));
   RC_ASSERT(writer.ok());
-  auto started =
-      SessionImpl::Start(*ParseConfigUntrusted(kAll), std::move(writer).value(), 0, std::move(thread), "/", 0,
-                         [](std::uint64_t) { return std::vector<store::ControlRecord>{}; }, {}, {});
+  auto started = SessionImpl::Start(
+      *ParseConfigUntrusted(kAll), std::move(writer).value(), 0, std::move(thread), "/", 0,
+      [](std::uint64_t) { return std::vector<store::ControlRecord>{}; }, {}, limits);
   RC_ASSERT(started.ok());
-  Training training(std::move(started).value(), 50);
+  return Training(std::move(started).value(), 50);
+}
+
+RC_GTEST_PROP(LedgerProperty, NoMemoryInTheWriterThreadLosesNoStepUntold, ()) {
+  t_spared = true;
+  Folder folder;
+  const std::string run = folder.path + "/run";
+  FaultyEnv env;
+  store::WriterOptions options;
+  options.env = &env;
+  options.segment_bytes_meta = 1 << 13;
+  Training training = TrainInto(run, options, {});
   const int steps = *rc::gen::inRange(1, 40);
   for (int step = 0; step < steps; ++step) {
     const int choice = *rc::gen::inRange(0, 6);
@@ -508,27 +513,15 @@ RC_GTEST_PROP(LedgerProperty, EachStepIsInTheRunOrInOneGap, ()) {
   t_spared = true;
   Folder folder;
   const std::string run = folder.path + "/run";
-  store::RunInfo info;
-  info.run_id[0] = 1;
-  RC_ASSERT(store::CreateRun(run, info, false, false).ok());
   FaultyEnv env;
   store::WriterOptions options;
-  options.run_path = run;
   options.env = &env;
   options.segment_bytes_meta = 1 << 14;
   options.sync =
       *rc::gen::arbitrary<bool>() ? store::WriterOptions::Sync::kStep : store::WriterOptions::Sync::kNone;
-  auto thread = FileThread::Start();
-  Result<std::unique_ptr<store::WorkerWriter>> writer = Unavailable("not opened");
-  RC_ASSERT(thread->Run([&] { writer = store::WorkerWriter::Open(options, info); }, std::chrono::minutes(1)));
-  RC_ASSERT(writer.ok());
   const QueueLimits limits{.items = *rc::gen::inRange<std::size_t>(1, 30),
                            .bytes = *rc::gen::inRange<std::uint64_t>(1, 200'000)};
-  auto started = SessionImpl::Start(
-      *ParseConfigUntrusted(kAll), std::move(writer).value(), 0, std::move(thread), "/", 0,
-      [](std::uint64_t) { return std::vector<store::ControlRecord>{}; }, {}, limits);
-  RC_ASSERT(started.ok());
-  Training training(std::move(started).value(), 50);
+  Training training = TrainInto(run, options, limits);
   const int steps = *rc::gen::inRange(1, 50);
   for (int step = 0; step < steps; ++step) {
     switch (*rc::gen::inRange(0, 16)) {
@@ -553,8 +546,7 @@ RC_GTEST_PROP(LedgerProperty, EachStepIsInTheRunOrInOneGap, ()) {
   RC_ASSERT(training.session().Flush(seconds(60)));
   env.fault = FaultyEnv::Fault::kNone;
   training.End();
-  const Account account = AccountOfRun(run);
-  RC_ASSERT(account.Wrong(training.steps()) == "");
+  RC_ASSERT(AccountOfRun(run).Wrong(training.steps()) == "");
 }
 
 }  // namespace

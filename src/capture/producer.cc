@@ -11,6 +11,7 @@
 #include "capture/pieces.h"
 #include "capture/scale.h"
 #include "luff/base/bytes.h"
+#include "luff/base/env.h"
 #include "luff/format/chunk.h"
 #include "luff/store/loss.h"
 
@@ -405,9 +406,9 @@ std::byte* Producer::Reserve(std::uint64_t bytes, Policy policy) {
     block_ = context_.pool->Acquire();
     if (block_ == nullptr && policy == Policy::kBlock && waited_ns_ < kMaxWaitNs) {
       context_.counters->waits.fetch_add(1, std::memory_order_relaxed);
-      const auto start = std::chrono::steady_clock::now();
+      const std::int64_t start_ns = Env::Real().NowMonotonicNs();
       block_ = context_.pool->AcquireWithin(std::chrono::nanoseconds(kMaxWaitNs - waited_ns_));
-      waited_ns_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+      waited_ns_ += Env::Real().NowMonotonicNs() - start_ns;
     }
     begin_ = used_ = 0;
     if (block_ == nullptr) return nullptr;

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "luff/base/env.h"
 #include "luff/format/chunk.h"
 #include "luff/tensor/hash.h"
 
@@ -16,10 +17,6 @@ using format::GapReason;
 using format::IndexRow;
 
 constexpr std::uint16_t kAliasFlag = 1, kUnchangedFlag = 2, kLossyFlag = 4;
-
-std::int64_t SteadyNs() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A look at 64 places, so that dense values are not searched for zeros.
 bool MayHaveManyZeros(const std::byte* data, std::uint64_t bytes, std::size_t width) {
@@ -377,7 +374,7 @@ void Publisher::PublishStep(Work* work) {
   TakeRows(work->step, &batch);
   for (const format::GapRow& gap : batch.gaps) ledger_.AddGap(gap, last_step_);
   batch.gaps.clear();
-  ledger_.Release(SteadyNs(), false, &batch);
+  ledger_.Release(Env::Real().NowMonotonicNs(), false, &batch);
   if (const Status status = writer_->PublishStep(batch); !status.ok()) KeepError(status);
   if (writer_->payload_budget_exhausted()) {
     over_budget.store(~std::uint64_t{0}, std::memory_order_relaxed);
@@ -388,7 +385,7 @@ bool Publisher::PublishLoose(store::StepBatch* batch, bool final) noexcept {
   for (const format::GapRow& gap : batch->gaps) ledger_.AddGap(gap, last_step_);
   batch->gaps.clear();
   try {
-    ledger_.Release(SteadyNs(), final, batch);
+    ledger_.Release(Env::Real().NowMonotonicNs(), final, batch);
     const bool empty = batch->tensors.empty() && batch->layouts.empty() && batch->documents.empty() &&
                        batch->gaps.empty() && batch->acks.empty() && batch->event_json.empty();
     if (!empty) {

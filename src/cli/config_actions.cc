@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/nearest_names.h"
 #include "luff/rules/rule.h"
 
 namespace luff::cli {
@@ -332,7 +333,7 @@ Result<std::vector<ActionSpec>> ReadActions(const toml::node& node, const Config
     if (std::find(names.begin(), names.end(), specs[i].escalates) == names.end())
       return place.Wrong(where,
                          fmt::format("'escalates' names no [[action]]: '{}'; nearest: {}", specs[i].escalates,
-                                     query::NearestNames(specs[i].escalates, names).front()));
+                                     NearestNames(specs[i].escalates, names).front()));
   }
   return specs;
 }

@@ -9,6 +9,7 @@
 #include <toml++/toml.h>
 
 #include "base/format.h"
+#include "base/nearest_names.h"
 #include "luff/base/result.h"
 #include "luff/query/trial.h"
 
@@ -31,10 +32,9 @@ class ConfigPlace {
   }
   [[nodiscard]] Status Unknown(const toml::key& key, std::string_view place,
                                const std::vector<std::string>& known) const {
-    return At(
-        InvalidArgument(fmt::format("unknown key '{}' {}; nearest: {}; known: {}", key.str(), place,
-                                    query::NearestNames(key.str(), known).front(), fmt::join(known, ", "))),
-        key.source());
+    return At(InvalidArgument(fmt::format("unknown key '{}' {}; nearest: {}; known: {}", key.str(), place,
+                                          NearestNames(key.str(), known).front(), fmt::join(known, ", "))),
+              key.source());
   }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   /// Names of the user's own rules that the file chooses.

@@ -11,15 +11,17 @@
 #include <thread>
 
 #include "base/format.h"
+#include "base/interrupted.h"
 #include "base/python_child.h"
 #include "cli/terminal.h"
-#include "luff/actions/process.h"
+#include "luff/base/env.h"
+#include "luff/base/process.h"
 
 namespace luff::cli {
 namespace {
 
 constexpr std::size_t kMostBytes = 1 << 20;
-constexpr auto kMostTime = std::chrono::seconds(60);
+constexpr std::int64_t kMostNs = 60'000'000'000;
 
 /// A file in memory that a child writes.
 class Sink {
@@ -37,8 +39,8 @@ class Sink {
     std::string text(kMostBytes, '\0');
     std::size_t size = 0;
     while (size < text.size()) {
-      const ssize_t got = pread(fd_, text.data() + size, text.size() - size, static_cast<off_t>(size));
-      if (got < 0 && errno == EINTR) continue;
+      const ssize_t got = Uninterrupted(
+          [&] { return pread(fd_, text.data() + size, text.size() - size, static_cast<off_t>(size)); });
       if (got <= 0) break;
       size += static_cast<std::size_t>(got);
     }
@@ -51,14 +53,15 @@ class Sink {
 };
 
 /// Its exit code; it is killed when it takes too long.
-int WaitFor(pid_t pid) {
-  const auto end = std::chrono::steady_clock::now() + kMostTime;
+int CodeOf(pid_t pid) {
+  Env& env = Env::Real();
+  const std::int64_t end_ns = env.NowMonotonicNs() + kMostNs;
   int status = 0;
   for (;;) {
     const pid_t done = waitpid(pid, &status, WNOHANG);
-    if (done == pid) return actions::DecodeStatus(status).code;
+    if (done == pid) return DecodeStatus(status).code;
     if (done < 0 && errno != EINTR) return 1;
-    if (std::chrono::steady_clock::now() > end) actions::SignalGroup(pid, SIGKILL);
+    if (env.NowMonotonicNs() > end_ns) SignalGroup(pid, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
@@ -70,7 +73,7 @@ bool IsJobFile(std::string_view path) noexcept { return path.ends_with(".json");
 Result<std::string> TranslateJobFile(const std::string& path) {
   const Sink out("luff-job"), told("luff-told");
   if (out.fd() < 0 || told.fd() < 0) return ResourceExhausted("no memory for a job's configuration");
-  actions::ProcessOptions options;
+  ProcessOptions options;
   constexpr const char* kNeeds = "a job's configuration in JSON needs Python with luff";
   Result<std::vector<std::string>> command = PythonCommand("sagemaker");
   if (!command.ok()) return command.status().WithContext(kNeeds);
@@ -79,9 +82,9 @@ Result<std::string> TranslateJobFile(const std::string& path) {
   options.stdout_fd = out.fd();
   options.stderr_fd = told.fd();
   options.dies_with_parent = true;
-  const Result<pid_t> started = actions::StartProcess(options);
+  const Result<pid_t> started = StartProcess(options);
   if (!started.ok()) return started.status().WithContext(kNeeds);
-  const int code = WaitFor(started.value());
+  const int code = CodeOf(started.value());
   std::string words = told.Text();
   if (code != 0) {
     while (!words.empty() && words.back() == '\n') words.pop_back();

@@ -79,8 +79,7 @@ void Witness::Start() {
 void Witness::End() noexcept {
   if (pid_ <= 0) return;
   kill(pid_, SIGKILL);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  WaitFor(pid_);
   pid_ = -1;
 }
 

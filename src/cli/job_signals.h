@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "luff/actions/process.h"
+#include "luff/base/process.h"
 
 /// Signals and the terminal while a job runs. The command is in our own process group, as under env or time:
 /// the terminal's signals reach both, and the terminal never changes hands
@@ -41,7 +41,7 @@ class JobSignals {
 
   [[nodiscard]] int fd() const noexcept { return fd_; }
   /// The state to start the command with: the one that we were started with.
-  [[nodiscard]] const actions::SignalsAtStart& at_start() const noexcept { return at_start_; }
+  [[nodiscard]] const SignalsAtStart& at_start() const noexcept { return at_start_; }
   [[nodiscard]] bool IsWitness(pid_t pid) const noexcept { return pid == witness_.pid(); }
 
   void Started(pid_t command) noexcept { command_ = command; }
@@ -77,7 +77,7 @@ class JobSignals {
   void TakeOne(int number, bool from_kernel, Asked* asked);
 
   int fd_ = -1;
-  actions::SignalsAtStart at_start_;
+  SignalsAtStart at_start_;
   Witness witness_;
   pid_t command_ = -1;
   bool stopped_ = false;

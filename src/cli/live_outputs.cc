@@ -37,12 +37,12 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
   for (const LiveOutput& output : wanted) {
     int to[2];
     if (pipe2(to, O_CLOEXEC) != 0) continue;
-    actions::ProcessOptions process;
+    ProcessOptions process;
     process.argv = {"/proc/self/exe", "export", "--to", output.format,   "--follow",
                     "--until-closed", "--",     run,    output.directory};
     process.new_session = true;  // Ctrl-C is for the training
     process.stdin_fd = to[0];
-    const Result<pid_t> started = actions::StartProcess(process);
+    const Result<pid_t> started = StartProcess(process);
     close(to[0]);
     if (!started.ok()) {
       close(to[1]);
@@ -64,7 +64,7 @@ bool LiveOutputs::living() const noexcept {
   return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.pid > 0; });
 }
 
-std::string LiveOutputs::Ended(pid_t pid, const actions::ExitState& state) {
+std::string LiveOutputs::Ended(pid_t pid, const ExitState& state) {
   for (Child& child : children_) {
     if (child.pid != pid) continue;
     child.pid = -1;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "luff/actions/process.h"
+#include "luff/base/process.h"
 #include "luff/base/result.h"
 
 /// Outputs in other programs' formats, written while a job runs: for each a process `luff export --follow`
@@ -32,7 +32,7 @@ class LiveOutputs {
   [[nodiscard]] bool Owns(pid_t pid) const noexcept;
   [[nodiscard]] bool living() const noexcept;
   /// Takes the end of a child. Returns a message about it, or "".
-  [[nodiscard]] std::string Ended(pid_t pid, const actions::ExitState& state);
+  [[nodiscard]] std::string Ended(pid_t pid, const ExitState& state);
   /// Tells them to write the rest and end.
   void JobEnded() noexcept;
   /// Ends those that are still alive. Returns a message, or "".

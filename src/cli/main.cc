@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/format.h"
+#include "base/nearest_names.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "luff/base/version.h"
@@ -38,8 +39,7 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
     const std::string what = option ? "option" : verb == app ? "command" : "argument";
     text = fmt::format("unknown {} '{}'", what, luff::Escaped(word.substr(0, word.find('='))));
     if (!known.empty() && what != "argument") {
-      text += fmt::format("; nearest: {}",
-                          luff::query::NearestNames(word.substr(0, word.find('=')), known).front());
+      text += fmt::format("; nearest: {}", luff::NearestNames(word.substr(0, word.find('=')), known).front());
     }
   }
   const std::string name = verb == app ? "luff" : "luff " + verb->get_name();

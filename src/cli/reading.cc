@@ -16,6 +16,7 @@
 #include "base/text_escape.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
+#include "luff/base/process.h"
 
 namespace luff::cli {
 namespace {
@@ -54,12 +55,10 @@ void BecomePython(std::string_view verb, std::vector<std::string> words, std::st
   Result<std::vector<std::string>> command = PythonCommand(verb);
   if (!command.ok()) ExitWithError(command.status().WithContext(needs));
   words.insert(words.begin(), command.value().begin(), command.value().end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  const ExecTexts argv(std::move(words));
   std::fflush(stdout);
-  execv(argv.front(), argv.data());
-  ExitWithError(IoError(fmt::format("{}: {}", std::strerror(errno), words.front())));
+  execv(*argv.get(), argv.get());
+  ExitWithError(IoError(fmt::format("{}: {}", std::strerror(errno), *argv.get())));
 }
 
 std::unique_ptr<query::Trial> OpenOrExit(const ReadOptions& options) {

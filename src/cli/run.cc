@@ -109,8 +109,9 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
   const std::string folder = (base / "runs").string();
   if (const Status made = env.MakeDirectories(folder); !made.ok())
     return made.WithContext("no run can be made there; give --run DIR, or set LUFF_HOME");
-  const std::string stem = fmt::format("{}/{:%Y%m%d-%H%M%S}-{}", folder, fmt::localtime(std::time(nullptr)),
-                                       JobName(wanted.command));
+  const auto now = static_cast<std::time_t>(env.NowUnixNs() / 1'000'000'000);
+  const std::string stem =
+      fmt::format("{}/{:%Y%m%d-%H%M%S}-{}", folder, fmt::localtime(now), JobName(wanted.command));
   for (int number = 1; number < 10000; ++number) {
     const std::string path = number == 1 ? stem : fmt::format("{}-{}", stem, number);
     const Status made = env.MakeDirectory(path);

@@ -34,9 +34,9 @@
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "cli/verdict.h"
-#include "luff/actions/process.h"
 #include "luff/actions/runner.h"
 #include "luff/base/env.h"
+#include "luff/base/process.h"
 #include "luff/query/trial.h"
 
 namespace luff::cli {
@@ -72,7 +72,7 @@ class Supervisor {
         teller_(colour_, terminal_ ? TerminalWidth() : 100) {}
 
   int Run() {
-    actions::BecomeReaper();
+    BecomeReaper();
     TakeEarlierFindings();
     // What our process had as children before it became luff (`exec luff run` in a script) is not the job's.
     for (const BelowProcess& one : ProcessesBelow(getpid(), [this](pid_t pid) { return IsOurs(pid); }))
@@ -146,11 +146,11 @@ class Supervisor {
     std::string python_path = options_.bootstrap;
     if (const char* before = std::getenv("PYTHONPATH"); before != nullptr && *before != 0)
       python_path += ":" + std::string(before);
-    actions::ProcessOptions process;
+    ProcessOptions process;
     process.argv = options_.command;
     process.environment = {{"LUFF_SESSION", JsonText(session)}, {"PYTHONPATH", python_path}};
     process.in_our_group = &signals_.at_start();
-    return actions::StartProcess(process);
+    return StartProcess(process);
   }
 
   void StartRuleWorker() {
@@ -159,9 +159,8 @@ class Supervisor {
     int to[2];
     int from[2];
     if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) return;
-    actions::ProcessOptions process;
-    const char* imitate = std::getenv("LUFF_RULE_WORKER");  // tests put a process in its place that dies
-    process.argv = {imitate != nullptr ? imitate : "/proc/self/exe",
+    ProcessOptions process;
+    process.argv = {"/proc/self/exe",
                     "_evaluate",
                     options_.run,
                     "--name",
@@ -174,7 +173,7 @@ class Supervisor {
     process.dies_with_parent = true;
     process.stdin_fd = to[0];
     process.stdout_fd = from[1];
-    const Result<pid_t> started = actions::StartProcess(process);
+    const Result<pid_t> started = StartProcess(process);
     close(to[0]);
     close(from[1]);
     if (!started.ok()) {
@@ -219,15 +218,14 @@ class Supervisor {
         continue;
       }
       if (pid == training_) {
-        exit_ = actions::DecodeStatus(status);
+        exit_ = DecodeStatus(status);
         signals_.Ended();
       }
       inherited_.erase(pid);
       if (signals_.IsWitness(pid)) signals_.WitnessEnded();
-      if (pid == rule_worker_) RuleWorkerEnded(actions::DecodeStatus(status));
-      runner_.deliveries().Ended(pid, actions::DecodeStatus(status));
-      if (const std::string said = outputs_.Ended(pid, actions::DecodeStatus(status)); !said.empty())
-        Say(said);
+      if (pid == rule_worker_) RuleWorkerEnded(DecodeStatus(status));
+      runner_.deliveries().Ended(pid, DecodeStatus(status));
+      if (const std::string said = outputs_.Ended(pid, DecodeStatus(status)); !said.empty()) Say(said);
     }
     signals_.StopWithCommand([this] { ClearStatus(); });
   }
@@ -268,7 +266,7 @@ class Supervisor {
     }
   }
 
-  void RuleWorkerEnded(const actions::ExitState& state) {
+  void RuleWorkerEnded(const ExitState& state) {
     if (rule_out_ >= 0) HearRuleWorker();
     close(rule_in_);
     close(rule_out_);
@@ -567,7 +565,7 @@ class Supervisor {
   int rule_worker_starts_ = 0;
   bool workers_left_ = false, finishing_ = false, rules_done_ = false, rules_failed_ = false,
        signalled_ = false, interrupted_ = false, findings_file_failed_ = false;
-  std::optional<actions::ExitState> exit_;
+  std::optional<ExitState> exit_;
   std::string heard_, status_;
   std::int64_t heard_ns_ = 0, status_ns_ = 0;
   long long train_step_ = -1;

@@ -28,7 +28,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kMaxAsideBytes = 1 << 16;
 constexpr std::size_t kShownAside = 4;
 
-std::string HowItEnded(const actions::ExitState& exit) {
+std::string HowItEnded(const ExitState& exit) {
   return exit.signal != 0 ? fmt::format("was ended by signal {} ({})", exit.signal, strsignal(exit.signal))
                           : fmt::format("failed with exit code {}", exit.code);
 }

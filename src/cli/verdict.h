@@ -6,8 +6,8 @@
 
 #include "cli/run_place.h"
 #include "cli/supervise.h"
-#include "luff/actions/process.h"
 #include "luff/actions/runner.h"
+#include "luff/base/process.h"
 #include "luff/rules/coverage.h"
 #include "luff/rules/finding.h"
 
@@ -17,7 +17,7 @@ namespace luff::cli {
 /// What the supervisor knows after the job has ended.
 struct Ending {
   const SuperviseOptions& options;
-  actions::ExitState exit;
+  ExitState exit;
   const actions::Runner& runner;
   const std::vector<rules::Finding>& findings;
   const std::set<std::string>& failed_rules;  // did not judge the whole run

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/json_scan.h"
+#include "luff/format/names.h"
 
 namespace luff::format {
 namespace {
@@ -28,17 +29,9 @@ bool ParseMeta(JsonScan* scan, SmdebugIndex* to) {
       std::string_view name;
       if (!scan->String(&name)) return false;
       has_mode = true;
-      if (name == "TRAIN") {
-        to->mode = Mode::kTrain;
-      } else if (name == "EVAL") {
-        to->mode = Mode::kEval;
-      } else if (name == "PREDICT") {
-        to->mode = Mode::kPredict;
-      } else if (name == "GLOBAL") {
-        to->mode = Mode::kGlobal;
-      } else {
-        return scan->Fail("one of the modes TRAIN, EVAL, PREDICT and GLOBAL");
-      }
+      const auto* const found = std::ranges::find(kModeNames, name);
+      if (found == kModeNames.end()) return scan->Fail("one of the modes TRAIN, EVAL, PREDICT and GLOBAL");
+      to->mode = static_cast<Mode>(found - kModeNames.begin() + 1);
     } else if (key == "mode_step") {
       std::uint64_t step = 0;
       if (!scan->Natural(&step, "a mode_step that is not negative")) return false;
@@ -209,11 +202,10 @@ void AppendPythonJson(std::string_view text, std::string* to) {
 }
 
 std::string FormatSmdebugIndex(const SmdebugIndex& index) {
-  static constexpr const char* kModes[] = {"", "TRAIN", "EVAL", "PREDICT", "GLOBAL"};
   std::string out;
   out.reserve(160 + index.tensors.size() * 96 + index.shapes.size() * 96);
   out += R"({"meta": {"mode": ")";
-  out += kModes[static_cast<std::size_t>(index.mode)];
+  out += ModeName(index.mode);
   out += R"(", "mode_step": )" + std::to_string(index.mode_step);
   if (!index.event_file.empty()) {
     out += R"(, "event_file_name": )";

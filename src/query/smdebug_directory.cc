@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "luff/base/env.h"
 #include "query/smdebug_files.h"
 
 namespace luff::query {
@@ -108,7 +109,7 @@ bool SmdebugDirectory::ScanCollections() {
 void SmdebugDirectory::ScanFolder(const std::string& path, Folder* folder, std::vector<Found>* found) {
   const std::int64_t mtime = MtimeNs(path);
   if (mtime < 0 || mtime == folder->listed_mtime_ns) return;
-  const std::int64_t now = NowNs();
+  const std::int64_t now = Env::Real().NowUnixNs();
   std::vector<std::pair<std::string, bool>> names;
   if (!ListFolder(path, &names)) {
     AddProblem("index folder cannot be listed (" + std::string(std::strerror(errno)) + "): " + path);

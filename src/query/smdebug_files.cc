@@ -44,12 +44,6 @@ std::int64_t MtimeNs(const std::string& path) noexcept {
   return stat(path.c_str(), &info) == 0 ? Ns(info.st_mtim) : -1;
 }
 
-std::int64_t NowNs() noexcept {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return Ns(now);
-}
-
 Result<std::unique_ptr<RegularFile>> OpenFile(const std::string& root, const std::string& name) {
   const auto inside = 1 + static_cast<std::size_t>(std::count(name.begin(), name.end(), '/'));
   return RegularFile::Open(root + "/" + name, inside);

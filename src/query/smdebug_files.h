@@ -15,7 +15,6 @@ namespace luff::query {
 [[nodiscard]] bool ListFolder(const std::string& path, std::vector<std::pair<std::string, bool>>* names);
 /// Time of the last change, -1 for what is not there.
 [[nodiscard]] std::int64_t MtimeNs(const std::string& path) noexcept;
-[[nodiscard]] std::int64_t NowNs() noexcept;
 /// A whole small file of the directory `root` and its time.
 [[nodiscard]] Status ReadSmallFile(const std::string& root, const std::string& name, std::string* text,
                                    std::int64_t* mtime_ns);

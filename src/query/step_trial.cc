@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/nearest_names.h"
+
 namespace luff::query {
 namespace {
 

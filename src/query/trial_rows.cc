@@ -10,14 +10,9 @@ namespace {
 using format::Form;
 using format::FrameKind;
 
-constexpr std::pair<Form, const char*> kForms[] = {
-    {Form::kSummary, "summary"}, {Form::kRaw, "raw"},     {Form::kHistogram, "histogram"},
-    {Form::kHash, "hash"},       {Form::kUnits, "units"}, {Form::kDifference, "difference"},
-    {Form::kExtra, "extra"},     {Form::kShape, "shape"}};
-
 std::string FormNames(std::uint16_t bits) {
   std::string text;
-  for (const auto& [form, name] : kForms) {
+  for (const auto& [form, name] : format::kFormNames) {
     if ((bits & static_cast<unsigned>(form)) != 0) text += (text.empty() ? "" : ",") + std::string(name);
   }
   return text;

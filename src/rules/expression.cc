@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/nearest_names.h"
 #include "luff/base/regex.h"
 #include "luff/query/trial.h"
 
@@ -113,7 +114,7 @@ class ExpressionParser {
   static std::string Nearest(const Table& table, std::string_view name) {
     std::vector<std::string> known;
     for (const auto& entry : table) known.emplace_back(entry.first);
-    return fmt::format("{}", fmt::join(query::NearestNames(name, known), ", "));
+    return fmt::format("{}", fmt::join(NearestNames(name, known), ", "));
   }
 
   int Make(Node made) {

@@ -1,5 +1,6 @@
 #include "rules/expression_rule.h"
 #include "base/format.h"
+#include "base/nearest_names.h"
 
 #include <algorithm>
 #include <cctype>
@@ -156,7 +157,7 @@ Result<RuleSpec> ExpressionSpec(const Parameters& given) {
   for (const auto& [key, value] : given) {
     if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {
       return InvalidArgument(fmt::format("unknown key '{}' of a condition; nearest: {}; known: {}", key,
-                                         query::NearestNames(key, kKnown).front(), fmt::join(kKnown, ", ")));
+                                         NearestNames(key, kKnown).front(), fmt::join(kKnown, ", ")));
     }
     if (value.size() > kMaxText && key != "when")
       return InvalidArgument(

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "base/nearest_names.h"
 
 namespace luff::rules {
 namespace {
@@ -309,7 +310,7 @@ std::string ExpressionState::Missing(const query::Trial& trial) const {
       std::vector<std::string> known;
       for (std::size_t id = 0; id < trial.tensor_count(); ++id)
         known.push_back(trial.tensor(static_cast<query::TensorId>(id)).name);
-      const auto nearest = query::NearestNames(leaf.name, known);
+      const auto nearest = NearestNames(leaf.name, known);
       return fmt::format("there is no tensor \"{}\"{}{}", leaf.name,
                          nearest.empty() ? "" : "; nearest: ", fmt::join(nearest, ", "));
     }

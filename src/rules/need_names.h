@@ -2,37 +2,15 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <utility>
 
-#include "luff/format/layout.h"
+#include "luff/format/names.h"
 
 /// The words of the capture configuration for forms, roles and axes (docs/capture.md).
 namespace luff::rules {
 
-inline constexpr std::array<std::pair<format::Form, const char*>, 8> kFormNames = {
-    {{format::Form::kSummary, "summary"},
-     {format::Form::kRaw, "raw"},
-     {format::Form::kHistogram, "histogram"},
-     {format::Form::kHash, "hash"},
-     {format::Form::kUnits, "units"},
-     {format::Form::kDifference, "difference"},
-     {format::Form::kExtra, "extra"},
-     {format::Form::kShape, "shape"}}};
-inline constexpr std::array<const char*, 15> kRoleNames = {"other",
-                                                           "weight",
-                                                           "bias",
-                                                           "gradient",
-                                                           "buffer",
-                                                           "input",
-                                                           "output",
-                                                           "loss",
-                                                           "loss_input",
-                                                           "optimizer_state",
-                                                           "optimizer_setting",
-                                                           "scalar",
-                                                           "custom",
-                                                           "label",
-                                                           "sample"};
+using format::kFormNames;
+using format::kRoleNames;
+
 // Several tensors of a role, for people.
 inline constexpr std::array<const char*, 15> kRolePlurals = {
     "others", "weights",     "biases",          "gradients",          "buffers", "inputs",         "outputs",

@@ -19,10 +19,10 @@
 
 #include "base/bounded_read.h"
 #include "base/format.h"
+#include "base/interrupted.h"
 #include "base/process_tree.h"
+#include "luff/base/process.h"
 #include "rules/signal_shield.h"
-
-extern char** environ;
 
 namespace luff::rules {
 namespace {
@@ -38,26 +38,6 @@ void CloseAll(std::initializer_list<int> fds) {
   }
 }
 
-std::vector<std::string> Environment(const std::vector<std::pair<std::string, std::string>>& changes) {
-  std::vector<std::string> all;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const std::string_view name = text.substr(0, text.find('='));
-    if (std::none_of(changes.begin(), changes.end(),
-                     [&](const auto& change) { return change.first == name; }))
-      all.emplace_back(text);
-  }
-  for (const auto& [name, value] : changes) all.push_back(name + "=" + value);
-  return all;
-}
-
-std::vector<char*> Pointers(std::vector<std::string>* texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : *texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 /// What a child says of its start, on a pipe that a successful exec closes.
 struct Report {
   enum class What { kNoShield, kNoProgram } what;
@@ -71,11 +51,7 @@ bool Say(int pipe, Report::What what, int error) {
 
 /// False: nothing more comes.
 bool Hear(int pipe, Report* report) {
-  ssize_t got = 0;
-  do {
-    got = read(pipe, report, sizeof(*report));
-  } while (got < 0 && errno == EINTR);
-  return got == sizeof(*report);
+  return Uninterrupted([&] { return read(pipe, report, sizeof(*report)); }) == sizeof(*report);
 }
 
 /// In the child, between fork and exec: calls that are safe there only.
@@ -141,10 +117,8 @@ void EndOrphans() noexcept {
 }  // namespace
 
 Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
-  std::vector<std::string> argv = options.argv;
-  std::vector<std::string> environment = Environment(options.environment);
-  const std::vector<char*> argv_pointers = Pointers(&argv);
-  const std::vector<char*> environment_pointers = Pointers(&environment);
+  const ExecTexts argv(options.argv);
+  const ExecTexts environment(EnvironmentWith(options.environment));
   const SignalShield shield;
   int sockets[2] = {-1, -1};
   int output[2] = {-1, -1};
@@ -160,8 +134,8 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t pid = fork();
   if (pid == 0) {
-    Become(argv_pointers.data(), environment_pointers.data(), sockets[1], output[1], report[1],
-           options.memory_bytes, parent, shield);
+    Become(argv.get(), environment.get(), sockets[1], output[1], report[1], options.memory_bytes, parent,
+           shield);
   }
   const int fork_error = errno;
   CloseAll({sockets[1], output[1], report[1]});
@@ -196,9 +170,7 @@ void OwnChild::Kill() noexcept {
   kill(pid_, SIGSTOP);  // it starts nothing more
   KillBelow(pid_);
   kill(pid_, SIGKILL);
-  int status = 0;
-  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-  }
+  WaitFor(pid_);
   ended_ = "killed";
   Known().erase(pid_);
   EndOrphans();
@@ -232,8 +204,8 @@ bool OwnChild::Send(std::string_view line) {
 
 void OwnChild::Flush() {
   while (!to_send_.empty()) {
-    const ssize_t sent = send(socket_, to_send_.data(), to_send_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
+    const ssize_t sent = Uninterrupted(
+        [&] { return send(socket_, to_send_.data(), to_send_.size(), MSG_NOSIGNAL | MSG_DONTWAIT); });
     if (sent <= 0) return;  // full, or gone: its end is noticed elsewhere
     to_send_.erase(0, static_cast<std::size_t>(sent));
   }
@@ -252,8 +224,7 @@ bool OwnChild::Receive(int wait_ms, std::vector<std::string>* lines) {
   std::size_t taken = 0;
   char buffer[65536];
   while (taken < kMaxTaken) {
-    const ssize_t got = recv(socket_, buffer, sizeof(buffer), MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = Uninterrupted([&] { return recv(socket_, buffer, sizeof(buffer), MSG_DONTWAIT); });
     if (got <= 0) break;
     any = true;
     taken += static_cast<std::size_t>(got);
@@ -272,8 +243,7 @@ void OwnChild::TakeOutput() {
   char buffer[16384];
   for (int turn = 0; turn < 64;
        ++turn) {  // a rule that prints without end is read without end, a bit at a time
-    const ssize_t got = read(output_, buffer, sizeof(buffer));
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = Uninterrupted([&] { return read(output_, buffer, sizeof(buffer)); });
     if (got == 0) {
       close(output_);
       output_ = -1;

@@ -14,6 +14,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/json_number.h"
+#include "base/nearest_names.h"
 #include "base/python_child.h"
 #include "luff/base/env.h"
 #include "rules/expression_rule.h"
@@ -43,7 +44,7 @@ struct Named {
 };
 
 std::string Nearest(std::string_view name, const std::vector<std::string>& known) {
-  return fmt::format("{}", fmt::join(query::NearestNames(name, known), ", "));
+  return fmt::format("{}", fmt::join(NearestNames(name, known), ", "));
 }
 
 /// The place of ':' between file and name, or npos.

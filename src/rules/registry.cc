@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/format.h"
+#include "base/nearest_names.h"
 #include "luff/rules/rule.h"
 #include "rules/builtin/builtin.h"
 
@@ -10,7 +11,7 @@ namespace luff::rules {
 namespace {
 
 std::string Nearest(std::string_view name, const std::vector<std::string>& known) {
-  return fmt::format("{}", fmt::join(query::NearestNames(name, known), ", "));
+  return fmt::format("{}", fmt::join(NearestNames(name, known), ", "));
 }
 
 }  // namespace

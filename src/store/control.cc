@@ -1,7 +1,5 @@
 #include "luff/store/control.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -13,7 +11,6 @@
 #include "base/json.h"
 #include "base/json_number.h"
 #include "luff/base/env.h"
-#include "store/link_new.h"
 #include "store/owned_folder.h"
 
 namespace luff::store {
@@ -123,8 +120,6 @@ Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRec
   if (!env.Exists(run_path + "/run.json")) {
     return NotFound("found no run.json, expected a run directory: " + run_path);
   }
-  const std::string temporary =
-      directory + "/.tmp" + std::to_string(getpid()) + "-" + std::to_string(env.NowMonotonicNs());
   try {
     LUFF_ASSIGN_OR_RETURN(const auto names, env.List(directory));
     std::uint64_t number = 1;
@@ -150,15 +145,12 @@ Result<std::uint64_t> WriteControl(const std::string& run_path, const ControlRec
       json["number"] = number;
       const std::string text = JsonText(json, 2) + "\n";
       if (text.size() > kMaxRecordBytes) return InvalidArgument("control record is larger than 1 MiB");
-      LUFF_RETURN_IF_ERROR(WriteWholeFile(env, temporary, text));
-      const Status linked = LinkNew(env, temporary, directory + "/" + ControlFileName(number));
-      (void)env.Remove(temporary);
-      if (linked.ok()) return number;
-      if (linked.code() != StatusCode::kAlreadyExists) return linked;
+      const Status written = WriteNewFile(env, directory + "/" + ControlFileName(number), text);
+      if (written.ok()) return number;
+      if (written.code() != StatusCode::kAlreadyExists) return written;
     }
     return Unavailable("other processes took every number tried: " + directory);
   } catch (const std::exception& error) {
-    (void)env.Remove(temporary);
     return Internal(std::string("writing a control record: ") + error.what());
   }
 }

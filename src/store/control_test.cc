@@ -8,36 +8,22 @@
 
 #include <gtest/gtest.h>
 
+#include "base/testing/forwarding_env.h"
 #include "store/test_run.h"
 
 namespace luff::store {
 namespace {
 
 // A network file system that makes a link and loses the answer: the request is repeated, and the name exists.
-class LosesAnswersEnv final : public Env {
+class LosesAnswersEnv final : public ForwardingEnv {
  public:
-  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
-    return real_.Open(path, mode);
-  }
-  Status MakeDirectories(const std::string& path) override { return real_.MakeDirectories(path); }
-  Status MakeDirectory(const std::string& path) override { return real_.MakeDirectory(path); }
-  Result<std::vector<std::string>> List(const std::string& path) override { return real_.List(path); }
-  Status Rename(const std::string& from, const std::string& to) override { return real_.Rename(from, to); }
   Status Link(const std::string& from, const std::string& to) override {
     ++links;
-    static_cast<void>(real_.Link(from, to));
+    static_cast<void>(Real().Link(from, to));
     return answer;
   }
-  Status Remove(const std::string& path) override { return real_.Remove(path); }
-  bool Exists(const std::string& path) noexcept override { return real_.Exists(path); }
-  std::int64_t NowUnixNs() noexcept override { return real_.NowUnixNs(); }
-  std::int64_t NowMonotonicNs() noexcept override { return real_.NowMonotonicNs(); }
-
   int links = 0;
   Status answer = AlreadyExists("link");
-
- private:
-  Env& real_ = Env::Real();
 };
 
 class ControlTest : public ::testing::Test {

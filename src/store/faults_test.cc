@@ -1,6 +1,7 @@
 // A disk that refuses: training goes on, what was published stays, what is missing is said.
 #include <filesystem>
 
+#include "base/testing/forwarding_env.h"
 #include "luff/store/writer.h"
 #include "store/test_run.h"
 
@@ -10,7 +11,7 @@ namespace {
 constexpr std::size_t kElements = 100;
 
 /// The real files until `fail` says otherwise; a clock that the test turns.
-class FaultyEnv final : public Env {
+class FaultyEnv final : public ForwardingEnv {
  public:
   enum class Fault { kNone, kFull, kReadOnly, kGone };
   Fault fault = Fault::kNone;
@@ -36,92 +37,61 @@ class FaultyEnv final : public Env {
     if (!file.ok()) return file;
     return std::unique_ptr<File>(new FaultyFile(*this, path, std::move(file).value()));
   }
-  Status MakeDirectories(const std::string& path) override { return Real().MakeDirectories(path); }
-  Status MakeDirectory(const std::string& path) override { return Real().MakeDirectory(path); }
-  Result<std::vector<std::string>> List(const std::string& path) override { return Real().List(path); }
   Status Rename(const std::string& from, const std::string& to) override {
     LUFF_RETURN_IF_ERROR(Refusal(to));
     return Real().Rename(from, to);
   }
-  Status Link(const std::string& from, const std::string& to) override { return Real().Link(from, to); }
-  Status Remove(const std::string& path) override { return Real().Remove(path); }
-  bool Exists(const std::string& path) noexcept override { return Real().Exists(path); }
   std::int64_t NowUnixNs() noexcept override { return now_ns; }
   std::int64_t NowMonotonicNs() noexcept override { return now_ns; }
 
  private:
-  class FaultyFile final : public File {
+  class FaultyFile final : public ForwardingFile {
    public:
     FaultyFile(FaultyEnv& env, std::string path, std::unique_ptr<File> file)
-        : env_(env),
-          path_(std::move(path)),
-          file_(std::move(file)) {}
+        : ForwardingFile(std::move(file)),
+          env_(env),
+          path_(std::move(path)) {}
     Status WriteAt(std::span<const std::byte> bytes, std::uint64_t offset) override {
       Status refusal = env_.Refusal(path_);
       if (!refusal.ok()) {
         const auto room = std::min<std::uint64_t>(env_.room_bytes, bytes.size());
         if (env_.fault == Fault::kFull && env_.room_bytes != ~std::uint64_t{0}) {
           env_.room_bytes -= room;
-          if (room == bytes.size()) return file_->WriteAt(bytes, offset);
-          (void)file_->WriteAt(bytes.first(static_cast<std::size_t>(room)), offset);
+          if (room == bytes.size()) return ForwardingFile::WriteAt(bytes, offset);
+          (void)ForwardingFile::WriteAt(bytes.first(static_cast<std::size_t>(room)), offset);
         }
         return refusal;
       }
-      return file_->WriteAt(bytes, offset);
+      return ForwardingFile::WriteAt(bytes, offset);
     }
-    Result<std::size_t> ReadAt(std::span<std::byte> bytes, std::uint64_t offset) override {
-      return file_->ReadAt(bytes, offset);
-    }
-    Result<std::uint64_t> Size() override { return file_->Size(); }
     Status Truncate(std::uint64_t size) override {
       // A full or read-only disk: let the torn bytes stay where they are.
       LUFF_RETURN_IF_ERROR(env_.Refusal(path_));
-      return file_->Truncate(size);
+      return ForwardingFile::Truncate(size);
     }
-    Status Sync() override { return file_->Sync(); }
     Status Reserve(std::uint64_t offset, std::uint64_t bytes) override {
       LUFF_RETURN_IF_ERROR(env_.Refusal(path_));
-      return file_->Reserve(offset, bytes);
+      return ForwardingFile::Reserve(offset, bytes);
     }
-    void WriteBack(std::uint64_t offset, std::uint64_t bytes, bool finish) noexcept override {
-      file_->WriteBack(offset, bytes, finish);
-    }
-    bool TryLock() noexcept override { return file_->TryLock(); }
 
    private:
     FaultyEnv& env_;
     const std::string path_;
-    std::unique_ptr<File> file_;
   };
 };
 
 class FaultTest : public testing::TestWithParam<FaultyEnv::Fault> {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(CreateRun(run(), TestRun(), false, false).ok());
     options_.run_path = run();
     options_.env = &env_;
-    auto writer = WorkerWriter::Open(options_, TestRun());
-    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
-    writer_ = std::move(writer).value();
-    StepBatch batch;
-    batch.tensors = {Def(0, "a")};
-    batch.layouts = {VectorLayout(0, kElements)};
-    ASSERT_TRUE(writer_->PublishLoose(batch).ok());
+    writer_ = OpenNewRun(options_, kElements);
+    ASSERT_NE(writer_, nullptr);
   }
   Status Step(std::int64_t step, std::size_t rows = 1) {
     env_.now_ns += 50'000'000;
-    ChunkBlock block;
-    block.Add(0, ValueOf(0, step, kElements), false);
     StepBatch batch;
-    std::vector<Place> places;
-    const Status appended = writer_->AppendChunks(block.refs(), {}, step, &places);
-    if (appended.ok()) {
-      batch.index = block.rows();
-      batch.index[0].data_file = places[0].data_file;
-      batch.index[0].offset = places[0].offset;
-    } else {
-      EXPECT_TRUE(places.empty());
+    if (!AppendValue(writer_.get(), step, kElements, &batch).ok()) {
       format::GapRow gap{};
       gap.tensor = 0;
       gap.collection = format::kNoId;

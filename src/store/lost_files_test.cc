@@ -30,28 +30,14 @@ std::vector<int> NumbersBelow(const std::string& folder) {
 class LostFilesTest : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(CreateRun(run(), TestRun(), false, false).ok());
     options_.run_path = run();
-    auto writer = WorkerWriter::Open(options_, TestRun());
-    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
-    writer_ = std::move(writer).value();
-    StepBatch batch;
-    batch.tensors = {Def(0, "a")};
-    batch.layouts = {VectorLayout(0, kElements)};
-    ASSERT_TRUE(writer_->PublishLoose(batch).ok());
+    writer_ = OpenNewRun(options_, kElements);
+    ASSERT_NE(writer_, nullptr);
   }
   /// A step with a value, as capture writes it: where the value can't be appended the summary goes alone.
   Status Step(std::int64_t step) {
-    ChunkBlock block;
-    block.Add(0, ValueOf(0, step, kElements), false);
     StepBatch batch;
-    std::vector<Place> places;
-    const Status appended = writer_->AppendChunks(block.refs(), {}, step, &places);
-    if (appended.ok()) {
-      batch.index = block.rows();
-      batch.index[0].data_file = places[0].data_file;
-      batch.index[0].offset = places[0].offset;
-    }
+    const Status appended = AppendValue(writer_.get(), step, kElements, &batch);
     batch.summaries = {SummaryOf(0, step)};
     batch.mark = MarkOf(step);
     const Status published = writer_->PublishStep(batch);

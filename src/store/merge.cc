@@ -204,6 +204,7 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     (void)env.Remove(temporary);
     return status;
   }
+  (void)env.SyncDirectory(directory);
   (void)env.Remove(old_path);
   return format::kFileHeaderBytes + buffer.bytes().size();
 }

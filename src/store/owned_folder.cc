@@ -11,6 +11,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/interrupted.h"
+
 namespace luff::store {
 namespace {
 
@@ -54,12 +56,13 @@ Result<OwnedFolder> OwnedFolder::Prove(int fd, std::string path) {
 }
 
 Result<OwnedFolder> OwnedFolder::Open(const std::string& path) {
-  return Prove(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
+  return Prove(Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }), path);
 }
 
 Result<OwnedFolder> OwnedFolder::Below(const std::string& name) const {
   const std::string path = path_ + "/" + name;
-  const int fd = openat(fd_, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  const int fd = Uninterrupted([&] { return openat(fd_, name.c_str(), kFlags); });
   if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
     return FailedPrecondition("found a link or a file, expected a folder of the run: " + path);
   return Prove(fd, path);
@@ -67,7 +70,7 @@ Result<OwnedFolder> OwnedFolder::Below(const std::string& name) const {
 
 Result<std::vector<std::string>> OwnedFolder::List() const {
   // A description of its own: the place in the listing is not shared.
-  const int fd = openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int fd = Uninterrupted([&] { return openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   DIR* directory = fd >= 0 ? fdopendir(fd) : nullptr;
   if (directory == nullptr) {
     const int error = errno;
@@ -89,7 +92,8 @@ Result<std::vector<std::string>> OwnedFolder::List() const {
 
 Result<std::string> OwnedFolder::Read(const std::string& name, std::uint64_t limit) const {
   const std::string path = path_ + "/" + name;
-  const int fd = openat(fd_, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const int fd = Uninterrupted([&] { return openat(fd_, name.c_str(), kFlags); });
   if (fd < 0) return FromErrno(errno, "open", path);
   const auto read_it = [&]() -> Result<std::string> {
     struct stat info{};
@@ -104,8 +108,8 @@ Result<std::string> OwnedFolder::Read(const std::string& name, std::uint64_t lim
     std::string text(static_cast<std::size_t>(size), '\0');
     std::size_t done = 0;
     while (done < text.size()) {
-      const ssize_t got = pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
-      if (got < 0 && errno == EINTR) continue;
+      const ssize_t got = Uninterrupted(
+          [&] { return pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done)); });
       if (got < 0) return FromErrno(errno, "read", path);
       if (got == 0) break;
       done += static_cast<std::size_t>(got);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/interrupted.h"
 #include "store/owned_folder.h"
 
 namespace luff::store {
@@ -50,7 +51,8 @@ Status CheckOwner(const std::string& run_path) {
 
 Result<std::unique_ptr<SupervisorLock>> SupervisorLock::Take(const std::string& run_path) {
   const std::string path = LockPath(run_path);
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const int fd = Uninterrupted([&] { return open(path.c_str(), kFlags, 0600); });
   if (fd < 0) return IoError(std::string("the supervisor's lock: ") + std::strerror(errno) + ": " + path);
   std::unique_ptr<SupervisorLock> lock(new SupervisorLock(fd, path));
   struct stat info{};
@@ -73,7 +75,9 @@ Result<std::unique_ptr<SupervisorLock>> SupervisorLock::Take(const std::string& 
 }
 
 bool SupervisorLock::IsTaken(const std::string& run_path) noexcept {
-  const int fd = open(LockPath(run_path).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  const std::string path = LockPath(run_path);
+  const int fd =
+      Uninterrupted([&] { return open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); });
   if (fd < 0) return false;
   struct flock whole = WholeFile();
   const bool taken = fcntl(fd, F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;

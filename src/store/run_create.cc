@@ -1,11 +1,8 @@
-#include <unistd.h>
-
 #include <string>
 
 #include "luff/base/env.h"
 #include "luff/store/owner.h"
 #include "luff/store/writer.h"
-#include "store/link_new.h"
 #include "store/run_file.h"
 
 namespace luff::store {
@@ -58,21 +55,11 @@ Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool j
     if (info.created_unix_ns == 0) info.created_unix_ns = env.NowUnixNs();
     // A second name for a finished file: of several workers that create the run at once exactly one wins.
     const std::string target = path + "/" + std::string(kRunFileName);
-    const std::string temporary =
-        target + ".tmp" + std::to_string(getpid()) + "-" + std::to_string(env.NowMonotonicNs());
     const std::string text = FormatRunFile(info);
-    Status status;
-    {
-      LUFF_ASSIGN_OR_RETURN(auto file, env.Open(temporary, Env::OpenMode::kCreateNew));
-      status = file->WriteAt(std::as_bytes(std::span(text.data(), text.size())), 0);
+    Status status = WriteNewFile(env, target, text);
+    if (!status.ok() && status.code() != StatusCode::kAlreadyExists) {  // a file system without links
+      status = env.Exists(target) ? AlreadyExists("run.json: " + path) : WriteWholeFile(env, target, text);
     }
-    if (status.ok()) {
-      status = LinkNew(env, temporary, target);
-      if (!status.ok() && status.code() != StatusCode::kAlreadyExists) {
-        status = env.Exists(target) ? AlreadyExists("run.json: " + path) : env.Rename(temporary, target);
-      }
-    }
-    (void)env.Remove(temporary);
     if (status.code() == StatusCode::kAlreadyExists) {
       if (!join && !resume) {
         return AlreadyExists("found a run that another process has just created; name another directory: " +

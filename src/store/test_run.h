@@ -146,6 +146,33 @@ inline format::StepMark MarkOf(std::int64_t step) {
   return mark;
 }
 
+/// A writer of a new run whose tensor 0 is a vector of so many elements; null after a failed expectation.
+inline std::unique_ptr<WorkerWriter> OpenNewRun(const WriterOptions& options, std::size_t elements) {
+  EXPECT_TRUE(CreateRun(options.run_path, TestRun(), false, false).ok());
+  auto writer = WorkerWriter::Open(options, TestRun());
+  EXPECT_TRUE(writer.ok()) << writer.status().ToString();
+  if (!writer.ok()) return nullptr;
+  StepBatch batch;
+  batch.tensors = {Def(0, "a")};
+  batch.layouts = {VectorLayout(0, static_cast<std::int64_t>(elements))};
+  EXPECT_TRUE((*writer)->PublishLoose(batch).ok());
+  return std::move(writer).value();
+}
+
+/// Appends the value of tensor 0 at a step, and puts its row into the step's batch.
+inline Status AppendValue(WorkerWriter* writer, std::int64_t step, std::size_t elements, StepBatch* batch) {
+  ChunkBlock block;
+  block.Add(0, ValueOf(0, step, elements), false);
+  std::vector<Place> places;
+  Status appended = writer->AppendChunks(block.refs(), {}, step, &places);
+  EXPECT_EQ(places.empty(), !appended.ok());
+  if (!appended.ok()) return appended;
+  batch->index = block.rows();
+  batch->index[0].data_file = places[0].data_file;
+  batch->index[0].offset = places[0].offset;
+  return Status::Ok();
+}
+
 /// Every raw value that the reader shows, as (tensor, global step); wrong ones fail the test.
 inline std::vector<std::pair<std::uint32_t, std::int64_t>> ReadableValues(const WorkerReader& worker,
                                                                           std::size_t elements) {

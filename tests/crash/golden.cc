@@ -4,24 +4,15 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/testing/forwarding_env.h"
 #include "store/test_run.h"
 
 namespace luff::store {
 namespace {
 
 /// Real files, a clock that stands still: the bytes are the same each time.
-class StillEnv final : public Env {
+class StillEnv final : public ForwardingEnv {
  public:
-  Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
-    return Real().Open(path, mode);
-  }
-  Status MakeDirectories(const std::string& path) override { return Real().MakeDirectories(path); }
-  Status MakeDirectory(const std::string& path) override { return Real().MakeDirectory(path); }
-  Result<std::vector<std::string>> List(const std::string& path) override { return Real().List(path); }
-  Status Rename(const std::string& from, const std::string& to) override { return Real().Rename(from, to); }
-  Status Link(const std::string& from, const std::string& to) override { return Real().Link(from, to); }
-  Status Remove(const std::string& path) override { return Real().Remove(path); }
-  bool Exists(const std::string& path) noexcept override { return Real().Exists(path); }
   std::int64_t NowUnixNs() noexcept override { return 1'700'000'000'000'000'000; }
   std::int64_t NowMonotonicNs() noexcept override { return 1'000'000'000; }
 };

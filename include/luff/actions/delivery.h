@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "luff/actions/process.h"
+#include "luff/base/process.h"
 
 /// Short-lived processes that deliver messages: webhooks, mails, commands.
 namespace luff::actions {

@@ -78,6 +78,8 @@ class Env {
   [[nodiscard]] virtual Status MakeDirectory(const std::string& path) = 0;
   /// Names in a directory, sorted, without "." and "..". kNotFound when it is missing.
   [[nodiscard]] virtual Result<std::vector<std::string>> List(const std::string& path) = 0;
+  /// Puts the names in a directory on stable storage.
+  [[nodiscard]] virtual Status SyncDirectory(const std::string& path) = 0;
   [[nodiscard]] virtual Status Rename(const std::string& from, const std::string& to) = 0;
   /// Gives a file a second name (link(2)). Never replaces: kAlreadyExists instead.
   [[nodiscard]] virtual Status Link(const std::string& from, const std::string& to) = 0;
@@ -90,8 +92,12 @@ class Env {
 /// Whole content of a small file. kOutOfRange when it is larger than `limit`.
 [[nodiscard]] Result<std::string> ReadWholeFile(Env& env, const std::string& path, std::uint64_t limit);
 
-/// Writes `text` to a temporary name in the same directory, then renames it: readers see all or nothing.
+/// Writes `text` under a temporary name in the same directory, syncs and renames it: readers see the old
+/// file or the new one, whole, also after a loss of power.
 [[nodiscard]] Status WriteWholeFile(Env& env, const std::string& path, std::string_view text);
+
+/// The same for a name that must not exist yet: kAlreadyExists instead of replacing.
+[[nodiscard]] Status WriteNewFile(Env& env, const std::string& path, std::string_view text);
 
 /// A machine and its current boot. Tells who wrote a live page, and whether that process can still exist.
 struct HostIdentity {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "luff/base/result.h"
-#include "luff/format/layout.h"
+#include "luff/format/names.h"
 #include "luff/store/writer.h"
 #include "luff/tensor/summary.h"
 
@@ -15,8 +15,8 @@
 namespace luff::capture {
 
 inline constexpr std::size_t kMaxCollections = 64;
-inline constexpr std::size_t kRoleCount = 15;
-inline constexpr std::size_t kModeCount = 4;  // index = mode - 1
+inline constexpr std::size_t kRoleCount = format::kRoleNames.size();
+inline constexpr std::size_t kModeCount = format::kModeNames.size();  // index = mode - 1
 
 /// When a collection is saved in one mode, counted by **mode step**.
 struct SaveMode {
@@ -69,8 +69,5 @@ struct Config {
 
 /// The run's "collections" document: a JSON array; a collection's number is its index.
 [[nodiscard]] std::string DescribeCollections(const Config& config);
-
-[[nodiscard]] std::string_view RoleName(format::Role role) noexcept;
-[[nodiscard]] std::string_view ModeName(format::Mode mode) noexcept;
 
 }  // namespace luff::capture

@@ -11,6 +11,7 @@
 
 #include "luff/base/result.h"
 #include "luff/format/layout.h"
+#include "luff/format/names.h"
 #include "luff/query/column.h"
 #include "luff/tensor/summary.h"
 
@@ -19,11 +20,9 @@
 namespace luff::query {
 
 using format::Mode;
+using format::ModeName;
+using format::ParseMode;
 using format::Role;
-
-[[nodiscard]] std::string_view ModeName(Mode mode) noexcept;  // "TRAIN", "EVAL", "PREDICT", "GLOBAL"
-/// Errors: kInvalidArgument naming the four modes.
-[[nodiscard]] Result<Mode> ParseMode(std::string_view name);
 
 using TensorId = std::uint32_t;  // trial-wide (the same name in two workers is one tensor)
 
@@ -323,9 +322,5 @@ class Trial {
   [[nodiscard]] virtual std::vector<JsonEvent> JsonEvents() const = 0;
   [[nodiscard]] virtual std::int64_t created_unix_ns() const noexcept = 0;
 };
-
-/// The three names nearest to `name` (edit distance), for error messages.
-[[nodiscard]] std::vector<std::string> NearestNames(std::string_view name,
-                                                    std::span<const std::string> known);
 
 }  // namespace luff::query

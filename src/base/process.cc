@@ -1,4 +1,4 @@
-#include "luff/actions/process.h"
+#include "luff/base/process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -6,37 +6,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/format.h"
+#include "base/interrupted.h"
 
 extern char** environ;
 
-namespace luff::actions {
+namespace luff {
 namespace {
-
-std::vector<std::string> Environment(const std::vector<std::pair<std::string, std::string>>& changes) {
-  std::vector<std::string> all;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const std::string_view name = text.substr(0, text.find('='));
-    bool replaced = false;
-    for (const auto& [changed, value] : changes) replaced = replaced || changed == name;
-    if (!replaced) all.emplace_back(text);
-  }
-  for (const auto& [name, value] : changes) all.push_back(name + "=" + value);
-  return all;
-}
-
-std::vector<char*> Pointers(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  pointers.reserve(texts.size() + 1);
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
 
 /// In the child: as somebody was started, or all at their defaults.
 void SetSignals(const SignalsAtStart* at_start) {
@@ -56,13 +36,28 @@ void SetSignals(const SignalsAtStart* at_start) {
 
 }  // namespace
 
+ExecTexts::ExecTexts(std::vector<std::string> texts) : texts_(std::move(texts)) {
+  for (std::string& text : texts_) pointers_.push_back(text.data());
+  pointers_.push_back(nullptr);
+}
+
+std::vector<std::string> EnvironmentWith(const Variables& changes) {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (std::ranges::find(changes, name, &Variables::value_type::first) == changes.end())
+      all.emplace_back(text);
+  }
+  for (const auto& [name, value] : changes) all.push_back(name + "=" + value);
+  return all;
+}
+
 Result<pid_t> StartProcess(const ProcessOptions& options) {
   if (options.argv.empty()) return InvalidArgument("no command to run");
-  std::vector<std::string> argv = options.argv;
-  std::vector<std::string> environment = Environment(options.environment);
-  const std::vector<char*> argv_pointers = Pointers(argv);
-  const std::vector<char*> environment_pointers = Pointers(environment);
-  // The child tells through this pipe why exec failed; a successful exec closes it.
+  const ExecTexts argv(options.argv);
+  const ExecTexts environment(EnvironmentWith(options.environment));
+  // The child says through this pipe why exec failed; a successful exec closes it.
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0)
     return IoError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
@@ -88,7 +83,7 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
     if (options.stdout_fd >= 0) dup2(options.stdout_fd, STDOUT_FILENO);
     if (options.stderr_fd >= 0) dup2(options.stderr_fd, STDERR_FILENO);
     SetSignals(options.in_our_group);
-    execvpe(argv_pointers[0], argv_pointers.data(), environment_pointers.data());
+    execvpe(*argv.get(), argv.get(), environment.get());
     const int error = errno;
     const ssize_t written = write(report[1], &error, sizeof(error));
     _exit(written == sizeof(error) ? 127 : 126);
@@ -97,15 +92,10 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
   if (!options.new_session && options.in_our_group == nullptr)
     setpgid(pid, pid);  // both sides, so that it holds before either goes on
   int error = 0;
-  ssize_t got = 0;
-  do {
-    got = read(report[0], &error, sizeof(error));
-  } while (got < 0 && errno == EINTR);
+  const ssize_t got = Uninterrupted([&] { return read(report[0], &error, sizeof(error)); });
   close(report[0]);
   if (got == sizeof(error)) {
-    int status = 0;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
+    WaitFor(pid);
     if (error == ENOENT) return NotFound(fmt::format("there is no command '{}'", options.argv[0]));
     return FailedPrecondition(fmt::format("cannot run '{}': {}", options.argv[0], std::strerror(error)));
   }
@@ -114,6 +104,12 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
 
 bool SignalGroup(pid_t group, int number) noexcept { return kill(-group, number) == 0; }
 
+int WaitFor(pid_t pid) noexcept {
+  int status = 0;
+  static_cast<void>(Uninterrupted([&] { return waitpid(pid, &status, 0); }));
+  return status;
+}
+
 ExitState DecodeStatus(int status) noexcept {
   if (WIFSIGNALED(status)) return {128 + WTERMSIG(status), WTERMSIG(status)};
   return {WEXITSTATUS(status), 0};
@@ -121,4 +117,4 @@ ExitState DecodeStatus(int status) noexcept {
 
 void BecomeReaper() noexcept { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-}  // namespace luff::actions
+}  // namespace luff

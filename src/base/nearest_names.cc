@@ -1,9 +1,10 @@
+#include "base/nearest_names.h"
+
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
-#include "luff/query/trial.h"
-
-namespace luff::query {
+namespace luff {
 namespace {
 
 /// Levenshtein distance, letters of either case alike; texts are cut at 128 bytes.
@@ -27,26 +28,6 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string_view ModeName(Mode mode) noexcept {
-  switch (mode) {
-    case Mode::kTrain: return "TRAIN";
-    case Mode::kEval: return "EVAL";
-    case Mode::kPredict: return "PREDICT";
-    case Mode::kGlobal: return "GLOBAL";
-  }
-  return "GLOBAL";
-}
-
-Result<Mode> ParseMode(std::string_view name) {
-  std::string upper(name);
-  std::transform(upper.begin(), upper.end(), upper.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  for (const Mode mode : {Mode::kTrain, Mode::kEval, Mode::kPredict, Mode::kGlobal}) {
-    if (upper == ModeName(mode)) return mode;
-  }
-  return InvalidArgument("found mode \"" + std::string(name) + "\", expected TRAIN, EVAL, PREDICT or GLOBAL");
-}
-
 std::vector<std::string> NearestNames(std::string_view name, std::span<const std::string> known) {
   std::vector<std::pair<std::size_t, std::size_t>> ranked;  // distance, position
   for (std::size_t i = 0; i < known.size(); ++i) {
@@ -61,4 +42,4 @@ std::vector<std::string> NearestNames(std::string_view name, std::span<const std
   return nearest;
 }
 
-}  // namespace luff::query
+}  // namespace luff

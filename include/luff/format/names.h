@@ -1,0 +1,43 @@
+#pragma once
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "luff/base/result.h"
+#include "luff/format/layout.h"
+
+/// The words for modes, roles and forms that configurations, exports and the command line use.
+namespace luff::format {
+
+inline constexpr std::array<const char*, 4> kModeNames = {"TRAIN", "EVAL", "PREDICT",
+                                                          "GLOBAL"};  // from mode 1
+inline constexpr std::array<const char*, 15> kRoleNames = {"other",
+                                                           "weight",
+                                                           "bias",
+                                                           "gradient",
+                                                           "buffer",
+                                                           "input",
+                                                           "output",
+                                                           "loss",
+                                                           "loss_input",
+                                                           "optimizer_state",
+                                                           "optimizer_setting",
+                                                           "scalar",
+                                                           "custom",
+                                                           "label",
+                                                           "sample"};
+inline constexpr std::array<std::pair<Form, const char*>, 8> kFormNames = {{{Form::kSummary, "summary"},
+                                                                            {Form::kRaw, "raw"},
+                                                                            {Form::kHistogram, "histogram"},
+                                                                            {Form::kHash, "hash"},
+                                                                            {Form::kUnits, "units"},
+                                                                            {Form::kDifference, "difference"},
+                                                                            {Form::kExtra, "extra"},
+                                                                            {Form::kShape, "shape"}}};
+
+/// "GLOBAL" for a number that is no mode.
+[[nodiscard]] std::string_view ModeName(Mode mode) noexcept;
+/// In letters of either case. Errors: kInvalidArgument naming the four modes.
+[[nodiscard]] Result<Mode> ParseMode(std::string_view name);
+
+}  // namespace luff::format
