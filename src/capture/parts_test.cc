@@ -1,12 +1,14 @@
 // The small parts: gaps joined, the governor, the two-phase stop, the pool.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <thread>
 
 #include "capture/action_gate.h"
 #include "capture/block_pool.h"
 #include "capture/control_poll.h"
+#include "capture/file_thread.h"
 #include "capture/governor.h"
 #include "capture/pieces.h"
 #include "capture/scale.h"
@@ -327,6 +329,21 @@ TEST(PiecesTest, CoverEveryElementOnceInOrder) {
     }
     EXPECT_EQ(out, expected) << most;
   }
+}
+
+TEST(FileThreadTest, HandlersOfTheTrainingNeverRunThere) {
+  sigset_t before{};
+  pthread_sigmask(SIG_BLOCK, nullptr, &before);
+  const auto thread = FileThread::Start();
+  sigset_t there{};
+  sigset_t here{};
+  ASSERT_TRUE(thread->Run([&] { pthread_sigmask(SIG_BLOCK, nullptr, &there); }, std::chrono::minutes(1)));
+  pthread_sigmask(SIG_BLOCK, nullptr, &here);
+  for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGALRM, SIGPROF, SIGUSR1, SIGCHLD, SIGRTMIN}) {
+    EXPECT_EQ(sigismember(&there, number), 1) << number;
+    EXPECT_EQ(sigismember(&here, number), sigismember(&before, number)) << number;
+  }
+  EXPECT_EQ(sigismember(&there, SIGSEGV), 0);  // a mistake of the thread's own
 }
 
 }  // namespace

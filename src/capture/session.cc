@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -9,6 +10,7 @@
 
 #include "capture/json_text.h"
 #include "capture/session_impl.h"
+#include "luff/base/env.h"
 #include "luff/store/loss.h"
 #include "luff/tensor/hash.h"
 
@@ -24,13 +26,6 @@ constexpr std::size_t kMaxText = 1U << 20;
 constexpr std::uint64_t kWorthReleasing = 32U << 10;
 constexpr std::size_t kSpareBlocks = 4;
 
-std::int64_t SteadyNs() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-std::int64_t UnixNs() {
-  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 std::atomic<std::uint64_t> g_fork_count{0};
 std::atomic<std::uint64_t> g_next_session{1};
 
@@ -45,7 +40,33 @@ struct ThreadProducers {
     for (Entry& e : entries) e.producer->abandoned.store(true, std::memory_order_release);
   }
 };
-thread_local ThreadProducers t_producers;
+// One word of the static TLS, and a key for the destructor. Other thread-locals of a library the loader
+// allocates at a thread's first use, and registering their destructors allocates too: both end the process
+// when malloc has nothing.
+[[gnu::tls_model("initial-exec")]] constinit thread_local ThreadProducers* t_producers = nullptr;
+
+/// Makes what a thread needs before its first recording. False: there is no memory, and nothing may be
+/// thrown, as the first exception of a thread makes the loader allocate the C++ library's own locals.
+bool BeginThread() noexcept {
+  static const std::pair<int, pthread_key_t> made = [] {
+    pthread_key_t key{};
+    const int error = pthread_key_create(&key, [](void* producers) {
+      t_producers = nullptr;
+      static_cast<ThreadProducers*>(producers)->~ThreadProducers();
+      std::free(producers);
+    });
+    return std::pair(error, key);
+  }();
+  void* memory = made.first == 0 ? std::malloc(sizeof(ThreadProducers)) : nullptr;  // `new` throws inside
+  if (memory == nullptr) return false;
+  if (pthread_setspecific(made.second, memory) != 0) {
+    std::free(memory);
+    return false;
+  }
+  t_producers = new (memory) ThreadProducers();
+  [[maybe_unused]] const volatile int in_flight = std::uncaught_exceptions();  // makes those locals
+  return true;
+}
 
 }  // namespace
 
@@ -88,19 +109,30 @@ SessionImpl::~SessionImpl() {
   if (ForkCount() != fork_count_) {
     // A child has neither the thread nor the right to the files: forget both, touch nothing.
     new (&thread_) std::thread();
-    for (ThreadProducers::Entry& e : t_producers.entries)
-      static_cast<void>(new (std::nothrow) std::shared_ptr<Producer>(e.producer));
+    if (t_producers != nullptr) {
+      for (ThreadProducers::Entry& e : t_producers->entries)
+        static_cast<void>(new (std::nothrow) std::shared_ptr<Producer>(e.producer));
+    }
     static_cast<void>(new (std::nothrow) std::shared_ptr<Core>(std::move(core_)));
     static_cast<void>(new (std::nothrow) std::vector<std::shared_ptr<Producer>>(std::move(producers_)));
     return;
   }
   Close(format::EndReason::kFailed, std::chrono::seconds(2));
-  std::erase_if(t_producers.entries, [&](const auto& e) { return e.session == serial_; });
+  if (t_producers != nullptr)
+    std::erase_if(t_producers->entries, [&](const auto& e) { return e.session == serial_; });
 }
 
 bool SessionImpl::accepting() const noexcept {
   return core_->accepting.load() &&  // in one order with handing_over_
          g_fork_count.load(std::memory_order_relaxed) == fork_count_;
+}
+
+bool SessionImpl::Accepts() noexcept {
+  if (!accepting()) return false;
+  if (t_producers != nullptr || BeginThread()) return true;
+  core_->GiveUp();
+  Sleep();
+  return false;
 }
 
 void SessionImpl::Sleep() noexcept {
@@ -129,7 +161,7 @@ ProducerContext SessionImpl::MakeContext() const {
 }
 
 Producer* SessionImpl::ThisThread() {
-  for (const ThreadProducers::Entry& e : t_producers.entries) {
+  for (const ThreadProducers::Entry& e : t_producers->entries) {
     if (e.session == serial_) return e.producer.get();
   }
   std::shared_ptr<Producer> mine;
@@ -148,13 +180,13 @@ Producer* SessionImpl::ThisThread() {
       producers_.push_back(mine);
     }
   }
-  t_producers.entries.push_back({serial_, mine});
+  t_producers->entries.push_back({serial_, mine});
   return mine.get();
 }
 
 TensorId SessionImpl::DefineTensor(std::string_view name, format::Role role, std::string_view module_path,
                                    std::string_view module_type) noexcept {
-  if (!accepting()) return format::kNoId;
+  if (!Accepts()) return format::kNoId;
   try {
     const TensorId id = core_->registry.DefineTensor(name, role, module_path, module_type);
     if (id == format::kNoId) Gap(id, GapReason::kTooMany, 0, 1);
@@ -171,7 +203,7 @@ LayoutId SessionImpl::DefineLayout(const Layout& layout) noexcept {
 
 LayoutId SessionImpl::DefineShardLayout(const Layout& layout, std::span<const std::int64_t> global_shape,
                                         std::span<const std::int64_t> global_offset) noexcept {
-  if (!accepting()) return format::kNoId;
+  if (!Accepts()) return format::kNoId;
   try {
     const LayoutId id = core_->registry.DefineLayout(layout, {global_shape.begin(), global_shape.end()},
                                                      {global_offset.begin(), global_offset.end()});
@@ -184,7 +216,7 @@ LayoutId SessionImpl::DefineShardLayout(const Layout& layout, std::span<const st
 }
 
 void SessionImpl::SetDocument(std::string_view name, std::string_view json) noexcept {
-  if (!accepting()) return;
+  if (!Accepts()) return;
   if (json.size() > kMaxDocument || name.size() > 255) {
     Gap(format::kNoId, GapReason::kTooMany, 0, 1);
     return;
@@ -210,11 +242,11 @@ void SessionImpl::SetDocument(std::string_view name, std::string_view json) noex
 }
 
 void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept {
-  if (!accepting()) return;
+  if (!Accepts()) return;
   if (!in_step_) first_open_.store(mode_step, std::memory_order_relaxed);
   last_open_.store(mode_step, std::memory_order_relaxed);
   in_step_ = true;
-  step_begin_ns_.store(SteadyNs(), std::memory_order_relaxed);
+  step_begin_ns_.store(Env::Real().NowMonotonicNs(), std::memory_order_relaxed);
   capture_ns_.store(0, std::memory_order_relaxed);
   const Plan& plan = core_->plan;
   StepPlan& step = core_->step;
@@ -279,14 +311,14 @@ bool SessionImpl::WorthReleasing(std::span<const TensorRef> refs) const noexcept
 }
 
 void SessionImpl::CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept {
-  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !accepting()) return;
-  const std::int64_t begin = SteadyNs();
+  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
+  const std::int64_t begin = Env::Real().NowMonotonicNs();
   try {
     ThisThread()->Capture(refs, factor);
   } catch (...) {
     Fail("Capture");
   }
-  capture_ns_.fetch_add(SteadyNs() - begin, std::memory_order_relaxed);
+  capture_ns_.fetch_add(Env::Real().NowMonotonicNs() - begin, std::memory_order_relaxed);
 }
 
 void SessionImpl::Capture(std::span<const TensorRef> refs) noexcept { CaptureRefs(refs, 1.0); }
@@ -295,7 +327,7 @@ void SessionImpl::CaptureScaled(std::span<const TensorRef> refs, double factor) 
 }
 
 void SessionImpl::CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) noexcept {
-  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !accepting()) return;
+  if (core_->step.due.load(std::memory_order_relaxed) == 0 || !Accepts()) return;
   try {
     ThisThread()->CaptureSummary(id, layout, summary);
   } catch (...) {
@@ -304,7 +336,7 @@ void SessionImpl::CaptureSummary(TensorId id, LayoutId layout, const GivenSummar
 }
 
 void SessionImpl::Add(std::uint64_t bytes_of_text, auto&& add) noexcept {
-  if (!accepting()) return;
+  if (!Accepts()) return;
   if (bytes_of_text > kMaxText) {
     Gap(format::kNoId, GapReason::kTooMany, 0, 1);
     return;
@@ -333,8 +365,8 @@ void SessionImpl::Event(format::EventKind kind, std::uint32_t subject, std::uint
   if (!core_->plan.config().events) return;
   const std::int64_t begin = step_begin_ns_.load(std::memory_order_relaxed);
   Add(0, [&](store::StepBatch* rows) {
-    rows->events.push_back(
-        {static_cast<std::uint16_t>(kind), 0, subject, argument, begin == 0 ? 0 : SteadyNs() - begin});
+    rows->events.push_back({static_cast<std::uint16_t>(kind), 0, subject, argument,
+                            begin == 0 ? 0 : Env::Real().NowMonotonicNs() - begin});
   });
 }
 
@@ -368,7 +400,7 @@ void SessionImpl::EndStep(const StepEnd& end) noexcept {
 }
 
 void SessionImpl::HandOver(const StepEnd& end) noexcept {
-  if (!accepting()) {
+  if (!Accepts()) {
     if (Failed()) core_->NotRecorded(end.global_step);
     return;
   }
@@ -378,7 +410,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
     work->kind = Work::Kind::kStep;
     work->global_step = end.global_step;
     Collect(work.get());
-    const std::int64_t now = SteadyNs();
+    const std::int64_t now = Env::Real().NowMonotonicNs();
     const std::int64_t begin = step_begin_ns_.load(std::memory_order_relaxed);
     format::StepMark& mark = work->batch.mark;
     mark.global_step = end.global_step;
@@ -390,7 +422,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
       mark.wall_unix_ns = end.wall_unix_ns;
       since = mark.duration_ns = std::max<std::int64_t>(end.duration_ns, 0);
     } else {
-      mark.wall_unix_ns = UnixNs();
+      mark.wall_unix_ns = Env::Real().NowUnixNs();
       mark.duration_ns = in_step_ ? now - begin : 0;
       // The training's share of the time lies between two ends of steps, not only inside of the step.
       since = std::max<std::int64_t>(last_end_ns_ != 0 ? now - last_end_ns_ : now - begin, 1);
@@ -441,7 +473,7 @@ void SessionImpl::Drop(Work* work) {
 }
 
 void SessionImpl::AbandonStep() noexcept {
-  if (!accepting()) return;
+  if (!Accepts()) return;
   try {
     {
       MutexLock lock(mutex_);
@@ -461,7 +493,7 @@ void SessionImpl::AbandonStep() noexcept {
 }
 
 bool SessionImpl::Flush(std::chrono::milliseconds deadline) noexcept {
-  if (!accepting()) return false;
+  if (!Accepts()) return false;
   try {
     if (!has_thread_) {
       core_->Pump();

@@ -6,7 +6,7 @@
 namespace luff::capture {
 
 StopState SessionImpl::AtStepBoundary(std::int64_t train_step) noexcept {
-  if (!accepting()) return StopState::kNone;
+  if (!Accepts()) return StopState::kNone;
   try {
     if (has_thread_) return core_->gate.AtBoundary(train_step);
     return core_->gate.AtBoundary(train_step, [this] { core_->Pump(); });
@@ -21,7 +21,7 @@ std::string SessionImpl::stop_reason() const {
 }
 
 void SessionImpl::AcceptActions(std::span<const std::string> kinds) noexcept {
-  if (!accepting()) return;
+  if (!Accepts()) return;
   try {
     core_->gate.Accept(kinds);
   } catch (...) {
@@ -30,7 +30,7 @@ void SessionImpl::AcceptActions(std::span<const std::string> kinds) noexcept {
 }
 
 std::optional<PendingAction> SessionImpl::TakeAction() noexcept {
-  if (!accepting()) return std::nullopt;
+  if (!Accepts()) return std::nullopt;
   try {
     return core_->gate.TakeAction();
   } catch (...) {
@@ -40,7 +40,7 @@ std::optional<PendingAction> SessionImpl::TakeAction() noexcept {
 }
 
 void SessionImpl::ActionDone(std::uint64_t control, bool done) noexcept {
-  if (!accepting()) return;
+  if (!Accepts()) return;
   try {
     core_->gate.ActionDone(control, done);
   } catch (...) {

@@ -67,6 +67,8 @@ class SessionImpl final : public Session {
  private:
   SessionImpl(std::shared_ptr<Core> core, std::uint32_t worker);
   [[nodiscard]] bool accepting() const noexcept;
+  /// Asked first by each call that may throw: the recording goes on, and this thread has what it needs.
+  [[nodiscard]] bool Accepts() noexcept;
   [[nodiscard]] Producer* ThisThread();
   [[nodiscard]] ProducerContext MakeContext() const;
   /// True if an error has ended the recording and the session is not closed yet.

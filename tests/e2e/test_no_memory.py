@@ -77,3 +77,15 @@ def test_training_goes_on_and_the_verdict_tells_what_is_missing(luff: Luff, star
     shown = json.loads(luff("show", str(run), "--json")[1])
     assert shown["outcome"] == "completed"
     assert library.open_trial(run).tensor("loss").steps() == list(range(first))
+
+
+def test_a_thread_that_first_records_without_memory_does_not_end_the_training(
+    luff: Luff, starving: Path
+) -> None:
+    run, script = luff.tmp / "run", _SCRIPT.with_name("starved_thread.py")
+    code, out, err = luff(
+        "run", "--run", str(run), "--", sys.executable, str(script), str(starving), LD_PRELOAD=str(starving)
+    )
+    assert (code, out) == (0, "refused True\n"), err
+    assert "luff: steps 20 to 24 are not in the run, and no rule saw them: recording failed" in err
+    assert library.open_trial(run).tensor("loss").steps() == list(range(20))
