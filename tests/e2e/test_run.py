@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -152,7 +153,18 @@ def test_home_holds_nothing_but_the_run(luff: Luff) -> None:
 
 
 def test_dead_rule_worker_never_holds_the_job(luff: Luff) -> None:
-    job = luff.run("steps.py", LUFF_RULE_WORKER="/bin/false")
-    assert job.code == 0
-    assert "rules are off" in job.stderr
-    assert "done" in job.stdout
+    run, go = luff.tmp / "run", luff.tmp / "go"
+    script = Path(__file__).parent / "scripts" / "steps.py"
+    job = luff.start(
+        "run", "--run", str(run), "--", sys.executable, str(script), "--wait-at", "50", "--go", str(go)
+    )
+    killed: set[int] = set()
+    while len(killed) < 4 and job.poll() is None:
+        for pid in set(processes_with(f"_evaluate {run}")) - killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+    go.touch()
+    out, err = job.communicate(timeout=120)
+    assert job.returncode == 0, err
+    assert "the rule worker ended (signal 9) and is not started again: rules are off" in err
+    assert "done" in out
