@@ -99,8 +99,9 @@ def open_trial(
 class Trial:
     """A run opened for reading; made by `open_trial`.
 
-    What it shows are complete steps: those that every worker that is alive has passed. It shows new ones after
-    `refresh` or a wait. Not for use by several threads at once.
+    It shows complete steps: those that every living worker has passed. `refresh` and the waits take in new ones.
+
+    Threads may share a trial: each call has it alone, a wait only while it looks. A forked process opens its own.
     """
 
     def __init__(self, core: _core.Trial) -> None:

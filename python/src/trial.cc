@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -108,50 +110,80 @@ nb::dict SummaryDict(const query::SummaryAt& at) {
 
 nb::dict Columns(const std::shared_ptr<const query::SummaryColumns>& c) {
   nb::dict d;
-  const auto add = [&](const char* name, const auto& column) {
+  query::SummaryColumns::ForEach([&](const char* name, auto member) {
+    const auto& column = (*c).*member;
     d[name] = View(column.data(), {column.size()}, c);
-  };
-  add("step", c->global_step);
-  add("mode_step", c->mode_step);
-  add("update", c->update);
-  add("mode", c->mode);
-  add("count", c->count);
-  add("zero_count", c->zero_count);
-  add("nan_count", c->nan_count);
-  add("inf_count", c->inf_count);
-  add("min", c->min);
-  add("max", c->max);
-  add("mean", c->mean);
-  add("std", c->std);
-  add("sum", c->sum);
-  add("abs_mean", c->abs_mean);
-  add("l2", c->l2);
+  });
   return d;
 }
 
-/// Waits in slices, so that Ctrl-C is seen.
-template <typename Wait>
-bool InSlices(double timeout_s, Wait wait) {
-  const auto deadline = std::chrono::steady_clock::now() +
-                        milliseconds(static_cast<std::int64_t>(std::min(timeout_s, 1e9) * 1e3));
-  for (;;) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    const auto slice = std::clamp(left, milliseconds(0), milliseconds(100));
-    bool done = false;
-    {
-      nb::gil_scoped_release release;
-      done = wait(slice);
-    }
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (done || left <= slice) return done;
+/// A trial that Python threads share. A call holds the lock while C++ works on the trial and makes Python
+/// objects of the answer afterwards, because Python may run other code, even another call, whenever it
+/// allocates. A thread never waits for the lock while it holds the GIL, nor for the GIL while it holds the
+/// lock, so the two cannot deadlock. A process forked while another thread reads has to open a trial of its
+/// own.
+class SharedTrial {
+ public:
+  explicit SharedTrial(std::unique_ptr<Trial> trial) : trial_(std::move(trial)) {}
+
+  /// Returns `use(trial)`; `use` must not touch Python. Keeps the GIL where the lock is free: releasing it
+  /// costs more than most calls take.
+  template <typename Use>
+  auto With(Use use) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock ? use(*trial_) : WithoutGil(use);
   }
+  /// The same for long reads: other threads run meanwhile.
+  template <typename Use>
+  auto WithoutGil(Use use) {
+    nb::gil_scoped_release release;  // reacquires the GIL after the lock is released
+    const std::lock_guard lock(mutex_);
+    return use(*trial_);
+  }
+  /// Refreshes until `done(trial)` or the time-out. Between two looks the trial is free for other threads,
+  /// and Ctrl-C is handled.
+  template <typename Done>
+  bool WaitFor(double timeout_s, Done done) {
+    using std::chrono::nanoseconds;
+    using std::chrono::steady_clock;
+    const auto deadline =
+        steady_clock::now() + milliseconds(static_cast<std::int64_t>(std::clamp(timeout_s, 0.0, 1e9) * 1e3));
+    nanoseconds pause{0};
+    for (;;) {
+      const bool found = WithoutGil([&](Trial& trial) {
+        (void)Unwrap(trial.Refresh());
+        pause = trial.PauseAfter(pause);
+        return done(trial);
+      });
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      const nanoseconds left = deadline - steady_clock::now();
+      if (found || left.count() <= 0) return found;
+      nb::gil_scoped_release release;
+      std::this_thread::sleep_for(std::min(pause, left));
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<Trial> trial_;
+};
+
+nb::tuple StepTuple(const query::StepInfo& info) {
+  return nb::make_tuple(info.global_step, info.mode_step, info.update, static_cast<int>(info.mode),
+                        info.wall_unix_ns, info.duration_ns);
+}
+
+/// Binds a call of the trial without arguments.
+template <typename Read>
+auto Get(Read read) {
+  return [read](SharedTrial& shared) { return shared.With(read); };
 }
 
 }  // namespace
 
 void InitTrial(nb::module_& m);
 void InitTrial(nb::module_& m) {
-  nb::class_<Trial> trial(m, "Trial");
+  nb::class_<SharedTrial> trial(m, "Trial");
   m.def(
       "open_trial",
       [](const std::string& path, double wait_s, bool use_live_page, double lost_after_s,
@@ -160,46 +192,45 @@ void InitTrial(nb::module_& m) {
         if (show_at_most) options.show_at_most = *show_at_most;
         options.use_live_page = use_live_page;
         options.lost_after_s = lost_after_s;
-        std::unique_ptr<Trial> opened;
+        std::unique_ptr<SharedTrial> opened;
         {
           nb::gil_scoped_release release;
-          opened = Unwrap(Trial::Open(path, options));
+          opened = std::make_unique<SharedTrial>(Unwrap(Trial::Open(path, options)));
         }
         if (wait_s > 0) {
-          InSlices(wait_s, [&](milliseconds slice) {
-            (void)Unwrap(opened->WaitForNews(slice));
-            return opened->step_count() > 0 || opened->loaded_all_steps();
-          });
+          opened->WaitFor(wait_s, [](Trial& t) { return t.step_count() > 0 || t.loaded_all_steps(); });
         }
         return opened.release();
       },
       nb::arg("path"), nb::arg("wait_s"), nb::arg("use_live_page"), nb::arg("lost_after_s"),
       nb::arg("show_at_most") = nb::none(), nb::rv_policy::take_ownership);
-  trial.def("refresh", [](Trial& t) { return Unwrap(t.Refresh()); });
-  trial.def("wait_for_news", [](Trial& t, double timeout_s) {
-    return InSlices(timeout_s,
-                    [&](milliseconds slice) { return Unwrap(t.WaitForNews(slice)) || t.loaded_all_steps(); });
+  trial.def("refresh", Get([](Trial& t) { return Unwrap(t.Refresh()); }));
+  trial.def("wait_for_news", [](SharedTrial& shared, double timeout_s) {
+    const std::size_t steps = shared.With([](Trial& t) { return t.step_count(); });
+    return shared.WaitFor(timeout_s,
+                          [&](Trial& t) { return t.step_count() != steps || t.loaded_all_steps(); });
   });
-  trial.def("wait_for_step", [](Trial& t, std::int64_t step, int mode, double timeout_s) {
+  trial.def("wait_for_step", [](SharedTrial& shared, std::int64_t step, int mode, double timeout_s) {
     Status last;
-    InSlices(timeout_s, [&](milliseconds slice) {
-      last = t.WaitForStep(step, ModeOf(mode), slice);
+    const Mode of = ModeOf(mode);
+    shared.WaitFor(timeout_s, [&](Trial& t) {
+      last = t.WaitForStep(step, of, milliseconds(0));
       return last.code() != StatusCode::kDeadlineExceeded;
     });
     ThrowIfError(std::move(last));
   });
-  trial.def_prop_ro("loaded_all_steps", [](const Trial& t) { return t.loaded_all_steps(); });
-  trial.def_prop_ro("path", [](const Trial& t) { return t.path(); });
-  trial.def_prop_ro("world_size", [](const Trial& t) { return t.world_size(); });
-  trial.def_prop_ro("step_count", [](const Trial& t) { return t.step_count(); });
-  trial.def("outcome", [](const Trial& t) {
-    const auto outcome = t.outcome();
+  trial.def_prop_ro("loaded_all_steps", Get([](const Trial& t) { return t.loaded_all_steps(); }));
+  trial.def_prop_ro("path", Get([](const Trial& t) { return t.path(); }));
+  trial.def_prop_ro("world_size", Get([](const Trial& t) { return t.world_size(); }));
+  trial.def_prop_ro("step_count", Get([](const Trial& t) { return t.step_count(); }));
+  trial.def("outcome", [](SharedTrial& shared) {
+    const auto outcome = shared.With([](const Trial& t) { return t.outcome(); });
     return nb::make_tuple(outcome.state, outcome.why);
   });
-  trial.def("problems", [](const Trial& t) { return t.Problems(); });
-  trial.def("workers", [](const Trial& t) {
+  trial.def("problems", Get([](const Trial& t) { return t.Problems(); }));
+  trial.def("workers", [](SharedTrial& shared) {
     nb::list list;
-    for (const auto& w : t.workers()) {
+    for (const auto& w : shared.With([](const Trial& t) { return t.workers(); })) {
       nb::dict d;
       d["worker"] = w.worker;
       d["alive"] = w.alive;
@@ -214,34 +245,47 @@ void InitTrial(nb::module_& m) {
     }
     return list;
   });
-  trial.def("tensors", [](const Trial& t, const std::string& regex, const std::string& collection, int mode,
-                          std::optional<std::int64_t> step) {
-    return Unwrap(t.TensorNames({regex, collection, step, ModeOf(mode)}));
+  trial.def("tensors", [](SharedTrial& shared, const std::string& regex, const std::string& collection,
+                          int mode, std::optional<std::int64_t> step) {
+    return shared.With(
+        [&](const Trial& t) { return Unwrap(t.TensorNames({regex, collection, step, ModeOf(mode)})); });
   });
-  trial.def("find", [](const Trial& t, const std::string& name) { return Unwrap(t.FindTensor(name)); });
-  trial.def("info", [](const Trial& t, std::uint32_t id) {
-    const auto& info = t.tensor(id);
+  trial.def("find", [](SharedTrial& shared, const std::string& name) {
+    return shared.With([&](const Trial& t) { return Unwrap(t.FindTensor(name)); });
+  });
+  trial.def("info", [](SharedTrial& shared, std::uint32_t id) {
+    const auto info = shared.With([&](const Trial& t) { return t.tensor(id); });
     return nb::make_tuple(info.name, static_cast<int>(info.role), info.module_path, info.module_type,
                           info.collections);
   });
-  trial.def("collections", [](const Trial& t) { return t.CollectionNames(); });
-  trial.def("document", [](const Trial& t, const std::string& name) { return t.Document(name); });
-  trial.def("steps", [](const Trial& t, int mode) { return t.Steps(ModeOf(mode)); });
-  trial.def("step_info", [](const Trial& t, std::int64_t step, int mode) {
-    const auto info = Unwrap(t.FindStep(step, ModeOf(mode)));
-    return nb::make_tuple(info.global_step, info.mode_step, info.update, static_cast<int>(info.mode),
-                          info.wall_unix_ns, info.duration_ns);
+  trial.def("collections", Get([](const Trial& t) { return t.CollectionNames(); }));
+  trial.def("document", [](SharedTrial& shared, const std::string& name) {
+    return shared.With([&](const Trial& t) { return t.Document(name); });
   });
-  trial.def("show_at_most", [](Trial& t, std::size_t steps) { t.ShowAtMost(steps); });
-  trial.def("step_at", [](const Trial& t, std::size_t n) {
-    if (n >= t.step_count()) ThrowIfError(OutOfRange("there is no step number " + std::to_string(n)));
-    const auto info = t.step_at(n);
-    return nb::make_tuple(info.global_step, info.mode_step, info.update, static_cast<int>(info.mode),
-                          info.wall_unix_ns, info.duration_ns);
+  trial.def("steps", [](SharedTrial& shared, int mode) {
+    return shared.With([&](const Trial& t) { return t.Steps(ModeOf(mode)); });
   });
-  trial.def("step_rows", [](const Trial& t, std::size_t n) {
+  trial.def("step_info", [](SharedTrial& shared, std::int64_t step, int mode) {
+    return StepTuple(shared.With([&](const Trial& t) { return Unwrap(t.FindStep(step, ModeOf(mode))); }));
+  });
+  trial.def("show_at_most", [](SharedTrial& shared, std::size_t steps) {
+    shared.With([&](Trial& t) { t.ShowAtMost(steps); });
+  });
+  trial.def("step_at", [](SharedTrial& shared, std::size_t n) {
+    return StepTuple(shared.With([&](const Trial& t) {
+      if (n >= t.step_count()) ThrowIfError(OutOfRange("there is no step number " + std::to_string(n)));
+      return t.step_at(n);
+    }));
+  });
+  trial.def("step_rows", [](SharedTrial& shared, std::size_t n) {
     Trial::StepRows rows;
-    ThrowIfError(t.ReadStepRows(n, &rows));
+    std::vector<std::string> names;  // of the tensors of summaries, then of scalars
+    shared.With([&](const Trial& t) {
+      ThrowIfError(t.ReadStepRows(n, &rows));
+      for (const auto& entry : rows.summaries) names.push_back(t.tensor(entry.tensor).name);
+      for (const auto& entry : rows.scalars) names.push_back(t.tensor(entry.tensor).name);
+    });
+    auto name = names.begin();
     nb::list summaries;
     for (const auto& entry : rows.summaries) {
       query::SummaryAt at;
@@ -252,44 +296,50 @@ void InitTrial(nb::module_& m) {
       at.worker = entry.worker;
       at.dtype = entry.dtype;
       at.summary = entry.summary;
-      summaries.append(nb::make_tuple(t.tensor(entry.tensor).name, SummaryDict(at)));
+      summaries.append(nb::make_tuple(*name++, SummaryDict(at)));
     }
     nb::list scalars;
-    for (const auto& entry : rows.scalars)
-      scalars.append(nb::make_tuple(t.tensor(entry.tensor).name, entry.worker, entry.value));
+    for (const auto& entry : rows.scalars) scalars.append(nb::make_tuple(*name++, entry.worker, entry.value));
     return nb::make_tuple(summaries, scalars);
   });
-  trial.def("step_state", [](const Trial& t, std::int64_t step, int mode) {
-    return static_cast<int>(t.StateOfStep(step, ModeOf(mode)));
+  trial.def("step_state", [](SharedTrial& shared, std::int64_t step, int mode) {
+    return shared.With([&](const Trial& t) { return static_cast<int>(t.StateOfStep(step, ModeOf(mode))); });
   });
-  trial.def("tensor_steps", [](const Trial& t, std::uint32_t id, int mode) {
-    return Unwrap(t.TensorSteps(id, ModeOf(mode)));
+  trial.def("tensor_steps", [](SharedTrial& shared, std::uint32_t id, int mode) {
+    return shared.With([&](const Trial& t) { return Unwrap(t.TensorSteps(id, ModeOf(mode))); });
   });
-  trial.def(
-      "value_steps",
-      [](const Trial& t, std::uint32_t id, int mode, Worker worker) {
-        return Unwrap(t.ValueSteps(id, ModeOf(mode), worker));
-      },
-      nb::arg("id"), nb::arg("mode"), nb::arg("worker").none());
-  trial.def("tensor_workers", [](const Trial& t, std::uint32_t id, std::int64_t step, int mode) {
-    return Unwrap(t.TensorWorkers(id, step, ModeOf(mode)));
+  trial.def("tensor_workers", [](SharedTrial& shared, std::uint32_t id, std::int64_t step, int mode) {
+    return shared.With([&](const Trial& t) { return Unwrap(t.TensorWorkers(id, step, ModeOf(mode))); });
   });
-  trial.def(
-      "value",
-      [](const Trial& t, std::uint32_t id, std::int64_t step, int mode, Worker worker) {
-        query::Value value = Unwrap(t.ReadValue(id, step, ModeOf(mode), worker));
-        return ArrayOf(value.dtype, value.bytes.data(), value.bytes.size(), Shape(value.shape),
-                       std::move(value.owner));
-      },
-      nb::arg("id"), nb::arg("step"), nb::arg("mode"), nb::arg("worker").none());
+  // Readings of one tensor: over all steps, and at one step. `made` turns the answer into a Python object.
+  const auto over_steps = [&](const char* name, auto read, auto made) {
+    trial.def(
+        name,
+        [read, made](SharedTrial& shared, std::uint32_t id, int mode, Worker worker) {
+          return made(
+              shared.With([&](const Trial& t) { return Unwrap((t.*read)(id, ModeOf(mode), worker)); }));
+        },
+        nb::arg("id"), nb::arg("mode"), nb::arg("worker").none());
+  };
+  const auto at_step = [&](const char* name, auto read, auto made) {
+    trial.def(
+        name,
+        [read, made](SharedTrial& shared, std::uint32_t id, std::int64_t step, int mode, Worker worker) {
+          return made(
+              shared.With([&](const Trial& t) { return Unwrap((t.*read)(id, step, ModeOf(mode), worker)); }));
+        },
+        nb::arg("id"), nb::arg("step"), nb::arg("mode"), nb::arg("worker").none());
+  };
+  over_steps("value_steps", &Trial::ValueSteps, [](std::vector<std::int64_t> steps) { return steps; });
+  at_step("value", &Trial::ReadValue, [](query::Value value) {
+    return ArrayOf(value.dtype, value.bytes.data(), value.bytes.size(), Shape(value.shape),
+                   std::move(value.owner));
+  });
   trial.def(
       "stack",
-      [](const Trial& t, std::uint32_t id, int mode, Worker worker, std::uint64_t max_bytes) {
-        Trial::Stack stack;
-        {
-          nb::gil_scoped_release release;
-          stack = Unwrap(t.ReadStack(id, ModeOf(mode), worker, max_bytes));
-        }
+      [](SharedTrial& shared, std::uint32_t id, int mode, Worker worker, std::uint64_t max_bytes) {
+        Trial::Stack stack = shared.WithoutGil(
+            [&](const Trial& t) { return Unwrap(t.ReadStack(id, ModeOf(mode), worker, max_bytes)); });
         auto shape = Shape(stack.shape);
         shape.insert(shape.begin(), stack.steps.size());
         if (stack.dtype == DType::kInvalid) stack.dtype = DType::kFloat32;
@@ -297,80 +347,57 @@ void InitTrial(nb::module_& m) {
         return nb::make_tuple(Owned(std::move(stack.steps)), array);
       },
       nb::arg("id"), nb::arg("mode"), nb::arg("worker").none(), nb::arg("max_bytes"));
-  trial.def(
-      "shape",
-      [](const Trial& t, std::uint32_t id, std::int64_t step, int mode, Worker worker) {
-        const auto shape = Unwrap(t.Shape(id, step, ModeOf(mode), worker));
-        return nb::make_tuple(nb::cast(shape.shape), std::string(DTypeName(shape.dtype)),
-                              nb::cast(shape.global_shape), nb::cast(shape.global_offset));
-      },
-      nb::arg("id"), nb::arg("step"), nb::arg("mode"), nb::arg("worker").none());
-  trial.def(
-      "summary",
-      [](const Trial& t, std::uint32_t id, std::int64_t step, int mode, Worker worker) {
-        return SummaryDict(Unwrap(t.ReadSummaryAt(id, step, ModeOf(mode), worker)));
-      },
-      nb::arg("id"), nb::arg("step"), nb::arg("mode"), nb::arg("worker").none());
-  trial.def(
-      "summaries",
-      [](const Trial& t, std::uint32_t id, int mode, Worker worker) {
-        return Columns(Unwrap(t.SharedSummaries(id, ModeOf(mode), worker)));
-      },
-      nb::arg("id"), nb::arg("mode"), nb::arg("worker").none());
-  trial.def(
-      "scalars",
-      [](const Trial& t, std::uint32_t id, int mode, Worker worker) {
-        const auto scalars = Unwrap(t.Scalars(id, ModeOf(mode), worker));
-        std::vector<std::int64_t> steps, mode_steps;
-        std::vector<double> values;
-        for (const auto& scalar : scalars) {
-          steps.push_back(scalar.global_step);
-          mode_steps.push_back(scalar.mode_step);
-          values.push_back(scalar.value);
-        }
-        return nb::make_tuple(Owned(std::move(steps)), Owned(std::move(mode_steps)),
-                              Owned(std::move(values)));
-      },
-      nb::arg("id"), nb::arg("mode"), nb::arg("worker").none());
+  at_step("shape", &Trial::Shape, [](const Trial::ValueShape& shape) {
+    return nb::make_tuple(nb::cast(shape.shape), std::string(DTypeName(shape.dtype)),
+                          nb::cast(shape.global_shape), nb::cast(shape.global_offset));
+  });
+  at_step("summary", &Trial::ReadSummaryAt, SummaryDict);
+  over_steps("summaries", &Trial::SharedSummaries, Columns);
+  over_steps("scalars", &Trial::Scalars, [](const std::vector<query::ScalarAt>& scalars) {
+    std::vector<std::int64_t> steps, mode_steps;
+    std::vector<double> values;
+    for (const auto& scalar : scalars) {
+      steps.push_back(scalar.global_step);
+      mode_steps.push_back(scalar.mode_step);
+      values.push_back(scalar.value);
+    }
+    return nb::make_tuple(Owned(std::move(steps)), Owned(std::move(mode_steps)), Owned(std::move(values)));
+  });
   trial.def(
       "form",
-      [](const Trial& t, std::uint32_t id, int form, std::int64_t step, int mode, Worker worker) {
-        const auto row = Unwrap(t.ReadForm(id, static_cast<format::Form>(form), step, ModeOf(mode), worker));
+      [](SharedTrial& shared, std::uint32_t id, int form, std::int64_t step, int mode, Worker worker) {
+        const auto row = shared.With([&](const Trial& t) {
+          return Unwrap(t.ReadForm(id, static_cast<format::Form>(form), step, ModeOf(mode), worker));
+        });
         return std::vector<double>(row.values, row.values + 6);
       },
       nb::arg("id"), nb::arg("form"), nb::arg("step"), nb::arg("mode"), nb::arg("worker").none());
-  trial.def(
-      "histogram",
-      [](const Trial& t, std::uint32_t id, std::int64_t step, int mode, Worker worker) {
-        const auto bins = Unwrap(t.Histogram(id, step, ModeOf(mode), worker));
-        std::vector<double> low, high;
-        std::vector<std::uint64_t> count;
-        for (const HistogramBin& bin : bins) {
-          low.push_back(HistogramBinLow(bin.bin));
-          high.push_back(HistogramBinHigh(bin.bin));
-          count.push_back(bin.count);
-        }
-        return nb::make_tuple(Owned(std::move(low)), Owned(std::move(high)), Owned(std::move(count)));
-      },
-      nb::arg("id"), nb::arg("step"), nb::arg("mode"), nb::arg("worker").none());
-  trial.def(
-      "saved_reductions",
-      [](const Trial& t, std::uint32_t id, std::int64_t step, int mode, Worker worker) {
-        nb::list list;
-        for (const auto& saved : Unwrap(t.SavedReductions(id, step, ModeOf(mode), worker)))
-          list.append(nb::make_tuple(saved.name, saved.abs, saved.value));
-        return list;
-      },
-      nb::arg("id"), nb::arg("step"), nb::arg("mode"), nb::arg("worker").none());
+  at_step("histogram", &Trial::Histogram, [](const SparseHistogram& bins) {
+    std::vector<double> low, high;
+    std::vector<std::uint64_t> count;
+    for (const HistogramBin& bin : bins) {
+      low.push_back(HistogramBinLow(bin.bin));
+      high.push_back(HistogramBinHigh(bin.bin));
+      count.push_back(bin.count);
+    }
+    return nb::make_tuple(Owned(std::move(low)), Owned(std::move(high)), Owned(std::move(count)));
+  });
+  at_step("saved_reductions", &Trial::SavedReductions, [](const std::vector<query::SavedReduction>& all) {
+    nb::list list;
+    for (const auto& saved : all) list.append(nb::make_tuple(saved.name, saved.abs, saved.value));
+    return list;
+  });
   trial.def(
       "quantile",
-      [](const Trial& t, std::uint32_t id, std::int64_t step, double q, int mode, Worker worker) {
-        return HistogramQuantile(Unwrap(t.Histogram(id, step, ModeOf(mode), worker)), q);
+      [](SharedTrial& shared, std::uint32_t id, std::int64_t step, double q, int mode, Worker worker) {
+        return shared.With([&](const Trial& t) {
+          return HistogramQuantile(Unwrap(t.Histogram(id, step, ModeOf(mode), worker)), q);
+        });
       },
       nb::arg("id"), nb::arg("step"), nb::arg("q"), nb::arg("mode"), nb::arg("worker").none());
-  trial.def("gaps", [](const Trial& t) {
+  trial.def("gaps", [](SharedTrial& shared) {
     nb::list list;
-    for (const auto& gap : t.Gaps()) {
+    for (const auto& gap : shared.With([](const Trial& t) { return t.Gaps(); })) {
       nb::dict d;
       d["worker"] = gap.worker;
       d["tensor"] = gap.tensor;
@@ -385,17 +412,17 @@ void InitTrial(nb::module_& m) {
     }
     return list;
   });
-  trial.def("events", [](const Trial& t, int mode) {
+  trial.def("events", [](SharedTrial& shared, int mode) {
     nb::list list;
-    for (const auto& e : t.Events(ModeOf(mode))) {
+    for (const auto& e : shared.With([&](const Trial& t) { return t.Events(ModeOf(mode)); })) {
       list.append(nb::make_tuple(e.global_step, e.worker, static_cast<int>(e.row.kind), e.row.subject,
                                  e.row.argument, e.row.since_step_ns));
     }
     return list;
   });
-  trial.def("json_events", [](const Trial& t) {
+  trial.def("json_events", [](SharedTrial& shared) {
     nb::list list;
-    for (const auto& e : t.JsonEvents())
+    for (const auto& e : shared.With([](const Trial& t) { return t.JsonEvents(); }))
       list.append(nb::make_tuple(e.global_step, e.worker, nb::bytes(e.json.data(), e.json.size())));
     return list;
   });

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/json.h"
 #include "luff/base/env.h"
@@ -294,25 +293,13 @@ bool RunTrial::MergeSteps() {
   }
 }
 
-Result<bool> RunTrial::WaitForNews(std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  auto pause = std::chrono::nanoseconds(kFirstPause);
-  const std::size_t steps = steps_.size();
-  const bool was_over = loaded_all_;
-  for (;;) {
-    LUFF_ASSIGN_OR_RETURN(const bool news, Refresh());
-    if (news && (steps_.size() != steps || loaded_all_ != was_over)) return true;
-    const auto now = std::chrono::steady_clock::now();
-    if (loaded_all_ || now >= deadline) return news;
-    const bool near =
-        !workers_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
-          return worker->reader->uses_live_page() || worker->ended();
-        });
-    const auto longest =
-        near ? std::chrono::nanoseconds(kLongestPause) : std::chrono::nanoseconds(kLongestPauseAfar);
-    std::this_thread::sleep_for(std::min({pause, longest, std::chrono::nanoseconds(deadline - now)}));
-    pause = std::min(pause * 3 / 2, longest);
-  }
+std::chrono::nanoseconds RunTrial::PauseAfter(std::chrono::nanoseconds last) const {
+  const bool near =
+      !workers_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+        return worker->reader->uses_live_page() || worker->ended();
+      });
+  return std::clamp<std::chrono::nanoseconds>(last * 3 / 2, kFirstPause,
+                                              near ? kLongestPause : kLongestPauseAfar);
 }
 
 std::vector<WorkerInfo> RunTrial::workers() const {

@@ -58,7 +58,7 @@ class RunTrial final : public StepTrial {
   RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& options);
 
   Result<bool> Refresh() override;
-  Result<bool> WaitForNews(std::chrono::milliseconds timeout) override;
+  std::chrono::nanoseconds PauseAfter(std::chrono::nanoseconds last) const override;
   void ShowAtMost(std::size_t steps) override;
   const std::string& path() const noexcept override { return run_->path(); }
   std::vector<WorkerInfo> workers() const override;
@@ -66,7 +66,6 @@ class RunTrial final : public StepTrial {
   std::int64_t created_unix_ns() const noexcept override { return run_->info().created_unix_ns; }
 
   Result<TensorId> FindTensor(std::string_view name) const override;
-  Result<std::vector<std::string>> TensorNames(const NameFilter& filter) const override;
   std::vector<std::string> CollectionNames() const override;
   std::string Document(std::string_view name) const override;
 
@@ -81,8 +80,6 @@ class RunTrial final : public StepTrial {
                           std::uint64_t max_bytes) const override;
   Result<ValueShape> Shape(TensorId id, std::int64_t step, Mode mode,
                            std::optional<std::uint32_t> worker) const override;
-  Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
-                              std::optional<std::uint32_t> worker) const override;
   Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
                                   std::optional<std::uint32_t> worker) const override;
   Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
@@ -126,6 +123,8 @@ class RunTrial final : public StepTrial {
     std::uint32_t n = 0;  // position in the step table
   };
   [[nodiscard]] std::optional<Rows> RowsOf(const WorkerState& worker, TensorId id, std::uint32_t n) const;
+  [[nodiscard]] bool HasRows(const WorkerState& worker, TensorId id, std::uint32_t n) const;
+  [[nodiscard]] bool HasRows(TensorId id, std::uint32_t n) const override;
   /// Workers to look at: the one wanted, or all. kNotFound for a worker that is not in the run.
   [[nodiscard]] Result<std::vector<const WorkerState*>> Candidates(std::optional<std::uint32_t> worker) const;
   /// Calls `use(rows)` for each candidate until it returns true. `use`: Result<bool>.
@@ -171,6 +170,20 @@ class RunTrial final : public StepTrial {
   };
   mutable Numbers numbers_;
 };
+
+[[nodiscard]] inline Summary SummaryOf(const format::SummaryRow& row) noexcept {
+  Summary s;
+  s.count = row.count;
+  s.sum = row.sum;
+  s.sum_sq = row.sum_sq;
+  s.abs_sum = row.abs_sum;
+  s.min_bits = row.min_bits;
+  s.max_bits = row.max_bits;
+  s.zero_count = row.zero_count;
+  s.nan_count = row.nan_count;
+  s.inf_count = row.inf_count;
+  return s;
+}
 
 [[nodiscard]] inline std::uint64_t ScopedId(std::uint32_t epoch, std::uint32_t id) noexcept {
   return std::uint64_t{epoch} << 32 | id;

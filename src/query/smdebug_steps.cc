@@ -19,37 +19,9 @@ Result<TensorId> SmdebugTrial::FindTensor(std::string_view name) const {
   return NoTensor(name);
 }
 
-Result<std::vector<std::string>> SmdebugTrial::TensorNames(const NameFilter& filter) const {
-  std::optional<Regex> regex;
-  if (!filter.regex.empty()) {
-    LUFF_ASSIGN_OR_RETURN(regex, Regex::Compile(filter.regex));
-  }
-  if (!filter.collection.empty()) {
-    LUFF_RETURN_IF_ERROR(CheckCollection(filter.collection));
-  }
-  std::optional<std::uint32_t> n;
-  if (filter.step) {
-    LUFF_ASSIGN_OR_RETURN(n, StepOrError(*filter.step, filter.mode));
-  }
-  std::vector<std::string> names;
-  for (const TensorInfo& info : tensors_) {
-    if (regex && !regex->Search(info.name)) continue;
-    if (!filter.collection.empty() && std::find(info.collections.begin(), info.collections.end(),
-                                                filter.collection) == info.collections.end()) {
-      continue;
-    }
-    if (n) {
-      const auto& entries = entries_at_[*n];
-      if (std::none_of(entries.begin(), entries.end(),
-                       [&](std::uint32_t entry) { return RowsOf(entry, info.id).has_value(); }))
-        continue;
-    } else if (filter.mode != Mode::kGlobal) {
-      if (StepsWith(info.id, filter.mode, {}, [](const Record&) { return true; }).empty()) continue;
-    }
-    names.push_back(info.name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+bool SmdebugTrial::HasRows(TensorId id, std::uint32_t n) const {
+  return std::any_of(entries_at_[n].begin(), entries_at_[n].end(),
+                     [&](std::uint32_t entry) { return RowsOf(entry, id).has_value(); });
 }
 
 std::optional<SmdebugTrial::Found> SmdebugTrial::RowsOf(std::uint32_t entry, TensorId id) const {

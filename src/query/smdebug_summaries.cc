@@ -146,12 +146,6 @@ Result<SummaryAt> SmdebugTrial::ReadSummaryAt(TensorId id, std::int64_t step, Mo
   return result;
 }
 
-Result<Summary> SmdebugTrial::ReadSummary(TensorId id, std::int64_t step, Mode mode,
-                                          std::optional<std::uint32_t> worker) const {
-  LUFF_ASSIGN_OR_RETURN(const SummaryAt at, ReadSummaryAt(id, step, mode, worker));
-  return at.summary;
-}
-
 Result<std::shared_ptr<const SummaryColumns>> SmdebugTrial::SharedSummaries(
     TensorId id, Mode mode, std::optional<std::uint32_t> worker) const {
   LUFF_RETURN_IF_ERROR(CheckId(id));
@@ -160,10 +154,7 @@ Result<std::shared_ptr<const SummaryColumns>> SmdebugTrial::SharedSummaries(
   const auto places = StepsWith(id, mode, worker, [](const Record& r) { return r.kind != Kind::kShape; });
   auto columns = std::make_shared<SummaryColumns>();
   const auto add = [](auto* column, auto value) { *column->Extend(1) = value; };
-  const auto reserve = [&](auto*... column) { (column->Reserve(places.size()), ...); };
-  reserve(&columns->global_step, &columns->mode_step, &columns->update, &columns->mode, &columns->count,
-          &columns->zero_count, &columns->nan_count, &columns->inf_count, &columns->min, &columns->max,
-          &columns->mean, &columns->std, &columns->sum, &columns->abs_mean, &columns->l2);
+  SummaryColumns::ForEach([&](const char*, auto column) { ((*columns).*column).Reserve(places.size()); });
   std::uint32_t last = 0xFFFFFFFFU;
   for (const auto& [n, entry] : places) {
     if (n == last) continue;  // of each step the first worker that has it

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
-#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -164,19 +163,8 @@ void SmdebugTrial::MergeSteps() {
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(taken));
 }
 
-Result<bool> SmdebugTrial::WaitForNews(milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  auto pause = kFirstPause;
-  const std::size_t steps = steps_.size();
-  const bool was_over = loaded_all_;
-  for (;;) {
-    LUFF_ASSIGN_OR_RETURN(const bool news, Refresh());
-    if (news && (steps_.size() != steps || loaded_all_ != was_over)) return true;
-    const auto now = std::chrono::steady_clock::now();
-    if (loaded_all_ || now >= deadline) return news;
-    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline - now));
-    pause = std::min(pause * 2, kLongestPause);
-  }
+std::chrono::nanoseconds SmdebugTrial::PauseAfter(std::chrono::nanoseconds last) const {
+  return std::clamp<std::chrono::nanoseconds>(last * 2, kFirstPause, kLongestPause);
 }
 
 std::vector<WorkerInfo> SmdebugTrial::workers() const {

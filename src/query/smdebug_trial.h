@@ -24,7 +24,7 @@ class SmdebugTrial final : public StepTrial {
         directory_(path) {}
 
   Result<bool> Refresh() override;
-  Result<bool> WaitForNews(std::chrono::milliseconds timeout) override;
+  std::chrono::nanoseconds PauseAfter(std::chrono::nanoseconds last) const override;
   void ShowAtMost(std::size_t steps) override;
   const std::string& path() const noexcept override { return directory_.path(); }
   std::vector<WorkerInfo> workers() const override;
@@ -32,7 +32,6 @@ class SmdebugTrial final : public StepTrial {
   std::int64_t created_unix_ns() const noexcept override { return directory_.created_unix_ns(); }
 
   Result<TensorId> FindTensor(std::string_view name) const override;
-  Result<std::vector<std::string>> TensorNames(const NameFilter& filter) const override;
   std::vector<std::string> CollectionNames() const override { return collections_.Names(); }
   std::string Document(std::string_view name) const override;
 
@@ -47,8 +46,6 @@ class SmdebugTrial final : public StepTrial {
                           std::uint64_t max_bytes) const override;
   Result<ValueShape> Shape(TensorId id, std::int64_t step, Mode mode,
                            std::optional<std::uint32_t> worker) const override;
-  Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
-                              std::optional<std::uint32_t> worker) const override;
   Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
                                   std::optional<std::uint32_t> worker) const override;
   Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
@@ -97,6 +94,7 @@ class SmdebugTrial final : public StepTrial {
     bool reduced = false;
   };
   [[nodiscard]] std::optional<Found> RowsOf(std::uint32_t entry, TensorId id) const;
+  [[nodiscard]] bool HasRows(TensorId id, std::uint32_t n) const override;
   /// Entries of the n-th step, of one worker or of all, the lowest number first.
   [[nodiscard]] std::vector<std::uint32_t> EntriesOf(std::uint32_t n,
                                                      std::optional<std::uint32_t> worker) const;

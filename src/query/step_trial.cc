@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
+
+#include "luff/base/regex.h"
 
 #include "base/nearest_names.h"
 
@@ -83,6 +86,21 @@ Result<StepInfo> StepTrial::FindStep(std::int64_t step, Mode mode) const {
   return steps_.at(n);
 }
 
+Result<bool> StepTrial::WaitForNews(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::chrono::nanoseconds pause{0};
+  const std::size_t steps = steps_.size();
+  const bool was_over = loaded_all_;
+  for (;;) {
+    LUFF_ASSIGN_OR_RETURN(const bool news, Refresh());
+    if (news && (steps_.size() != steps || loaded_all_ != was_over)) return true;
+    const auto now = std::chrono::steady_clock::now();
+    if (loaded_all_ || now >= deadline) return news;
+    pause = PauseAfter(pause);
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline - now));
+  }
+}
+
 Status StepTrial::WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) {
   using std::chrono::milliseconds;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
@@ -94,7 +112,7 @@ Status StepTrial::WaitForStep(std::int64_t step, Mode mode, std::chrono::millise
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) {
       return DeadlineExceeded("step " + std::to_string(step) + " of mode " + std::string(ModeName(mode)) +
-                              " is not there after " + std::to_string(timeout.count()) + " ms: " + path());
+                              " did not come in time: " + path());
     }
     LUFF_RETURN_IF_ERROR(WaitForNews(left).status());
   }
@@ -112,10 +130,48 @@ Status StepTrial::BeginRows(std::size_t n, StepRows* out) const {
   return Status::Ok();
 }
 
-Result<SummaryColumns> StepTrial::Summaries(TensorId id, Mode mode,
-                                            std::optional<std::uint32_t> worker) const {
+Result<Summary> TrialValues::ReadSummary(TensorId id, std::int64_t step, Mode mode,
+                                         std::optional<std::uint32_t> worker) const {
+  LUFF_ASSIGN_OR_RETURN(const SummaryAt at, ReadSummaryAt(id, step, mode, worker));
+  return at.summary;
+}
+
+Result<SummaryColumns> TrialValues::Summaries(TensorId id, Mode mode,
+                                              std::optional<std::uint32_t> worker) const {
   LUFF_ASSIGN_OR_RETURN(const auto shared, SharedSummaries(id, mode, worker));
   return *shared;
+}
+
+Result<std::vector<std::string>> StepTrial::TensorNames(const NameFilter& filter) const {
+  std::optional<Regex> regex;
+  if (!filter.regex.empty()) {
+    LUFF_ASSIGN_OR_RETURN(regex, Regex::Compile(filter.regex));
+  }
+  if (!filter.collection.empty()) {
+    LUFF_RETURN_IF_ERROR(CheckCollection(filter.collection));
+  }
+  std::optional<std::uint32_t> n;
+  if (filter.step) {
+    LUFF_ASSIGN_OR_RETURN(n, StepOrError(*filter.step, filter.mode));
+  }
+  std::vector<std::string> names;
+  for (const TensorInfo& info : tensors_) {
+    if (regex && !regex->Search(info.name)) continue;
+    const auto& collections = info.collections;
+    if (!filter.collection.empty() &&
+        std::find(collections.begin(), collections.end(), filter.collection) == collections.end()) {
+      continue;
+    }
+    if (n) {
+      if (!HasRows(info.id, *n)) continue;
+    } else if (filter.mode != Mode::kGlobal) {
+      LUFF_ASSIGN_OR_RETURN(const auto steps, TensorSteps(info.id, filter.mode));
+      if (steps.empty()) continue;
+    }
+    names.push_back(info.name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::shared_ptr<const SummaryColumns> StepTrial::KeptColumns(TensorId id, Mode mode,

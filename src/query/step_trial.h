@@ -17,11 +17,12 @@ namespace luff::query {
 /// "nearest saved: 2 and 5".
 [[nodiscard]] std::string NearestText(const StepTable::Neighbours& around);
 
-/// What trials over any kind of directory share: tensors by number, complete steps in a table, errors that
-/// name what is nearest, and a few columns of summaries that were asked for before. Who derives from it fills
-/// in `tensors_`, `steps_` and `loaded_all_`, and counts `version_` on with everything new.
+/// What trials over any kind of directory share: tensors by number, complete steps in a table, waiting,
+/// errors that name what is nearest, and a few columns of summaries that were asked for before. A derived
+/// class fills in `tensors_`, `steps_` and `loaded_all_`, and increments `version_` with everything new.
 class StepTrial : public Trial {
  public:
+  Result<bool> WaitForNews(std::chrono::milliseconds timeout) override;
   Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) override;
   bool loaded_all_steps() const noexcept override { return loaded_all_; }
   std::size_t tensor_count() const noexcept override { return tensors_.size(); }
@@ -31,8 +32,7 @@ class StepTrial : public Trial {
   StepInfo step_at(std::size_t n) const override { return steps_.at(n); }
   Result<StepInfo> FindStep(std::int64_t step, Mode mode) const override;
   StepState StateOfStep(std::int64_t step, Mode mode) const override;
-  Result<SummaryColumns> Summaries(TensorId id, Mode mode,
-                                   std::optional<std::uint32_t> worker) const override;
+  Result<std::vector<std::string>> TensorNames(const NameFilter& filter) const override;
 
  protected:
   /// `what`: how errors call the trial.
@@ -46,6 +46,8 @@ class StepTrial : public Trial {
   [[nodiscard]] Status NoTensor(std::string_view name) const;
   /// kNotFound for a collection that is not among CollectionNames().
   [[nodiscard]] Status CheckCollection(const std::string& name) const;
+  /// Anything of the tensor was recorded at the n-th step.
+  [[nodiscard]] virtual bool HasRows(TensorId id, std::uint32_t n) const = 0;
   /// Numbers of the n-th step, and no rows.
   [[nodiscard]] Status BeginRows(std::size_t n, StepRows* out) const;
 

@@ -78,17 +78,7 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
       auto [from, to] = RangeOf(summaries.step, place->index);
       if (from != to) {  // of several the last counts
         const format::SummaryRow row = summaries.row(to - 1, 0);
-        Summary s;
-        s.count = row.count;
-        s.sum = row.sum;
-        s.sum_sq = row.sum_sq;
-        s.abs_sum = row.abs_sum;
-        s.min_bits = row.min_bits;
-        s.max_bits = row.max_bits;
-        s.zero_count = row.zero_count;
-        s.nan_count = row.nan_count;
-        s.inf_count = row.inf_count;
-        out->summaries.push_back({*id, number, static_cast<DType>(row.dtype), s});
+        out->summaries.push_back({*id, number, static_cast<DType>(row.dtype), SummaryOf(row)});
       }
       LUFF_ASSIGN_OR_RETURN(const auto scalars, segment.Scalars(slot));
       std::tie(from, to) = RangeOf(scalars.step, place->index);

@@ -3,6 +3,15 @@
 #include "query/run_trial.h"
 
 namespace luff::query {
+namespace {
+
+/// A column of rows, ascending by step, has one of this step. False when it cannot be read.
+bool HasStep(const auto& block, std::uint32_t index) {
+  return block.ok() && std::binary_search(block->step.begin(), block->step.end(), index);
+}
+
+}  // namespace
+
 Result<std::vector<const WorkerState*>> RunTrial::Candidates(std::optional<std::uint32_t> worker) const {
   std::vector<const WorkerState*> found;
   std::string known;
@@ -36,6 +45,20 @@ std::optional<RunTrial::Rows> RunTrial::RowsOf(const WorkerState& worker, Tensor
   return rows;
 }
 
+bool RunTrial::HasRows(const WorkerState& worker, TensorId id, std::uint32_t n) const {
+  const auto rows = RowsOf(worker, id, n);
+  if (!rows || !rows->slot) return false;
+  const store::SegmentReader& segment = *rows->segment;
+  const std::size_t slot = *rows->slot;
+  return HasStep(segment.Summaries(slot), rows->index) || HasStep(segment.Index(slot), rows->index) ||
+         HasStep(segment.Scalars(slot), rows->index) || HasStep(segment.Forms(slot), rows->index);
+}
+
+bool RunTrial::HasRows(TensorId id, std::uint32_t n) const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [&](const auto& worker) { return HasRows(*worker, id, n); });
+}
+
 Status RunTrial::NotSaved(TensorId id, What what, std::int64_t step, Mode mode) const {
   static constexpr const char* kNames[] = {"value",       "summary",   "histogram",
                                            "unit counts", "this form", "shape"};
@@ -48,11 +71,8 @@ Status RunTrial::NotSaved(TensorId id, What what, std::int64_t step, Mode mode) 
   for (const auto& worker : workers_) {
     const auto rows = n ? RowsOf(*worker, id, *n) : std::nullopt;
     if (!rows || !rows->slot) continue;
-    const auto has = [&](const auto& block) {
-      return block.ok() && std::binary_search(block->step.begin(), block->step.end(), rows->index);
-    };
-    summary = summary || has(rows->segment->Summaries(*rows->slot));
-    scalar = scalar || has(rows->segment->Scalars(*rows->slot));
+    summary = summary || HasStep(rows->segment->Summaries(*rows->slot), rows->index);
+    scalar = scalar || HasStep(rows->segment->Scalars(*rows->slot), rows->index);
   }
   const auto steps = what == What::kValue || what == What::kShape ? ValueSteps(id, mode, std::nullopt)
                                                                   : TensorSteps(id, mode);
@@ -137,16 +157,7 @@ Result<std::vector<std::uint32_t>> RunTrial::TensorWorkers(TensorId id, std::int
   LUFF_ASSIGN_OR_RETURN(const std::uint32_t n, StepOrError(step, mode));
   std::vector<std::uint32_t> found;
   for (const auto& worker : workers_) {
-    std::vector<std::uint8_t> marks;
-    const auto rows = RowsOf(*worker, id, n);
-    if (!rows || !rows->slot) continue;
-    const auto has = [&](const auto& block) {
-      return block.ok() && std::binary_search(block->step.begin(), block->step.end(), rows->index);
-    };
-    if (has(rows->segment->Summaries(*rows->slot)) || has(rows->segment->Index(*rows->slot)) ||
-        has(rows->segment->Scalars(*rows->slot)) || has(rows->segment->Forms(*rows->slot))) {
-      found.push_back(worker->reader->worker());
-    }
+    if (HasRows(*worker, id, n)) found.push_back(worker->reader->worker());
   }
   if (found.empty()) return NotSaved(id, What::kForm, step, mode);
   return found;

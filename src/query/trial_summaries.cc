@@ -12,20 +12,6 @@ namespace {
 
 constexpr std::size_t kRowBytes = 11 * sizeof(double);  // of columns; the steps' numbers are shared
 
-Summary SummaryOf(const format::SummaryRow& row) noexcept {
-  Summary s;
-  s.count = row.count;
-  s.sum = row.sum;
-  s.sum_sq = row.sum_sq;
-  s.abs_sum = row.abs_sum;
-  s.min_bits = row.min_bits;
-  s.max_bits = row.max_bits;
-  s.zero_count = row.zero_count;
-  s.nan_count = row.nan_count;
-  s.inf_count = row.inf_count;
-  return s;
-}
-
 /// Bits of a bound as a number: what Summary::min() and max() say.
 void Bounds(std::span<const std::uint64_t> bits, DType dtype, double* to) noexcept {
   if (IsSignedInteger(dtype)) {
@@ -157,12 +143,6 @@ Result<SummaryAt> RunTrial::ReadSummaryAt(TensorId id, std::int64_t step, Mode m
   return result;
 }
 
-Result<Summary> RunTrial::ReadSummary(TensorId id, std::int64_t step, Mode mode,
-                                      std::optional<std::uint32_t> worker) const {
-  LUFF_ASSIGN_OR_RETURN(const SummaryAt at, ReadSummaryAt(id, step, mode, worker));
-  return at.summary;
-}
-
 /// Numbers of the steps at these positions of the step table. Steps that lie next to one another are shared
 /// by all tensors.
 void RunTrial::AppendNumbers(std::span<const std::pair<std::uint32_t, std::size_t>> positions,
@@ -269,25 +249,10 @@ void AddStepsOf(const SummaryColumns& other, SummaryColumns* columns) {
   if (rows.size() == columns->count.size()) return;
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.step < b.step; });
   SummaryColumns merged;
-  const auto take = [&](auto column) {
+  SummaryColumns::ForEach([&](const char*, auto column) {
     auto* to = (merged.*column).Extend(rows.size());
     for (const Row& row : rows) *to++ = (row.of->*column)[row.at];
-  };
-  take(&SummaryColumns::global_step);
-  take(&SummaryColumns::mode_step);
-  take(&SummaryColumns::update);
-  take(&SummaryColumns::mode);
-  take(&SummaryColumns::count);
-  take(&SummaryColumns::zero_count);
-  take(&SummaryColumns::nan_count);
-  take(&SummaryColumns::inf_count);
-  take(&SummaryColumns::min);
-  take(&SummaryColumns::max);
-  take(&SummaryColumns::mean);
-  take(&SummaryColumns::std);
-  take(&SummaryColumns::sum);
-  take(&SummaryColumns::abs_mean);
-  take(&SummaryColumns::l2);
+  });
   *columns = std::move(merged);
 }
 

@@ -63,6 +63,25 @@ struct SummaryColumns {
   Column<std::uint8_t> mode;
   Column<std::uint64_t> count, zero_count, nan_count, inf_count;
   Column<double> min, max, mean, std, sum, abs_mean, l2;
+
+  /// Calls `use(name, member)` for each column, in the order in which Python shows them.
+  static void ForEach(const auto& use) {
+    use("step", &SummaryColumns::global_step);
+    use("mode_step", &SummaryColumns::mode_step);
+    use("update", &SummaryColumns::update);
+    use("mode", &SummaryColumns::mode);
+    use("count", &SummaryColumns::count);
+    use("zero_count", &SummaryColumns::zero_count);
+    use("nan_count", &SummaryColumns::nan_count);
+    use("inf_count", &SummaryColumns::inf_count);
+    use("min", &SummaryColumns::min);
+    use("max", &SummaryColumns::max);
+    use("mean", &SummaryColumns::mean);
+    use("std", &SummaryColumns::std);
+    use("sum", &SummaryColumns::sum);
+    use("abs_mean", &SummaryColumns::abs_mean);
+    use("l2", &SummaryColumns::l2);
+  }
 };
 
 struct ScalarAt {
@@ -120,42 +139,12 @@ struct OpenOptions {
   std::size_t show_at_most = SIZE_MAX;  // see Trial::ShowAtMost
 };
 
-/// **Thread-compatible.** A run opened for reading. Nothing is parsed before it is needed; Refresh() with
-/// nothing new is one comparison of three numbers.
-///
-/// Steps are complete when every worker that is alive and not ended has passed them. All functions show
-/// complete steps only, unless said otherwise. Errors of all: kNotFound (with the three nearest names) for
-/// unknown tensors, kOutOfRange for steps that were not saved (message names the nearest saved steps),
-/// kUnavailable for steps not yet there, kCorruption.
-class Trial {
+/// What tensors, collections and documents a run has.
+class TrialNames {
  public:
-  /// Opens a run, or a directory that smdebug writes or wrote (docs/spec/smdebug.md).
-  /// Errors: kNotFound (no such directory), kFailedPrecondition (a directory that is no run),
-  /// kUnsupportedVersion (names both versions), kCorruption (run.json).
-  [[nodiscard]] static Result<std::unique_ptr<Trial>> Open(const std::string& path,
-                                                           const OpenOptions& options = {});
-  virtual ~Trial() = default;
-
-  /// Takes in what was published since. Returns true if something new became visible.
-  virtual Result<bool> Refresh() = 0;
-  /// Refreshes until a new complete step, the end of the run, or the time-out. Returns true if there is
-  /// something new.
-  virtual Result<bool> WaitForNews(std::chrono::milliseconds timeout) = 0;
-  /// Waits for a step. kDeadlineExceeded after the time-out, kOutOfRange when the step can never come.
-  virtual Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) = 0;
-  /// Shows no more than the first `steps` complete steps, so that a rule sees a run as it was then, whenever
-  /// it looks. It can only grow. What is shown already stays.
-  virtual void ShowAtMost(std::size_t steps) { (void)steps; }
-  /// All workers have ended (or are lost) and everything is read.
-  [[nodiscard]] virtual bool loaded_all_steps() const noexcept = 0;
-  [[nodiscard]] virtual const std::string& path() const noexcept = 0;
-  [[nodiscard]] virtual std::vector<WorkerInfo> workers() const = 0;
-  [[nodiscard]] virtual std::uint32_t world_size() const noexcept = 0;
-
-  // Names
-  // ---------------------------------------------------------------------------------------------------------
-  [[nodiscard]] virtual std::size_t tensor_count()
-      const noexcept = 0;  // ids are 0 .. count-1, stable while open
+  virtual ~TrialNames() = default;
+  /// Ids are 0 .. tensor_count()-1, stable while the trial is open.
+  [[nodiscard]] virtual std::size_t tensor_count() const noexcept = 0;
   [[nodiscard]] virtual const TensorInfo& tensor(TensorId id) const = 0;
   [[nodiscard]] virtual Result<TensorId> FindTensor(std::string_view name) const = 0;
   struct NameFilter {
@@ -169,43 +158,38 @@ class Trial {
   [[nodiscard]] virtual std::vector<std::string> CollectionNames() const = 0;
   /// JSON of a document: "model", "collections", "environment"; "" if absent.
   [[nodiscard]] virtual std::string Document(std::string_view name) const = 0;
+};
 
-  // Steps
-  // ---------------------------------------------------------------------------------------------------------
+/// What steps a run has.
+class TrialSteps {
+ public:
+  virtual ~TrialSteps() = default;
   /// Complete steps, ascending; superseded ones only once. kGlobal: global steps; else mode steps of that
   /// mode.
   [[nodiscard]] virtual std::vector<std::int64_t> Steps(Mode mode) const = 0;
   /// Steps of one tensor (any form).
   [[nodiscard]] virtual Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const = 0;
+  /// Steps of one tensor at which the raw value was recorded and has not been deleted by retention.
+  [[nodiscard]] virtual Result<std::vector<std::int64_t>> ValueSteps(
+      TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
+  /// Workers that have rows of the tensor at the step.
+  [[nodiscard]] virtual Result<std::vector<std::uint32_t>> TensorWorkers(TensorId id, std::int64_t step,
+                                                                         Mode mode) const = 0;
   [[nodiscard]] virtual std::size_t step_count() const noexcept = 0;
   /// The n-th step that became complete (0 .. step_count()-1); superseded ones keep their place. Stable while
-  /// open.
+  /// the trial is open.
   [[nodiscard]] virtual StepInfo step_at(std::size_t n) const = 0;
   [[nodiscard]] virtual Result<StepInfo> FindStep(std::int64_t step, Mode mode) const = 0;
   [[nodiscard]] virtual StepState StateOfStep(std::int64_t step, Mode mode) const = 0;
+};
 
-  // Values
-  // --------------------------------------------------------------------------------------------------------
-  /// worker: nullopt = of each step the first worker that has it.
+/// What was recorded of one tensor, at one step or over all. `worker`: nullopt = of each step the first
+/// worker that has it.
+class TrialValues {
+ public:
+  virtual ~TrialValues() = default;
   [[nodiscard]] virtual Result<Value> ReadValue(TensorId id, std::int64_t step, Mode mode,
                                                 std::optional<std::uint32_t> worker = {}) const = 0;
-  [[nodiscard]] virtual Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
-                                                    std::optional<std::uint32_t> worker = {}) const = 0;
-  /// With the step's numbers, dtype and worker.
-  [[nodiscard]] virtual Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
-                                                        std::optional<std::uint32_t> worker = {}) const = 0;
-  [[nodiscard]] virtual Result<SummaryColumns> Summaries(TensorId id, Mode mode,
-                                                         std::optional<std::uint32_t> worker = {}) const = 0;
-  /// The same, shared with a small cache: nothing is copied when it was asked for before and nothing is new.
-  [[nodiscard]] virtual Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
-      TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
-  /// Difference, extra reductions or hash of one tensor at one step. kOutOfRange when that form was not
-  /// recorded.
-  [[nodiscard]] virtual Result<format::FormRow> ReadForm(TensorId id, format::Form form, std::int64_t step,
-                                                         Mode mode,
-                                                         std::optional<std::uint32_t> worker = {}) const = 0;
-  [[nodiscard]] virtual Result<UnitCounts> Units(TensorId id, std::int64_t step, Mode mode,
-                                                 std::optional<std::uint32_t> worker = {}) const = 0;
   /// dtype and shape of the value, without reading it.
   struct ValueShape {
     DType dtype = DType::kInvalid;
@@ -227,12 +211,22 @@ class Trial {
   /// differ, kResourceExhausted beyond `max_bytes`.
   [[nodiscard]] virtual Result<Stack> ReadStack(TensorId id, Mode mode, std::optional<std::uint32_t> worker,
                                                 std::uint64_t max_bytes) const = 0;
-  /// Steps of one tensor at which the raw value was recorded and has not been deleted by retention.
-  [[nodiscard]] virtual Result<std::vector<std::int64_t>> ValueSteps(
+  [[nodiscard]] virtual Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
+                                                    std::optional<std::uint32_t> worker = {}) const;
+  /// With the step's numbers, dtype and worker.
+  [[nodiscard]] virtual Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
+                                                        std::optional<std::uint32_t> worker = {}) const = 0;
+  [[nodiscard]] virtual Result<SummaryColumns> Summaries(TensorId id, Mode mode,
+                                                         std::optional<std::uint32_t> worker = {}) const;
+  /// The same, shared with a small cache: nothing is copied when it was asked for before and nothing is new.
+  [[nodiscard]] virtual Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
       TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
-  /// Workers that have rows of the tensor at the step.
-  [[nodiscard]] virtual Result<std::vector<std::uint32_t>> TensorWorkers(TensorId id, std::int64_t step,
-                                                                         Mode mode) const = 0;
+  /// Difference, extra reductions or hash. kOutOfRange when that form was not recorded.
+  [[nodiscard]] virtual Result<format::FormRow> ReadForm(TensorId id, format::Form form, std::int64_t step,
+                                                         Mode mode,
+                                                         std::optional<std::uint32_t> worker = {}) const = 0;
+  [[nodiscard]] virtual Result<UnitCounts> Units(TensorId id, std::int64_t step, Mode mode,
+                                                 std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<std::vector<ScalarAt>> Scalars(
       TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<SparseHistogram> Histogram(TensorId id, std::int64_t step, Mode mode,
@@ -243,9 +237,13 @@ class Trial {
     (void)id, (void)step, (void)mode, (void)worker;
     return std::vector<SavedReduction>();
   }
+};
 
-  // One step, for rules: everything in it, all workers
-  // ---------------------------------------------------------------
+/// What was recorded of all tensors and workers: the rows of one step, for rules, and events, gaps and
+/// acknowledgements of the whole run.
+class TrialRows {
+ public:
+  virtual ~TrialRows() = default;
   struct SummaryEntry {
     TensorId tensor;
     std::uint32_t worker;
@@ -303,8 +301,53 @@ class Trial {
 
   [[nodiscard]] virtual std::vector<GapInfo> Gaps() const = 0;
   [[nodiscard]] virtual std::vector<EventAt> Events(Mode mode) const = 0;
+  /// Events as JSON, of all complete steps: (global step, worker, text).
+  struct JsonEvent {
+    std::int64_t global_step = 0;
+    std::uint32_t worker = 0;
+    std::string json;
+  };
+  [[nodiscard]] virtual std::vector<JsonEvent> JsonEvents() const = 0;
   /// Answers of workers to control records: (worker, row).
   [[nodiscard]] virtual std::vector<std::pair<std::uint32_t, format::AckRow>> Acks() const = 0;
+};
+
+/// **Thread-compatible**, const functions too, for they fill caches; the trial of Python is thread-safe by
+/// the lock of its binding. A run opened for reading. Nothing is parsed before it is needed; Refresh() with
+/// nothing new is one comparison of three numbers.
+///
+/// Steps are complete when every worker that is alive and not ended has passed them. All functions show
+/// complete steps only, unless said otherwise. Errors of all: kNotFound (with the three nearest names) for
+/// unknown tensors, kOutOfRange for steps that were not saved (message names the nearest saved steps),
+/// kUnavailable for steps not yet there, kCorruption.
+class Trial : public TrialNames, public TrialSteps, public TrialValues, public TrialRows {
+ public:
+  /// Opens a run, or a directory that smdebug writes or wrote (docs/spec/smdebug.md).
+  /// Errors: kNotFound (no such directory), kFailedPrecondition (a directory that is no run),
+  /// kUnsupportedVersion (names both versions), kCorruption (run.json).
+  [[nodiscard]] static Result<std::unique_ptr<Trial>> Open(const std::string& path,
+                                                           const OpenOptions& options = {});
+
+  /// Takes in what was published since. Returns true if something new became visible.
+  virtual Result<bool> Refresh() = 0;
+  /// Refreshes until a new complete step, the end of the run, or the time-out. Returns true if there is
+  /// something new.
+  virtual Result<bool> WaitForNews(std::chrono::milliseconds timeout) = 0;
+  /// Waits for a step. kDeadlineExceeded after the time-out, kOutOfRange when the step can never come.
+  virtual Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) = 0;
+  /// How long one who waits pauses before the next Refresh() when the pause before was `last` (0: none yet).
+  [[nodiscard]] virtual std::chrono::nanoseconds PauseAfter(std::chrono::nanoseconds last) const {
+    return last;
+  }
+  /// Shows no more than the first `steps` complete steps, so that a rule sees a run as it was then, whenever
+  /// it looks. It can only grow. What is shown already stays.
+  virtual void ShowAtMost(std::size_t steps) { (void)steps; }
+  /// All workers have ended (or are lost) and everything is read.
+  [[nodiscard]] virtual bool loaded_all_steps() const noexcept = 0;
+  [[nodiscard]] virtual const std::string& path() const noexcept = 0;
+  [[nodiscard]] virtual std::int64_t created_unix_ns() const noexcept = 0;
+  [[nodiscard]] virtual std::uint32_t world_size() const noexcept = 0;
+  [[nodiscard]] virtual std::vector<WorkerInfo> workers() const = 0;
   /// "running", "completed", "stopped" or "failed" and why (for `luff show`).
   struct Outcome {
     std::string state;
@@ -313,14 +356,6 @@ class Trial {
   [[nodiscard]] virtual Outcome outcome() const = 0;
   /// Damage met so far: file, place, what is lost. Bounded.
   [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
-  /// Events as JSON, of all complete steps: (global step, worker, text).
-  struct JsonEvent {
-    std::int64_t global_step = 0;
-    std::uint32_t worker = 0;
-    std::string json;
-  };
-  [[nodiscard]] virtual std::vector<JsonEvent> JsonEvents() const = 0;
-  [[nodiscard]] virtual std::int64_t created_unix_ns() const noexcept = 0;
 };
 
 }  // namespace luff::query
