@@ -48,6 +48,57 @@ void SessionImpl::ActionDone(std::uint64_t control, bool done) noexcept {
   }
 }
 
+void SessionImpl::AbandonStep() noexcept {
+  if (!Accepts()) return;
+  try {
+    {
+      MutexLock lock(mutex_);
+      for (const auto& producer : producers_) producer->Abandon();
+    }
+    core_->step.number.fetch_add(1,
+                                 std::memory_order_relaxed);  // slices already handed over belong to no step
+    core_->step.due.store(0, std::memory_order_relaxed);
+    for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
+    planned_due_ = 0;
+    in_step_ = false;
+    core_->counters.abandoned_steps.fetch_add(1, std::memory_order_relaxed);
+    if (!has_thread_) core_->Pump();
+  } catch (...) {
+    Fail("AbandonStep");
+  }
+}
+
+bool SessionImpl::Flush(std::chrono::milliseconds deadline) noexcept {
+  if (!Accepts()) return false;
+  try {
+    if (!has_thread_) {
+      core_->Pump();
+      return true;
+    }
+    const std::uint64_t goal = core_->queue.pushed();
+    core_->queue.Wake();
+    const auto until = std::chrono::steady_clock::now() + deadline;
+    core_->waiters.fetch_add(1, std::memory_order_acq_rel);
+    bool reached = false;
+    {
+      MutexLock lock(core_->done_mutex);
+      std::unique_lock<std::mutex> native(core_->done_mutex.native(), std::adopt_lock);
+      while (!(reached = core_->processed.load(std::memory_order_acquire) >= goal) && !core_->finished) {
+        if (core_->done.wait_until(native, until) == std::cv_status::timeout) {
+          reached = core_->processed.load(std::memory_order_acquire) >= goal;
+          break;
+        }
+      }
+      native.release();
+    }
+    core_->waiters.fetch_sub(1, std::memory_order_acq_rel);
+    return reached;
+  } catch (...) {
+    Fail("Flush");
+    return false;
+  }
+}
+
 bool SessionImpl::EndNow(format::EndReason reason, std::chrono::milliseconds deadline) noexcept {
   if (ForkCount() != fork_count_ || !has_thread_) return false;
   try {
