@@ -261,7 +261,7 @@ class Rule:
             raise InvalidArgumentError(f"found {type(finding).__name__}, expected a luff.Finding")
         view = self._view
         if view is None:
-            raise InvalidArgumentError("a rule can report while it is told of a step, or at the end")
+            raise InvalidArgumentError("a rule can report only during a step, or at the end")
         finding.rule = finding.rule or self.rule_name
         if finding.step < 0:
             finding.mode, finding.step = view.mode, view.mode_step
@@ -276,7 +276,7 @@ class Rule:
         """End the finding that was reported with this cause and tensor."""
         view = self._view
         if view is None:
-            raise InvalidArgumentError("a rule can report while it is told of a step, or at the end")
+            raise InvalidArgumentError("a rule can report only during a step, or at the end")
         self._told.append(("heal", (cause, tensor, view.mode_step)))
 
     # ---- for the process that runs it ----

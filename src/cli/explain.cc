@@ -110,7 +110,7 @@ void Explain(const std::string& name, ReadOptions* options) {
 }  // namespace
 
 void AddExplain(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("explain", "Everything that a run says of a finding");
+  CLI::App* verb = app.add_subcommand("explain", "Everything that a run holds about a finding");
   static ReadOptions options;
   static std::string name;
   verb->add_option("FINDING", name, "Its id (or the first letters), or a rule; without it all are listed");

@@ -287,19 +287,19 @@ Status ExportChoice::Update(const query::Trial& trial) {
 }
 
 void AddExport(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("export", "Write a run in the formats of others");
+  CLI::App* verb = app.add_subcommand("export", "Write a run in the format of another program");
   auto options = std::make_shared<ExportOptions>();
   verb->add_option("RUN", options->run, "The run directory")->required();
   verb->add_option("OUT", options->out, "The directory to write; of safetensors the file")->required();
   verb->add_option("--to", options->to, "smdebug, tensorboard, csv, parquet or safetensors")->required();
-  verb->add_option("--tensors", options->regex, "Only tensors with names that this expression finds");
+  verb->add_option("--tensors", options->regex, "Only tensors whose names match this expression");
   verb->add_option("--collection", options->collection, "Only tensors of this collection");
   verb->add_option("--step", options->step, "The step of safetensors; default: the newest with values");
-  verb->add_flag("--force", options->force, "Replace a file of safetensors that is there");
-  verb->add_flag("--follow", options->follow, "Go on until the job has ended");
+  verb->add_flag("--force", options->force, "Replace an existing safetensors file");
+  verb->add_flag("--follow", options->follow, "Continue until the job has ended");
   verb->add_flag("--until-closed", options->until_closed)->group("");
   AddModeOption(verb, options.get());
-  verb->footer("The same command again goes on where it was interrupted.");
+  verb->footer("After an interruption, the same command continues where it stopped.");
   verb->callback([options] {
     const auto known = std::find(std::begin(kFormats), std::end(kFormats), options->to);
     if (known == std::end(kFormats)) {

@@ -178,7 +178,7 @@ void AddReport(CLI::App& app) {
   static bool force = false;
   verb->add_option("RUN", options.run, "The run directory")->required();
   verb->add_option("-o,--out", out, "File; - for standard output");
-  verb->add_flag("--force", force, "Replace a file that is there");
+  verb->add_flag("--force", force, "Replace an existing file");
   verb->callback([] {
     const auto trial = OpenOrExit(options);
     if (const Status written = WriteReport(*trial, out, force ? Existing::kReplace : Existing::kRefuse);

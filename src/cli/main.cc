@@ -51,7 +51,8 @@ std::string UsageError(const CLI::App* app, const CLI::Error& error) {
 int main(int argc, char** argv) {
   using namespace luff::cli;  // NOLINT: the verbs
   CLI::App app{
-      "Watches a model train: records tensors, checks them with rules, says what is wrong, stops bad jobs.",
+      "Watches a model train: records tensors, checks them with rules, reports what is wrong, stops bad "
+      "jobs.",
       "luff"};
   app.set_version_flag("--version", fmt::format("luff {}", luff::Version()));
   app.require_subcommand(1);

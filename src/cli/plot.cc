@@ -177,7 +177,7 @@ void AddPlot(CLI::App& app) {
   verb->add_option("NAME", options->names, "Tensors; default: losses and gradients");
   verb->add_option("--out", options->out, "A file ending in .png, .svg or .pdf, or \"terminal\"")
       ->capture_default_str();
-  verb->add_flag("--force", options->force, "Replace a file that is there");
+  verb->add_flag("--force", options->force, "Replace an existing file");
   AddModeOption(verb, options.get());
   verb->callback([options] { Plot(*options); });
 }

@@ -171,7 +171,7 @@ void AddRules(CLI::App& app) {
   verb->add_flag("--json", json, "Machine-readable");
   verb->add_flag("--cost", cost, "What each rule needs captured");
   verb->add_flag("--capture", capture, "The capture configuration that all rules together ask for, as JSON");
-  verb->add_option("--run", run, "With --cost: a run whose tensors tell the sizes");
+  verb->add_option("--run", run, "With --cost: a run that gives the sizes of tensors");
   CLI::App* explain = verb->add_subcommand("explain", "Parameters and page of one rule");
   explain->add_option("NAME", name, "The rule; one of yours: path/to/file.py:Rule")->required();
   explain->add_flag("--json", json, "Machine-readable");

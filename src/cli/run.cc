@@ -227,10 +227,10 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
 }  // namespace
 
 void AddRun(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("run", "Run a training command, watch it, say what is wrong");
+  CLI::App* verb = app.add_subcommand("run", "Run a training command, watch it, report what is wrong");
   static RunOptions wanted;
   verb->add_option("--run", wanted.run, "Run directory; default: $LUFF_HOME/runs/..., or ~/.luff/runs/...");
-  verb->add_flag("--resume", wanted.resume, "Go on with an existing run");
+  verb->add_flag("--resume", wanted.resume, "Continue an existing run");
   verb->add_option("--rules", wanted.rules_text,
                    "NAME[:parameter=value...],... or none; default: all (`luff rules`)");
   verb->add_option("--parameters", wanted.set_text, "Parameter set: luff (default) or original");

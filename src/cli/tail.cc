@@ -98,7 +98,7 @@ void Follow(const TailOptions& options) {
 }  // namespace
 
 void AddTail(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand("tail", "The latest steps, and those that come, until the run ends");
+  CLI::App* verb = app.add_subcommand("tail", "The latest steps, and new ones until the run ends");
   auto options = std::make_shared<TailOptions>();
   AddRunOption(verb, options.get());
   verb->add_option("-n,--steps", options->count, "Steps shown of what is there")->capture_default_str();

@@ -86,14 +86,13 @@ void Verify(const VerifyVerbOptions& options) {
 }  // namespace
 
 void AddVerify(CLI::App& app) {
-  CLI::App* verb = app.add_subcommand(
-      "verify",
-      "Check every byte of a run, or of a directory of smdebug's: exit code 0 clean, 1 damage, 2 none there");
+  CLI::App* verb = app.add_subcommand("verify",
+                                      "Check every byte of a run, or of a directory that smdebug wrote: exit "
+                                      "code 0 clean, 1 damage, 2 not a run");
   auto options = std::make_shared<VerifyVerbOptions>();
   AddRunOption(verb, options.get());
-  verb->add_option(
-          "--max-bytes", options->max_bytes,
-          "Bytes that may be decoded of values that are one number again and again; of a run of Luff's")
+  verb->add_option("--max-bytes", options->max_bytes,
+                   "Bytes to decode at most of values that repeat one number; only for Luff's own runs")
       ->capture_default_str();
   verb->callback([options] { Verify(*options); });
 }
