@@ -54,7 +54,7 @@ class Tracker(GeneralTracker):  # type: ignore[misc, unused-ignore]
         **options: Unpack[CaptureOptions],
     ) -> None:
         super().__init__()
-        config = make_config(collections, options) if collections is not None or options else {}
+        config = make_config(collections, options)
         self._options = choose_run(run, resume, config)
         self._hook: Hook | None = None
 

@@ -81,8 +81,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         if _options is None:
             if run_from_environment() is None:
                 collections = thinned(collections, options)
-            given = collections is not None or bool(options)
-            chosen = choose_run(run, resume, make_config(collections, options) if given else {})
+            chosen = choose_run(run, resume, make_config(collections, options))
         else:
             chosen = _options
         StepHook.__init__(self, chosen, on_stop, correct)

@@ -79,8 +79,7 @@ def attach(
     for each in nets:
         if not isinstance(each, _gluon.Block):
             raise InvalidArgumentError(f"net is a {type(each).__name__}; expected a mxnet.gluon.Block")
-    given = collections is not None or bool(options)
-    chosen = choose_run(run, resume, make_config(collections, options) if given else {})
+    chosen = choose_run(run, resume, make_config(collections, options))
     hook = Hook(chosen, nets, on_stop, correct)
     for known in [trainer] if isinstance(trainer, _gluon.Trainer) else list(trainer or ()):
         hook.trainer(known)

@@ -85,8 +85,7 @@ def attach(
     """
     if not isinstance(weights, Mapping):
         raise InvalidArgumentError(f"weights is a {type(weights).__name__}; expected arrays by name")
-    given = collections is not None or bool(options)
-    chosen = choose_run(run, resume, make_config(collections, options) if given else {})
+    chosen = choose_run(run, resume, make_config(collections, options))
     hook = Hook(chosen, weights, settings, on_stop, correct)
     hook.open_now()
     return hooks.add(hook)

@@ -81,7 +81,7 @@ def attach(
     """
     if not isinstance(model, _torch.nn.Module):
         raise InvalidArgumentError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
-    config = make_config(collections, options) if collections is not None or options else {}
+    config = make_config(collections, options)
     chosen = choose_run(run, resume, config)
     _wraps.install()
     hook = Hook(chosen, model, on_stop, correct)

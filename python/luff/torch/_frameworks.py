@@ -159,7 +159,7 @@ class Run:
             "correct": correct,
             **options,
         }
-        config = make_config(collections, options) if collections is not None or options else {}
+        config = make_config(collections, options)
         choose_run(run, resume, config)
         self.hook: Hook | None = None
         _functional.install()
