@@ -69,7 +69,7 @@ struct Found {
   mode_t mode = 0;
 };
 
-/// What is at the place; an error for what can never be written.
+/// What exists at the path; an error if it can never be written.
 Result<Found> LookAt(int folder, const std::string& name, const std::string& path) {
   struct stat info{};
   if (IsOwnDescriptor(path)) return Found{Kind::kStraight, 0};
@@ -80,7 +80,7 @@ Result<Found> LookAt(int folder, const std::string& name, const std::string& pat
   if (S_ISREG(info.st_mode)) return Found{Kind::kFile, info.st_mode & 0777U};
   if (S_ISCHR(info.st_mode)) return Found{Kind::kStraight, 0};
   if (!S_ISLNK(info.st_mode)) return NoFile(info.st_mode, path);
-  // Devices take nobody's bytes away: a link to /dev/null is one.
+  // Devices overwrite nothing: a link to /dev/null counts as one.
   if (fstatat(folder, name.c_str(), &info, 0) == 0 && S_ISCHR(info.st_mode)) return Found{Kind::kStraight, 0};
   return ALink(path);
 }

@@ -21,8 +21,9 @@ constexpr std::int64_t kPollNs = 50'000'000;
 constexpr std::int64_t kUrgentPollNs = 2'000'000;  // while a proposal is open
 constexpr std::int64_t kHeartbeatNs = 1'000'000'000;
 constexpr int kNice = 5;
-constexpr int kMaxErrors = 8;  // of unknown kind, one after the other; then the recording is given up
-// A short run writes less than this: the first block is touched so far only, further ones once it was used.
+constexpr int kMaxErrors = 8;  // consecutive unknown errors, after which the recording is given up
+// A short run writes less than this. Only this much of the first block is touched; further blocks follow once
+// it is used.
 constexpr std::size_t kFirstTouch = 2U << 20;
 
 }  // namespace

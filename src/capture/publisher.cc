@@ -18,7 +18,7 @@ using format::IndexRow;
 
 constexpr std::uint16_t kAliasFlag = 1, kUnchangedFlag = 2, kLossyFlag = 4;
 
-// A look at 64 places, so that dense values are not searched for zeros.
+// Samples 64 places, so that dense values are not searched for zeros.
 bool MayHaveManyZeros(const std::byte* data, std::uint64_t bytes, std::size_t width) {
   const std::uint64_t count = bytes / width;
   if (count < 2) return false;
@@ -113,8 +113,8 @@ void Publisher::Discard(Work* work, format::GapReason reason) noexcept {
 }
 
 void Publisher::Lose(Work* work, format::GapReason reason) noexcept {
-  // What was being done is half done: values are told apart from earlier ones anew, and of a slice no value
-  // is kept, nor of what came before it in its step.
+  // The work is half done. So later values are compared with earlier ones afresh, and no value of this slice,
+  // or of earlier slices of its step, is kept.
   last_.clear();
   std::uint64_t values = work->chunks.size(), bytes = 0;
   for (const ChunkRecord& record : work->chunks) bytes += record.raw_bytes;
@@ -348,7 +348,7 @@ void Publisher::ResolveAlias(const ChunkRecord& record) {
   }
 }
 
-// Values of several parts of which not all arrived are no values.
+// Drops values of which not all parts arrived.
 void Publisher::DropIncomplete() {
   const std::vector<IndexRow>& index = rows_->index;
   const bool large = std::any_of(index.begin(), index.end(), [](const IndexRow& r) { return r.parts > 1; });

@@ -74,7 +74,7 @@ class Supervisor {
   int Run() {
     BecomeReaper();
     TakeEarlierFindings();
-    // What our process had as children before it became luff (`exec luff run` in a script) is not the job's.
+    // Children that our process had before it became luff (`exec luff run` in a script) are not the job's.
     for (const BelowProcess& one : ProcessesBelow(getpid(), [this](pid_t pid) { return IsOurs(pid); }))
       inherited_.insert(one.pid);
     if (const JobSignals::Asked asked = signals_.Take(); asked.leave) {
