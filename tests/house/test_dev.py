@@ -95,7 +95,7 @@ def test_a_full_disk_is_told_and_other_stages_still_count(
         "other": run_tests.Stage(lambda _: results.Tally(passed=2), "another"),
     }
     monkeypatch.setattr(run_tests, "STAGES", stages)
-    assert run_tests.test_main(argparse.Namespace(only=[], filter="", thorough=False)) == 1
+    assert run_tests.test_main(argparse.Namespace(only=[], filter="", thorough=False, write_times=False)) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "2 passed, 1 failed, 0 skipped"
     assert any("fills: the disk of" in line and "is full" in line for line in lines)
@@ -121,7 +121,9 @@ def test_stages_that_leave_a_core_idle_run_beside_each_other(
         "second": run_tests.Stage(meets, "another", beside=True),
     }
     monkeypatch.setattr(run_tests, "STAGES", stages)
-    assert run_tests.test_main(argparse.Namespace(only=[], filter="x", thorough=False)) == 0
+    assert (
+        run_tests.test_main(argparse.Namespace(only=[], filter="x", thorough=False, write_times=False)) == 0
+    )
     said = capsys.readouterr().out.splitlines()
     for name in ("first", "second"):  # what each says stays together
         start = next(i for i, line in enumerate(said) if line.startswith(f"== {name}:"))
@@ -147,6 +149,17 @@ def test_a_stage_over_its_share_of_the_budget_fails_on_any_machine(
     (failure,) = judged(10, 34, 30).failures
     assert failure.startswith("time of b: 34 CPU seconds, 1.70 times its budget")
     assert times.Times(whole=False).judge() == results.Tally()
+
+
+def test_a_whole_run_writes_its_times_as_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(times, "BUDGET", tmp_path / "test_times.json")
+    took = times.Times(whole=True)
+    for name, cpu_s in {"a": 61.6, "compiles": 300.0, "skipped": 0.2}.items():
+        took.add(name, 1.0, cpu_s, results.Tally())
+    took.write(["a", "skipped"])
+    assert times.BUDGET.read_text() == '{\n  "cpu_s": {\n    "a": 62\n  }\n}\n'
+    with pytest.raises(term.Failed, match="whole run"):
+        times.Times(whole=False).write([])
 
 
 # --- packages ---

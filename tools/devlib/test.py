@@ -42,6 +42,11 @@ def test_arguments(parser):
         help="also what is too slow for each change; run whole before a release",
     )
     parser.add_argument("--fuzz-seconds", type=int, default=5, help="time for each fuzz target (default: 5)")
+    parser.add_argument(
+        "--write-times",
+        action="store_true",
+        help=f"what the stages took becomes {times.BUDGET.relative_to(ROOT)}",
+    )
     parser.add_argument("--kills", type=int, default=200, help="kills of a writing process (default: 200)")
 
 
@@ -61,6 +66,8 @@ def test_main(args):
             total.add(tally)
     say(f"\nwhole time {seconds(time.monotonic() - start)}; logs: {LOGS.relative_to(ROOT)}/test")
     took.show()
+    if args.write_times:
+        took.write([name for name in chosen if STAGES[name].beside])
     total.add(took.judge())
     if len(chosen) > 1:
         results.show(total)

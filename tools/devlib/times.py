@@ -5,7 +5,7 @@ import json
 import statistics
 
 from devlib import results
-from devlib.term import ROOT, say, seconds
+from devlib.term import ROOT, Failed, say, seconds
 
 BUDGET = ROOT / "benchmarks" / "test_times.json"
 MOST = 1.5  # times its budget that a stage may need
@@ -36,6 +36,14 @@ class Times:
             say(f"\n  the {min(LONGEST, len(self.cases))} longest tests")
         for took_s, name in sorted(self.cases, reverse=True)[:LONGEST]:
             say(f"  {seconds(took_s):>14}  {name}")
+
+    def write(self, names):
+        """Makes what these stages took the budget."""
+        if not self.whole:
+            raise Failed(f"{BUDGET.name} is written by a whole run, without --only, -k and --thorough")
+        budget = {name: round(self.stages[name][1]) for name in names if self.stages[name][1] >= 1}
+        BUDGET.write_text(json.dumps({"cpu_s": budget}, indent=2) + "\n")
+        say(f"  written: {BUDGET.name}")
 
     def judge(self):
         """A failure for each stage over its budget.
