@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from devlib import docs, fuzz, results, setup, stamp, term, times  # noqa: E402
+from devlib import docs, fuzz, results, setup, stamp, term, times, wheel  # noqa: E402
 from devlib import test as run_tests  # noqa: E402
 
 
@@ -197,6 +197,32 @@ def test_every_package_names_its_part() -> None:
     assert "required" in parts
     checks = {"sanitizers-and-fuzzing", "format-check", "lint", "instruction-counts", "browser-tests"}
     assert parts <= {"required"} | checks
+
+
+# --- wheels ---
+
+
+def test_a_wheel_for_each_python_that_is_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find(version: str) -> str:
+        if version == "3.10":
+            raise term.Failed("no Python 3.10 with venv and headers found")
+        return f"python{version}"
+
+    tried = []
+    monkeypatch.setattr(setup, "ensure_packages", lambda **_: None)
+    monkeypatch.setattr(setup, "ensure_venv", lambda: None)
+    monkeypatch.setattr(setup, "find_python", find)
+    monkeypatch.setattr(wheel, "build_wheel", lambda version: ROOT / "dist" / f"{wheel.tag(version)}.whl")
+    monkeypatch.setattr(wheel, "_try", lambda file, python: tried.append((file.stem, python)))
+    wheel.wheel_main(argparse.Namespace(only=[]))
+    assert tried == [("cp311", "python3.11"), ("cp312", "python3.12"), ("cp313", "python3.13")]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "  cp310: skipped, no Python 3.10 with venv and headers found"
+    assert said[1] == "  cp311: dist/cp311.whl, installed and tried"
+    with pytest.raises(term.Failed, match=r"3\.10"):
+        wheel.wheel_main(argparse.Namespace(only=["3.10"]))
 
 
 # --- running commands ---

@@ -28,7 +28,7 @@ def pins(file: Path) -> list[str]:
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
 def test_every_requirement_has_a_version_and_a_hash(file: Path) -> None:
     text = re.sub(r"^\s*#.*\n", "", file.read_text(), flags=re.MULTILINE).replace("\\\n", "")
-    exact = r"[a-z0-9.-]+==[\w.]+( ; python_full_version < '3\.11')?"
+    exact = r"[a-z0-9.-]+==[\w.]+( ; python_full_version (<|>=) '3\.11')?"
     for line in text.splitlines():
         assert re.fullmatch(rf"{exact}( +--hash=sha256:[0-9a-f]{{64}})+", line.rstrip()), line[:120]
 

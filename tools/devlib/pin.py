@@ -48,8 +48,8 @@ def _pin(name):
     scratch.write_text("".join(f"{pin}\n" for pin in preferred))
     options = ["--no-config", "--quiet", "--generate-hashes", "--no-header", "--no-emit-index-url"]
     options += ["--no-emit-find-links", "--constraints", "requirements/torch.txt", "--output-file", scratch]
-    if name == "build":
-        options += ["--universal", "--python-version", "3.10"]  # a wheel is built for any Python
+    if name in ("base", "build"):
+        options += ["--universal", "--python-version", "3.10"]  # a wheel is built for any Python, and tried
     else:
         options += ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]
     if name == "smdebug":

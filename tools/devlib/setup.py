@@ -11,6 +11,7 @@ from devlib import stamp
 from devlib.term import ROOT, VENV, Failed, output_of, passthrough, run, say
 
 REQUIREMENTS = ROOT / "requirements"
+PYTHON = "3.11"  # of .venv
 TORCH = REQUIREMENTS / "torch.txt"
 TORCH_CUDA = REQUIREMENTS / "torch-cuda.txt"
 
@@ -139,29 +140,26 @@ def python_version(python):
 
 
 @functools.lru_cache(maxsize=None)
-def find_python():
-    """A Python 3.11 that can make environments and has its headers."""
-    home = Path.home()
-    candidates = [
-        sys.executable,
-        shutil.which("python3.11"),
-        "/usr/bin/python3.11",
-        "/usr/local/bin/python3.11",
-    ]
-    candidates += sorted(home.glob(".pyenv/versions/3.11*/bin/python3.11"))
-    candidates += sorted(home.glob(".local/share/uv/python/cpython-3.11*/bin/python3.11"))
+def find_python(version=PYTHON):
+    """A Python of this version that can make environments and has its headers."""
+    home, name = Path.home(), f"python{version}"
+    candidates = [sys.executable, shutil.which(name), f"/usr/bin/{name}", f"/usr/local/bin/{name}"]
+    candidates += sorted(home.glob(f".pyenv/versions/{version}*/bin/{name}"))
+    candidates += sorted(home.glob(f".local/share/uv/python/cpython-{version}*/bin/{name}"))
     probe = (
         "import sys, sysconfig, os, ensurepip, venv; "
-        "ok = sys.version_info[:2] == (3, 11) and os.path.exists(sysconfig.get_path('include') + '/Python.h'); "
+        f"ok = '%d.%d' % sys.version_info[:2] == '{version}' and "
+        "os.path.exists(sysconfig.get_path('include') + '/Python.h'); "
         "sys.exit(0 if ok else 1)"
     )
     for candidate in candidates:
         if candidate and Path(candidate).exists() and output_of([candidate, "-c", probe]) is not None:
             return str(candidate)
-    raise Failed(
-        "no Python 3.11 with venv and headers found (PyTorch 2.13.0 for CPUs exists for 3.11); on Debian 12, as root: "
+    remedy = (
+        " (PyTorch 2.13.0 for CPUs exists for 3.11); on Debian 12, as root: "
         "apt-get install -y python3 python3-venv python3-dev"
     )
+    raise Failed(f"no Python {version} with venv and headers found{remedy if version == PYTHON else ''}")
 
 
 def ensure_venv():

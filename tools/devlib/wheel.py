@@ -1,4 +1,5 @@
-"""./dev wheel: a wheel for this Python, repaired so that it runs on any Linux of that age or newer, and its SBOM."""
+"""./dev wheel: what would be published. A wheel for each Python, repaired so that it runs on any Linux of that age or
+newer, with its SBOM, installed and tried in a new environment."""
 
 import shutil
 
@@ -7,42 +8,90 @@ from devlib.build import PRODUCT, product_environment
 from devlib.term import ROOT, VENV, Failed, run, say
 
 DIST = ROOT / "dist"
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+
+# What whoever installs it does first.
+_TRIAL = """
+import sys
+import luff.numpy
+import numpy as np
+
+hook = luff.numpy.attach({"dense.weight": np.ones(3)}, run=sys.argv[1])
+for _ in range(3):
+    with hook.step() as step:
+        step.loss(1.0)
+hook.close()
+with luff.open_trial(sys.argv[1]) as trial:
+    assert trial.steps("TRAIN") == [0, 1, 2]
+    assert trial.tensor("dense.weight").summaries()["step"].tolist() == [0, 1, 2]
+"""
 
 
 def wheel_arguments(parser):
     parser.add_argument(
-        "--python", metavar="PYTHON", help="interpreter to build for (default: the 3.11 of .venv)"
+        "--only", choices=VERSIONS, action="append", default=[], help="of this Python; not tried"
     )
 
 
 def wheel_main(args):
     setup.ensure_packages(optional=False)
     setup.ensure_venv()
-    say(f"  {build_wheel(args.python).relative_to(ROOT)}")
+    for version in args.only or VERSIONS:
+        try:
+            python = setup.find_python(version)
+        except Failed as failure:
+            if args.only:
+                raise
+            say(f"  {tag(version)}: skipped, {failure}")
+            continue
+        wheel = build_wheel(version)
+        if not args.only:
+            _try(wheel, python)
+        say(f"  {tag(version)}: {wheel.relative_to(ROOT)}{'' if args.only else ', installed and tried'}")
 
 
-def build_wheel(python=None):
+def tag(version):
+    return f"cp{version.replace('.', '')}"
+
+
+def build_wheel(version):
     """Builds and repairs; returns the file in dist/. Nothing is done when no input changed."""
-    if python is not None:
-        return _build(_builder(python))
-    value = stamp.digest([*PRODUCT, "tools/devlib/sbom.py"])
-    mark = ROOT / "build" / "stamps" / "wheel"
-    ready = sorted(DIST.glob("luff-*-cp311-*manylinux*.whl"))
+    value = stamp.digest([*PRODUCT, "tools/devlib/sbom.py", "tools/devlib/wheel.py"])
+    mark = ROOT / "build" / "stamps" / f"wheel-{tag(version)}"
+    ready = sorted(DIST.glob(f"luff-*-{tag(version)}-*manylinux*.whl"))
     if ready and stamp.fresh(mark, value):
         return ready[-1]
-    wheel = _build(VENV / "bin" / "python", "--config-settings=build-dir=build/product")
+    if version == setup.PYTHON:
+        wheel = _build(VENV / "bin" / "python", "--config-settings=build-dir=build/product")
+    else:
+        wheel = _build(_builder(setup.find_python(version)))
     stamp.write(mark, value)
     return wheel
 
 
 def _builder(python):
     """The interpreter of a new environment that holds what builds the wheel: pip would fetch that unchecked."""
-    if not setup.python_version(python):
-        raise Failed(f"not a Python: {python}")
-    folder = ROOT / "build" / "wheel-env"
-    run("environment of the build", [python, "-m", "venv", "--clear", folder], log="wheel/venv")
-    setup.install(folder / "bin" / "python", setup.REQUIREMENTS / "build.txt", "build/wheel-env")
+    python = _environment(python, "wheel-env")
+    setup.install(python, setup.REQUIREMENTS / "build.txt", "build/wheel-env")
+    return python
+
+
+def _environment(python, name):
+    folder = ROOT / "build" / name
+    run(f"build/{name}", [python, "-m", "venv", "--clear", folder], log=f"wheel/{name}")
     return folder / "bin" / "python"
+
+
+def _try(wheel, python):
+    """Installs a wheel where nothing of this repository is, and records a run."""
+    python = _environment(python, "wheel-trial")
+    setup.install(python, setup.REQUIREMENTS / "base.txt", "build/wheel-trial")
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "--no-index"]
+    run("install the wheel", [*pip, wheel], log="wheel/install")
+    out = ROOT / "build" / "wheel-run"
+    shutil.rmtree(out, ignore_errors=True)
+    run("record a run", [python, "-I", "-c", _TRIAL, out], log="wheel/trial")
+    run("luff verify", [python.parent / "luff", "verify", out], log="wheel/verify")
 
 
 def _build(python, *options):
