@@ -22,6 +22,14 @@ ROOMS = {
     "actions": ["base", "tensor", "format", "store", "query", "rules"],
     "cli": ["base", "tensor", "format", "store", "capture", "query", "rules", "actions"],
 }
+# The folders of src/rules -> those that they may include besides their own. Tests may look at all of them.
+RULES = {
+    "kit": [],
+    "facts": ["kit"],
+    "builtin": ["kit", "facts"],
+    "own": ["kit", "facts"],
+    "engine": ["kit", "facts", "builtin", "own"],
+}
 # Borrowed headers (by first path component or name) -> rooms whose sources may include them. Public headers: none.
 BORROWED = {
     "hwy": ["tensor"],
@@ -141,6 +149,8 @@ def _includes(file, relative, allowed, *, room, public):
                 continue
             else:
                 target = top if "/" in name else None  # a header beside the source
+            if not test and room == "rules" and not public:
+                yield from _between_folders(relative, name, where)
             if target is not None and target in ROOMS and target not in allowed:
                 yield f"{where}: {room or 'python/src'} includes {name}, and may use only {', '.join(allowed)}"
             continue
@@ -158,6 +168,16 @@ def _includes(file, relative, allowed, *, room, public):
             yield f"{where}: <{name}> is a borrowed part that tools/check_layers.py does not know"
         elif room is not None and not _may_borrow(name, [room, *ROOMS[room]] if test else [room]):
             yield f"{where}: <{name}> is not for room {room}"
+
+
+def _between_folders(relative, name, where):
+    """Steps upwards between the folders of src/rules."""
+    own, theirs = relative.parts[2], (name.split("/") + [""])[:2]
+    if own not in RULES or theirs[0] != "rules" or theirs[1] not in RULES or own == theirs[1]:
+        return
+    if theirs[1] not in RULES[own]:
+        may = ", ".join([own, *RULES[own]])
+        yield f"{where}: rules/{own} includes {name}, and may use only {may}"
 
 
 def _may_borrow(name, rooms):

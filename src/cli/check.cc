@@ -12,7 +12,7 @@
 #include "cli/verbs.h"
 #include "luff/query/trial.h"
 #include "luff/rules/evaluator.h"
-#include "rules/own_spec.h"
+#include "rules/own/own_spec.h"
 
 namespace luff::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "luff/capture/config.h"
 #include "luff/query/trial.h"
 #include "luff/rules/choice.h"
-#include "rules/own_spec.h"
+#include "rules/own/own_spec.h"
 
 namespace luff::cli {
 namespace {

@@ -1,5 +1,5 @@
 #include "cli/verbs.h"
-#include "rules/plugin_child.h"
+#include "rules/own/plugin_child.h"
 
 namespace luff::cli {
 

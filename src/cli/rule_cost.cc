@@ -5,7 +5,7 @@
 #include "base/format.h"
 #include "luff/base/regex.h"
 #include "luff/tensor/dtype.h"
-#include "rules/need_names.h"
+#include "rules/kit/need_names.h"
 
 namespace luff::cli {
 namespace {

@@ -2,7 +2,7 @@
 #include "cli/reading.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
-#include "rules/need_names.h"
+#include "rules/kit/need_names.h"
 
 namespace luff::cli {
 namespace {

@@ -41,6 +41,13 @@ def layers(tree: Path) -> list[str]:
         ("src/query/x.cc", "const auto j = nlohmann::json::parse(text);", "use ParseJson"),
         ("src/rules/x.cc", "return Json::sax_parse(text, &look);", "use ParseJson"),
         ("src/cli/x.cc", "fmt::print(all.dump(2));", "use JsonText"),
+        (
+            "src/rules/kit/x.cc",
+            '#include "rules/facts/sample.h"',
+            "rules/kit includes rules/facts/sample.h, and may use only kit",
+        ),
+        ("src/rules/builtin/loss/x.cc", '#include "rules/own/expression.h"', "rules/builtin includes"),
+        ("src/rules/own/x.h", '#include "rules/engine/grouping.h"', "may use only own, kit, facts"),
         ("src/store/x.cc", "std::ifstream file(path);", "use base/bounded_read.h"),
         ("src/cli/x.cc", 'FILE* file = std::fopen(path, "r");', "use base/bounded_read.h"),
         ("python/luff/hook.py", "def f():\n    import torch", "imports torch"),
@@ -83,6 +90,9 @@ def test_a_step_upwards_is_one_line_of_complaint(
 def test_steps_downwards_are_fine(tmp_path: Path) -> None:
     files = {
         "src/rules/rule.cc": '#include "luff/query/trial.h"\n#include <vector>\n#include "rule_impl.h"\n',
+        "src/rules/builtin/loss/x.cc": '#include "rules/facts/sample.h"\n#include "rules/builtin/builtin.h"\n',
+        "src/rules/builtin/loss/x_test.cc": '#include "rules/engine/grouping.h"\n',
+        "src/rules/engine/x.cc": '#include "rules/own/own_spec.h"\n',
         "src/base/env.cc": "#include <sys/stat.h>\n#include <unistd.h>\n",
         "src/base/json.cc": "Json::parse(text);\n",
         "src/rules/rule_test.cc": "std::ifstream file(path);\nJson::parse(file).dump();\n",

@@ -11,6 +11,16 @@ namespace luff::rules {
 
 enum class Severity : std::uint8_t { kWarn = 1, kStop = 2 };  // stop: training further is a waste
 
+/// A number of the evidence: {"steps", steps}.
+struct NamedNumber {
+  std::string name;
+  double value;
+  template <typename T>
+  NamedNumber(std::string of, T number) : name(std::move(of)),
+                                          value(static_cast<double>(number)) {}
+  bool operator==(const NamedNumber&) const = default;
+};
+
 /// What a rule found. JSON schema: docs/spec/findings.md. Depends only on the run, never on when it was
 /// evaluated.
 struct Finding {
@@ -36,10 +46,10 @@ struct Finding {
   std::string why;                  // why this is wrong, and the likeliest cause
   std::string remedy;               // what to do
   std::vector<std::string> causes;  // likely causes in order
-  std::vector<std::pair<std::string, double>> evidence;  // numbers by name
-  std::vector<std::pair<std::int64_t, double>> series;   // (mode step, value) around it, at most 64
-  std::string threshold;                                 // which limit, and where it comes from
-  std::string page;                                      // "docs/rules/exploding_tensor.md"
+  std::vector<NamedNumber> evidence;
+  std::vector<std::pair<std::int64_t, double>> series;  // (mode step, value) around it, at most 64
+  std::string threshold;                                // which limit, and where it comes from
+  std::string page;                                     // "docs/rules/exploding_tensor.md"
 };
 
 /// One JSON object on one line. `event` is "new", "update" or "healed".

@@ -11,24 +11,24 @@
 #include "luff/query/trial.h"
 #include "luff/rules/finding.h"
 
-/// The rule interface. Adding a rule: one file src/rules/builtin/NAME.cc, its test, its page
+/// The rule interface. Adding a rule: one file src/rules/builtin/FOLDER/NAME.cc, its test, its page
 /// docs/rules/NAME.md.
 namespace luff::rules {
 
 /// What a rule needs captured; `luff run` captures the union of all needs and no more.
 struct Need {
-  std::string collection;                 // name of the collection to create or extend
-  std::vector<std::string> include;       // regexes on tensor names
-  std::vector<format::Role> roles;        // or by role
-  std::vector<std::string> module_types;  // and (when not empty) only of these module types, e.g. "ReLU"
-  std::uint32_t forms = 0;                // format::Form bits
+  std::string collection = {};                 // name of the collection to create or extend
+  std::vector<std::string> include = {};       // regexes on tensor names
+  std::vector<format::Role> roles = {};        // or by role
+  std::vector<std::string> module_types = {};  // and (when not empty) only of these module types: "ReLU"
+  std::uint32_t forms = 0;                     // format::Form bits
   UnitAxis unit_axis = UnitAxis::kChannel;
   std::string mode = "TRAIN";  // or "EVAL", "GLOBAL"
   std::int64_t save_interval = 1;
   std::int64_t first_steps = 0;  // also every step before this one: facts of the initialisation
   // `include` is asked only for tensors of these roles; none: of all. An expression that may match what
   // modules get or give makes a hook look at each of their calls.
-  std::vector<format::Role> include_roles;
+  std::vector<format::Role> include_roles = {};
 };
 
 enum class ParameterSet { kLuff, kOriginal };
@@ -43,14 +43,16 @@ struct Parameter {
 
 using Parameters = std::map<std::string, std::string>;  // complete after Registry::Make
 
-class StepMemo;  // src/rules/step_memo.h
+class StepIndex;  // src/rules/kit/step_index.h
+class StepMemo;   // src/rules/facts/step_memo.h
 
 /// What a rule is told of one complete step.
 struct StepView {
   const query::Trial& trial;
   const query::Trial::StepRows& rows;
-  std::size_t number;  // its place among the complete steps of the trial
-  StepMemo& memo;      // what rules ask alike, found once
+  std::size_t number;      // its place among the complete steps of the trial
+  StepMemo& memo;          // what rules ask alike, found once
+  const StepIndex& index;  // the rows by what they are
 };
 
 /// Receives findings. A finding with the same rule, cause and tensor as an open one updates it.

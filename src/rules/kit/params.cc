@@ -29,8 +29,9 @@ Status ReadParam(const Parameters& all, const char* name, const Bound& bound, co
   if (to.real != nullptr) return Take(ParseDouble(text), name, bound, to.real);
   if (to.whole != nullptr) return Take(ParseInt(text), name, bound, to.whole);
   if (to.flag != nullptr) return Take(ParseBool(text), name, bound, to.flag);
-  *to.text = text;
-  return Status::Ok();
+  if (to.text != nullptr) *to.text = text;
+  if (to.maybe == nullptr || !HasParameter(all, name)) return Status::Ok();
+  return Take(ParseDouble(text), name, bound, &to.maybe->emplace());
 }
 
 }  // namespace luff::rules

@@ -1,0 +1,273 @@
+#include <cmath>
+#include <string>
+
+#include <gtest/gtest.h>
+#include "rules/builtin/boosting/boosted_curves.h"
+#include "rules/testing/recorder.h"
+
+// What rules say of runs of boosting: each story is a run with one round a step.
+namespace luff::rules {
+namespace {
+
+using query::Mode;
+using testing::FakeTrial;
+
+constexpr const char* kDocument =
+    R"({"trainings": [{"prefix": "", "rounds_planned": 60, "rounds_before": 0, "rows": 400, "feature_count": 12,
+        "parameters": {"subsample": 1}}]})";
+
+void Evaluate(FakeTrial* trial, double training, double validation) {
+  trial->Define("train-logloss", format::Role::kLoss, "training");
+  trial->Define("validation-logloss", format::Role::kScalar, "evaluation");
+  trial->Scalar("train-logloss", format::Role::kLoss, training);
+  if (!std::isnan(validation)) trial->Scalar("validation-logloss", format::Role::kScalar, validation);
+}
+
+template <typename Training, typename Validation>
+FakeTrial Story(int rounds, Training training, Validation validation, const char* document = kDocument) {
+  FakeTrial trial;
+  trial.SetDocument("boosting", document);
+  for (int round = 0; round < rounds; ++round) {
+    trial.Step();
+    Evaluate(&trial, training(round), validation(round));
+  }
+  return trial;
+}
+
+std::vector<Finding> Findings(const FakeTrial& trial, const char* rule) {
+  return testing::FindingsOf(trial, rule, ParameterSet::kLuff);
+}
+
+double Falling(int round) { return 0.6 * std::exp(-round / 10.0); }
+
+TEST(BoostedLosses, WhichTensorsAreThem) {
+  const auto of = [](const std::string& name, const std::string& type) {
+    query::TensorInfo info;
+    info.name = name;
+    info.module_type = type;
+    return BoostedLossOf(info);
+  };
+  ASSERT_TRUE(of("fit2/valid-poisson-nloglik", "evaluation"));
+  EXPECT_EQ(of("fit2/valid-poisson-nloglik", "evaluation")->prefix, "fit2/");
+  EXPECT_EQ(of("fit2/valid-poisson-nloglik", "evaluation")->data, "valid");
+  EXPECT_FALSE(of("valid-logloss", "evaluation")->training);
+  EXPECT_TRUE(of("train-rmse", "")->training);  // another hook's: by its name
+  EXPECT_EQ(of("valid_0-binary_logloss", "evaluation")->metric, "binary_logloss");  // LightGBM's names
+  EXPECT_TRUE(of("training-l2", "training")->training);
+  EXPECT_TRUE(of("validation-log_loss", "evaluation"));  // scikit-learn's
+  EXPECT_FALSE(of("out_of_bag-log_loss-score", "evaluation"));
+  EXPECT_FALSE(of("valid_0-binary_error", "evaluation"));
+  EXPECT_FALSE(of("valid_0-ndcg@5", "evaluation"));
+  EXPECT_FALSE(of("train-auc", "training"));
+  EXPECT_FALSE(of("train-error", "training"));
+  EXPECT_FALSE(of("train-logloss-std", "training"));
+  EXPECT_FALSE(of("a-logloss", "Linear"));
+  EXPECT_FALSE(of("-logloss", ""));
+}
+
+TEST(BoostedOverfit, RisingEvaluationOverFallingTraining) {
+  const auto findings =
+      Findings(Story(30, Falling, [](int round) { return 0.5 + 0.04 * std::abs(round - 4); }), "Overfit");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "rising");
+  EXPECT_EQ(findings[0].tensor, "validation-logloss");
+  EXPECT_EQ(findings[0].since_step, 4);
+}
+
+TEST(BoostedOverfit, NothingThatHoldsElsewhere) {
+  const auto findings =
+      Findings(Story(40, Falling, [](int round) { return 0.66 + 0.0005 * round; }), "Overfit");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "nothing_general");
+  EXPECT_EQ(findings[0].step, 29);
+}
+
+TEST(BoostedOverfit, HealthyCurvesAreSilent) {
+  const auto silent = [](const FakeTrial& trial) {
+    return Findings(trial, "Overfit").empty() && Findings(trial, "Overtraining").empty() &&
+           Findings(trial, "LossNotDecreasing").empty();
+  };
+  EXPECT_TRUE(silent(Story(60, Falling, [](int round) { return 0.1 + 0.55 * std::exp(-round / 12.0); })));
+  // ends 10 % above its best
+  EXPECT_TRUE(silent(Story(60, Falling, [](int round) { return round < 20 ? 0.6 - 0.02 * round : 0.24; })));
+  // evaluated on other data only
+  EXPECT_TRUE(silent(Story(60, [](int) { return std::nan(""); }, Falling)));
+  // a loss that is not finite means nothing
+  EXPECT_TRUE(
+      Findings(Story(60, Falling, [](int round) { return round == 3 ? -1.0 : round * 1.0; }), "Overfit")
+          .empty());
+}
+
+TEST(BoostedOvertraining, TheBestRoundLiesLongBack) {
+  const auto findings = Findings(
+      Story(60, Falling, [](int round) { return round < 8 ? 0.6 - 0.02 * round : 0.58; }), "Overtraining");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].since_step, 7);
+  EXPECT_GE(findings[0].step, 27);
+}
+
+TEST(BoostedLossNotDecreasing, StepsFarTooSmallForThePlan) {
+  const auto tiny = [](int round) { return 0.66 - 1e-6 * round; };
+  const auto findings = Findings(Story(40, tiny, tiny), "LossNotDecreasing");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "flat");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 19);
+  // as slow a training that is planned for a hundred thousand rounds gets there
+  const char* long_plan =
+      R"({"trainings": [{"prefix": "", "rounds_planned": 100000, "rounds_before": 0, "rows": 400}]})";
+  EXPECT_TRUE(Findings(Story(40, tiny, tiny, long_plan), "LossNotDecreasing").empty());
+  // one that goes on with a finished model has little left to learn
+  const char* goes_on =
+      R"({"trainings": [{"prefix": "", "rounds_planned": 60, "rounds_before": 200, "rows": 400}]})";
+  EXPECT_TRUE(Findings(Story(40, tiny, tiny, goes_on), "LossNotDecreasing").empty());
+}
+
+TEST(BoostedLossNotDecreasing, StepsFarTooLarge) {
+  const auto wild = [](int round) { return 0.5 + 0.3 * round; };
+  const auto findings = Findings(Story(20, wild, wild), "LossNotDecreasing");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "rising");
+  EXPECT_LE(findings[0].step, 8);
+}
+
+// A tree: a chain of `depth` splits; each split leaves `rest` of its samples in a leaf.
+void Tree(FakeTrial* trial, int depth, double rest) {
+  std::vector<double> depths, cover, feature;
+  double left = 100;
+  for (int level = 0; level < depth; ++level) {
+    depths.push_back(level);
+    cover.push_back(left);
+    feature.push_back(1);
+    depths.push_back(level + 1);
+    cover.push_back(rest);
+    feature.push_back(-1);
+    left -= rest;
+  }
+  trial->Tensor("trees/Depth", format::Role::kOther, depths);
+  trial->Tensor("trees/Cover", format::Role::kOther, cover);
+  trial->Tensor("trees/Feature", format::Role::kOther, feature);
+}
+
+template <typename Validation>
+FakeTrial Trees(int rounds, int depth, double rest, Validation validation) {
+  FakeTrial trial;
+  trial.SetDocument("boosting", kDocument);
+  for (int round = 0; round < rounds; ++round) {
+    trial.Step();
+    Tree(&trial, depth, rest);
+    Evaluate(&trial, Falling(round), validation(round));
+  }
+  return trial;
+}
+
+TEST(BoostedTreeDepth, DeepTreesOfLoneSamplesThatNoLongerHelp) {
+  // 400 rows, cover 100 at the root: 0.25 are one row
+  const auto findings =
+      Findings(Trees(12, 12, 0.25, [](int round) { return 0.6 + 0.01 * round; }), "TreeDepth");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "deep");
+  EXPECT_EQ(findings[0].step, 3);
+}
+
+TEST(BoostedTreeDepth, DeepTreesThatTheDataBearAreSilent) {
+  EXPECT_TRUE(Findings(Trees(30, 12, 0.25, Falling), "TreeDepth").empty());  // evaluations go on improving
+  const auto worse = [](int round) { return 0.6 + 0.01 * round; };
+  EXPECT_TRUE(Findings(Trees(30, 12, 5, worse), "TreeDepth").empty());    // 20 rows in each leaf
+  EXPECT_TRUE(Findings(Trees(30, 6, 0.25, worse), "TreeDepth").empty());  // not deep
+  FakeTrial unknown = Trees(30, 12, 0.25, worse);
+  unknown.SetDocument("boosting", "no JSON");  // rows unknown
+  EXPECT_TRUE(Findings(unknown, "TreeDepth").empty());
+}
+
+TEST(BoostedTreeDepth, WithoutEvaluationItTakesMoreRounds) {
+  const auto findings = Findings(Trees(12, 12, 0.25, [](int) { return std::nan(""); }), "TreeDepth");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 9);
+}
+
+FakeTrial Features(int rounds, double first, double last_loss, const std::string& prefix = "") {
+  FakeTrial trial;
+  trial.SetDocument("boosting", kDocument);
+  for (int round = 0; round < rounds; ++round) {
+    trial.Step();
+    const std::string lead = prefix + "feature_importance/total_gain/";
+    trial.Scalar(lead + "copy/of/it", format::Role::kOther, first);
+    for (int f = 0; f < 9; ++f)
+      trial.Scalar(lead + "f" + std::to_string(f), format::Role::kOther, (1 - first) / 9);
+    const double loss = 0.6 + (last_loss - 0.6) * round / (rounds - 1);
+    Evaluate(&trial, loss, loss);
+  }
+  return trial;
+}
+
+TEST(BoostedFeatureImportance, ACopyOfTheTarget) {
+  const auto findings = Findings(Features(20, 0.95, 0.01), "FeatureImportanceOverweight");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].tensor, "feature_importance/total_gain/copy/of/it");
+  EXPECT_NE(findings[0].what.find("'copy/of/it'"), std::string::npos);
+}
+
+TEST(BoostedFeatureImportance, SharesOfTwoWorkersAreNotAdded) {
+  FakeTrial trial;
+  trial.SetDocument("boosting", kDocument);
+  for (int round = 0; round < 20; ++round) {
+    const std::string lead = "feature_importance/total_gain/";
+    trial.Step();
+    Evaluate(&trial, 0.6 - 0.03 * round, 0.6 - 0.03 * round);
+    for (const std::uint32_t worker : {0U, 1U}) {
+      trial.Scalar(lead + "copy", format::Role::kOther, 0.95);
+      trial.Last().scalars.back().worker = worker;
+      for (int f = 0; f < 9; ++f) {
+        trial.Scalar(lead + "f" + std::to_string(f), format::Role::kOther, 0.05 / 9);
+        trial.Last().scalars.back().worker = worker;
+      }
+    }
+  }
+  EXPECT_EQ(Findings(trial, "FeatureImportanceOverweight").size(), 1U);
+}
+
+TEST(BoostedFeatureImportance, AFeatureThatIsMerelyImportantIsSilent) {
+  EXPECT_TRUE(Findings(Features(20, 0.95, 0.3), "FeatureImportanceOverweight").empty());
+  EXPECT_TRUE(Findings(Features(20, 0.5, 0.01), "FeatureImportanceOverweight").empty());
+}
+
+TEST(FeatureImportanceOverweight, TheOriginalKnowsOneTensorForEachFeature) {
+  FakeTrial trial;
+  trial.Step();
+  for (int f = 0; f < 5; ++f)
+    trial.Scalar("feature_importance/weight/f" + std::to_string(f), format::Role::kOther, f == 0 ? 0.6 : 0.1);
+  EXPECT_TRUE(testing::FindingsOf(trial, "FeatureImportanceOverweight", ParameterSet::kOriginal).empty());
+  EXPECT_EQ(testing::FindingsOf(trial, "FeatureImportanceOverweight:threshold=0.79", ParameterSet::kOriginal)
+                .size(),
+            1U);
+  FakeTrial values;  // as smdebug stores them
+  values.Step();
+  for (int f = 0; f < 5; ++f)
+    values.Tensor("feature_importance/weight/f" + std::to_string(f), format::Role::kOther,
+                  {f == 0 ? 0.7 : 0.075});
+  EXPECT_EQ(testing::FindingsOf(values, "FeatureImportanceOverweight", ParameterSet::kOriginal).size(), 1U);
+}
+
+TEST(BoostedCurves, StateSurvivesACheckpoint) {
+  BoostedCurves curves;
+  const FakeTrial trial = Story(20, Falling, [](int round) { return 0.5 + 0.01 * std::abs(round - 6); });
+  query::Trial::StepRows rows;
+  for (std::size_t n = 0; n < 12; ++n) {
+    ASSERT_TRUE(trial.ReadStepRows(n, &rows).ok());
+    static_cast<void>(curves.OnStep(trial, rows));
+  }
+  const auto saved = [](BoostedCurves& from) { return Fields::Save([&](Fields& io) { from.Keep(io); }); };
+  BoostedCurves loaded;
+  ASSERT_TRUE(Fields::LoadUntrusted(saved(curves), [&](Fields& io) { loaded.Keep(io); }).ok());
+  for (std::size_t n = 12; n < 20; ++n) {
+    ASSERT_TRUE(trial.ReadStepRows(n, &rows).ok());
+    static_cast<void>(curves.OnStep(trial, rows));
+    static_cast<void>(loaded.OnStep(trial, rows));
+  }
+  EXPECT_EQ(saved(curves), saved(loaded));
+  EXPECT_EQ(loaded.Judge("")->curve.best().first, 6);
+}
+
+}  // namespace
+}  // namespace luff::rules

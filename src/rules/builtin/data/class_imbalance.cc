@@ -1,0 +1,268 @@
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/labelled_rows.h"
+#include "rules/facts/loss_call.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// ClassImbalance: docs/rules/class_imbalance.md.
+namespace luff::rules {
+namespace {
+
+constexpr const char* kName = "ClassImbalance";
+constexpr std::size_t kMaxClasses = 64;
+constexpr std::size_t kMaxLabels = 65536;  // that are counted for smdebug's rule
+constexpr std::size_t kRecent = 32;
+
+struct Limits {
+  double imbalance, misprediction;
+  std::int64_t samples;
+  bool argmax;
+  std::string labels, predictions;
+  std::int64_t settle, rare;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::imbalance, "threshold_imbalance", "10", "largest class over smallest (original)"},
+    {&Limits::misprediction, "threshold_misprediction", "0.9",
+     "share of a class that is predicted wrongly (original: 0.7)", Bound(), "0.7"},
+    {&Limits::samples, "samples", "500", "labels before anything is judged (original)"},
+    {&Limits::argmax, "argmax", "False",
+     "take the place of the largest value along the last axis (original)"},
+    {&Limits::labels, "labels_regex", ".*labels", "tensors of labels (original)"},
+    {&Limits::predictions, "predictions_regex", ".*predictions", "tensors of predictions (original)"},
+    {&Limits::settle, "settle", "96",
+     "TRAIN steps in which every model answers the most frequent class (Luff)", Bound(), "0"},
+    {&Limits::rare, "rare", "30", "samples of rare classes after these (Luff)", {}, "0"},
+};
+
+// Of smdebug: labels and predictions of all steps, added up.
+class Original final : public KeptRule {
+ public:
+  Original(NamedTensors labels, NamedTensors predictions, const Limits& limits)
+      : labels_(std::move(labels)),
+        predictions_(std::move(predictions)),
+        limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const std::vector<std::int64_t> labels = labels_.ValuesOf(view, false);
+    const std::vector<std::int64_t> predictions = predictions_.ValuesOf(view, limits_.argmax);
+    if (labels.empty()) return;
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      if (counts_.size() >= kMaxLabels && !counts_.contains(labels[i])) continue;
+      Class& one = counts_[labels[i]];
+      ++one.seen;
+      ++total_;
+      if (i < predictions.size() && predictions[i] != labels[i]) ++one.missed;
+    }
+    if (total_ < limits_.samples) return;
+    std::int64_t most = 0;
+    std::int64_t least = total_;
+    double worst = 0;
+    std::int64_t worst_class = 0;
+    for (const auto& [label, one] : counts_) {
+      most = std::max(most, one.seen);
+      least = std::min(least, one.seen);
+      const double share = static_cast<double>(one.missed) / static_cast<double>(one.seen);
+      if (share > worst) {
+        worst = share;
+        worst_class = label;
+      }
+    }
+    const double ratio = static_cast<double>(most) / static_cast<double>(least);
+    if (ratio > limits_.imbalance)
+      Tell(view, "imbalance",
+           fmt::format("the largest class has {:.3g} times the labels of the smallest", ratio),
+           {{"ratio", ratio}, {"labels", static_cast<double>(total_)}}, limits_.imbalance, sink);
+    if (worst > limits_.misprediction)
+      Tell(view, "misprediction",
+           fmt::format("{:.3g} % of class {} are predicted wrongly", 100 * worst, worst_class),
+           {{"mispredicted", worst}, {"class", static_cast<double>(worst_class)}}, limits_.misprediction,
+           sink);
+  }
+  void Keep(Fields& io) override {
+    io("counts", counts_, kMaxLabels);
+    io("total", total_);
+  }
+
+ private:
+  struct Class {
+    std::int64_t seen = 0, missed = 0;
+    void Keep(Fields& io) {
+      io("seen", seen);
+      io("missed", missed);
+    }
+  };
+  static void Tell(const StepView& view, const char* cause, std::string what,
+                   std::vector<NamedNumber> evidence, double threshold, Sink& sink) {
+    Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
+    finding.what = std::move(what);
+    finding.why = "classes that are rare in the data are seldom learnt";
+    finding.remedy = "weight the classes, sample them evenly, or gather more of the rare ones";
+    finding.evidence = std::move(evidence);
+    finding.threshold = fmt::format("more than {:g} (original)", threshold);
+    sink.Report(std::move(finding));
+  }
+
+  NamedTensors labels_, predictions_;
+  const Limits limits_;
+  std::map<std::int64_t, Class> counts_;
+  std::int64_t total_ = 0;
+};
+
+// Luff's own: rare classes that nothing weights, and that are not predicted while others are.
+class Luff final : public KeptRule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const LossCall& call : reader_.Read(view)) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      Kind& kind = kinds_[call.kind];
+      const Recognition found = reader_.Recognise(call);
+      if (found.weights == Weights::kSome) {
+        if (kind.open) sink.Heal("unweighted", kind.loss, view.rows.info.mode_step);
+        kind = {};
+        kind.weighted = true;
+      }
+      if (kind.weighted) continue;
+      if (found.weights == Weights::kNone) ++kind.unweighted;
+      const auto rows = LabelledRowsOf(call, found, kMaxClasses);
+      if (!rows) continue;
+      kind.loss = view.trial.tensor(call.loss).name;
+      Take(*rows, view.rows.info.mode_step >= limits_.settle, &kind);
+      Judge(view, call, &kind, sink);
+    }
+  }
+
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
+  }
+
+ private:
+  struct Batch {
+    std::vector<double> seen, hit;  // by class
+    void Keep(Fields& io) {
+      io("seen", seen, kMaxClasses);
+      io("hit", hit, kMaxClasses);
+    }
+  };
+  struct Kind {
+    std::string loss;
+    std::vector<double> counts;  // by class
+    std::deque<Batch> recent;
+    std::int64_t unweighted = 0;  // calls whose value proves that nothing is weighted
+    bool weighted = false, open = false;
+    void Keep(Fields& io) {
+      io("loss", loss);
+      io("counts", counts, kMaxClasses);
+      io("recent", recent, kRecent);
+      io("unweighted", unweighted);
+      io("weighted", weighted);
+      io("open", open);
+      for (const Batch& batch : recent)
+        io.Check(batch.seen.size() == counts.size() && batch.hit.size() == counts.size(),
+                 "counts of the same classes");
+    }
+  };
+
+  static void Take(const LabelledRows& rows, bool settled, Kind* kind) {
+    if (kind->counts.size() != rows.classes) {
+      kind->counts.assign(rows.classes, 0);
+      kind->recent.clear();
+    }
+    Batch batch{std::vector<double>(rows.classes), std::vector<double>(rows.classes)};
+    for (std::size_t i = 0; i < rows.labels.size(); ++i) {
+      const auto label = static_cast<std::size_t>(rows.labels[i]);
+      ++kind->counts[label];
+      ++batch.seen[label];
+      batch.hit[label] += rows.predictions[i] == rows.labels[i] ? 1 : 0;
+    }
+    if (!settled) return;
+    kind->recent.push_back(std::move(batch));
+    if (kind->recent.size() > kRecent) kind->recent.pop_front();
+  }
+
+  void Judge(const StepView& view, const LossCall& call, Kind* kind, Sink& sink) const {
+    double total = 0;
+    for (const double count : kind->counts) total += count;
+    const double most = *std::max_element(kind->counts.begin(), kind->counts.end());
+    if (total < static_cast<double>(limits_.samples) || kind->unweighted < 3) return;
+    double rare = 0;
+    double rare_hit = 0;
+    double other = 0;
+    double other_hit = 0;
+    double least = most;
+    for (std::size_t c = 0; c < kind->counts.size(); ++c) {
+      if (kind->counts[c] == 0) continue;  // a class that is not there is not rare
+      const bool is_rare = kind->counts[c] * limits_.imbalance < most;
+      least = std::min(least, kind->counts[c]);
+      for (const Batch& batch : kind->recent) {
+        (is_rare ? rare : other) += batch.seen[c];
+        (is_rare ? rare_hit : other_hit) += batch.hit[c];
+      }
+    }
+    if (rare < static_cast<double>(limits_.rare)) return;
+    const double missed = 1 - rare_hit / rare;
+    if (missed < limits_.misprediction || other_hit < 0.8 * other) {
+      if (kind->open && missed < limits_.misprediction - 0.1) {
+        sink.Heal("unweighted", kind->loss, view.rows.info.mode_step);
+        kind->open = false;
+      }
+      return;
+    }
+    kind->open = true;
+    Finding finding = FindingAt(kName, "unweighted", view, TensorAt{call.loss, call.worker});
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("{:.0f} % of the samples of rare classes are predicted as something else", 100 * missed);
+    finding.why = fmt::format(
+        "the most frequent class has {:.0f} times the targets of the rarest, and the value of {} shows that "
+        "no "
+        "class is weighted: to ignore the rare ones is the easiest way to a low loss",
+        most / least, call.kind);
+    finding.remedy = "weight the loss (weight=, pos_weight=), or sample the classes evenly";
+    finding.causes = {"classes of very different frequency, not weighted"};
+    finding.evidence = {{"ratio", most / least},
+                        {"rare_mispredicted", missed},
+                        {"rare_samples", rare},
+                        {"others_right", other > 0 ? other_hit / other : 0}};
+    finding.threshold = fmt::format("ratio {:g} and {} samples (original), {:g} % mispredicted (Luff)",
+                                    limits_.imbalance, limits_.samples, 100 * limits_.misprediction);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossReader reader_;
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec ClassImbalanceSpec() {
+  RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
+    LUFF_ASSIGN_OR_RETURN(NamedTensors labels, NamedTensors::Make(limits.labels, ""));
+    LUFF_ASSIGN_OR_RETURN(NamedTensors predictions, NamedTensors::Make(limits.predictions, ""));
+    if (IsOriginal(all))
+      return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), limits));
+    return std::unique_ptr<Rule>(new Luff(limits));
+  });
+  spec.summary = "rare classes that nothing weights, and that are not predicted";
+  spec.needs = [](const Parameters& all) -> std::vector<Need> {
+    if (!IsOriginal(all)) return SampleNeeds();
+    return {NamedNeed("labels", TextOf(all, "labels_regex")),
+            NamedNeed("predictions", TextOf(all, "predictions_regex"))};
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

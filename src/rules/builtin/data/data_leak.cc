@@ -1,0 +1,222 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/sample.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// DataLeak: docs/rules/data_leak.md.
+namespace luff::rules {
+namespace {
+
+constexpr const char* kName = "DataLeak";
+constexpr std::size_t kMaxInputs = 4;
+constexpr std::size_t kMaxHashes = 8192;   // of training rows; beyond, every second one is forgotten
+constexpr std::size_t kMaxLevels = 64;     // different values of a feature that are told apart
+constexpr std::size_t kMaxFeatures = 256;  // whose values are counted
+
+struct Limits {
+  std::int64_t rows;
+  double share, chance;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::rows, "rows", "16", "rows of an evaluation, at least (Luff)"},
+    {&Limits::share, "share", "0.1", "share of rows that are rows of the training (Luff)"},
+    {&Limits::chance, "chance", "0.2", "largest part of that share that chance may explain (Luff)"},
+};
+
+// Rows by hash; a fraction 1 / rate of all hashes, so that those of evaluations can be chosen likewise.
+class RowSet {
+ public:
+  void Add(std::uint64_t hash) {
+    if (!Chosen(hash)) return;
+    hashes_.insert(hash);
+    while (hashes_.size() > kMaxHashes) {
+      rate_ *= 2;
+      std::erase_if(hashes_, [&](std::uint64_t known) { return !Chosen(known); });
+    }
+  }
+  [[nodiscard]] bool Chosen(std::uint64_t hash) const noexcept { return hash % rate_ == 0; }
+  [[nodiscard]] bool Has(std::uint64_t hash) const { return hashes_.contains(hash); }
+  /// How many different rows there were.
+  [[nodiscard]] double size() const noexcept { return static_cast<double>(hashes_.size() * rate_); }
+  void Keep(Fields& io) {
+    io("rate", rate_);
+    io("hashes", hashes_, kMaxHashes);
+    io.Check(rate_ != 0, "a rate above 0");
+  }
+
+ private:
+  std::uint64_t rate_ = 1;
+  std::unordered_set<std::uint64_t> hashes_;
+};
+
+// The probability that two rows are equal by chance: of what repeats within a batch, and as if features were
+// independent.
+class Chance {
+ public:
+  void Add(const SampleValues& sample, const std::vector<std::uint64_t>& hashes) {
+    std::map<std::uint64_t, double> same;
+    for (const std::uint64_t hash : hashes) ++same[hash];
+    for (const auto& [hash, count] : same) equal_ += count * (count - 1) / 2;
+    const double n = static_cast<double>(hashes.size());
+    pairs_ += n * (n - 1) / 2;
+    if (looked_ >= kLooked) return;
+    ++looked_;
+    // Sum over features of the logarithm of the probability that two rows agree.
+    const Rows rows = RowsOf(sample);
+    double log_agree = 0;
+    for (std::size_t f = 0; f < std::min(rows.width, kMaxFeatures); ++f) {
+      std::map<double, double> levels;
+      for (std::size_t i = 0; i < rows.count && levels.size() <= kMaxLevels; ++i)
+        ++levels[sample.values[i * rows.width + f]];
+      double agree = 0;
+      for (const auto& [level, count] : levels) agree += (count / n) * (count / n);
+      // With 1 / n added: that two of a batch of n never agree says no more.
+      log_agree += std::log(std::min(agree + 1e-12, 1.0));
+    }
+    log_agree_ = looked_ == 1 ? log_agree : std::max(log_agree_, log_agree);
+  }
+  [[nodiscard]] double probability() const noexcept {
+    const double seen = pairs_ > 0 ? equal_ / pairs_ : 0;
+    return std::max(seen, looked_ > 0 ? std::exp(log_agree_) : 1.0);
+  }
+  void Keep(Fields& io) {
+    io("equal", equal_);
+    io("pairs", pairs_);
+    io("log_agree", log_agree_);
+    io("looked", looked_);
+  }
+
+ private:
+  static constexpr std::int64_t kLooked = 8;
+  double equal_ = 0, pairs_ = 0, log_agree_ = 0;
+  std::int64_t looked_ = 0;
+};
+
+class DataLeak final : public KeptRule {
+ public:
+  explicit DataLeak(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const std::optional<bool> train = IsTraining(view.rows.info, last_);
+    if (!train) return;
+    if (*train) {
+      Judge(view.trial, sink);
+      last_.Take(view.rows.info);
+    }
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
+      if (sample == nullptr || RowsOf(*sample).width < 2) continue;
+      Input& one = inputs_[view.trial.tensor(input.entry->tensor).name];
+      const std::vector<std::uint64_t> hashes = RowHashes(*sample);
+      if (*train) {
+        one.chance.Add(*sample, hashes);
+        for (const std::uint64_t hash : hashes) one.rows.Add(hash);
+      } else {
+        double rows = 0;
+        double found = 0;
+        for (const std::uint64_t hash : hashes) {
+          if (!one.rows.Chosen(hash)) continue;
+          ++rows;
+          found += one.rows.Has(hash) ? 1 : 0;
+        }
+        one.seen += rows;
+        one.found += found;
+        if (rows >= 4 && found == 0) one.clean += rows;
+        if (rows >= 4 && found >= 0.9 * rows) one.full += rows;
+      }
+    }
+  }
+  void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
+
+  void Keep(Fields& io) override {
+    io("open", open_);
+    io("last", last_);
+    io("inputs", inputs_, kMaxInputs);
+  }
+
+ private:
+  struct Input {
+    RowSet rows;
+    Chance chance;
+    double seen = 0, found = 0;  // rows of this evaluation
+    double clean = 0, full = 0;  // of them in batches without and with nothing but training rows
+    void Keep(Fields& io) {
+      io("rows", rows);
+      io("chance", chance);
+      io("seen", seen);
+      io("found", found);
+      io("clean", clean);
+      io("full", full);
+    }
+  };
+
+  void Judge(const query::Trial& trial, Sink& sink) {
+    for (auto& [name, input] : inputs_) {
+      if (input.seen > 0) Compare(trial, name, input, sink);
+      input.seen = input.found = input.clean = input.full = 0;
+    }
+  }
+
+  void Compare(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
+    if (input.seen < static_cast<double>(limits_.rows)) return;
+    const double share = input.found / input.seen;
+    // Rows of the training that an evaluation would hold if it drew new ones from the same distribution.
+    const double expected = 1 - std::exp(-input.rows.size() * input.chance.probability());
+    // The training set itself is evaluated beside the validation set, in batches of its own.
+    const bool beside = input.clean > 0 && input.full >= 0.9 * input.found;
+    if (beside || share < limits_.share || expected > limits_.chance * share) {
+      if (share < limits_.share && open_.erase(name) > 0) sink.Heal("rows", name, last_.mode_step);
+      return;
+    }
+    open_.insert(name);
+    Finding finding = FindingAt(kName, "rows", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = name;
+    finding.since_step = 0;
+    finding.what = fmt::format("{:.0f} of the {:.0f} rows of {} in an evaluation are rows of the training",
+                               input.found, input.seen, name);
+    finding.why = fmt::format(
+        "they are equal in every value, where {:.2g} % would be so by chance; what an evaluation says of "
+        "them is "
+        "no measure of generalisation",
+        100 * expected);
+    finding.remedy = "split before augmenting or oversampling, and remove duplicates across the splits";
+    finding.causes = share >= 0.95 ? std::vector<std::string>{"evaluations use the training set",
+                                                              "the split was made after the data were copied"}
+                                   : std::vector<std::string>{"splits overlap", "duplicates in the data set",
+                                                              "oversampling before the split"};
+    finding.evidence = {{"share", share},
+                        {"rows", input.seen},
+                        {"expected_share", expected},
+                        {"training_rows", input.rows.size()}};
+    finding.threshold = fmt::format("{:g} % of the rows, and chance would give {:g} % of that at most (Luff)",
+                                    100 * limits_.share, 100 * limits_.chance);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  Anchor last_;
+  std::set<std::string> open_;
+  std::map<std::string, Input> inputs_;
+};
+
+}  // namespace
+
+RuleSpec DataLeakSpec() {
+  RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
+  spec.summary = "rows of evaluations that are rows of the training";
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  return spec;
+}
+
+}  // namespace luff::rules

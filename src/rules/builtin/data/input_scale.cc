@@ -1,0 +1,177 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/features.h"
+#include "rules/facts/model_modules.h"
+#include "rules/facts/sample.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// InputScale: docs/rules/input_scale.md.
+namespace luff::rules {
+namespace {
+
+using format::Role;
+constexpr const char* kName = "InputScale";
+constexpr std::size_t kMaxInputs = 16;
+constexpr std::int64_t kLastStep = 16;  // a fact of the first steps
+
+// Modules that multiply what they get by a weight matrix.
+const std::vector<std::string>& Layers() {
+  static const std::vector<std::string> kLayers = {
+      "Linear", "Bilinear", "Conv1d", "Conv2d",  "Conv3d",   "ConvTranspose1d", "ConvTranspose2d",
+      "RNN",    "LSTM",     "GRU",    "RNNCell", "LSTMCell", "GRUCell",         "MultiheadAttention"};
+  return kLayers;
+}
+
+struct Limits {
+  double large, small;
+  std::int64_t rows;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::large, "large", "50", "root mean square of a feature from which it is too large (Luff)"},
+    {&Limits::small, "small", "0.001",
+     "root mean square of all features below which they are too small (Luff)"},
+    {&Limits::rows, "rows", "8", "rows that are looked at, at least (Luff)"},
+};
+
+class InputScale final : public KeptRule {
+ public:
+  explicit InputScale(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain || info.mode_step > kLastStep) return;
+    modules_.OnStep(view);
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      if (!IsFloating(input.entry->dtype)) continue;
+      const std::string& name = view.trial.tensor(input.entry->tensor).name;
+      if (told_.contains(name) || (!inputs_.contains(name) && inputs_.size() >= kMaxInputs)) continue;
+      const auto sample = LoadSample(view, *input.entry);
+      if (sample == nullptr || sample->shape.size() < 2) continue;
+      Features& features = inputs_[name];
+      features.Add(*sample);
+      if (features.rows() < limits_.rows) continue;
+      Judge(view, input, *sample, features, sink);
+    }
+  }
+  void Keep(Fields& io) override {
+    io("told", told_);
+    io("inputs", inputs_, kMaxInputs);
+  }
+
+ private:
+  void Judge(const StepView& view, const ModelInput& input, const SampleValues& sample,
+             const Features& features, Sink& sink) {
+    double largest = 0;
+    double smallest = HUGE_VAL;
+    std::size_t large = 0;
+    std::size_t varying = 0;
+    for (std::size_t i = 0; i < features.size(); ++i) {
+      if (!features.varies(i)) continue;
+      ++varying;
+      const double rms = features.rms(i);
+      largest = std::max(largest, rms);
+      smallest = std::min(smallest, rms);
+      large += rms >= limits_.large ? 1 : 0;
+    }
+    if (varying == 0 || (large == 0 && largest >= limits_.small)) return;
+    const std::string layer = LayerThatGets(view, *input.entry, sample);
+    if (layer.empty()) return;
+    const std::string& name = view.trial.tensor(input.entry->tensor).name;
+    told_.insert(name);
+    const bool mixed = large > 0 && largest >= 1000 * smallest;
+    Finding finding = FindingAt(kName, "scale", view, *input.entry);
+    finding.since_step = 0;
+    finding.other_tensors = {layer};
+    finding.other_count = 1;
+    finding.what =
+        mixed ? fmt::format(
+                    "the features of the input of {} differ in scale by {:.1g} times: from {:.2g} to {:.3g}",
+                    input.model, largest / smallest, smallest, largest)
+              : fmt::format("the input of {} has values of the order of {:.3g}", input.model, largest);
+    finding.why = fmt::format(
+        "{} gets them as they are; initialisations and learning rates are made for values near 1, so {}",
+        layer,
+        large > 0 ? "large ones drown the others and make the gradients explode or the units die"
+                  : "outputs and gradients nearly vanish");
+    finding.remedy =
+        "standardise each feature with the mean and the deviation of the training data, or begin "
+        "the model with a normalisation layer";
+    finding.causes = {"inputs were not standardised", "a unit or a missing value code in a column",
+                      "images of 0 to 255 that were not divided by 255"};
+    finding.evidence = {{"largest_rms", largest},
+                        {"smallest_rms", smallest},
+                        {"large_features", large},
+                        {"features", varying}};
+    finding.threshold = fmt::format("root mean square of a feature {:g} or more, or of all below {:g} (Luff)",
+                                    limits_.large, limits_.small);
+    sink.Report(std::move(finding));
+  }
+
+  // Input of a module with weights that has the very numbers of the model's input, or, of a sample that is
+  // only a part, numbers of their size. "" if there is none, or a normalisation comes next.
+  [[nodiscard]] std::string LayerThatGets(const StepView& view, const query::Trial::SummaryEntry& given,
+                                          const SampleValues& sample) const {
+    if (given.summary.count == 0) return {};
+    const double mean = given.summary.abs_sum / static_cast<double>(given.summary.count);
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kInput)) {
+      if (entry.worker != given.worker || entry.summary.count == 0 ||
+          std::find(Layers().begin(), Layers().end(), tensor.module_type) == Layers().end())
+        continue;
+      const double got = entry.summary.abs_sum / static_cast<double>(entry.summary.count);
+      const bool same =
+          sample.whole() ? entry.summary.count == given.summary.count && std::abs(got - mean) <= 1e-4 * mean
+                         : got < 1.5 * mean && got > mean / 1.5;
+      if (same && !NormFollows(tensor)) return tensor.name;
+    }
+    return {};
+  }
+
+  [[nodiscard]] bool NormFollows(const query::TensorInfo& tensor) const {
+    const std::string layer = tensor.name.substr(0, tensor.name.rfind("_input_"));
+    const auto& modules = modules_.modules();
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      if (modules[i].name != layer) continue;
+      for (std::size_t j = i + 1; j < modules.size() && modules[j].model == modules[i].model; ++j) {
+        if (modules[j].kind == ModuleKind::kNorm) return true;
+        if (modules[j].has_parameters) return false;
+      }
+    }
+    return false;
+  }
+
+  const Limits limits_;
+  ModelModules modules_;
+  std::set<std::string> told_;
+  std::map<std::string, Features> inputs_;
+};
+
+}  // namespace
+
+RuleSpec InputScaleSpec() {
+  RuleSpec spec = SpecOf<InputScale>(kName, kParams);
+  spec.summary = "inputs of a model that are far from unit scale";
+  spec.needs = [](const Parameters&) -> std::vector<Need> {
+    std::vector<Need> needs = SampleNeeds();
+    needs.push_back({.collection = "first_layer_inputs",
+                     .roles = {Role::kInput},
+                     .module_types = Layers(),
+                     .forms = Bit(format::Form::kSummary),
+                     .save_interval = 1000000,  // step 0 and the first steps only
+                     .first_steps = 4});
+    return needs;
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,259 @@
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/labelled_rows.h"
+#include "rules/facts/loss_call.h"
+#include "rules/facts/model_modules.h"
+#include "rules/facts/sample.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// LabelNoise: docs/rules/label_noise.md.
+namespace luff::rules {
+namespace {
+
+constexpr const char* kName = "LabelNoise";
+constexpr std::size_t kMaxClasses = 1000;
+constexpr std::size_t kMaxRows = 1 << 14;
+constexpr std::size_t kMaxLevels = 8;  // different numbers in a row that does not come twice by chance
+constexpr double kStillLearning = 0.03;
+
+struct Limits {
+  double share, contradicted, z;
+  std::int64_t rows, evaluations;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::share, "share", "0.1", "rows that are wrong each time, beyond the evaluation's error (Luff)",
+     Above(0)},
+    {&Limits::contradicted, "contradicted", "0.02",
+     "of the rows that come again, how many with another label (Luff)", Above(0)},
+    {&Limits::z, "z", "5", "standard errors (Luff)", Above(0)},
+    {&Limits::rows, "rows", "100", "rows on either side (Luff)", AtLeast(10)},
+    {&Limits::evaluations, "evaluations", "2", "evaluations in a row that must say so (Luff)", AtLeast(1)},
+};
+
+class LabelNoise final : public KeptRule {
+ public:
+  explicit LabelNoise(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const std::optional<bool> train = IsTraining(view.rows.info, last_);
+    if (!train) return;
+    if (*train) {
+      modules_.OnStep(view);
+      if (eval_rows_ > 0) Judge(sink);
+      last_.Take(view.rows.info);
+      Training(view, sink);
+    } else {
+      Evaluation(view);
+    }
+  }
+  void Keep(Fields& io) override {
+    io("seen", seen_, kMaxRows);
+    io("classes", classes_);
+    io("eval_rows", eval_rows_);
+    io("eval_wrong", eval_wrong_);
+    io("best", best_);
+    io("in_a_row", in_a_row_);
+    io("told", told_);
+    io("again", again_);
+    io("other", other_);
+    io("last", last_);
+    io("reader", reader_);
+    io.Check(classes_ > 0 || eval_rows_ == 0, "of a number of classes");
+  }
+
+ private:
+  struct Row {
+    std::int64_t label = 0;
+    std::uint32_t visits = 0, wrong = 0;  // since the model has learned what it can
+    void Keep(Fields& io) {
+      io("label", label);
+      io("visits", visits);
+      io("wrong", wrong);
+    }
+  };
+
+  // The first classification of the step; of one number of classes only.
+  std::optional<LabelledRows> RowsIn(const StepView& view) {
+    for (const LossCall& call : LossReader::Read(view)) {
+      if (!call.output.is_float() || !call.whole()) continue;
+      const Recognition known = reader_.Recognise(call);
+      if (!known.by_value) continue;
+      std::optional<LabelledRows> rows = LabelledRowsOf(call, known, kMaxClasses);
+      if (!rows || rows->labels.empty() ||
+          static_cast<std::int64_t>(rows->labels.size()) != call.target.shape[0])
+        continue;
+      if (classes_ == 0) classes_ = rows->classes;
+      if (rows->classes != classes_) continue;
+      return rows;
+    }
+    return std::nullopt;
+  }
+
+  void Training(const StepView& view, Sink& sink) {
+    const std::optional<LabelledRows> rows = RowsIn(view);
+    if (!rows) return;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto sample = LoadSample(view, *input.entry);
+      if (!sample || !sample->whole() || RowsOf(*sample).count != rows->labels.size()) continue;
+      const std::vector<std::uint64_t> hashes = RowHashes(*sample);
+      const Rows shape = RowsOf(*sample);
+      for (std::size_t i = 0; i < hashes.size(); ++i) {
+        const auto found = seen_.find(hashes[i]);
+        if (found == seen_.end() && seen_.size() >= kMaxRows) continue;
+        const bool fresh = found == seen_.end();
+        Row& row = fresh ? seen_[hashes[i]] : found->second;
+        if (!fresh && IsUnlikely(&sample->values[i * shape.width], shape.width)) {
+          again_ += 1;
+          if (row.label != rows->labels[i]) other_ += 1;
+        }
+        row.label = rows->labels[i];
+        ++row.visits;
+        row.wrong += rows->predictions[i] != rows->labels[i] ? 1 : 0;
+      }
+      break;
+    }
+    if (other_ >= 10 && other_ >= limits_.contradicted * again_ && told_.insert("contradiction").second) {
+      Finding finding = Begin(view.rows.info, "contradiction");
+      finding.what =
+          fmt::format("the same inputs come with different labels: {:.0f} of {:.0f} times", other_, again_);
+      finding.why =
+          "rows of the training that are equal in every value have come again with another class: one of the "
+          "two labels is wrong, or labels are drawn anew each time";
+      finding.remedy = "look at such rows; draw labels once, not in __getitem__; join tables by key";
+      finding.causes = {"labels are made at random when a sample is loaded",
+                        "duplicates that were labelled twice", "labels and inputs are shuffled apart"};
+      finding.evidence = {{"again", again_}, {"other_label", other_}};
+      finding.threshold =
+          fmt::format("{:g} % of the rows that came again, 10 at least (Luff)", 100 * limits_.contradicted);
+      sink.Report(std::move(finding));
+    }
+  }
+
+  // Rows of so many different numbers are not equal by chance.
+  static bool IsUnlikely(const double* row, std::size_t width) {
+    std::set<double> levels;
+    for (std::size_t i = 0; i < width && levels.size() < kMaxLevels; ++i) levels.insert(row[i]);
+    return levels.size() >= kMaxLevels;
+  }
+
+  void Evaluation(const StepView& view) {
+    const std::optional<LabelledRows> rows = RowsIn(view);
+    if (!rows) return;
+    for (std::size_t i = 0; i < rows->labels.size(); ++i) {
+      eval_rows_ += 1;
+      eval_wrong_ += rows->predictions[i] != rows->labels[i] ? 1 : 0;
+    }
+  }
+
+  // Rows that the model gets wrong each time that it sees them, beside what it gets wrong among those that it
+  // has never seen.
+  void Judge(Sink& sink) {
+    const double rows = eval_rows_;
+    const double wrong = eval_wrong_ / rows;
+    eval_rows_ = eval_wrong_ = 0;
+    const bool learning = 1 - wrong > best_ + kStillLearning;
+    best_ = std::max(best_, 1 - wrong);
+    double visited = 0;
+    double always = 0;
+    std::vector<double> of_class(std::min(classes_, kMaxClasses));
+    for (const auto& [hash, row] : seen_) {
+      if (row.visits < 2) continue;
+      visited += 1;
+      if (row.wrong < row.visits) continue;
+      always += 1;
+      if (row.label >= 0 && static_cast<std::size_t>(row.label) < of_class.size())
+        of_class[static_cast<std::size_t>(row.label)] += 1;
+    }
+    if (learning) {
+      for (auto& [hash, row] : seen_) row.visits = row.wrong = 0;
+      in_a_row_ = 0;
+      return;
+    }
+    if (visited < static_cast<double>(limits_.rows) || rows < static_cast<double>(limits_.rows) || Hides())
+      return;
+    const double share = always / visited;
+    const double pooled = (always + wrong * rows) / (visited + rows);
+    const double error = std::sqrt(std::max(pooled * (1 - pooled), 1e-6) * (1 / visited + 1 / rows));
+    // One class alone that is never learned is not noise.
+    const double largest = *std::max_element(of_class.begin(), of_class.end());
+    if (share - wrong < limits_.share || share - wrong < limits_.z * error || largest > 0.8 * always) {
+      in_a_row_ = 0;
+      return;
+    }
+    if (++in_a_row_ < limits_.evaluations || !told_.insert("always_wrong").second) return;
+    Finding finding = Begin(last_.Info(), "always_wrong");
+    finding.what =
+        fmt::format("about {:.2g} % of the training's labels contradict what the model has learned",
+                    100 * (share - wrong));
+    finding.why = fmt::format(
+        "of {:.0f} rows that it was trained on at least twice it got {:.3g} % wrong each time; of {:.0f} "
+        "rows that it was "
+        "never "
+        "trained on only {:.3g} %. What can be learned from these inputs is learned, and their labels say "
+        "otherwise",
+        visited, 100 * share, rows, 100 * wrong);
+    finding.remedy =
+        "look at the rows with the largest loss; correct or leave out wrong labels, or use label smoothing "
+        "or "
+        "a robust loss; stop before the model learns them by heart";
+    finding.causes = {"wrong labels among the training data", "labels joined to the wrong rows",
+                      "an evaluation on easier data"};
+    finding.evidence = {{"rows", visited}, {"always_wrong", share}, {"evaluation_wrong", wrong}};
+    finding.threshold = fmt::format(
+        "{:g} of the rows beyond the evaluation's error, {:g} standard errors, in {} "
+        "evaluations (Luff)",
+        limits_.share, limits_.z, limits_.evaluations);
+    sink.Report(std::move(finding));
+  }
+
+  // Dropout hides from the training what the evaluation sees.
+  [[nodiscard]] bool Hides() const {
+    return std::any_of(modules_.modules().begin(), modules_.modules().end(), [](const ModuleFacts& module) {
+      if (module.kind != ModuleKind::kDropout) return false;
+      return module.Number("p").value_or(1) > 0;
+    });
+  }
+
+  static Finding Begin(const query::StepInfo& info, const char* cause) {
+    Finding finding;
+    finding.rule = kName;
+    finding.page = PageOf(kName);
+    finding.cause = cause;
+    finding.step = finding.last_step = info.mode_step;
+    finding.global_step = info.global_step;
+    finding.update = info.update;
+    finding.since_step = 0;
+    return finding;
+  }
+
+  const Limits limits_;
+  LossReader reader_;
+  ModelModules modules_;
+  Anchor last_;
+  std::unordered_map<std::uint64_t, Row> seen_;
+  std::size_t classes_ = 0;
+  double eval_rows_ = 0, eval_wrong_ = 0, best_ = 0, again_ = 0, other_ = 0;
+  std::int64_t in_a_row_ = 0;
+  std::set<std::string> told_;
+};
+
+}  // namespace
+
+RuleSpec LabelNoiseSpec() {
+  RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
+  spec.summary = "labels of the training that contradict each other, or all that was learned";
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,123 @@
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using format::Role;
+using testing::FakeTrial;
+
+std::vector<Finding> Original(const std::vector<double>& tokens,
+                              const std::string& rule = "NLPSequenceRatio") {
+  FakeTrial trial;
+  trial.Step().Tensor("net_embedding0_input_0", Role::kInput, tokens);
+  return testing::FindingsOf(trial, rule, ParameterSet::kOriginal);
+}
+
+TEST(OriginalNLPSequenceRatio, MoreThanHalfZeros_Fire_HalfDoesNot) {
+  EXPECT_TRUE(Original({0, 0, 1, 2}).empty());
+  const auto findings = Original({0, 0, 0, 2});
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_DOUBLE_EQ(findings[0].evidence.at(0).value, 75);
+}
+
+TEST(OriginalNLPSequenceRatio, ListsOfTokensAndThresholds) {
+  const std::string rule = "NLPSequenceRatio:token_values=0; 7:token_thresholds_percent=90;20";
+  EXPECT_EQ(Original({0, 7, 1, 2}, rule).size(), 1U);
+  EXPECT_TRUE(Original({0, 0, 0, 2}, rule).empty());
+  // A token without a threshold.
+  const auto short_list = CompleteParameters(*FindRule("NLPSequenceRatio").value(), ParameterSet::kOriginal,
+                                             {{"token_values", "0,7"}});
+  ASSERT_FALSE(short_list.ok());
+  EXPECT_NE(short_list.status().message().find("one threshold for each token"), std::string_view::npos);
+}
+
+// 64 sequences of 20 ids in each of 6 captured steps.
+FakeTrial Story(const std::string& type, const std::function<int(std::mt19937&, int)>& id,
+                const std::string& padding = "null") {
+  FakeTrial trial;
+  trial.SetDocument(
+      "model", R"({"models": [{"name": "Net", "modules": [{"path": "emb", "name": "emb", "type": ")" + type +
+                   R"(", "settings": {"num_embeddings": 50, "padding_idx": )" + padding + "}}]}]}");
+  trial.Define("emb_input_0", Role::kInput, type);
+  std::mt19937 noise(9);
+  for (int step = 0; step < 6; ++step) {
+    std::vector<double> values;
+    for (int i = 0; i < 64 * 20; ++i) values.push_back(id(noise, i % 20));
+    trial.Step().Sample("emb_input_0", {64, 20}, values, DType::kInt64);
+  }
+  return trial;
+}
+std::vector<Finding> Luff(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "NLPSequenceRatio", ParameterSet::kLuff);
+}
+int Padded(std::mt19937& noise, int place) { return place >= 6 ? 0 : 1 + static_cast<int>(noise() % 49); }
+int Scattered(std::mt19937& noise, int) { return noise() % 3 == 0 ? 1 + static_cast<int>(noise() % 49) : 0; }
+
+TEST(NLPSequenceRatio, UnknownIdEverywhere_IsNamed) {
+  const auto findings = Luff(Story("Embedding", Scattered));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "token");
+  EXPECT_EQ(findings[0].step, 2);
+}
+
+TEST(NLPSequenceRatio, Padding_HarmsOnlyWhereItIsAveraged) {
+  EXPECT_TRUE(Luff(Story("Embedding", Padded)).empty());
+  EXPECT_EQ(Luff(Story("EmbeddingBag", Padded)).at(0).cause, "padding");
+  EXPECT_TRUE(Luff(Story("EmbeddingBag", Padded, "0")).empty());
+  EXPECT_TRUE(Luff(Story("Embedding", Scattered, "0")).empty());
+}
+
+TEST(NLPSequenceRatio, BackgroundInLongRuns_IsSilent) {
+  EXPECT_TRUE(Luff(Story("Embedding", [](std::mt19937&, int place) {
+                return place > 2 && place < 16 ? 0 : place;
+              })).empty());
+}
+
+TEST(NLPSequenceRatio, LossThatCountsPadding_IsNamed_UnlessItIgnoresIt) {
+  for (const bool ignored : {false, true}) {
+    FakeTrial trial = Story("Embedding", Padded);
+    trial.SetDocument("model",
+                      std::string(R"({"models": [{"name": "Net", "modules": [{"path": "emb", "name": "emb",
+        "type": "Embedding", "settings": {"num_embeddings": 50}}]}], "losses": [{"type": "CrossEntropyLoss",
+        "settings": {"ignore_index": )") +
+                          (ignored ? "0" : "-100") + "}}]}");
+    std::mt19937 noise(2);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<double> ids;
+      std::vector<double> scores;
+      double loss = 0;
+      double counted = 0;
+      for (int i = 0; i < 64 * 20; ++i) {
+        ids.push_back(Padded(noise, i % 20));
+        double sum = 0;
+        for (int c = 0; c < 50; ++c) {
+          scores.push_back(0.1 * ((i + 3 * c) % 7));
+          sum += std::exp(scores.back());
+        }
+        if (ignored && ids.back() == 0) continue;
+        loss +=
+            std::log(sum) - scores[static_cast<std::size_t>(50 * i) + static_cast<std::size_t>(ids.back())];
+        ++counted;
+      }
+      trial.Step()
+          .Sample("emb_input_0", {64, 20}, ids, DType::kInt64)
+          .Sample("sample/CrossEntropyLoss_input_0", {1280, 50}, scores)
+          .Sample("sample/CrossEntropyLoss_input_1", {1280}, ids, DType::kInt64)
+          .Loss(loss / counted);
+    }
+    const auto findings = Luff(trial);
+    ASSERT_EQ(findings.size(), ignored ? 0U : 1U);
+    if (!ignored) {
+      EXPECT_EQ(findings[0].tensor, "CrossEntropyLoss_output_0");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace luff::rules

@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "luff/tensor/hash.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/model_modules.h"
+#include "rules/facts/sample.h"
+#include "rules/facts/step_memo.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// RepeatedBatch: docs/rules/repeated_batch.md.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Role;
+constexpr const char* kName = "RepeatedBatch";
+constexpr std::size_t kMaxReplicas = 64;
+constexpr std::uint64_t kStateBits = (1ULL << 52) - 1;
+
+struct Limits {
+  std::int64_t shared, stuck, single;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::shared, "shared", "6", "batches in a row that two replicas share (Luff)", AtLeast(2)},
+    {&Limits::stuck, "stuck", "100", "updates with one batch after others (Luff)", AtLeast(2)},
+    {&Limits::single, "single", "64", "updates with the only batch so far (Luff)", AtLeast(2)},
+};
+
+// A model in a worker. Replicas of a data-parallel training are models of one process or of several.
+struct Replica {
+  std::string model;
+  std::uint32_t worker = 0;
+  std::deque<std::uint64_t> batches;  // the newest, one for each update
+  std::int64_t count = 0;             // batches so far
+  std::uint64_t weights = 0;          // of all weights of its newest step, whatever their order
+  std::int64_t weights_changed = 0;   // how often they were new
+  std::uint64_t newest = 0;           // the batch that comes again, or not
+  std::int64_t times = 0;             // updates in a row with it
+  std::int64_t longest = 0;           // such a row before it
+  std::int64_t different = 0;         // changes of the batch
+  std::int64_t last_update = -1;
+  std::int64_t since = 0;  // mode step of the first batch of the row
+  void Keep(Fields& io) {
+    io("model", model);
+    io("worker", worker);
+    io("batches", batches);
+    io("count", count);
+    io("weights", weights);
+    io("weights_changed", weights_changed);
+    io("newest", newest);
+    io("times", times);
+    io("longest", longest);
+    io("different", different);
+    io("last_update", last_update);
+    io("since", since);
+  }
+};
+
+class RepeatedBatch final : public KeptRule {
+ public:
+  explicit RepeatedBatch(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.superseded) return;
+    if (info.mode == query::Mode::kEval) {
+      evaluating_ += InputRows(view);  // of all passes of the evaluation
+      return;
+    }
+    if (info.mode != query::Mode::kTrain) return;
+    if (modules_.OnStep(view)) facts_ = view.memo.Facts(view.trial);
+    rows_ = std::max(rows_, InputRows(view));
+    TakeWeights(view);
+    TakeBatches(view, sink);
+    evaluated_ = std::max(evaluated_, evaluating_);
+    evaluating_ = 0;
+    if (told_) return;
+    for (std::size_t i = 0; i < replicas_.size(); ++i) {
+      for (std::size_t j = i + 1; j < replicas_.size() && !told_; ++j) {
+        if (Shares(replicas_[i], replicas_[j])) TellShared(view, replicas_[i], replicas_[j], sink);
+      }
+    }
+  }
+
+  void Keep(Fields& io) override {
+    io("replicas", replicas_, kMaxReplicas);
+    io("told", told_);
+    io("rows", rows_);
+    io("evaluating", evaluating_);
+    io("evaluated", evaluated_);
+  }
+
+ private:
+  Replica* Of(const std::string& model, std::uint32_t worker) {
+    for (Replica& replica : replicas_) {
+      if (replica.model == model && replica.worker == worker) return &replica;
+    }
+    if (replicas_.size() >= kMaxReplicas) return nullptr;
+    replicas_.emplace_back();
+    replicas_.back().model = model;
+    replicas_.back().worker = worker;
+    return &replicas_.back();
+  }
+
+  // Rows of the largest input, before any were left out.
+  static std::int64_t InputRows(const StepView& view) {
+    std::int64_t rows = 0;
+    for (const ModelInput& input : ModelInputsOf(view)) {
+      const auto shape = view.trial.Shape(input.entry->tensor, view.rows.info.global_step,
+                                          query::Mode::kGlobal, input.entry->worker);
+      if (!shape.ok()) continue;
+      const auto& whole =
+          shape.value().global_shape.empty() ? shape.value().shape : shape.value().global_shape;
+      if (whole.size() >= 2) rows = std::max(rows, whole[0]);
+    }
+    return rows;
+  }
+
+  // A fingerprint of each model's weights: equal for replicas, whatever their names.
+  void TakeWeights(const StepView& view) {
+    std::map<std::pair<std::string, std::uint32_t>, std::uint64_t> sums;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kWeight)) {
+      const ParameterFacts* parameter = facts_.Find(tensor.name);
+      if (parameter == nullptr) continue;
+      const std::array<double, 3> numbers = {entry.summary.sum, entry.summary.sum_sq,
+                                             static_cast<double>(entry.summary.count)};
+      sums[{parameter->model, entry.worker}] += HashBytes(numbers.data(), sizeof(numbers)) & kStateBits;
+    }
+    for (const auto& [key, sum] : sums) {
+      Replica* replica = Of(key.first, key.second);
+      if (replica == nullptr) continue;
+      const std::uint64_t now = sum & kStateBits;
+      if (now != replica->weights) ++replica->weights_changed;
+      replica->weights = now;
+    }
+  }
+
+  void TakeBatches(const StepView& view, Sink& sink) {
+    for (const query::EventAt& event : view.index.events(EventKind::kBatch)) {
+      const ModuleFacts* module = modules_.OfNumber(event.row.subject);
+      const std::string model = module != nullptr ? module->model : fmt::format("#{}", event.row.subject);
+      if (module != nullptr && !module->path.empty()) continue;
+      Replica* replica = Of(model, event.worker);
+      if (replica == nullptr) continue;
+      const std::uint64_t batch = event.row.argument & kStateBits;
+      // Several passes of one batch between two updates (closures, two losses) are one use of it.
+      const bool same_use =
+          replica->count > 0 && batch == replica->newest && replica->last_update == view.rows.info.update;
+      replica->last_update = view.rows.info.update;
+      if (same_use) continue;
+      if (replica->count > 0 && batch == replica->newest) {
+        ++replica->times;
+      } else {
+        replica->longest = std::max(replica->longest, replica->times);
+        replica->times = 1;
+        replica->since = view.rows.info.mode_step;
+        replica->different += replica->count > 0 ? 1 : 0;
+      }
+      replica->newest = batch;
+      ++replica->count;
+      replica->batches.push_back(batch);
+      if (static_cast<std::int64_t>(replica->batches.size()) > std::max<std::int64_t>(limits_.shared, 1) + 1)
+        replica->batches.pop_front();
+      JudgeOne(view, *replica, sink);
+    }
+  }
+
+  // One model gets one batch again and again.
+  void JudgeOne(const StepView& view, const Replica& replica, Sink& sink) {
+    if (told_) return;
+    // It has seen others before, and never one for so long: what hands out batches has got stuck.
+    const bool stuck =
+        replica.different >= 4 && replica.times >= limits_.stuck && replica.times >= 4 * replica.longest;
+    // It has never seen another one, and that is no data set as a whole: fewer rows than an evaluation has,
+    // and as many as batches have.
+    const bool single = replica.different == 0 && replica.times >= limits_.single && rows_ >= 4 &&
+                        (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_;
+    if (!stuck && !single) return;
+    told_ = true;
+    Finding finding = FindingAt(kName, "same", view, TensorAt{format::kNoId, replica.worker});
+    finding.tensor = replica.model;
+    finding.since_step = replica.since;
+    finding.what =
+        fmt::format("{} was trained with one and the same batch in {} updates", replica.model, replica.times);
+    finding.why = stuck ? fmt::format("{} others came before it: what hands out batches does not go on",
+                                      replica.different)
+                        : fmt::format("it has {} rows, an evaluation has {}: the other data are never used",
+                                      rows_, evaluated_);
+    finding.remedy = "make the iterator once, outside the loop, and take the next batch from it";
+    finding.causes = {"next(iter(loader)) in the loop", "an index that is not advanced",
+                      "a test with one batch that was left in"};
+    finding.evidence = {{"updates", replica.times},
+                        {"batches_before", replica.different},
+                        {"rows", rows_},
+                        {"evaluation_rows", evaluated_}};
+    finding.threshold =
+        stuck ? fmt::format("{} updates, four times as many as ever before (Luff)", limits_.stuck)
+              : fmt::format("{} updates, the only batch so far (Luff)", limits_.single);
+    sink.Report(std::move(finding));
+  }
+
+  // Two replicas with the same weights, updated together, got the same batches while batches differ.
+  [[nodiscard]] bool Shares(const Replica& a, const Replica& b) const {
+    const auto needed = static_cast<std::size_t>(limits_.shared);
+    // The very first batch of a run is seen of one of them only.
+    if (std::abs(a.count - b.count) > 1 || a.batches.size() < needed || b.batches.size() < needed)
+      return false;
+    if (a.weights == 0 || a.weights != b.weights || a.weights_changed < 3 || b.weights_changed < 3)
+      return false;
+    if (!std::equal(a.batches.end() - limits_.shared, a.batches.end(), b.batches.end() - limits_.shared))
+      return false;
+    const auto first = a.batches.end() - limits_.shared;
+    return std::any_of(first, a.batches.end(), [&](std::uint64_t batch) { return batch != *first; });
+  }
+
+  void TellShared(const StepView& view, const Replica& a, const Replica& b, Sink& sink) {
+    told_ = true;
+    const auto name = [&](const Replica& replica) {
+      return a.worker == b.worker ? replica.model
+                                  : fmt::format("{} of worker {}", replica.model, replica.worker);
+    };
+    Finding finding = FindingAt(kName, "shared", view, TensorAt{format::kNoId, b.worker});
+    finding.tensor = b.model;
+    finding.since_step = 0;
+    if (a.worker == b.worker) {
+      finding.other_tensors = {a.model};
+      finding.other_count = 1;
+    }
+    finding.what = fmt::format("{} and {} get the same batches", name(a), name(b));
+    finding.why = fmt::format(
+        "the last {} batches of both were equal in every value, and their weights are kept equal: the second "
+        "replica adds no information, only cost",
+        limits_.shared);
+    finding.remedy =
+        "give each replica its own shard, e.g. by DistributedSampler, or by a seed that depends on the "
+        "rank";
+    finding.causes = {"no distributed sampler", "the same seed and the whole data set on every rank",
+                      "rank or world size not passed to the data loader"};
+    finding.evidence = {{"batches", limits_.shared}};
+    finding.threshold = fmt::format("{} batches in a row, not all alike (Luff)", limits_.shared);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  ModelModules modules_;
+  ModelFacts facts_;
+  std::vector<Replica> replicas_;
+  bool told_ = false;
+  std::int64_t rows_ = 0, evaluating_ = 0, evaluated_ = 0;
+};
+
+}  // namespace
+
+RuleSpec RepeatedBatchSpec() {
+  RuleSpec spec = SpecOf<RepeatedBatch>(kName, kParams);
+  spec.aliases = {"DuplicateShard"};
+  spec.summary = "batches that replicas share, or one batch again and again";
+  return spec;
+}
+
+}  // namespace luff::rules

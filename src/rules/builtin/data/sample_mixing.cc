@@ -1,0 +1,208 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/loss_call.h"
+#include "rules/facts/model_modules.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// SampleMixing: docs/rules/sample_mixing.md.
+namespace luff::rules {
+namespace {
+
+using format::Role;
+constexpr const char* kName = "SampleMixing";
+constexpr std::size_t kMaxCauses = 64;
+constexpr std::int64_t kLastStep = 64;
+
+struct Limits {
+  std::int64_t times;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::times, "times", "2", "steps in which shapes or sums must say so (Luff)", AtLeast(1)},
+};
+
+// Modules along whose time axis information flows.
+const std::vector<std::string>& Sequential() {
+  static const std::vector<std::string> kTypes = {"RNN", "LSTM", "GRU", "TransformerEncoder",
+                                                  "MultiheadAttention"};
+  return kTypes;
+}
+
+class SampleMixing final : public KeptRule {
+ public:
+  explicit SampleMixing(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain || info.superseded || info.mode_step > kLastStep) return;
+    modules_.OnStep(view);
+    const std::vector<LossCall>& calls = reader_.Read(view);
+    if (calls.empty()) return;
+    for (const LossCall& call : calls) Normalised(view, call, sink);
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kInput)) {
+      if (!tensor.name.ends_with("_input_0") ||
+          std::find(Sequential().begin(), Sequential().end(), tensor.module_type) == Sequential().end())
+        continue;
+      Recurrence(view, entry, tensor, calls, sink);
+    }
+  }
+  void Keep(Fields& io) override {
+    io("seen", seen_, kMaxCauses);
+    io("told", told_, kMaxCauses);
+    io("innocent", innocent_, kMaxCauses);
+    io("reader", reader_);
+  }
+
+ private:
+  // Enough of it, and never the opposite.
+  bool Enough(const std::string& key) {
+    if (told_.contains(key) || innocent_.contains(key)) return false;
+    if (!seen_.contains(key) && seen_.size() >= kMaxCauses) return false;
+    if (++seen_[key] < limits_.times) return false;
+    told_.insert(key);
+    return true;
+  }
+
+  // The rows of the target lie along the axis over which the module passes information on, and nothing of the
+  // target lies along the axis that it keeps apart.
+  void Recurrence(const StepView& view, const query::Trial::SummaryEntry& entry,
+                  const query::TensorInfo& tensor, const std::vector<LossCall>& calls, Sink& sink) {
+    if (told_.contains(tensor.name) || innocent_.contains(tensor.name)) return;
+    const auto shape =
+        view.trial.Shape(entry.tensor, view.rows.info.global_step, query::Mode::kGlobal, entry.worker);
+    if (!shape.ok() || shape.value().shape.size() != 3) return;
+    const std::string name = tensor.name.substr(0, tensor.name.rfind("_input_"));
+    const auto module = std::find_if(modules_.modules().begin(), modules_.modules().end(),
+                                     [&](const ModuleFacts& facts) { return facts.name == name; });
+    if (module == modules_.modules().end()) return;
+    std::optional<double> batch_first = module->Number("batch_first");
+    if (!batch_first.has_value()) {
+      // A stack of layers has the layout of its layers.
+      for (const ModuleFacts& within : modules_.modules()) {
+        if (within.model == module->model && within.path.starts_with(module->path + ".") &&
+            within.Number("batch_first").has_value())
+          batch_first = within.Number("batch_first");
+      }
+    }
+    if (!batch_first.has_value()) return;
+    const std::int64_t time = shape.value().shape[*batch_first != 0 ? 1 : 0];
+    const std::int64_t batch = shape.value().shape[*batch_first != 0 ? 0 : 1];
+    if (time < 2 || batch < 2 || time == batch) return;
+    for (const LossCall& call : calls) {
+      const std::vector<std::int64_t>& target = call.target.whole_shape;
+      if (target.empty()) return;
+      std::int64_t elements = 1;
+      for (const std::int64_t size : target) elements *= std::max<std::int64_t>(size, 1);
+      const bool along_time = target[0] == time;
+      const bool along_batch = std::find(target.begin(), target.end(), batch) != target.end() ||
+                               (elements / time) % batch == 0 || (!along_time && elements % batch == 0);
+      if (along_batch) {
+        if (innocent_.size() < kMaxCauses) innocent_.insert(tensor.name);
+        return;
+      }
+      if (!along_time || !Enough(tensor.name)) continue;
+      Finding finding = FindingAt(kName, "recurrence", view, entry);
+      finding.since_step = 0;
+      finding.what = fmt::format("{} runs over the samples of the batch", name);
+      finding.why = fmt::format(
+          "its input has the shape ({}) and batch_first is {}, so axis {} of size {} is time for it; but the "
+          "target "
+          "has {} rows: that axis holds the samples, and each output depends on other samples",
+          fmt::join(shape.value().shape, ", "), *batch_first != 0, *batch_first != 0 ? 1 : 0, time,
+          target[0]);
+      finding.remedy = *batch_first != 0 ? "give inputs as (batch, time, features), or set batch_first=False"
+                                         : "set batch_first=True, or give inputs as (time, batch, features)";
+      finding.causes = {*batch_first != 0 ? "inputs have time first" : "batch_first=True is missing",
+                        "a transposition that is missing or doubled"};
+      finding.evidence = {{"time_axis", time}, {"batch_axis", batch}, {"target_rows", target[0]}};
+      finding.threshold = fmt::format("the shapes say so in {} steps (Luff)", limits_.times);
+      sink.Report(std::move(finding));
+      return;
+    }
+  }
+
+  // Probabilities that add up to 1 over the samples, and not over the classes.
+  void Normalised(const StepView& view, const LossCall& call, Sink& sink) {
+    const std::vector<std::int64_t>& shape = call.output.shape;
+    if (shape.size() != 2 || !call.output.whole() || !call.output.is_float() || shape[0] < 2 ||
+        shape[1] < 2 || call.target.whole_shape.empty() || call.target.whole_shape[0] != shape[0])
+      return;
+    const std::string& name = view.trial.tensor(call.loss).name;
+    if (told_.contains(name) || innocent_.contains(name)) return;
+    const std::size_t rows = static_cast<std::size_t>(shape[0]);
+    const std::size_t columns = static_cast<std::size_t>(shape[1]);
+    const auto add_up = [&](bool logarithms, bool over_rows) {
+      const std::size_t outer = over_rows ? columns : rows;
+      const std::size_t inner = over_rows ? rows : columns;
+      for (std::size_t i = 0; i < outer; ++i) {
+        double sum = 0;
+        for (std::size_t j = 0; j < inner; ++j) {
+          const double value = call.output.values[over_rows ? j * columns + i : i * columns + j];
+          if (!std::isfinite(value) || (logarithms ? value > 1e-3 : value < 0)) return false;
+          sum += logarithms ? std::exp(value) : value;
+        }
+        if (std::abs(sum - 1) > 2e-3) return false;
+      }
+      return true;
+    };
+    const bool logarithms = add_up(true, true);
+    const bool mixed = (logarithms && !add_up(true, false)) || (add_up(false, true) && !add_up(false, false));
+    if (!mixed) {
+      if (innocent_.size() < kMaxCauses && view.rows.info.mode_step > 0) innocent_.insert(name);
+      return;
+    }
+    if (!Enough(name)) return;
+    Finding finding = FindingAt(kName, "softmax", view, TensorAt{call.loss, call.worker});
+    finding.since_step = 0;
+    finding.what = fmt::format("the outputs that {} gets add up to 1 over the samples instead of the classes",
+                               call.kind);
+    finding.why = fmt::format(
+        "each of the {} columns of the {} x {} outputs is a {} over the batch: what a sample gets depends on "
+        "the "
+        "others in its batch",
+        columns, rows, columns, logarithms ? "log-softmax" : "softmax");
+    finding.remedy = "use dim=-1 (or dim=1) in the softmax";
+    finding.causes = {"dim=0 in softmax or log_softmax", "outputs were transposed"};
+    finding.evidence = {{"samples", rows}, {"classes", columns}};
+    finding.threshold =
+        fmt::format("every column adds up to 1 within 0.002, in {} steps (Luff)", limits_.times);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossReader reader_;
+  ModelModules modules_;
+  std::map<std::string, std::int64_t> seen_;
+  std::set<std::string> told_, innocent_;
+};
+
+}  // namespace
+
+RuleSpec SampleMixingSpec() {
+  RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
+  spec.summary = "outputs that depend on the other samples of the batch";
+  spec.needs = [](const Parameters&) -> std::vector<Need> {
+    std::vector<Need> needs = SampleNeeds();
+    needs.push_back({.collection = "sequence_inputs",
+                     .roles = {Role::kInput},
+                     .module_types = Sequential(),
+                     .forms = Bit(format::Form::kSummary) | Bit(format::Form::kRaw),
+                     .save_interval = 1000000,  // step 0 and the first steps only
+                     .first_steps = 5});
+    return needs;
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

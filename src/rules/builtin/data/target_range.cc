@@ -1,0 +1,247 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/loss_call.h"
+#include "rules/facts/model_tail.h"
+#include "rules/facts/sample.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// TargetRange: docs/rules/target_range.md.
+namespace luff::rules {
+namespace {
+
+constexpr const char* kName = "TargetRange";
+
+struct Limits {
+  std::int64_t calls, targets;
+  double share;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::calls, "calls", "3", "calls in a row", AtLeast(1)},
+    {&Limits::targets, "targets", "256", "targets before constancy and reach are judged", AtLeast(1)},
+    {&Limits::share, "share", "0.05", "share of targets out of the model's reach"},
+};
+
+struct Range {
+  double low, high;
+};
+
+// What a model that ends so can answer.
+std::optional<Range> RangeOf(const std::string& type) {
+  if (type == "Tanh" || type == "Softsign" || type == "Hardtanh") return Range{-1, 1};
+  if (type == "Sigmoid" || type == "Hardsigmoid" || type == "Softmax") return Range{0, 1};
+  if (type == "ReLU" || type == "Softplus") return Range{0, HUGE_VAL};
+  return std::nullopt;
+}
+
+class TargetRange final : public KeptRule {
+ public:
+  explicit TargetRange(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const bool train = view.rows.info.mode == query::Mode::kTrain;
+    if (!train && view.rows.info.mode != query::Mode::kEval) return;
+    if (train) modules_.OnStep(view);
+    for (const LossCall& call : reader_.Read(view)) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      if (call.target.values.empty()) continue;
+      Kind& kind = kinds_[call.kind];
+      TakeTargets(call, train, &kind);
+      if (!train) {
+        JudgeConstant(view, call, kind, sink);
+        continue;
+      }
+      const Recognition found = reader_.Recognise(call);
+      JudgeShares(view, call, found, &kind, sink);
+      JudgeIgnored(view, call, found, &kind, sink);
+      JudgeReach(view, call, found, &kind, sink);
+      anchor_.Take(view.rows.info);
+    }
+  }
+
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
+    io("anchor", anchor_);
+  }
+
+ private:
+  struct Kind {
+    std::int64_t seen = 0, calls = 0;  // targets of trainings, and calls
+    bool constant = true;              // all of them are `value`
+    double value = 0;
+    bool eval_varies = false;
+    double eval_low = 0, eval_high = 0;
+    std::int64_t bad_shares = 0, ignored = 0;  // calls in a row
+    std::int64_t reach_targets = 0, beyond = 0, at_bound = 0;
+    bool inside = true;  // all outputs lay in the range
+    void Keep(Fields& io) {
+      io("seen", seen);
+      io("calls", calls);
+      io("constant", constant);
+      io("value", value);
+      io("eval_varies", eval_varies);
+      io("eval_low", eval_low);
+      io("eval_high", eval_high);
+      io("bad_shares", bad_shares);
+      io("ignored", ignored);
+      io("reach_targets", reach_targets);
+      io("beyond", beyond);
+      io("at_bound", at_bound);
+      io("inside", inside);
+    }
+  };
+
+  static void TakeTargets(const LossCall& call, bool train, Kind* kind) {
+    const auto [low, high] = std::minmax_element(call.target.values.begin(), call.target.values.end());
+    if (!std::isfinite(*low) || !std::isfinite(*high)) {
+      kind->constant = false;
+      return;
+    }
+    if (!train) {
+      kind->eval_varies = kind->eval_varies || *low != *high;
+      kind->eval_low = *low;
+      kind->eval_high = *high;
+      return;
+    }
+    if (kind->seen == 0) kind->value = *low;
+    kind->constant = kind->constant && *low == kind->value && *high == kind->value;
+    kind->seen += static_cast<std::int64_t>(call.target.values.size());
+    ++kind->calls;
+  }
+
+  Finding Make(const StepView& view, const LossCall& call, const char* cause) const {
+    Finding finding = FindingAt(kName, cause, view, TensorAt{call.loss, call.worker});
+    const auto [low, high] = std::minmax_element(call.target.values.begin(), call.target.values.end());
+    finding.evidence = {{"lowest_target", *low}, {"highest_target", *high}};
+    finding.threshold = fmt::format("{} calls in a row (Luff)", limits_.calls);
+    return finding;
+  }
+
+  // Constant targets can be meant (a residual that shall vanish); not where evaluations have others.
+  void JudgeConstant(const StepView& view, const LossCall& call, const Kind& kind, Sink& sink) const {
+    if (!kind.constant || !kind.eval_varies || kind.seen < limits_.targets || kind.calls < 8 ||
+        anchor_.mode_step < 0)
+      return;
+    Finding finding = FindingAt(kName, "constant", view.trial, call.loss, call.worker, anchor_.Info());
+    finding.severity = Severity::kStop;
+    finding.since_step = 0;
+    finding.what = fmt::format("all {} targets of {} in training are {:g}", kind.seen, call.kind, kind.value);
+    finding.why =
+        fmt::format("evaluations have targets from {:g} to {:g}: nothing can be learnt from one answer",
+                    kind.eval_low, kind.eval_high);
+    finding.remedy = "look at how the training's targets are loaded";
+    finding.causes = {"labels lost when the data were loaded or filtered", "a wrong column"};
+    finding.evidence = {{"targets", kind.seen}, {"value", kind.value}};
+    finding.threshold = fmt::format("{} targets (Luff)", limits_.targets);
+    sink.Report(std::move(finding));
+  }
+
+  void JudgeShares(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
+                   Sink& sink) const {
+    const std::vector<double>& targets = call.target.values;
+    const bool binary = found.formula == Formula::kBceWithLogits || found.formula == Formula::kBce;
+    const bool shares = found.formula == Formula::kCrossEntropy && call.target.is_float();
+    const bool kl = found.formula == Formula::kKlDivergence && !call.settings.log_target;
+    // Labels that are softened beyond 0 and 1 by a little are in use.
+    const double margin = binary ? 0.25 : 1e-6;
+    const bool below = std::any_of(targets.begin(), targets.end(), [&](double y) { return y < -margin; });
+    const bool above =
+        binary && std::any_of(targets.begin(), targets.end(), [&](double y) { return y > 1 + margin; });
+    if (!((binary && (below || above)) || ((shares || kl) && below))) {
+      kind->bad_shares = 0;
+      return;
+    }
+    if (++kind->bad_shares < limits_.calls) return;
+    Finding finding = Make(view, call, "no_probabilities");
+    finding.severity = Severity::kStop;
+    finding.what = fmt::format("{} has targets that are no probabilities ({:g} to {:g})", call.kind,
+                               finding.evidence[0].value, finding.evidence[1].value);
+    finding.why =
+        kl ? "the divergence needs probabilities as targets (or log_target=True for their logarithms)"
+           : "the loss needs targets in [0, 1]; with others it has no lowest value and falls for ever";
+    finding.remedy = kl ? "give probabilities, or set log_target=True" : "map the labels to 0 and 1";
+    finding.causes = {"labels -1 and 1, or 1 and 2", "pixels from 0 to 255",
+                      "targets that were standardised"};
+    sink.Report(std::move(finding));
+  }
+
+  void JudgeIgnored(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
+                    Sink& sink) const {
+    const bool classes = found.formula == Formula::kCrossEntropy || found.formula == Formula::kNll;
+    const bool all = classes && !call.target.is_float() && call.target.whole() &&
+                     std::all_of(call.target.values.begin(), call.target.values.end(),
+                                 [&](double id) { return id == call.settings.ignore_index; });
+    if (!all) {
+      kind->ignored = 0;
+      return;
+    }
+    if (++kind->ignored < limits_.calls) return;
+    Finding finding = Make(view, call, "all_ignored");
+    finding.severity = Severity::kStop;
+    finding.what =
+        fmt::format("every target of {} is {:g}, which is ignored", call.kind, call.settings.ignore_index);
+    finding.why = "a mean over no target is not a number, a sum is 0: nothing is learnt";
+    finding.remedy = "look at the masking of the labels";
+    finding.causes = {"labels cut off before the answer begins", "a mask that is the wrong way round"};
+    sink.Report(std::move(finding));
+  }
+
+  // Targets that the model's last module can never give.
+  void JudgeReach(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
+                  Sink& sink) const {
+    const bool regression = found.formula == Formula::kMse || found.formula == Formula::kL1 ||
+                            found.formula == Formula::kSmoothL1 || found.formula == Formula::kHuber;
+    const ModelTail tail = regression ? TailOf(modules_) : ModelTail();
+    const std::optional<Range> range = RangeOf(tail.type);
+    if (!range || !kind->inside) return;
+    const double span = std::isfinite(range->high) ? range->high - range->low : 0;
+    for (const double x : call.output.values) {
+      kind->inside = kind->inside && x >= range->low - 1e-6 && x <= range->high + 1e-6;
+      kind->at_bound += x <= range->low + 0.02 * span || x >= range->high - 0.02 * span ? 1 : 0;
+    }
+    for (const double y : call.target.values)
+      kind->beyond += y < range->low - 0.05 * span - 1e-6 || y > range->high + 0.05 * span + 1e-6 ? 1 : 0;
+    kind->reach_targets += static_cast<std::int64_t>(call.target.values.size());
+    const double share = static_cast<double>(kind->beyond) / static_cast<double>(kind->reach_targets);
+    if (!kind->inside || kind->reach_targets < limits_.targets || share < limits_.share) return;
+    // A module that is only registered last need not run last: then outputs must also have come to the bound.
+    if (!tail.certain && (kind->reach_targets < 4 * limits_.targets || kind->at_bound < 8)) return;
+    Finding finding = Make(view, call, "out_of_reach");
+    finding.since_step = 0;
+    finding.what = fmt::format("{:.0f} % of the targets of {} lie where the model's output cannot go",
+                               100 * share, call.kind);
+    finding.why =
+        fmt::format("the model ends in {}, which gives {:g} to {:g}", tail.type, range->low, range->high);
+    finding.remedy = "scale the targets into this range, or leave the last activation out";
+    finding.causes = {"targets that are not scaled", "an activation behind the output layer"};
+    finding.evidence.emplace_back("share_beyond", share);
+    finding.threshold = fmt::format("{:g} % of {} targets (Luff)", 100 * limits_.share, limits_.targets);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossReader reader_;
+  ModelModules modules_;  // read from the run, not saved
+  Anchor anchor_;         // the last TRAIN step
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec TargetRangeSpec() {
+  RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
+  spec.summary = "targets that the loss cannot take, or the model cannot reach";
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  return spec;
+}
+
+}  // namespace luff::rules

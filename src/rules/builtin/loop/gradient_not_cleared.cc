@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// GradientNotCleared: docs/rules/gradient_not_cleared.md.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+constexpr const char* kName = "GradientNotCleared";
+constexpr std::size_t kMaxOptimizers = 1024;
+
+// An update is stained when it uses gradients that the update before has used already and a backward pass has
+// been added to. The hook looks at each of the first updates, then at every 16th.
+constexpr std::int64_t kAlways = 64, kEvery = 16;
+
+struct Limits {
+  std::int64_t updates;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "3", "updates in a row that use gradients of the update before",
+     AtLeast(1)},
+};
+
+class GradientNotCleared final : public KeptRule {
+ public:
+  explicit GradientNotCleared(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    for (const query::EventAt& event : view.rows.events) {
+      const auto kind = static_cast<EventKind>(event.row.kind);
+      if (kind == EventKind::kGradientKept && event.row.argument > 0) {
+        if (State* state = Of(event)) state->kept = true;
+      } else if (kind == EventKind::kOptimizerStep) {
+        if (State* state = Of(event)) Update(view, event, info, *state, sink);
+      }
+    }
+  }
+
+  void Keep(Fields& io) override { io("optimizers", states_, kMaxOptimizers); }
+
+ private:
+  struct State {
+    bool kept = false, open = false;
+    std::int64_t stained = 0;             // updates in a row
+    std::int64_t since = -1;              // TRAIN step of the first of them
+    std::int64_t updates = 0, last = -1;  // of all, and of the last stained one
+    void Keep(Fields& io) {
+      io("kept", kept);
+      io("stained", stained);
+      io("since", since);
+      io("open", open);
+      io("updates", updates);
+      io("last", last);
+    }
+  };
+
+  State* Of(const query::EventAt& event) {
+    if (event.row.subject == format::kNoId) return nullptr;
+    const std::pair<std::uint32_t, std::uint32_t> key{event.worker, event.row.subject};
+    const auto it = states_.find(key);
+    if (it != states_.end()) return &it->second;
+    return states_.size() < kMaxOptimizers ? &states_[key] : nullptr;
+  }
+
+  void Update(const StepView& view, const query::EventAt& event, const query::StepInfo& info, State& state,
+              Sink& sink) {
+    const std::string cause = fmt::format("kept_{}", event.row.subject);
+    const std::int64_t number = ++state.updates;
+    if (!std::exchange(state.kept, false)) {
+      if (state.last >= 0 && number - state.last <= (number <= kAlways ? 0 : kEvery))
+        return;  // not looked at
+      state.stained = 0;
+      if (std::exchange(state.open, false)) sink.Heal(cause, "", info.mode_step);
+      return;
+    }
+    state.last = number;
+    if (state.stained++ == 0) state.since = info.mode_step;
+    if (state.stained < limits_.updates) return;
+    state.open = true;
+    Finding finding = FindingAt(kName, cause.c_str(), view, TensorAt{format::kNoId, event.worker});
+    finding.severity = Severity::kStop;
+    finding.since_step = state.since;
+    finding.what =
+        fmt::format("gradients are not cleared between updates, {} updates in a row", state.stained);
+    finding.why =
+        "each backward pass adds to the gradients that the last update has used already, so every update "
+        "repeats all earlier ones";
+    finding.remedy = "call optimizer.zero_grad() once for each update, before loss.backward()";
+    finding.causes = {"optimizer.zero_grad() is missing",
+                      "zero_grad() of another optimizer or model is called",
+                      "zero_grad() is called once an epoch"};
+    finding.evidence = {{"updates", state.stained}};
+    finding.threshold = fmt::format("{} updates in a row (Luff)", limits_.updates);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, State> states_;  // by worker and optimizer
+};
+
+}  // namespace
+
+RuleSpec GradientNotClearedSpec() {
+  RuleSpec spec = SpecOf<GradientNotCleared>(kName, kParams);
+  spec.summary = "gradients of earlier updates that are added up and used again";
+  return spec;
+}
+
+}  // namespace luff::rules

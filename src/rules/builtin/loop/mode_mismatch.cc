@@ -1,0 +1,266 @@
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/sample.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// ModeMismatch: docs/rules/mode_mismatch.md.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Role;
+constexpr const char* kName = "ModeMismatch";
+constexpr std::size_t kMaxModels = 256;
+
+// Bits of the event `forward` (docs/spec/evidence.md).
+constexpr std::uint64_t kTraining = 1U << 8, kSomeTrain = 1U << 9, kSomeEval = 1U << 10,
+                        kGradients = 1U << 11, kTold = 1U << 12;
+
+struct Limits {
+  std::int64_t updates, from_start, evaluations, between;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "12", "updates in evaluation mode after an evaluation", AtLeast(1)},
+    {&Limits::from_start, "from_start", "32",
+     "updates in evaluation mode of a model that was never in training mode", AtLeast(1)},
+    {&Limits::evaluations, "evaluations", "2", "evaluations in training mode in a row", AtLeast(1)},
+    {&Limits::between, "between", "5",
+     "TRAIN steps between two evaluations; passes that come oftener are part of training", AtLeast(1)},
+};
+
+class ModeMismatch final : public KeptRule {
+ public:
+  explicit ModeMismatch(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.superseded) return;
+    loaded_ = loaded_ || !view.index.json_events("load_state_dict").empty();
+    if (view.rows.info.mode == query::Mode::kTrain) {
+      Train(view, sink);
+    } else if (view.rows.info.mode == query::Mode::kEval) {
+      Evaluate(view, sink);
+    }
+  }
+
+  void Keep(Fields& io) override {
+    io("models", models_, kMaxModels);
+    io("steps", steps_);
+    io("loaded", loaded_);
+    io("other_phase", other_phase_);
+    io("last", last_);
+  }
+
+ private:
+  struct Model {
+    // Training: updates after forward passes that were all in evaluation mode.
+    bool trained = false;           // updates in training mode before
+    bool evaluated = false;         // and an evaluation after the last of them
+    std::int64_t eval_updates = 0;  // in a row
+    std::int64_t optimizer = -1;    // that made the last update
+    bool open_train = false;
+    std::int64_t since = -1;
+    // Evaluation: the steps between two TRAIN steps.
+    std::int64_t last_eval_at = -1;  // number of TRAIN steps before the evaluation that is going on
+    std::int64_t in_training = 0, in_evaluation = 0;  // passes in it
+    bool repeated = false;                            // one batch several times: a mean over dropout masks
+    std::uint64_t batch = 0;                          // 52 bits of the last batch's hash
+    bool counted = false;                             // it has been judged
+    std::int64_t bad_evaluations = 0;                 // in a row
+    std::int64_t first_bad = -1;
+    bool open_eval = false;
+    void Keep(Fields& io) {
+      io("trained", trained);
+      io("evaluated", evaluated);
+      io("eval_updates", eval_updates);
+      io("optimizer", optimizer);
+      io("open_train", open_train);
+      io("since", since);
+      io("last_eval_at", last_eval_at);
+      io("in_training", in_training);
+      io("in_evaluation", in_evaluation);
+      io("repeated", repeated);
+      io("batch", batch);
+      io("counted", counted);
+      io("bad_evaluations", bad_evaluations);
+      io("first_bad", first_bad);
+      io("open_eval", open_eval);
+    }
+  };
+
+  Model* Of(std::uint32_t number) {
+    const auto it = models_.find(number);
+    if (it != models_.end()) return &it->second;
+    return number != format::kNoId && models_.size() < kMaxModels ? &models_[number] : nullptr;
+  }
+
+  void Train(const StepView& view, Sink& sink) {
+    ++steps_;
+    last_.Take(view.rows.info);
+    std::int64_t optimizer = -1;
+    std::map<std::uint32_t, std::uint64_t> modes;  // of the passes that may be trained, per model
+    const std::uint32_t worker = view.index.first_worker();
+    for (const query::EventAt& event : view.rows.events) {
+      if (event.worker != worker) continue;
+      const auto kind = static_cast<EventKind>(event.row.kind);
+      const std::uint64_t bits = event.row.argument;
+      if (kind == EventKind::kOptimizerStep) optimizer = event.row.subject;
+      if (kind != EventKind::kForward || (bits & kTold) == 0 || (bits & kGradients) == 0) continue;
+      // One pass in training mode is enough; evaluation only counts where nothing else is on.
+      const bool evaluation = (bits & (kTraining | kSomeTrain)) == 0 && (bits & kSomeEval) != 0;
+      const bool training = (bits & kSomeTrain) != 0;
+      modes[event.row.subject] |=
+          (training ? 1U : 0U) | (evaluation ? 2U : 0U) | (!training && !evaluation ? 4U : 0U);
+    }
+    if (optimizer < 0) return;
+    for (const auto& [number, mode] : modes) {
+      Model* model = Of(number);
+      if (model == nullptr) continue;
+      if (mode == 2U) {
+        JudgeTraining(view, *model, number, optimizer, sink);
+        continue;
+      }
+      model->eval_updates = 0;
+      model->optimizer = optimizer;
+      if ((mode & 1U) != 0) {
+        model->trained = true;
+        model->evaluated = false;
+        if (model->open_train) sink.Heal("training", "", view.rows.info.mode_step);
+        model->open_train = false;
+      }
+    }
+  }
+
+  void JudgeTraining(const StepView& view, Model& model, std::uint32_t number, std::int64_t optimizer,
+                     Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    // Another optimizer: another phase, which may be meant so.
+    if (model.optimizer >= 0 && model.optimizer != optimizer && model.eval_updates == 0) {
+      model.trained = false;
+      model.evaluated = false;
+      other_phase_ = true;
+    }
+    model.optimizer = optimizer;
+    if (model.eval_updates++ == 0) model.since = info.mode_step;
+    const bool left = model.trained && model.evaluated && model.eval_updates >= limits_.updates;
+    const bool never = !model.trained && !loaded_ && !other_phase_ && model.since <= 1 &&
+                       model.eval_updates >= limits_.from_start;
+    if (!left && !never && !model.open_train) return;
+    model.open_train = true;
+    Finding finding = FindingAt(kName, "training", view, TensorAt{format::kNoId});
+    finding.since_step = model.since;
+    finding.what =
+        left ? fmt::format("training goes on in evaluation mode since the evaluation before step {}",
+                           model.since)
+             : fmt::format("the model is trained in evaluation mode, for {} updates now", model.eval_updates);
+    finding.why =
+        "dropout is off and batch normalisation neither uses nor updates the statistics of its batches, "
+        "though "
+        "the weights are trained";
+    finding.remedy =
+        "call model.train() after each evaluation, at the head of the training loop; what shall stay in "
+        "evaluation mode is switched module by module";
+    finding.causes = {"model.train() is called once before the loop and not after model.eval()",
+                      "a function switches to model.eval() and does not restore the mode"};
+    finding.evidence = {{"updates_in_evaluation_mode", model.eval_updates}, {"model", number}};
+    finding.threshold = fmt::format("{} updates after an evaluation, {} from the start on (Luff)",
+                                    limits_.updates, limits_.from_start);
+    sink.Report(std::move(finding));
+  }
+
+  void Evaluate(const StepView& view, Sink& sink) {
+    const std::uint32_t worker = view.index.first_worker();
+    const bool loss = !view.index.scalars(Role::kLoss).empty() || !view.index.summaries(Role::kLoss).empty();
+    for (const query::EventAt& event : view.rows.events) {
+      if (event.worker != worker) continue;
+      Model* model = nullptr;
+      const auto kind = static_cast<EventKind>(event.row.kind);
+      if (kind == EventKind::kBatch) {
+        const auto it = models_.find(event.row.subject);
+        if (it == models_.end()) continue;
+        const std::uint64_t batch = event.row.argument & ((1ULL << 52) - 1);
+        it->second.repeated =
+            it->second.repeated || (batch == it->second.batch && it->second.last_eval_at == steps_);
+        it->second.batch = batch;
+        continue;
+      }
+      if (kind != EventKind::kForward || (event.row.argument & kTold) == 0) continue;
+      const auto it = models_.find(event.row.subject);
+      if (it == models_.end()) continue;  // not a model that is trained
+      model = &it->second;
+      Begin(*model);
+      const std::uint64_t bits = event.row.argument;
+      if ((bits & kTraining) != 0 && (bits & kSomeTrain) != 0) {
+        ++model->in_training;
+      } else {
+        ++model->in_evaluation;
+        model->evaluated = model->evaluated || (bits & kTraining) == 0;
+      }
+    }
+    if (!loss) return;
+    for (auto& [number, model] : models_) {
+      if (model.last_eval_at == steps_ && model.trained && !model.counted) JudgeEvaluation(view, model, sink);
+    }
+  }
+
+  void Begin(Model& model) const {
+    if (model.last_eval_at == steps_) return;
+    // One that comes after a few steps only is a part of training: a teacher, an adversary, a momentum
+    // encoder.
+    if (model.last_eval_at >= 0 && steps_ - model.last_eval_at < limits_.between) model.bad_evaluations = 0;
+    model.last_eval_at = steps_;
+    model.in_training = model.in_evaluation = 0;
+    model.counted = model.repeated = false;
+    model.batch = 0;
+  }
+
+  void JudgeEvaluation(const StepView& view, Model& model, Sink& sink) const {
+    if (model.in_training == 0 || model.in_evaluation > 0 || model.repeated) {
+      if (model.in_evaluation > 0) {
+        model.bad_evaluations = 0;
+        if (model.open_eval) sink.Heal("evaluation", "", last_.mode_step);
+        model.open_eval = false;
+      }
+      return;
+    }
+    model.counted = true;
+    if (model.bad_evaluations++ == 0) model.first_bad = std::max<std::int64_t>(last_.mode_step, 0);
+    if (model.bad_evaluations < limits_.evaluations) return;
+    model.open_eval = true;
+    Finding finding = FindingAt(kName, "evaluation", view.trial, format::kNoId, 0, last_.Info());
+    finding.since_step = model.first_bad;
+    finding.what = fmt::format("the model is evaluated in training mode, {} evaluations in a row",
+                               model.bad_evaluations);
+    finding.why =
+        "dropout acts on what is measured, and batch normalisation takes and updates the statistics of the "
+        "evaluation's own batches";
+    finding.remedy = "call model.eval() before an evaluation, and model.train() after it";
+    finding.causes = {"model.eval() is missing", "a callback switches back to model.train() too early"};
+    finding.evidence = {{"evaluations", model.bad_evaluations}, {"passes", model.in_training}};
+    finding.threshold = fmt::format("{} evaluations with a loss, at least {} steps apart (Luff)",
+                                    limits_.evaluations, limits_.between);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  std::map<std::uint32_t, Model> models_;  // by number
+  std::int64_t steps_ = 0;                 // TRAIN steps
+  Anchor last_;
+  bool loaded_ = false, other_phase_ = false;
+};
+
+}  // namespace
+
+RuleSpec ModeMismatchSpec() {
+  RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
+  spec.aliases = {"BatchNormStats"};
+  spec.summary = "training in evaluation mode, or evaluation in training mode";
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// ParamNotOptimized: docs/rules/param_not_optimized.md.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Role;
+constexpr const char* kName = "ParamNotOptimized";
+constexpr std::size_t kMaxLoads = 64;
+constexpr std::size_t kMaxInputs = 256;
+
+using Shape = std::vector<std::int64_t>;
+
+struct Limits {
+  std::int64_t updates;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "4", "updates by any optimizer before it is judged", AtLeast(1)},
+};
+
+// A parameter that requires a gradient, gets one and belongs to no optimizer, while an optimizer steps.
+class ParamNotOptimized final : public KeptRule {
+ public:
+  explicit ParamNotOptimized(const Limits& limits) : updates_(limits.updates) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    for (const LoadFacts& load : LoadsOf(view.index)) {
+      if (loads_.size() < kMaxLoads)
+        loads_.push_back({load.model, load.matched, {load.missing.begin(), load.missing.end()}});
+    }
+    if (info.mode != query::Mode::kTrain) return;
+    const std::size_t updates = view.index.events(EventKind::kOptimizerStep).size();
+    total_ += static_cast<std::int64_t>(updates);
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) Remember(view, entry.tensor);
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+      if (updates == 0) break;
+      if (entry.tensor >= used_.size()) used_.resize(entry.tensor + 1, false);
+      if (used_[entry.tensor]) continue;
+      used_[entry.tensor] = true;
+      names_.insert(ParameterOfGradient(tensor.name));
+    }
+    for (const ReachFacts& reach : ReachesOf(view.index)) Judge(view, reach, sink);
+  }
+
+  void Keep(Fields& io) override {
+    io("total", total_);
+    io("names", names_);
+    io("suspects", suspects_);
+    io("leaves", leaves_);
+    io("inputs", inputs_, kMaxInputs);
+    io("loads", loads_, kMaxLoads);
+    io("open", open_);
+  }
+
+ private:
+  struct Load {
+    std::string model;  // type
+    std::int64_t matched = 0;
+    std::set<std::string> missing;
+    void Keep(Fields& io) {
+      io("model", model);
+      io("matched", matched);
+      io("missing", missing);
+    }
+  };
+
+  // Shapes that models are called with: a leaf of such a shape is an input of which somebody wants gradients.
+  void Remember(const StepView& view, query::TensorId id) {
+    if (view.trial.tensor(id).name.find("_input_") == std::string::npos || inputs_.size() >= kMaxInputs)
+      return;
+    const auto shape = view.trial.Shape(id, view.rows.info.global_step, query::Mode::kGlobal);
+    if (!shape.ok()) return;
+    inputs_.insert(shape->global_shape.empty() ? shape->shape : shape->global_shape);
+  }
+
+  [[nodiscard]] bool WasLoaded(const ModelFacts& facts, const ParameterFacts& parameter) const {
+    for (const Load& load : loads_) {
+      if (load.matched == 0) continue;
+      for (const auto& [path, type] : facts.ModuleTypes(parameter.model)) {
+        if (type != load.model) continue;
+        if (!path.empty() && !parameter.path.starts_with(path + ".")) continue;
+        if (!load.missing.contains(parameter.path.substr(path.empty() ? 0 : path.size() + 1))) return true;
+      }
+    }
+    return false;
+  }
+
+  void Judge(const StepView& view, const ReachFacts& reach, Sink& sink) {
+    if (total_ == 0) return;
+    const ModelFacts& facts = view.memo.Facts(view.trial);
+    const bool any_optimized = facts.AnyOptimized();
+    bool all_foreign = !facts.optimizers().empty();
+    for (const OptimizerFacts& optimizer : facts.optimizers())
+      all_foreign = all_foreign && optimizer.parameters > 0 && optimizer.foreign >= optimizer.parameters;
+    std::set<std::string> stale;  // optimizers whose parameters belong to no model that is called
+    for (const OptimizerFacts& optimizer : facts.optimizers()) {
+      if (optimizer.parameters > 0 && optimizer.foreign >= optimizer.parameters) stale.insert(optimizer.name);
+    }
+    std::set<std::string> suspects;
+    std::int64_t trainable = 0;
+    std::int64_t optimized = 0;
+    for (const auto& [name, parameter] : facts.parameters()) {
+      if (!parameter.requires_grad) continue;
+      if (stale.contains(parameter.optimizer)) continue;  // of the model that is called no more
+      ++trainable;
+      if (!parameter.optimizer.empty()) {
+        ++optimized;
+        continue;
+      }
+      if (reach.without_gradient.contains(name) || names_.contains(name)) continue;
+      // A model of which no optimizer holds anything may be a teacher, a critic or a measure, as long as
+      // another model is trained.
+      if (!facts.IsPartlyOptimized(parameter.model) && any_optimized && !all_foreign) continue;
+      if (WasLoaded(facts, parameter)) continue;
+      suspects.insert(name);
+    }
+    // Names beyond the list are not known, and a description that is older than this pass would show: more
+    // parameters would have been reached than were.
+    if (!reach.complete() || trainable - reach.without_gradient_count > reach.reached_count) suspects.clear();
+    std::set<Shape> leaves;
+    for (const ReachFacts::Leaf& leaf : reach.foreign) {
+      if (leaf.optimizer.empty() && !leaf.input && !inputs_.contains(leaf.shape)) leaves.insert(leaf.shape);
+    }
+    // Twice: a part that is trained by an optimizer made later, or once only, is no mistake.
+    std::set<std::string> both;
+    std::set_intersection(suspects.begin(), suspects.end(), suspects_.begin(), suspects_.end(),
+                          std::inserter(both, both.begin()));
+    std::set<Shape> leaves_both;
+    std::set_intersection(leaves.begin(), leaves.end(), leaves_.begin(), leaves_.end(),
+                          std::inserter(leaves_both, leaves_both.begin()));
+    suspects_ = std::move(suspects);
+    leaves_ = std::move(leaves);
+    if (total_ < updates_) return;
+    const bool all = optimized == 0 || all_foreign;
+    if (!both.empty()) {
+      Tell(view, both, all, all_foreign || HoldsForeign(facts), sink);
+    } else {
+      Heal("not_in_optimizer", view, sink);
+    }
+    if (!leaves_both.empty()) {
+      TellLeaves(view, leaves_both, sink);
+    } else {
+      Heal("unregistered", view, sink);
+    }
+  }
+
+  static bool HoldsForeign(const ModelFacts& facts) {
+    return std::any_of(facts.optimizers().begin(), facts.optimizers().end(),
+                       [](const OptimizerFacts& optimizer) { return optimizer.foreign > 0; });
+  }
+
+  void Heal(const std::string& cause, const StepView& view, Sink& sink) {
+    const auto it = open_.find(cause);
+    if (it == open_.end()) return;
+    sink.Heal(cause, it->second, view.rows.info.mode_step);
+    open_.erase(it);
+  }
+
+  void Tell(const StepView& view, const std::set<std::string>& names, bool all, bool copy, Sink& sink) {
+    Finding finding = FindingAt(kName, "not_in_optimizer", view, TensorAt{format::kNoId});
+    finding.tensor = open_.try_emplace("not_in_optimizer", *names.begin()).first->second;
+    for (const std::string& name : names) {
+      if (name != finding.tensor) finding.other_tensors.push_back(name);
+    }
+    finding.severity = all ? Severity::kStop : Severity::kWarn;
+    finding.since_step = 0;
+    finding.what = all ? fmt::format(
+                             "no optimizer holds the model that is trained: {} parameters get gradients and "
+                             "stay as they are",
+                             names.size())
+                       : fmt::format("{} parameter{} belong{} to no optimizer, and get{} gradients",
+                                     names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "s" : "",
+                                     names.size() == 1 ? "s" : "");
+    finding.why =
+        copy ? "the optimizer holds parameters that belong to no model that is called: it was made before "
+               "the model was copied, moved or changed"
+             : "they require gradients and the loss reaches them, but no update will change them";
+    finding.remedy =
+        "make the optimizer from model.parameters() after the model has its final form; what is not meant to "
+        "be "
+        "trained is frozen by requires_grad_(False)";
+    finding.causes = {"the optimizer was made before the model was copied, moved or changed",
+                      "the optimizer was given a part of the parameters",
+                      "a part that should be frozen is not"};
+    if (!copy) std::swap(finding.causes[0], finding.causes[1]);
+    finding.evidence = {{"parameters", names.size()}, {"updates", total_}};
+    finding.threshold = fmt::format("a fact, judged after {} updates (Luff)", updates_);
+    sink.Report(std::move(finding));
+  }
+
+  void TellLeaves(const StepView& view, const std::set<Shape>& leaves, Sink& sink) {
+    open_.try_emplace("unregistered", "");
+    Finding finding = FindingAt(kName, "unregistered", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    std::string shapes;
+    for (const Shape& shape : leaves) {
+      if (shapes.size() > 200) break;
+      shapes += fmt::format("{}({})", shapes.empty() ? "" : ", ", fmt::join(shape, ", "));
+    }
+    finding.what =
+        fmt::format("tensors of shape {} get gradients and belong to no module and no optimizer", shapes);
+    finding.why =
+        "model.parameters() does not know them, so they are never updated, nor moved, nor saved with the "
+        "model";
+    finding.remedy =
+        "keep parameters as attributes, in nn.ParameterList or in nn.ModuleList, not in a plain list";
+    finding.causes = {"parameters or modules in a plain Python list or dict",
+                      "a tensor with requires_grad that is no nn.Parameter"};
+    finding.evidence = {{"shapes", leaves.size()}};
+    finding.threshold = fmt::format("a fact, judged after {} updates (Luff)", updates_);
+    sink.Report(std::move(finding));
+  }
+
+  const std::int64_t updates_;
+  std::int64_t total_ = 0;  // updates by any optimizer
+  std::vector<bool> used_;  // by tensor: an update has used this gradient
+  std::set<std::string> names_, suspects_;
+  std::set<Shape> leaves_, inputs_;
+  std::vector<Load> loads_;
+  std::map<std::string, std::string> open_;  // cause -> tensor
+};
+
+}  // namespace
+
+RuleSpec ParamNotOptimizedSpec() {
+  RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
+  spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
+  spec.version = 1;
+  spec.summary = "parameters that get gradients and belong to no optimizer";
+  spec.needs = [](const Parameters&) { return std::vector<Need>{SampleNeeds().front()}; };
+  return spec;
+}
+
+}  // namespace luff::rules

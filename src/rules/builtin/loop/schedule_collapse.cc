@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// ScheduleCollapse: docs/rules/schedule_collapse.md.
+namespace luff::rules {
+namespace {
+
+using format::Role;
+constexpr const char* kName = "ScheduleCollapse";
+constexpr const char* kCause = "collapse";
+constexpr std::size_t kMaxGroups = 4096;
+constexpr std::size_t kPicture = 64;
+
+struct Limits {
+  double share;
+  std::int64_t updates;
+  double factor;
+  std::int64_t constant;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::share, "share", "1e-3", "of its peak, below which a learning rate is next to nothing (Luff)",
+     Above(0)},
+    {&Limits::updates, "updates", "20",
+     "updates below it, at least; and as many as the run had before (Luff)", AtLeast(1)},
+    {&Limits::factor,
+     "factor",
+     "0.9",
+     "forecast: factor of two learning rates in a row, or less (Luff)",
+     {.most = 1, .below = true}},
+    {&Limits::constant, "constant", "16",
+     "forecast: how often in a row it is the same, from the first update on (Luff)", AtLeast(2)},
+};
+
+// Every learning rate of the run has been below `share` of its peak for as many updates as the run had
+// before. Forecast: from the first update on, every rate falls by one and the same factor with every update.
+class ScheduleCollapse final : public KeptRule {
+ public:
+  explicit ScheduleCollapse(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    bool any = false;
+    for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting)) {
+      if (!tensor.name.ends_with(".lr") || !std::isfinite(entry.value)) continue;
+      if (groups_.size() >= kMaxGroups && !groups_.contains(tensor.name)) continue;
+      any = true;
+      groups_[tensor.name].Add(entry.value, info.mode_step, limits_);
+    }
+    if (!any) return;
+    Judge(view, sink);
+  }
+
+  void Keep(Fields& io) override {
+    io("groups", groups_, kMaxGroups);
+    io("open", open_);
+  }
+
+ private:
+  struct Group {
+    std::int64_t values = 0;  // updates
+    double peak = 0, last = 0;
+    std::int64_t low = 0;     // updates in a row below the share
+    std::int64_t since = -1;  // step of the first of them
+    double ratio = 0;         // of two rates in a row, from the first on
+    std::int64_t equal = 0;   // how often it was the same; -1: it was not
+    std::vector<std::pair<std::int64_t, double>> picture;
+    std::int64_t stride = 1;
+
+    void Keep(Fields& io) {
+      io("values", values);
+      io("peak", peak);
+      io("last", last);
+      io("low", low);
+      io("since", since);
+      io("ratio", ratio);
+      io("equal", equal);
+      io("picture", picture, kPicture);
+      io("stride", stride);
+      io.Check(stride > 0, "a stride above 0");
+      io.Check(std::isfinite(peak) && std::isfinite(last) && (equal <= 0 || ratio > 0), "a learning rate");
+    }
+    void Add(double rate, std::int64_t step, const Limits& limits) {
+      if (values > 0 && equal >= 0) {
+        const double now = last > 0 ? rate / last : 0;
+        if (equal == 0) ratio = now;
+        equal = now > 0 && std::abs(now - ratio) <= 1e-6 * ratio ? equal + 1 : -1;
+      }
+      if (values % stride == 0) picture.emplace_back(step, rate);
+      if (picture.size() >= kPicture) {
+        std::size_t kept = 0;
+        for (std::size_t i = 0; i < picture.size(); i += 2) picture[kept++] = picture[i];
+        picture.resize(kept);
+        stride *= 2;
+      }
+      ++values;
+      peak = std::max(peak, rate);
+      last = rate;
+      const bool is_low = rate < limits.share * peak;
+      if (is_low && low == 0) since = step;
+      low = is_low ? low + 1 : 0;
+    }
+    [[nodiscard]] bool Collapsed(const Limits& limits) const {
+      return low >= limits.updates && low >= values - low;
+    }
+    [[nodiscard]] bool Falls(const Limits& limits) const {
+      return low == 0 && equal >= limits.constant && ratio <= limits.factor && last > 0;
+    }
+  };
+
+  void Judge(const StepView& view, Sink& sink) {
+    const bool collapsed = std::all_of(groups_.begin(), groups_.end(),
+                                       [&](const auto& g) { return g.second.Collapsed(limits_); });
+    const bool falls = !collapsed && std::all_of(groups_.begin(), groups_.end(), [&](const auto& g) {
+      return g.second.Falls(limits_) || g.second.low > 0;
+    });
+    if (!collapsed && !falls) {
+      if (!open_.empty()) sink.Heal(kCause, open_, view.rows.info.mode_step);
+      open_.clear();
+      return;
+    }
+    const auto& [name, group] = *groups_.begin();
+    const double left = group.peak > 0 ? group.last / group.peak : 0;
+    if (falls && group.low > 0) return;  // forecast, and it has come; not long enough to be said
+    Finding finding = FindingAt(kName, kCause, view, TensorAt{format::kNoId});
+    if (open_.empty()) open_ = name;
+    finding.tensor = open_;
+    for (const auto& [other, unused] : groups_) {
+      if (other != open_) finding.other_tensors.push_back(other);
+    }
+    finding.severity = collapsed ? Severity::kStop : Severity::kWarn;
+    finding.series = group.picture;
+    if (collapsed) {
+      finding.since_step = group.since;
+      finding.what = fmt::format("the learning rate is {:.1g} of its peak, and was so for {} of {} updates",
+                                 left, group.low, group.values);
+      finding.why =
+          "at such a rate nothing more is learnt: the schedule has run out long before the training";
+    } else {
+      finding.since_step = 0;
+      finding.forecast = true;
+      finding.lead_steps = static_cast<std::int64_t>(
+          std::ceil(std::log(limits_.share * group.peak / group.last) / std::log(group.ratio)));
+      finding.what = fmt::format(
+          "the learning rate falls to {:.3g} of itself with every update: in {} more it is {:g} of its peak",
+          group.ratio, finding.lead_steps, limits_.share);
+      finding.why =
+          "a decay meant for each epoch is applied to each batch: the training ends before it has begun";
+    }
+    finding.remedy =
+        "step the scheduler once per epoch if it counts epochs; if it counts updates, give it as many as "
+        "there "
+        "are";
+    finding.causes = {"scheduler stepped per batch instead of per epoch",
+                      "schedule planned for fewer updates than are made", "decay factor too small"};
+    finding.evidence = {{"learning_rate", group.last},
+                        {"peak", group.peak},
+                        {"updates", group.values},
+                        {"updates_below", group.low}};
+    finding.threshold = collapsed
+                            ? fmt::format(
+                                  "every learning rate below {:g} of its peak for {} updates, and for as "
+                                  "many as came before (Luff)",
+                                  limits_.share, limits_.updates)
+                            : fmt::format(
+                                  "the same factor of {:g} or less {} times in a row from the first update "
+                                  "on (Luff)",
+                                  limits_.factor, limits_.constant);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  std::map<std::string, Group> groups_;
+  std::string open_;
+};
+
+}  // namespace
+
+RuleSpec ScheduleCollapseSpec() {
+  RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
+  spec.summary = "the learning rate has fallen to next to nothing, long before the training ends";
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,246 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/labelled_rows.h"
+#include "rules/facts/loss_call.h"
+#include "rules/facts/sample.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// Confusion: docs/rules/confusion.md.
+namespace luff::rules {
+namespace {
+
+constexpr const char* kName = "Confusion";
+constexpr std::size_t kMaxClasses = 64;
+constexpr std::int64_t kMaxCategories = 4096;
+
+struct Limits {
+  std::string labels, predictions, labels_collection, predictions_collection;
+  double min_diag, max_off_diag, exchanged;
+  std::int64_t evaluations;
+};
+constexpr Param<Limits> kParams[] = {
+    {nullptr, "category_no", "None", "number of classes; None: as many as come (original)"},
+    {&Limits::labels, "labels", "labels", "tensor of labels (original)"},
+    {&Limits::predictions, "predictions", "predictions", "tensor of predictions (original)"},
+    {&Limits::labels_collection, "labels_collection", "labels", "collection of labels (original)"},
+    {&Limits::predictions_collection, "predictions_collection", "predictions",
+     "collection of predictions (original)"},
+    {&Limits::min_diag, "min_diag", "0.9", "share of a predicted class that is of it, at least (original)",
+     Within(0, 1)},
+    {&Limits::max_off_diag, "max_off_diag", "0.1",
+     "share of a predicted class that is of one other, at most (original)", Within(0, 1)},
+    {&Limits::exchanged, "exchanged", "0.6", "share of both classes that is taken for the other (Luff)",
+     Within(0, 1)},
+    {&Limits::evaluations, "evaluations", "2", "evaluations in a row (Luff)"},
+};
+
+// Of smdebug: one matrix a step; every column is held against two limits.
+class Original final : public KeptRule {
+ public:
+  Original(NamedTensors labels, NamedTensors predictions, std::int64_t categories, const Limits& limits)
+      : labels_(std::move(labels)),
+        predictions_(std::move(predictions)),
+        categories_(categories),
+        limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const std::vector<std::int64_t> labels = labels_.ValuesOf(view, false);
+    const std::vector<std::int64_t> predictions = predictions_.ValuesOf(view, false);
+    const std::size_t count = std::min(labels.size(), predictions.size());
+    std::map<std::int64_t, std::map<std::int64_t, double>> columns;  // prediction, then label
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t limit = categories_ > 0 ? categories_ : kMaxCategories;
+      if (labels[i] < 0 || predictions[i] < 0 || labels[i] >= limit || predictions[i] >= limit) continue;
+      ++columns[predictions[i]][labels[i]];
+    }
+    for (auto& [prediction, column] : columns) {
+      double total = 0;
+      for (const auto& [label, hits] : column) total += hits;
+      const double diagonal = column.contains(prediction) ? column.at(prediction) / total : 0;
+      std::pair<std::int64_t, double> off{-1, 0};
+      for (const auto& [label, hits] : column) {
+        if (label != prediction && hits / total > off.second) off = {label, hits / total};
+      }
+      if (diagonal >= limits_.min_diag && off.second <= limits_.max_off_diag) continue;
+      Finding finding = FindingAt(kName, "confusion", view, TensorAt{format::kNoId});
+      finding.what =
+          fmt::format("of the samples predicted as class {}, {:.3g} % are of it", prediction, 100 * diagonal);
+      finding.why = off.first >= 0 ? fmt::format("{:.3g} % are of class {}", 100 * off.second, off.first)
+                                   : std::string("the others are of several classes");
+      finding.remedy = "look at samples of the classes that are taken for each other, and at their labels";
+      finding.evidence = {{"class", prediction}, {"on_diagonal", diagonal}, {"off_diagonal", off.second}};
+      finding.threshold = fmt::format("at least {:g} on, at most {:g} off the diagonal (original)",
+                                      limits_.min_diag, limits_.max_off_diag);
+      sink.Report(std::move(finding));
+      return;
+    }
+  }
+
+ private:
+  NamedTensors labels_, predictions_;
+  const std::int64_t categories_;
+  const Limits limits_;
+};
+
+// Luff's own: two classes that evaluations exchange, while the others are told apart.
+class Luff final : public KeptRule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode == query::Mode::kTrain) {
+      Close(view.trial, sink);
+      last_.Take(info);
+      return;
+    }
+    if (info.mode != query::Mode::kEval || last_.mode_step < 0) return;
+    for (const LossCall& call : reader_.Read(view)) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      const auto rows = LabelledRowsOf(call, reader_.Recognise(call), kMaxClasses);
+      if (!rows) continue;
+      Kind& kind = kinds_[call.kind];
+      kind.loss = view.trial.tensor(call.loss).name;
+      if (kind.classes != rows->classes) {
+        kind.classes = rows->classes;
+        kind.matrix.assign(rows->classes * rows->classes, 0);
+      }
+      for (std::size_t i = 0; i < rows->labels.size(); ++i) {
+        ++kind.matrix[static_cast<std::size_t>(rows->labels[i]) * kind.classes +
+                      static_cast<std::size_t>(rows->predictions[i])];
+      }
+      evaluating_ = true;
+    }
+  }
+  void OnEnd(const query::Trial& trial, Sink& sink) override { Close(trial, sink); }
+
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
+    io("last", last_);
+    io("evaluating", evaluating_);
+  }
+
+ private:
+  struct Kind {
+    std::string loss;
+    std::size_t classes = 0;
+    std::vector<double> matrix;  // label x prediction, of the evaluation that goes on
+    std::int64_t pair = -1, hits = 0, since = -1;
+    void Keep(Fields& io) {
+      io("loss", loss);
+      io("classes", classes);
+      io("matrix", matrix, kMaxClasses * kMaxClasses);
+      io.Check(classes <= kMaxClasses && matrix.size() == classes * classes, "a square matrix");
+      io("pair", pair);
+      io("hits", hits);
+      io("since", since);
+    }
+  };
+
+  void Close(const query::Trial& trial, Sink& sink) {
+    if (!evaluating_) return;
+    evaluating_ = false;
+    for (auto& [name, kind] : kinds_) {
+      Judge(trial, &kind, sink);
+      std::fill(kind.matrix.begin(), kind.matrix.end(), 0);
+    }
+  }
+
+  void Judge(const query::Trial& trial, Kind* kind, Sink& sink) const {
+    const std::size_t n = kind->classes;
+    std::vector<double> rows(n);
+    for (std::size_t a = 0; a < n; ++a) {
+      for (std::size_t b = 0; b < n; ++b) rows[a] += kind->matrix[a * n + b];
+    }
+    const auto share = [&](std::size_t a, std::size_t b) {
+      return rows[a] > 0 ? kind->matrix[a * n + b] / rows[a] : 0;
+    };
+    std::int64_t pair = -1;
+    double others = 0;
+    double others_right = 0;
+    for (std::size_t a = 0; n > 2 && a < n; ++a) {
+      for (std::size_t b = a + 1; b < n; ++b) {
+        if (rows[a] < 10 || rows[b] < 10 || share(a, b) < limits_.exchanged ||
+            share(b, a) < limits_.exchanged)
+          continue;
+        pair = static_cast<std::int64_t>(a * n + b);
+      }
+    }
+    const std::size_t first = pair < 0 ? 0 : static_cast<std::size_t>(pair) / n;
+    const std::size_t second = pair < 0 ? 0 : static_cast<std::size_t>(pair) % n;
+    for (std::size_t c = 0; c < n; ++c) {
+      if (c == first || c == second) continue;
+      others += rows[c];
+      others_right += kind->matrix[c * n + c];
+    }
+    if (pair < 0 || others_right < 0.7 * others || others == 0) {
+      if (kind->hits >= limits_.evaluations) sink.Heal("exchanged", kind->loss, last_.mode_step);
+      kind->hits = 0;
+      kind->pair = -1;
+      return;
+    }
+    kind->hits = pair == kind->pair ? kind->hits + 1 : 1;
+    if (kind->hits == 1) kind->since = last_.mode_step;
+    kind->pair = pair;
+    if (kind->hits < limits_.evaluations) return;
+    const Result<query::TensorId> loss = trial.FindTensor(kind->loss);
+    Finding finding =
+        FindingAt(kName, "exchanged", trial, loss.ok() ? loss.value() : format::kNoId, 0, last_.Info());
+    finding.since_step = kind->since;
+    finding.what = fmt::format("evaluations take class {} for class {} and the reverse", first, second);
+    finding.why = fmt::format(
+        "{:.0f} % of class {} and {:.0f} % of class {} are exchanged, while {:.0f} % of the others are "
+        "right: the "
+        "two are told apart, but not named alike in training and evaluation",
+        100 * share(first, second), first, 100 * share(second, first), second, 100 * others_right / others);
+    finding.remedy = "compare how class names become numbers in the training's and the evaluation's data";
+    finding.causes = {"labels mapped differently in the two sets"};
+    finding.evidence = {{"first_as_second", share(first, second)},
+                        {"second_as_first", share(second, first)},
+                        {"others_right", others_right / others}};
+    finding.threshold =
+        fmt::format("{:g} % of both, {} evaluations (Luff)", 100 * limits_.exchanged, limits_.evaluations);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossReader reader_;
+  Anchor last_;
+  bool evaluating_ = false;
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec ConfusionSpec() {
+  RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
+    std::int64_t categories = 0;
+    if (HasParameter(all, "category_no")) {
+      LUFF_ASSIGN_OR_RETURN(categories, ParseInt(TextOf(all, "category_no")));
+    }
+    LUFF_ASSIGN_OR_RETURN(NamedTensors labels,
+                          NamedTensors::Make("^" + limits.labels + "$", limits.labels_collection));
+    LUFF_ASSIGN_OR_RETURN(NamedTensors predictions,
+                          NamedTensors::Make("^" + limits.predictions + "$", limits.predictions_collection));
+    if (!IsOriginal(all)) return std::unique_ptr<Rule>(new Luff(limits));
+    return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), categories, limits));
+  });
+  spec.summary = "classes that are taken for each other";
+  spec.needs = [](const Parameters& all) -> std::vector<Need> {
+    if (!IsOriginal(all)) return SampleNeeds();
+    return {NamedNeed(TextOf(all, "labels_collection"), "^" + TextOf(all, "labels") + "$"),
+            NamedNeed(TextOf(all, "predictions_collection"), "^" + TextOf(all, "predictions") + "$")};
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

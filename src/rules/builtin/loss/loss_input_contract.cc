@@ -1,0 +1,248 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/loss_call.h"
+#include "rules/facts/model_tail.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// LossInputContract: docs/rules/loss_input_contract.md.
+namespace luff::rules {
+namespace {
+
+constexpr const char* kName = "LossInputContract";
+constexpr std::int64_t kClean = 32;  // calls that keep the contract, after which a loss is believed
+
+struct Limits {
+  std::int64_t calls, squashed_calls, squashed_values;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::calls, "calls", "3", "calls in a row that break the contract", AtLeast(1)},
+    {&Limits::squashed_calls, "squashed_calls", "16",
+     "calls with all scores in [0, 1], when the model's last module does not tell of a sigmoid", AtLeast(1)},
+    {&Limits::squashed_values, "squashed_values", "512", "scores in these calls"},
+};
+
+// What can be wrong with the input of a loss.
+struct Breach {
+  const char* cause = nullptr;  // null: nothing
+  const char* what = "";
+  const char* why = "";
+  const char* remedy = "";
+  bool stop = false;
+};
+
+constexpr Breach kSoftmaxFirst = {
+    "softmax_before_cross_entropy", "gets probabilities, but applies log-softmax itself",
+    "after a second softmax over numbers between 0 and 1 the loss cannot come near 0 and gradients are small",
+    "remove the softmax from the model: this loss takes raw scores", false};
+constexpr Breach kSigmoidFirst = {
+    "sigmoid_before_logits", "gets outputs of a sigmoid, but applies a sigmoid or softmax itself",
+    "squashed twice, predictions stay near even and gradients are small",
+    "remove the sigmoid from the model, or take the loss for probabilities", false};
+constexpr Breach kBatchAxis = {
+    "softmax_over_batch",
+    "gets outputs that are normalised over the samples of the batch, not over the classes",
+    "the softmax runs along axis 0: the answer for a sample depends on the others in its batch",
+    "give the softmax the axis of the classes (dim=1 or dim=-1)", false};
+constexpr Breach kLogitsIntoNll = {"logits_into_nll", "gets raw scores where it needs log-probabilities",
+                                   "rows are not normalised (the logarithm of the sum of their exponentials "
+                                   "is not 0): the loss falls without "
+                                   "bound",
+                                   "end the model with log_softmax, or use cross entropy, which applies it",
+                                   true};
+constexpr Breach kSharesIntoNll = {
+    "probabilities_into_nll", "gets probabilities where it needs log-probabilities",
+    "the logarithm is missing: the loss only reaches -1 and weighs mistakes wrongly",
+    "use log_softmax instead of softmax, or cross entropy on raw scores", false};
+constexpr Breach kSharesIntoKl = {
+    "no_log_probabilities_into_kl", "gets values above 0 where it needs log-probabilities",
+    "a logarithm of a probability is never above 0: the divergence means nothing",
+    "give the logarithm (log_softmax) of the prediction as the first argument", false};
+constexpr Breach kLogitsIntoBce = {"logits_into_bce",
+                                   "gets values outside of [0, 1] where it needs probabilities",
+                                   "the logarithm of such a value is none",
+                                   "apply a sigmoid, or use the loss for raw scores (WithLogits)", true};
+
+double Tolerance(DType dtype) {
+  return dtype == DType::kBFloat16 ? 3e-2 : dtype == DType::kFloat16 ? 5e-3 : 2e-4;
+}
+
+// Sums of a (rows x classes) matrix along an axis, all of one value?
+bool AllSumsAre(const ClassRows& m, bool along_rows, bool exponentials, double value, double tolerance) {
+  const std::size_t lines = along_rows ? m.rows : m.classes;
+  const std::size_t count = along_rows ? m.classes : m.rows;
+  const std::size_t stride = along_rows ? 1 : m.classes;
+  for (std::size_t line = 0; line < lines; ++line) {
+    const double* first = &m.scores[along_rows ? line * m.classes : line];
+    double sum = 0;
+    if (exponentials) {
+      sum = LogSumExp(first, count, stride);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) sum += first[i * stride];
+    }
+    if (!(std::abs(sum - value) <= tolerance)) return false;
+  }
+  return lines > 0;
+}
+
+class LossInputContract final : public KeptRule {
+ public:
+  explicit LossInputContract(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    modules_.OnStep(view);
+    for (const LossCall& call : reader_.Read(view)) {
+      if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
+      Kind& kind = kinds_[call.kind];
+      if (kind.clean >= kClean && kind.outside) continue;
+      const Recognition found = reader_.Recognise(call);
+      const Breach breach = Of(call, found, &kind);
+      if (breach.cause == nullptr) {
+        ++kind.clean;
+        kind.hits = 0;
+        continue;
+      }
+      if (kind.cause != breach.cause) kind.hits = 0;
+      kind.cause = breach.cause;
+      if (kind.hits++ == 0) kind.since = view.rows.info.mode_step;
+      if (kind.hits >= limits_.calls) Tell(view, call, found, breach, kind, sink);
+    }
+  }
+
+  void Keep(Fields& io) override {
+    io("kinds", kinds_, LossReader::kMaxKinds);
+    io("reader", reader_);
+  }
+
+ private:
+  struct Kind {
+    std::int64_t clean = 0, hits = 0, since = -1;
+    std::string cause;
+    bool outside = false;  // a value outside of [0, 1] came: no sigmoid stands before this loss
+    std::int64_t squashed_calls = 0, squashed_values = 0;
+    double low = 1, high = 0;
+    void Keep(Fields& io) {
+      io("clean", clean);
+      io("hits", hits);
+      io("since", since);
+      io("cause", cause);
+      io("outside", outside);
+      io("squashed_calls", squashed_calls);
+      io("squashed_values", squashed_values);
+      io("low", low);
+      io("high", high);
+    }
+  };
+
+  Breach Of(const LossCall& call, const Recognition& found, Kind* kind) const {
+    const double tolerance = Tolerance(call.output.dtype);
+    std::vector<double> const& values = call.output.values;
+    const bool finite = std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); });
+    if (!finite || values.empty()) return {};
+    const bool named = FormulaOfKind(call.kind) != Formula::kUnknown;
+    const bool two_axes = call.whole() && call.output.shape.size() == 2;
+    const auto [low, high] = std::minmax_element(values.begin(), values.end());
+    switch (found.formula) {
+      case Formula::kCrossEntropy: {
+        const ClassRows rows = RowsOf(call);
+        if (rows.rows == 0) return {};
+        if (*low >= 0 && AllSumsAre(rows, true, false, 1, tolerance)) return kSoftmaxFirst;
+        if (two_axes && rows.rows > 2 && rows.rows != rows.classes &&
+            ((*low >= 0 && AllSumsAre(rows, false, false, 1, tolerance)) ||
+             AllSumsAre(rows, false, true, 0, tolerance)))
+          return kBatchAxis;
+        return Squashed(*low, *high, values.size(), kind) ? kSigmoidFirst : Breach();
+      }
+      case Formula::kNll: {
+        const ClassRows rows = RowsOf(call);
+        if (rows.rows == 0 || AllSumsAre(rows, true, true, 0, 10 * tolerance)) return {};
+        if (two_axes && rows.rows > 2 &&
+            (AllSumsAre(rows, false, true, 0, 10 * tolerance) ||
+             (*low >= 0 && AllSumsAre(rows, false, false, 1, tolerance))))
+          return kBatchAxis;
+        if (*low >= 0 && AllSumsAre(rows, true, false, 1, tolerance)) return kSharesIntoNll;
+        if (named && *high > 0.01) return kLogitsIntoNll;
+        return {};
+      }
+      case Formula::kBceWithLogits:
+        return Squashed(*low, *high, values.size(), kind) ? kSigmoidFirst : Breach();
+      case Formula::kBce: return *low < 0 || *high > 1 ? kLogitsIntoBce : Breach();
+      case Formula::kKlDivergence: return named && *high > 0.01 ? kSharesIntoKl : Breach();
+      default: return {};
+    }
+  }
+
+  // Logits of a young model may lie in [0, 1] for a while: either the model's last module squashes (of one
+  // that was only registered last some batches are asked for), or many batches spread over the interval and
+  // never leave it.
+  bool Squashed(double low, double high, std::size_t count, Kind* kind) const {
+    if (low < 0 || high > 1) kind->outside = true;
+    if (kind->outside) return false;
+    ++kind->squashed_calls;
+    kind->squashed_values += static_cast<std::int64_t>(count);
+    kind->low = std::min(kind->low, low);
+    kind->high = std::max(kind->high, high);
+    const ModelTail last = TailOf(modules_);
+    if (last.type == "Sigmoid" || last.type == "Softmax" || last.type == "Hardsigmoid") {
+      if (last.certain) return true;
+      if (kind->squashed_calls >= limits_.squashed_calls / 2 &&
+          kind->squashed_values >= limits_.squashed_values / 4)
+        return true;
+    }
+    return kind->squashed_calls >= limits_.squashed_calls &&
+           kind->squashed_values >= limits_.squashed_values && kind->low < 0.2 && kind->high > 0.8;
+  }
+
+  static ClassRows RowsOf(const LossCall& call) {
+    if (std::optional<ClassRows> rows = ClassRowsOf(call)) return std::move(*rows);
+    ClassRows rows;  // the target holds shares
+    if (call.output.shape.size() != 2 || call.output.shape[1] < 2) return rows;
+    rows.classes = static_cast<std::size_t>(call.output.shape[1]);
+    rows.rows = call.output.values.size() / rows.classes;
+    rows.scores = call.output.values;
+    return rows;
+  }
+
+  void Tell(const StepView& view, const LossCall& call, const Recognition& found, const Breach& breach,
+            const Kind& kind, Sink& sink) const {
+    Finding finding = FindingAt(kName, breach.cause, view, TensorAt{call.loss, call.worker});
+    const auto [low, high] = std::minmax_element(call.output.values.begin(), call.output.values.end());
+    finding.severity = breach.stop ? Severity::kStop : Severity::kWarn;
+    finding.since_step = kind.since;
+    finding.what = fmt::format("{} {}", call.kind, breach.what);
+    finding.why = fmt::format("the loss is the {}{}; {}", FormulaName(found.formula),
+                              found.by_value ? " (its value says so)" : "", breach.why);
+    finding.remedy = breach.remedy;
+    finding.causes = {breach.what};
+    finding.evidence = {{"calls", kind.hits}, {"lowest_input", *low}, {"highest_input", *high}};
+    if (call.value) finding.evidence.emplace_back("loss", *call.value);
+    finding.threshold = fmt::format("{} calls in a row (Luff)", limits_.calls);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossReader reader_;
+  ModelModules modules_;  // read from the run, not saved
+  std::map<std::string, Kind> kinds_;
+};
+
+}  // namespace
+
+RuleSpec LossInputContractSpec() {
+  RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
+  spec.summary =
+      "a loss that is given something else than it needs: probabilities for scores, or the reverse";
+  spec.needs = [](const Parameters&) { return SampleNeeds(); };
+  return spec;
+}
+
+}  // namespace luff::rules

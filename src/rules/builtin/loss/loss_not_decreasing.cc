@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/boosting/boosted_rules.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/loss_tracker.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// LossNotDecreasing: docs/rules/loss_not_decreasing.md.
+namespace luff::rules {
+namespace {
+
+using format::Role;
+constexpr const char* kName = "LossNotDecreasing";
+
+struct Limits {
+  bool use_losses;
+  std::int64_t num_steps;
+  double diff_percent, increase_threshold_percent;
+  bool strict;
+  std::string mode;
+  double rise;
+  std::int64_t rise_steps, patience;
+};
+constexpr Param<Limits> kParams[] = {
+    {nullptr, "collection_names", "None", "collections to inspect (original)"},
+    {nullptr, "tensor_regex", "None", "expressions on tensor names to inspect (original)"},
+    {&Limits::use_losses, "use_losses_collection", "true", "inspect losses (original)", {}, "True"},
+    {&Limits::num_steps, "num_steps", "10", "steps between two evaluations (original)"},
+    {&Limits::diff_percent, "diff_percent", "0.1", "decrease in percent that is enough (original)"},
+    {&Limits::increase_threshold_percent, "increase_threshold_percent", "5",
+     "increase in percent that is tolerated (original)"},
+    {&Limits::strict,
+     "strict",
+     "false",
+     "any increase counts, not only one above the threshold (original)",
+     {},
+     "False"},
+    {&Limits::mode, "mode", "GLOBAL", "TRAIN, EVAL, PREDICT or GLOBAL (original)"},
+    {&Limits::rise, "rise", "2", "times the first level (Luff)"},
+    {&Limits::rise_steps, "rise_steps", "128",
+     "steps for which the loss stays there; longer than blocks of alternating tasks (Luff)"},
+    {&Limits::patience, "patience", "3000",
+     "TRAIN steps before a flat loss is said; plateaus of 2,000 steps are normal (Luff)"},
+};
+
+// Of smdebug: at an available step s, at least num_steps after the last evaluation (first: s >= num_steps),
+// loss(s) is compared with the newest available loss at p <= s - num_steps:
+// pct = 100 (loss_p - loss_s) / |loss_p|.
+class Original final : public KeptRule {
+ public:
+  Original(const Limits& limits, TensorSelector selector, query::Mode mode)
+      : limits_(limits),
+        selector_(std::move(selector)),
+        mode_(mode) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (mode_ != query::Mode::kGlobal && info.mode != mode_) return;
+    const std::int64_t step = mode_ == query::Mode::kGlobal ? info.global_step : info.mode_step;
+    for (const auto& entry : view.rows.summaries) {
+      if (entry.summary.count == 1 && Wanted(view.trial, entry.tensor)) {
+        Check(view, entry, step, entry.summary.sum, sink);
+      }
+    }
+    for (const auto& entry : view.rows.scalars) {
+      if (Wanted(view.trial, entry.tensor)) Check(view, entry, step, entry.value, sink);
+    }
+  }
+  void Keep(Fields& io) override { io("series", series_); }
+
+ private:
+  struct Series {
+    std::int64_t last_evaluation = 0;
+    std::deque<std::pair<std::int64_t, double>> values;
+    void Keep(Fields& io) {
+      io("last_evaluation", last_evaluation);
+      io("values", values);
+    }
+  };
+
+  bool Wanted(const query::Trial& trial, query::TensorId id) {
+    return (limits_.use_losses && trial.tensor(id).role == Role::kLoss) || selector_.Selects(trial, id);
+  }
+
+  template <typename Entry>
+  void Check(const StepView& view, const Entry& entry, std::int64_t step, double loss, Sink& sink) {
+    Series& series = series_[fmt::format("{}/{}", entry.worker, view.trial.tensor(entry.tensor).name)];
+    if (!series.values.empty() && series.values.back().first == step) return;  // a scalar and its summary
+    series.values.emplace_back(step, loss);
+    if (step < series.last_evaluation + limits_.num_steps) return;
+    // The newest value at or before step - num_steps; older ones are not needed again.
+    while (series.values.size() > 1 && series.values[1].first <= step - limits_.num_steps)
+      series.values.pop_front();
+    const auto [then, earlier] = series.values.front();
+    if (then > step - limits_.num_steps) return;
+    series.last_evaluation = step;
+    const double percent = 100 * (earlier - loss) / std::abs(earlier);
+    const bool stuck = percent >= 0 ? percent <= limits_.diff_percent : limits_.strict;
+    const bool rose = -percent > limits_.increase_threshold_percent;
+    if (!stuck && !rose) return;
+    Finding finding = FindingAt(kName, rose ? "rose" : "stuck", view, entry);
+    finding.since_step = then;
+    finding.what = fmt::format("{} went from {:g} at step {} to {:g} at step {}", finding.tensor, earlier,
+                               then, loss, step);
+    finding.why = fmt::format("it changed by {:.3g} %", -percent);
+    finding.remedy = "check learning rate, data and labels";
+    finding.evidence = {{"earlier", earlier}, {"loss", loss}, {"percent", percent}};
+    finding.threshold =
+        fmt::format("must fall by more than {:g} %, may rise by {:g} % in {} steps (original)",
+                    limits_.diff_percent, limits_.increase_threshold_percent, limits_.num_steps);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  TensorSelector selector_;
+  const query::Mode mode_;
+  std::map<std::string, Series> series_;
+};
+
+class Luff final : public KeptRule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    for (const query::EventAt& event : view.index.events(format::EventKind::kOptimizerStep)) {
+      if (event.row.subject < 64) optimizers_ |= std::uint64_t{1} << event.row.subject;
+    }
+    tracker_.OnStep(view);
+    const std::vector<LossValue>& losses = view.index.losses();
+    for (const LossValue& loss : losses) {
+      if (loss.worker != losses.front().worker) continue;
+      Judge(view, loss, sink);
+    }
+  }
+
+  void Keep(Fields& io) override {
+    io("losses", tracker_);
+    io("optimizers", optimizers_);
+    io("above_since", above_since_);
+    io("open", open_);
+  }
+
+ private:
+  // Losses that are no measure of progress: those of adversaries, and those without a sign.
+  bool Judgeable(const LossSeries& series) const {
+    const bool several_players = (optimizers_ & (optimizers_ - 1)) != 0;
+    return !several_players && !series.takes_both_signs() && series.has_levels();
+  }
+
+  void Judge(const StepView& view, const LossValue& loss, Sink& sink) {
+    const std::string& name = view.trial.tensor(loss.tensor).name;
+    const auto& all = tracker_.series();
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.first == name; });
+    if (found == all.end() || !Judgeable(found->second)) return;
+    const LossSeries& series = found->second;
+    const std::int64_t step = view.rows.info.mode_step;
+
+    const bool above = series.start() > 0 && series.recent() > limits_.rise * series.start() &&
+                       series.recent() > series.start() + 4 * series.noise();
+    if (!above) {
+      above_since_.erase(name);
+    } else {
+      above_since_.try_emplace(name, step);
+    }
+    if (above && step - above_since_[name] >= limits_.rise_steps) {
+      Finding finding = Base(view, loss, "rising", series);
+      finding.severity = Severity::kStop;
+      finding.since_step = series.best_step() >= 0 ? series.best_step() : above_since_[name];
+      finding.what = fmt::format("the loss rises: {:.3g} now, {:.3g} at the start, {:.3g} at best (step {})",
+                                 series.recent(), series.start(), series.best(), series.best_step());
+      finding.why =
+          fmt::format("it has been above {:g} times its first level for {} steps: the training diverges",
+                      limits_.rise, step - above_since_[name]);
+      finding.remedy =
+          "lower the learning rate, add a warm-up or clip gradients; check that the loss is minimised and "
+          "not maximised";
+      finding.causes = {"learning rate too high", "gradients that are not cleared", "sign of the loss"};
+      finding.threshold =
+          fmt::format("{:g} times the first level for {} steps (Luff)", limits_.rise, limits_.rise_steps);
+      sink.Report(std::move(finding));
+      open_[name] = "rising";
+      return;
+    }
+    if (series.count() >= limits_.patience && series.count() % 64 == 0 && all.size() == 1 &&
+        !series.Improved()) {
+      const LossSeries::Trend trend = series.TrendSince(0);
+      if (trend.z > -1.64) {
+        Finding finding = Base(view, loss, "flat", series);
+        finding.since_step = 0;
+        finding.what = fmt::format("the loss has not decreased in {} steps: {:.4g} now, {:.4g} at the start",
+                                   series.count(), series.recent(), series.start());
+        finding.why =
+            fmt::format("its trend is no decrease (Mann-Kendall z = {:.2f}); the noise of a level is {:.2g}",
+                        trend.z, series.noise());
+        finding.remedy =
+            "check that labels belong to inputs, that the learning rate is not far too small, and that the "
+            "parameters in the optimizer are those of the model";
+        finding.causes = {"labels shuffled apart from the inputs",
+                          "learning rate far too low or far too high",
+                          "parameters that are not in the optimizer", "initialisation on a plateau"};
+        finding.evidence.emplace_back("mann_kendall_z", trend.z);
+        finding.threshold = fmt::format("no significant decrease (5 %) and less than 1 % in {} steps (Luff)",
+                                        limits_.patience);
+        sink.Report(std::move(finding));
+        open_[name] = "flat";
+        return;
+      }
+    }
+    if (const auto open = open_.find(name); open != open_.end()) {
+      const bool well = open->second == "rising" ? series.recent() < series.start() : series.Improved();
+      if (well) {
+        sink.Heal(open->second, name, step);
+        open_.erase(open);
+      }
+    }
+  }
+
+  static Finding Base(const StepView& view, const LossValue& loss, const char* cause,
+                      const LossSeries& series) {
+    Finding finding = FindingAt(kName, cause, view, loss);
+    finding.evidence = {{"start", series.start()},
+                        {"recent", series.recent()},
+                        {"best", series.best()},
+                        {"noise", series.noise()}};
+    finding.series = series.Picture();
+    return finding;
+  }
+
+  const Limits limits_;
+  LossTracker tracker_;
+  std::uint64_t optimizers_ = 0;  // bit per optimizer that has stepped
+  std::map<std::string, std::int64_t> above_since_;
+  std::map<std::string, std::string> open_;  // loss, cause
+};
+
+}  // namespace
+
+RuleSpec LossNotDecreasingSpec() {
+  RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
+    LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
+    LUFF_ASSIGN_OR_RETURN(const query::Mode mode, query::ParseMode(limits.mode));
+    if (!IsOriginal(all)) {
+      return std::unique_ptr<Rule>(Together(std::make_unique<Luff>(limits), BoostedLossNotDecreasing()));
+    }
+    if (!limits.use_losses && selector.empty()) {
+      return InvalidArgument(
+          "use_losses_collection is false and neither collection_names nor tensor_regex is given; give one");
+    }
+    return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
+  });
+  spec.version = 2;
+  spec.summary = "a loss that rises and stays up, or does not fall in a long time";
+  spec.needs = [](const Parameters& all) -> std::vector<Need> {
+    if (!IsOriginal(all)) return {};  // losses and events are always taken
+    return SelectedNeeds(all, "loss_not_decreasing", Bit(format::Form::kSummary));
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,99 @@
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/loss_stories.h"
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::Batch;
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "NoBetterThanConstant", ParameterSet::kLuff);
+}
+
+struct Telling {
+  bool fresh = false;  // samples never come again
+  double learnt = 0;   // how far scores go towards the right class in training, per pass
+  double carried = 0;  // the same in evaluations
+  int steps = 240;
+  bool evaluate = true;
+};
+
+// 256 samples, batches of 32 (8 steps a pass), an evaluation of 200 others after every 40 steps.
+FakeTrial Story(const Telling& telling) {
+  FakeTrial trial;
+  std::mt19937 random(11);
+  std::normal_distribution<double> normal;
+  const auto scores_of = [&](double id, double strength) {
+    std::vector<double> scores(4);
+    for (int c = 0; c < 4; ++c)
+      scores[static_cast<std::size_t>(c)] = 0.1 * normal(random) + (c == static_cast<int>(id) ? strength : 0);
+    return scores;
+  };
+  std::vector<double> inputs;
+  std::vector<double> ids;
+  for (int i = 0; i < 256; ++i) {
+    inputs.push_back(normal(random));
+    ids.push_back(static_cast<double>(random() % 4));
+  }
+  std::vector<std::size_t> order(256);
+  for (std::size_t i = 0; i < 256; ++i) order[i] = i;
+  for (int step = 0; step < telling.steps; ++step) {
+    if (step % 8 == 0) std::shuffle(order.begin(), order.end(), random);
+    const double passes = step / 8.0;
+    Batch batch;
+    for (std::size_t i = 0; i < 32; ++i) {
+      const std::size_t at = order[static_cast<std::size_t>(step % 8) * 32 + i];
+      batch.inputs.push_back(telling.fresh ? normal(random) : inputs[at]);
+      batch.ids.push_back(ids[at]);
+      const auto scores = scores_of(ids[at], telling.learnt * passes);
+      batch.scores.insert(batch.scores.end(), scores.begin(), scores.end());
+    }
+    testing::TellClasses(&trial, batch, 4);
+    if (!telling.evaluate || step % 40 != 39) continue;
+    Batch validation;
+    for (int i = 0; i < 200; ++i) {
+      const double id = static_cast<double>(random() % 4);
+      validation.ids.push_back(id);
+      const auto scores = scores_of(id, telling.carried * passes);
+      validation.scores.insert(validation.scores.end(), scores.begin(), scores.end());
+    }
+    testing::TellClasses(&trial, validation, 4, query::Mode::kEval);
+  }
+  return trial;
+}
+
+TEST(NoBetterThanConstant, LearntByHeartAndNothingCarriesOver_IsTold) {
+  const auto findings = FindingsOf(Story({.learnt = 0.01, .carried = -0.005}));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "no_better");
+  EXPECT_GE(findings[0].step, 119);
+  EXPECT_LE(findings[0].step, 199);
+  EXPECT_GT(findings[0].evidence[0].value, 5);  // passes
+}
+
+TEST(NoBetterThanConstant, WhatCarriesOver_IsSilent) {
+  EXPECT_TRUE(FindingsOf(Story({.learnt = 0.05, .carried = 0.04})).empty());
+}
+
+TEST(NoBetterThanConstant, APlateauNeedsManyPasses) {
+  EXPECT_TRUE(FindingsOf(Story({.learnt = 0, .carried = -1e-4})).empty());
+  EXPECT_EQ(FindingsOf(Story({.learnt = 0, .carried = -1e-4, .steps = 600})).size(), 1U);
+}
+
+TEST(NoBetterThanConstant, FreshSamplesAreSilentForEver) {
+  EXPECT_TRUE(FindingsOf(Story({.fresh = true, .learnt = 0, .carried = -1e-4, .steps = 2000})).empty());
+}
+
+TEST(NoBetterThanConstant, WithoutEvaluations_IsSilent) {
+  EXPECT_TRUE(FindingsOf(Story({.learnt = 0.01, .carried = 0, .steps = 600, .evaluate = false})).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

@@ -1,0 +1,402 @@
+#include <bit>
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/loss_tracker.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// NonFinite: docs/rules/non_finite.md.
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::EventKind;
+using format::Role;
+constexpr const char* kName = "NonFinite";
+constexpr std::size_t kMaxNames = 64;
+constexpr std::int64_t kSkips = 8;
+
+struct Limits {
+  std::int64_t loss_steps, gradient_steps;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::loss_steps, "loss_steps", "3",
+     "steps in a row with a loss that is not finite before stop, weights finite", AtLeast(1)},
+    {&Limits::gradient_steps, "gradient_steps", "25",
+     "updates in a row left out, or with gradients not finite, before stop; a dynamic loss scale needs 16",
+     AtLeast(1)},
+};
+
+// Steps in a row in which one kind of tensor was not finite.
+struct Streak {
+  std::int64_t steps = 0;
+  std::int64_t first_step = -1, first_global = -1, first_update = -1;
+  std::string tensor;
+  std::uint32_t worker = 0;
+  bool nan = false;
+  std::uint64_t count = 0;  // elements, of the first step's first tensor
+  void Keep(Fields& io) {
+    io("steps", steps);
+    io("first_step", first_step);
+    io("first_global", first_global);
+    io("first_update", first_update);
+    io("tensor", tensor);
+    io("worker", worker);
+    io("nan", nan);
+    io("count", count);
+  }
+};
+
+// What the hook found out about the operation that made the first value that is not finite.
+struct Producer {
+  int detail = 0;  // 0: nothing known; 1: read off the graph; 2: the step was replayed
+  std::int64_t step = -1;
+  std::string phase, module, op, reason, place, tensor;
+  std::string no_replay;  // why the step was not evaluated again
+  void Keep(Fields& io) {
+    io("detail", detail);
+    io("step", step);
+    io("phase", phase);
+    io("module", module);
+    io("op", op);
+    io("reason", reason);
+    io("place", place);
+    io("tensor", tensor);
+    io("no_replay", no_replay);
+  }
+};
+
+std::string TextAt(const Json& json, const char* name) {
+  const auto it = json.find(name);
+  if (it == json.end() || !it->is_string()) return {};
+  std::string text = it->get<std::string>();
+  if (text.size() > 300) text.resize(300);
+  return text;
+}
+
+class NonFinite final : public KeptRule {
+ public:
+  explicit NonFinite(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    for (const auto& event : view.index.json_events("nonfinite")) Learn(*event);
+    const bool applied = Updates(view);
+    const std::vector<std::string> bad_weights = LookAtTensors(view);
+    const bool loss_bad = LookAtLosses(view);
+    const bool gradient_bad = gradients_.steps > 0 && gradients_seen_;
+
+    // A scale below one cannot overflow by itself: the gradients do, and lowering it further mends nothing.
+    if (skipped_ >= kSkips && skipped_ < limits_.gradient_steps && scale_ > 0 && scale_ < 1)
+      Collapse(info, sink);
+
+    const bool lost = weights_.steps > 0 || loss_.steps >= limits_.loss_steps ||
+                      gradients_.steps >= limits_.gradient_steps || skipped_ >= limits_.gradient_steps;
+    const bool poisoning = applied && (loss_bad || gradient_bad);
+    if (lost || poisoning) {
+      Tell(view.rows.info, bad_weights, lost, sink);
+    } else if (!open_tensor_.empty() && loss_.steps == 0 && gradients_.steps == 0 && skipped_ == 0) {
+      sink.Heal("nonfinite", open_tensor_, info.mode_step);
+      open_tensor_.clear();
+      producer_ = {};
+    } else if (!open_tensor_.empty()) {
+      Tell(view.rows.info, bad_weights, false, sink);
+    }
+  }
+
+  void OnEnd(const query::Trial&, Sink& sink) override {
+    // The run ended on a loss that is no number: nothing came after it that could have shown it harmless.
+    if (loss_.steps == 0 || !open_tensor_.empty()) return;
+    query::StepInfo info;
+    info.mode = query::Mode::kTrain;
+    info.mode_step = loss_.first_step + loss_.steps - 1;
+    info.global_step = loss_.first_global;
+    info.update = loss_.first_update;
+    Tell(info, {}, true, sink);
+  }
+
+  void Keep(Fields& io) override {
+    io("loss", loss_);
+    io("gradients", gradients_);
+    io("weights", weights_);
+    io("skips", skips_);
+    io("producer", producer_);
+    io("open", open_tensor_);
+    io("born_infinite", born_infinite_, kMaxNames);
+    io("bad_input", bad_input_);
+    io("first_train", first_train_);
+    io("skipped", skipped_);
+    io("scale", scale_);
+  }
+
+ private:
+  static void Extend(Streak* streak, const query::StepInfo& info, const std::string& tensor,
+                     std::uint32_t worker, bool nan, std::uint64_t count) {
+    if (streak->steps == 0) {
+      *streak = {0, info.mode_step, info.global_step, info.update, tensor, worker, nan, count};
+    }
+    ++streak->steps;
+    streak->nan = streak->nan || nan;
+  }
+
+  // The hook's own words about the producer; of several the fullest, then the first.
+  void Learn(const Json& json) {
+    Producer told;
+    told.detail = TextAt(json, "from") == "replay" ? 2 : 1;
+    if (const auto it = json.find("step"); it != json.end() && it->is_number_integer())
+      told.step = it->get<std::int64_t>();
+    const bool newer = open_tensor_.empty() && told.step > producer_.step;
+    told.no_replay = TextAt(json, "no_replay");
+    if (!told.no_replay.empty()) {  // of the same fault: what the graph has told of it stays
+      told.detail = 1;
+      producer_.no_replay = told.no_replay;
+    }
+    if (told.detail <= producer_.detail && !newer) return;
+    told.phase = TextAt(json, "phase");
+    told.module = TextAt(json, "module");
+    told.op = TextAt(json, "operator");
+    told.reason = TextAt(json, "reason");
+    told.tensor = TextAt(json, "tensor");
+    const std::string file = TextAt(json, "file");
+    if (const auto it = json.find("line"); !file.empty() && it != json.end() && it->is_number_integer())
+      told.place = fmt::format("{}:{}", file, it->get<std::int64_t>());
+    if (told.reason.empty() && told.op.empty()) return;
+    producer_ = std::move(told);
+  }
+
+  // Whether an optimizer has used gradients in this step; counts updates that were left out in a row.
+  bool Updates(const StepView& view) {
+    const bool applied = !view.index.events(EventKind::kOptimizerStep).empty();
+    const bool skipped = !view.index.events(EventKind::kStepSkipped).empty();
+    for (const query::EventAt& event : view.index.events(EventKind::kScaleLoss))
+      scale_ = std::bit_cast<double>(event.row.argument);
+    if (applied) {
+      skipped_ = 0;
+      skips_ = {};
+    } else if (skipped) {
+      ++skipped_;
+      Extend(&skips_, view.rows.info, "", 0, false, 0);
+    }
+    return applied;
+  }
+
+  std::vector<std::string> LookAtTensors(const StepView& view) {
+    const query::StepInfo& info = view.rows.info;
+    std::vector<std::string> bad_weights;
+    bool weights_seen = false;
+    bool gradient_bad = false;
+    gradients_seen_ = false;
+    bad_input_.clear();
+    for (const auto& entry : view.rows.summaries) {
+      const std::uint64_t bad = entry.summary.nan_count + entry.summary.inf_count;
+      const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+      if (tensor.role == Role::kWeight || tensor.role == Role::kBias) {
+        weights_seen = true;
+        if (bad == 0 || BornInfinite(tensor.name, entry.summary)) continue;
+        if (bad_weights.empty())
+          Extend(&weights_, info, tensor.name, entry.worker, entry.summary.nan_count > 0, bad);
+        if (bad_weights.size() < kMaxNames) bad_weights.push_back(tensor.name);
+      } else if (tensor.role == Role::kGradient) {
+        gradients_seen_ = true;
+        if (bad == 0 || gradient_bad) continue;
+        Extend(&gradients_, info, tensor.name, entry.worker, entry.summary.nan_count > 0, bad);
+        gradient_bad = true;
+      } else if (tensor.role == Role::kSample && entry.summary.nan_count > 0 && bad_input_.empty()) {
+        bad_input_ = tensor.name;
+      }
+    }
+    if (weights_seen && bad_weights.empty()) weights_ = {};
+    if (gradients_seen_ && !gradient_bad) gradients_ = {};
+    first_train_ = first_train_ && !weights_seen;
+    return bad_weights;
+  }
+
+  bool LookAtLosses(const StepView& view) {
+    const std::vector<LossValue>& losses = view.index.losses();
+    bool bad = false;
+    for (const LossValue& loss : losses) {
+      if (std::isfinite(loss.value) || bad) continue;
+      Extend(&loss_, view.rows.info, view.trial.tensor(loss.tensor).name, loss.worker, std::isnan(loss.value),
+             1);
+      bad = true;
+    }
+    if (!losses.empty() && !bad) loss_ = {};
+    return bad;
+  }
+
+  // A parameter that holds infinities (no NaN) from the first step on is a mask.
+  bool BornInfinite(const std::string& name, const Summary& summary) {
+    if (summary.nan_count > 0) return false;
+    if (first_train_ && born_infinite_.size() < kMaxNames) born_infinite_.insert(name);
+    return born_infinite_.contains(name);
+  }
+
+  void Tell(const query::StepInfo& info, const std::vector<std::string>& bad_weights, bool lost, Sink& sink) {
+    // The first fault leads: weights of a step were there before its loss, its loss before its gradients.
+    const Streak* lead = nullptr;
+    for (const Streak* streak : {&weights_, &loss_, &gradients_, &skips_}) {
+      if (streak->steps > 0 && (lead == nullptr || streak->first_step < lead->first_step)) lead = streak;
+    }
+    if (lead == nullptr) return;
+    const bool known = producer_.detail > 0 && producer_.step + 1 >= lead->first_step;
+    if (open_tensor_.empty()) open_tensor_ = lead->tensor.empty() ? "loss scale" : lead->tensor;
+    Finding finding;
+    finding.page = PageOf(kName);
+    finding.cause = "nonfinite";
+    finding.severity = lost ? Severity::kStop : Severity::kWarn;
+    finding.tensor = open_tensor_;
+    finding.worker = lead->worker;
+    finding.step = finding.last_step = info.mode_step;
+    finding.since_step = lead->first_step;
+    finding.global_step = info.global_step;
+    finding.update = info.update;
+    for (const std::string& name : bad_weights) {
+      if (name != open_tensor_) finding.other_tensors.push_back(name);
+    }
+    const char* kind = lead->nan ? "NaN" : "infinite";
+    const char* noun = lead == &loss_ ? "the loss is" : lead == &gradients_ ? "gradients are" : "weights are";
+    if (lead == &skips_) {
+      finding.what =
+          fmt::format("every update since step {} was left out because gradients overflow", lead->first_step);
+    } else {
+      finding.what = fmt::format("{} {} since step {}", noun, kind, lead->first_step);
+    }
+    if (known) finding.what += ": " + ProducerText();
+    finding.why = WhyText(*lead, lost) + Unknown();
+    Causes(*lead, &finding);
+    finding.evidence = {{"loss_steps", loss_.steps},
+                        {"gradient_steps", gradients_.steps},
+                        {"weights_affected", bad_weights.size()},
+                        {"skipped_updates", skipped_},
+                        {"elements", lead->count},
+                        {"detail", known ? producer_.detail : 0.0}};
+    finding.threshold =
+        fmt::format("one that is applied; stop: in a weight, in {} losses or in {} updates in a row (Luff)",
+                    limits_.loss_steps, limits_.gradient_steps);
+    sink.Report(std::move(finding));
+  }
+
+  void Collapse(const query::StepInfo& info, Sink& sink) const {
+    Finding finding;
+    finding.page = PageOf(kName);
+    finding.cause = "scale";
+    finding.forecast = true;
+    finding.lead_steps = limits_.gradient_steps - skipped_;
+    finding.step = finding.last_step = info.mode_step;
+    finding.since_step = skips_.first_step;
+    finding.global_step = info.global_step;
+    finding.update = info.update;
+    finding.what = fmt::format("the loss scale collapses: {:.3g}, and gradients overflow still", scale_);
+    finding.why = fmt::format(
+        "{} updates in a row were left out; below a scale of one it is the gradients that "
+        "overflow, not their scale",
+        skipped_);
+    finding.causes = {"gradients that are infinite or NaN", "overflow in the forward pass in half precision"};
+    finding.remedy = "look for the first value that is not finite; use bfloat16, or float32 where it arises";
+    finding.evidence = {{"scale", scale_}, {"skipped_updates", skipped_}};
+    finding.threshold = fmt::format("{} updates in a row left out, scale below one (Luff)", kSkips);
+    sink.Report(std::move(finding));
+  }
+
+  [[nodiscard]] std::string ProducerText() const {
+    std::string text = producer_.reason.empty() ? producer_.op + " made it" : producer_.reason;
+    if (!producer_.reason.empty() && !producer_.op.empty() &&
+        producer_.reason.find(producer_.op) == std::string::npos)
+      text += fmt::format(" ({})", producer_.op);
+    if (!producer_.module.empty()) text += " in " + producer_.module;
+    if (!producer_.place.empty()) text += ", " + producer_.place;
+    return text;
+  }
+
+  [[nodiscard]] std::string WhyText(const Streak& lead, bool lost) const {
+    std::string why;
+    if (!producer_.phase.empty()) {
+      why = fmt::format("the first value that is not finite was made in the phase {}; ", producer_.phase);
+    } else if (!bad_input_.empty()) {
+      why = fmt::format("{} holds NaN: the data did; ", bad_input_);
+    }
+    if (&lead == &weights_) return why + "every later step computes with them and is lost";
+    if (weights_.steps > 0)
+      return why + "its gradients were applied, and now weights are not finite: every later step is lost";
+    if (!lost) return why + "an update has used it: the weights are lost with the next step";
+    if (&lead == &loss_) return why + fmt::format("it was so in {} steps in a row", lead.steps);
+    return why + fmt::format("it was so in {} updates in a row, so none of them can teach the model anything",
+                             lead.steps);
+  }
+
+  // What a look at the step itself would have told, and why there was none.
+  [[nodiscard]] std::string Unknown() const {
+    if (producer_.no_replay.empty() || !producer_.place.empty()) return {};
+    return fmt::format("; its line is not known: {}", producer_.no_replay);
+  }
+
+  void Causes(const Streak& lead, Finding* finding) const {
+    const std::string& phase = producer_.phase;
+    if (phase == "input" || (phase.empty() && !bad_input_.empty())) {
+      finding->causes = {"inputs or targets that hold NaN", "a normalisation that divides by zero"};
+      finding->remedy = "look at the batch of that step and at how it was made; drop or mend such samples";
+      return;
+    }
+    if (phase == "optimizer") {
+      finding->causes = {"learning rate too high", "gradients that explode", "an update of the step before"};
+      finding->remedy = "go back to a checkpoint before that step; lower the learning rate or clip gradients";
+      return;
+    }
+    if (&lead == &skips_) {
+      finding->causes = {"a loss scale that is too large and never lowered", "gradients that are infinite"};
+      finding->remedy = "use a dynamic loss scale, or look for infinite gradients";
+      return;
+    }
+    if (phase == "backward" || (phase.empty() && &lead == &gradients_)) {
+      finding->causes = {"infinite derivative (square root, norm or power at zero)", "gradients that explode",
+                         "loss scale that overflows on every step"};
+      finding->remedy =
+          "keep the argument away from zero (add a small number inside the root), clip gradients, leave "
+          "updates out whose gradients are not finite";
+      return;
+    }
+    if (phase.empty() && &lead == &weights_) {
+      finding->causes = {"learning rate too high", "weights that were never initialised",
+                         "a checkpoint that holds NaN"};
+    } else {
+      finding->causes = {"logarithm, square root or division of zero in the loss", "learning rate too high",
+                         "inputs or targets that hold NaN", "overflow in half precision"};
+    }
+    finding->remedy =
+        "go back to a checkpoint before that step; use the fused, stable form of the loss (with logits), "
+        "keep "
+        "arguments away from zero, lower the learning rate or clip gradients; check the batch of that step";
+  }
+
+  const Limits limits_;
+  Streak loss_, gradients_, weights_, skips_;
+  Producer producer_;
+  std::string open_tensor_, bad_input_;
+  std::set<std::string> born_infinite_;
+  bool first_train_ = true;
+  bool gradients_seen_ = false;  // of the step at hand
+  double scale_ = 0;             // of the loss, newest; 0: none
+  std::int64_t skipped_ = 0;     // updates left out in a row
+};
+
+}  // namespace
+
+RuleSpec NonFiniteSpec() {
+  // Summaries of weights and gradients, losses and events are always taken.
+  RuleSpec spec = SpecOf<NonFinite>(kName, kParams);
+  spec.version = 1;
+  spec.summary = "a loss, gradients or weights that are not finite, and which operation made the first one";
+  return spec;
+}
+
+}  // namespace luff::rules

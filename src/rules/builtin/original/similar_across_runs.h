@@ -1,0 +1,21 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "luff/query/trial.h"
+#include "luff/rules/rule.h"
+#include "rules/kit/select.h"
+
+namespace luff::rules {
+
+struct Tolerance {
+  double rtol = 1e-5, atol = 1e-8;
+};
+using Others = std::vector<std::unique_ptr<query::Trial>>;
+
+/// The rule over runs that are open already. `by_mode`: steps are compared by mode and number in that mode,
+/// and only the first that differs is told; else by global step, each of them.
+[[nodiscard]] std::unique_ptr<Rule> MakeSimilarAcrossRuns(TensorSelector selector, Others others,
+                                                          const Tolerance& tolerance, bool by_mode);
+
+}  // namespace luff::rules

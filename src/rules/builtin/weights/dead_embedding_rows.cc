@@ -1,0 +1,95 @@
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/token_stats.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// DeadEmbeddingRows: docs/rules/dead_embedding_rows.md.
+namespace luff::rules {
+namespace {
+
+constexpr const char* kName = "DeadEmbeddingRows";
+
+struct Limits {
+  double used, one, tokens_per_row, table_rows;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::used, "used", "0.25", "share of the rows that are used, at most (Luff)"},
+    {&Limits::one, "one", "0.4", "share of the tokens that one id takes, at least (Luff)"},
+    {&Limits::tokens_per_row, "tokens_per_row", "10",
+     "tokens for each row of the table before it is judged (Luff)"},
+    {&Limits::table_rows, "table_rows", "32", "smaller tables are left alone (Luff)"},
+};
+
+class DeadEmbeddingRows final : public KeptRule {
+ public:
+  explicit DeadEmbeddingRows(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const Tables::Batch& batch : tables_.OnStep(view, limits_.table_rows)) {
+      if (told_.contains(batch.input.module)) continue;
+      TokenStats* stats = tables_.Of(batch);
+      if (stats == nullptr) continue;
+      stats->Add(*batch.ids);
+      Judge(view, batch.input, *stats, sink);
+    }
+  }
+  void Keep(Fields& io) override {
+    io("told", told_);
+    io("tables", tables_);
+  }
+
+ private:
+  void Judge(const StepView& view, const TableInput& input, const TokenStats& stats, Sink& sink) {
+    const double rows = *input.table_rows;
+    const double used = static_cast<double>(stats.used()) / rows;
+    if (stats.many() || stats.tokens() < limits_.tokens_per_row * rows || used > limits_.used) return;
+    // A small corpus leaves most of a large vocabulary alone as well. But then no id takes the place of all
+    // others.
+    if (stats.top_share() < limits_.one || !stats.saturated() || stats.top_is_padding()) return;
+    if (input.padding.has_value() && *input.padding == static_cast<double>(stats.top())) return;
+    told_.insert(input.module);
+    Finding finding = FindingAt(kName, "unused", view, *input.entry);
+    finding.since_step = 0;
+    finding.what = fmt::format("{:.0f} of the {:.0f} rows of the table of {} are never used",
+                               rows * (1 - used), rows, input.module);
+    finding.why = fmt::format(
+        "id {} takes {:.3g} % of {:.0f} tokens, only {} ids have come at all and the second half of the "
+        "tokens "
+        "brought no new one: most words are mapped to one id",
+        stats.top(), 100 * stats.top_share(), stats.tokens(), stats.used());
+    finding.remedy = "check the tokenizer and its vocabulary: is it the one that the table was made for?";
+    finding.causes = {"ids beyond a limit are replaced by the unknown id",
+                      "another vocabulary than the table's", "text was not normalised as the vocabulary's"};
+    finding.evidence = {{"used_share", used},
+                        {"top_id", stats.top()},
+                        {"top_share", stats.top_share()},
+                        {"largest_id", stats.largest()},
+                        {"tokens", stats.tokens()}};
+    finding.threshold = fmt::format(
+        "at most {:g} % of the rows used, one id at least {:g} % of the tokens, {:g} tokens a row (Luff)",
+        100 * limits_.used, 100 * limits_.one, limits_.tokens_per_row);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  std::set<std::string> told_;
+  Tables tables_;
+};
+
+}  // namespace
+
+RuleSpec DeadEmbeddingRowsSpec() {
+  RuleSpec spec = SpecOf<DeadEmbeddingRows>(kName, kParams);
+  spec.summary = "an embedding table whose rows are hardly used, because one id takes their place";
+  spec.needs = [](const Parameters&) { return std::vector<Need>{TableNeed()}; };
+  return spec;
+}
+
+}  // namespace luff::rules

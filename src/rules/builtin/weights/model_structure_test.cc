@@ -1,0 +1,282 @@
+#include <gtest/gtest.h>
+
+#include "rules/builtin/builtin.h"
+#include "rules/builtin/original/similar_across_runs.h"
+#include "rules/facts/step_memo.h"
+#include "rules/testing/recorder.h"
+
+// Rules about the model's structure, trees, and another run.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Form;
+using format::Role;
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial, const std::string& rule,
+                                ParameterSet set = ParameterSet::kLuff) {
+  return testing::FindingsOf(trial, rule, set);
+}
+
+std::string Model(const std::string& encoder_optimizer, const std::string& head_optimizer, int foreign = 0,
+                  bool encoder_trains = true) {
+  return R"({"models": [{"name": "Net", "type": "Net", "modules": [{"path": "", "type": "Net"}], "parameters": [
+    {"path": "enc.weight", "name": "Net_enc.weight", "shape": [4, 4], "requires_grad": )" +
+         std::string(encoder_trains ? "true" : "false") + R"(, "optimizer": )" + encoder_optimizer +
+         R"(}, {"path": "head.weight", "name": "Net_head.weight", "shape": [4, 2], "requires_grad": true,
+    "optimizer": )" +
+         head_optimizer +
+         R"(}]}], "optimizers": [{"number": 0, "name": "Adam", "type": "Adam", "foreign": )" +
+         std::to_string(foreign) + R"(, "groups": [{"parameters": 2}]}]})";
+}
+
+struct Story {
+  std::string model, reach;
+  bool encoder_gradient = false, encoder_runs = true;
+  double encoder_value = 1, gradient_value = 1;
+  std::string load = {};
+};
+
+FakeTrial Tell(const Story& story, int steps = 70) {
+  FakeTrial trial;
+  trial.SetDocument("model", story.model);
+  for (int step = 0; step < steps; ++step) {
+    trial.Step().Loss(1).Event(EventKind::kOptimizerStep, 0);
+    if (step == 0 && !story.load.empty()) trial.EventJson(story.load);
+    if ((step & (step - 1)) == 0) trial.EventJson(story.reach);
+    trial.Tensor("Net_enc.weight", Role::kWeight, {story.encoder_value, story.encoder_value});
+    trial.Tensor("Net_head.weight", Role::kWeight, {1, 2});
+    trial.Tensor("gradient/Net_head.weight", Role::kGradient, {1, 1});
+    if (story.encoder_gradient) {
+      trial.Tensor("gradient/Net_enc.weight", Role::kGradient, {story.gradient_value, story.gradient_value});
+    }
+  }
+  return trial;
+}
+
+constexpr const char* kAll =
+    R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0, "foreign": [],
+  "reached_count": 2})";
+constexpr const char* kNoEncoder = R"({"kind": "reach", "without_gradient": ["Net_enc.weight"],
+  "without_gradient_count": 1, "foreign": [], "reached_count": 1})";
+
+TEST(ParamNotOptimized, APartThatGetsGradients_Warns_AllOfIt_Stops) {
+  const auto part = FindingsOf(Tell({Model("null", "\"Adam\""), kAll}), "ParamNotOptimized");
+  ASSERT_EQ(part.size(), 1U);
+  EXPECT_EQ(part[0].tensor, "Net_enc.weight");
+  EXPECT_EQ(part[0].severity, Severity::kWarn);
+  EXPECT_LE(part[0].step, 8);
+  FakeTrial copy = Tell({Model("null", "null", 2), kAll});
+  const auto all = FindingsOf(copy, "OptimizerDetached");
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].severity, Severity::kStop);
+}
+
+TEST(ParamNotOptimized, FrozenPartsUnreachedPartsAndLoadedParts_AreSilent) {
+  EXPECT_TRUE(FindingsOf(Tell({Model("null", "\"Adam\"", 0, false), kAll}), "ParamNotOptimized").empty());
+  EXPECT_TRUE(FindingsOf(Tell({Model("null", "\"Adam\""), kNoEncoder}), "ParamNotOptimized").empty());
+  Story loaded{Model("null", "\"Adam\""), kAll};
+  loaded.load = R"({"kind": "load_state_dict", "model": "Net", "matched": 2, "missing": []})";
+  EXPECT_TRUE(FindingsOf(Tell(loaded), "ParamNotOptimized").empty());
+  EXPECT_TRUE(FindingsOf(Tell({Model("\"Adam\"", "\"Adam\""), kAll}), "ParamNotOptimized").empty());
+}
+
+TEST(ParamNotOptimized, LeavesOutsideOfTheModel_Warn_InputsAndHeldOnesAreSilent) {
+  const auto reach = [](const std::string& optimizer) {
+    return R"({"kind": "reach", "without_gradient": [], "without_gradient_count": 0,
+      "foreign": [{"shape": [4, 3], "optimizer": )" +
+           optimizer + R"(}], "reached_count": 2})";
+  };
+  const std::string model = Model("\"Adam\"", "\"Adam\"");
+  EXPECT_EQ(FindingsOf(Tell({model, reach("null")}), "UnregisteredParameter").at(0).cause, "unregistered");
+  EXPECT_TRUE(FindingsOf(Tell({model, reach("\"Adam\"")}), "ParamNotOptimized").empty());
+  FakeTrial input;
+  input.SetDocument("model", model);
+  for (int step = 0; step < 20; ++step) {
+    input.Step()
+        .Event(EventKind::kOptimizerStep, 0)
+        .Sample("sample/Net_input_0", {4, 3}, std::vector<double>(12, 1.0));
+    input.EventJson(reach("null"));
+  }
+  EXPECT_TRUE(FindingsOf(input, "ParamNotOptimized").empty());
+}
+
+// The encoder and the head in the order in which they run.
+FakeTrial Ran(const std::vector<std::string>& modules) {
+  FakeTrial trial;
+  trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));
+  for (int step = 0; step < 70; ++step) {
+    trial.Step().Event(EventKind::kOptimizerStep, 0);
+    if ((step & (step - 1)) == 0) trial.EventJson(kNoEncoder);
+    if (step == 1) {
+      for (const std::string& module : modules) trial.Ran(module);
+    }
+    trial.Tensor("Net_enc.weight", Role::kWeight, {1, 2}).Place("Net_enc.weight", "enc");
+    trial.Tensor("Net_head.weight", Role::kWeight, {1, 2}).Place("Net_head.weight", "head");
+    trial.Tensor("gradient/Net_head.weight", Role::kGradient, {1, 1});
+  }
+  return trial;
+}
+
+TEST(NoGradient, PartInFrontOfTheOthers_IsCutOff_OneBehindThemOrThatDidNotRunRests) {
+  const auto findings = FindingsOf(Ran({"enc", "head"}), "NoGradient");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "no_gradient");
+  EXPECT_EQ(findings[0].tensor, "Net_enc.weight");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].step, 15);
+  EXPECT_TRUE(FindingsOf(Ran({"head", "enc"}), "NoGradient").empty());
+  EXPECT_TRUE(FindingsOf(Ran({"head"}), "NoGradient").empty());
+}
+
+TEST(NoGradient, FactorsThatAreAllZero_AreToldAfterFiveUpdates) {
+  Story story{Model("\"Adam\"", "\"Adam\""), kAll, true};
+  story.encoder_value = 0;
+  story.gradient_value = 0;
+  const auto findings = FindingsOf(Tell(story), "AdapterNotTraining");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "zero_gradient");
+  EXPECT_EQ(findings[0].step, 4);
+  story.encoder_value = 1;  // dead units, a resting branch: not by itself
+  EXPECT_TRUE(FindingsOf(Tell(story), "NoGradient").empty());
+  story.gradient_value = 1e-30;
+  story.encoder_value = 0;
+  EXPECT_TRUE(FindingsOf(Tell(story), "NoGradient").empty());
+}
+
+TEST(NoGradient, NothingIsReached_Stops) {
+  FakeTrial trial;
+  trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));
+  for (int step = 0; step < 10; ++step) {
+    trial.Step().Event(EventKind::kOptimizerStep, 0);
+    trial.EventJson(R"({"kind": "reach", "without_gradient": ["Net_enc.weight", "Net_head.weight"],
+      "without_gradient_count": 2, "foreign": [], "reached_count": 0})");
+  }
+  const auto findings = FindingsOf(trial, "NoGradient");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 4);
+}
+
+TEST(FrozenAtInit, PrefixInTheFile_Stops_ASecondFileAndOtherFrozenPartsAreSilent) {
+  const std::string frozen = Model("null", "\"Adam\"", 0, false);
+  Story story{frozen, kAll};
+  story.load = R"({"kind": "load_state_dict", "model": "Net", "strict": false, "matched": 0,
+    "missing": ["enc.weight", "head.weight"], "missing_count": 2,
+    "unexpected": ["module.enc.weight", "module.head.weight"], "unexpected_count": 2})";
+  const auto findings = FindingsOf(Tell(story), "FrozenAtInit");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].tensor, "Net_enc.weight");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_LE(findings[0].step, 3);
+  FakeTrial second = Tell(story, 1);
+  second.EventJson(
+      R"({"kind": "load_state_dict", "model": "Net", "matched": 2, "missing": [], "missing_count": 0})");
+  for (int step = 0; step < 20; ++step) second.Step().Event(EventKind::kOptimizerStep, 0);
+  EXPECT_TRUE(FindingsOf(second, "FrozenAtInit").empty());
+  EXPECT_TRUE(FindingsOf(Tell({frozen, kAll}), "FrozenAtInit").empty());
+  story.model = Model("\"Adam\"", "\"Adam\"");  // not frozen: it is trained
+  EXPECT_TRUE(FindingsOf(Tell(story), "FrozenAtInit").empty());
+}
+
+FakeTrial Replicas(double second_start, double drift, int average_every = 0) {
+  FakeTrial trial;
+  const auto model = [](const char* name, const char* optimizer) {
+    return std::string(R"({"name": ")") + name +
+           R"(", "type": "Net", "parameters": [{"path": "w", "name": ")" + name +
+           R"(_w", "shape": [2], "requires_grad": true, "optimizer": ")" + optimizer + R"("}]})";
+  };
+  trial.SetDocument("model", R"({"models": [)" + model("Net", "SGD") + ", " + model("Net_2", "SGD_2") + "]}");
+  double apart = 0;
+  for (int step = 0; step < 60; ++step) {
+    trial.Step().Event(EventKind::kOptimizerStep, 0).Event(EventKind::kOptimizerStep, 1);
+    trial.Tensor("Net_w", Role::kWeight, {1, 2}).Tensor("Net_2_w", Role::kWeight, {second_start + apart, 2});
+    trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 0.1);
+    trial.Scalar("optimizer/SGD_2.group0.lr", Role::kOptimizerSetting, 0.1);
+    apart = average_every > 0 && step % average_every == 0 ? 0 : apart + drift;
+  }
+  return trial;
+}
+
+TEST(ReplicaDivergence, EqualAtFirstAndThenApart_Stops) {
+  const auto findings = FindingsOf(Replicas(1, 0.01), "ReplicaDivergence");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_LE(findings[0].step, 20);
+  EXPECT_TRUE(FindingsOf(Replicas(1, 0), "ReplicaDivergence").empty());
+  EXPECT_TRUE(FindingsOf(Replicas(1.5, 0.01), "ReplicaDivergence").empty());   // an ensemble
+  EXPECT_TRUE(FindingsOf(Replicas(1, 0.01, 8), "ReplicaDivergence").empty());  // averaged now and then
+}
+
+TEST(TreeDepth, DepthOfACompleteNumbering) {
+  FakeTrial trial;
+  trial.Step().Tensor("trees/Node", Role::kOther, {0, 1, 2, 15, 30});  // level 4
+  EXPECT_TRUE(FindingsOf(trial, "TreeDepth", ParameterSet::kOriginal).empty());
+  trial.Step().Tensor("trees/Node", Role::kOther, {0, 1, 2, 31});  // level 5
+  const auto findings = FindingsOf(trial, "TreeDepth", ParameterSet::kOriginal);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 1);
+  EXPECT_TRUE(FindingsOf(trial, "TreeDepth").empty());
+  EXPECT_EQ(FindingsOf(trial, "TreeDepth:depth=4").size(), 1U);
+}
+
+TEST(FeatureImportanceOverweight, ShareOfTheLargest) {
+  FakeTrial trial;
+  const std::vector<double> even = {0.3, 0.25, 0.25, 0.1, 0.1};  // exactly 0.8: silent
+  const std::vector<double> heavy = {0.4, 0.3, 0.2, 0.05, 0.05};
+  trial.Step().Tensor("feature_importance/weight", Role::kOther, even);
+  EXPECT_TRUE(
+      FindingsOf(trial, "FeatureImportanceOverweight:threshold=0.81", ParameterSet::kOriginal).empty());
+  trial.Step().Tensor("feature_importance/weight", Role::kOther, heavy);
+  EXPECT_EQ(
+      FindingsOf(trial, "FeatureImportanceOverweight:threshold=0.81", ParameterSet::kOriginal).at(0).step, 1);
+  EXPECT_TRUE(FindingsOf(trial, "FeatureImportanceOverweight").empty());  // too few features
+}
+
+class Told final : public Sink {
+ public:
+  void Report(Finding finding) override { findings.push_back(std::move(finding)); }
+  void Heal(const std::string&, const std::string&, std::int64_t) override {}
+  std::vector<Finding> findings;
+};
+
+std::vector<Finding> Compared(const FakeTrial& trial, FakeTrial other, bool by_mode) {
+  Others others;
+  others.push_back(std::make_unique<FakeTrial>(std::move(other)));
+  auto selector = TensorSelector::Make({}, true);
+  const std::unique_ptr<Rule> rule =
+      MakeSimilarAcrossRuns(std::move(selector).value(), std::move(others), {}, by_mode);
+  Told told;
+  query::Trial::StepRows rows;
+  for (std::size_t n = 0; n < trial.step_count(); ++n) {
+    StepMemo memo;
+    if (trial.ReadStepRows(n, &rows).ok()) rule->OnStep({trial, rows, n, memo, StepIndex(trial, rows)}, told);
+  }
+  return told.findings;
+}
+
+FakeTrial Values(std::initializer_list<double> values) {
+  FakeTrial trial;
+  for (const double value : values) trial.Step().Tensor("w", Role::kWeight, {1, value});
+  return trial;
+}
+
+TEST(SimilarAcrossRuns, FirstStepThatDiffersIsTold_NumpysTolerance) {
+  EXPECT_TRUE(Compared(Values({1, 2, 3}), Values({1, 2 + 1e-5, 3}), true).empty());
+  const auto findings = Compared(Values({1, 2, 3}), Values({1, 2.1, 3.1}), true);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 1);
+  EXPECT_EQ(findings[0].tensor, "w");
+  EXPECT_NE(findings[0].why.find("1 of 2 elements"), std::string::npos);
+  EXPECT_EQ(Compared(Values({1, 2, 3}), Values({1, 2.1, 3.1}), false).size(), 2U);
+}
+
+TEST(SimilarAcrossRuns, WithoutAnotherRun_IsSilent_ARunThatIsNotThereIsAnError) {
+  EXPECT_TRUE(FindingsOf(Values({1, 2}), "SimilarAcrossRuns").empty());
+  const RuleSpec spec = SimilarAcrossRunsSpec();
+  EXPECT_FALSE(CompleteParameters(spec, ParameterSet::kLuff, {{"other_trials", "/nowhere"}}).ok());
+}
+
+}  // namespace
+}  // namespace luff::rules

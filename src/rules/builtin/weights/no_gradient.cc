@@ -1,0 +1,284 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// NoGradient: docs/rules/no_gradient.md.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Form;
+using format::Role;
+constexpr const char* kName = "NoGradient";
+constexpr std::size_t kMaxModules = 1 << 17;
+constexpr std::uint32_t kMaxOptimizers = 4096;
+
+struct Limits {
+  std::int64_t fast, front, late;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::fast, "fast", "5", "updates before a fact that cannot change by itself is told", AtLeast(2)},
+    {&Limits::front, "front", "16",
+     "updates without a gradient of a part that runs in front of all that have one"},
+    {&Limits::late, "late", "48", "updates without a gradient of a part in between; a part may rest for 30"},
+};
+
+// Parameters that an optimizer holds and updates, and that get no gradient, or one of exact zeros.
+class NoGradient final : public KeptRule {
+ public:
+  explicit NoGradient(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    for (const auto& entry : view.rows.forms) {
+      const query::TensorInfo& tensor = view.trial.tensor(entry.tensor);
+      if (tensor.role == Role::kOutput && entry.row.form == Bit(Form::kShape) && order_.size() < kMaxModules)
+        order_.try_emplace(tensor.module_path, static_cast<std::int64_t>(order_.size()));
+    }
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kWeight))
+      SeenOf(tensor).all_zero = entry.summary.count > 0 && entry.summary.zero_count == entry.summary.count;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+      Seen& seen = SeenOf(tensor);
+      ++seen.rows;
+      if (entry.summary.zero_count != entry.summary.count) seen.last_nonzero = info.mode_step;
+      seen.last = info.mode_step;
+    }
+    for (const ReachFacts& reach : ReachesOf(view.index)) {
+      before_ = std::move(without_);
+      complete_ = reach.complete();
+      reached_ = reach.reached_count;
+      without_ = reach.without_gradient;
+      ++reaches_;
+    }
+    bool due = false;
+    for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
+      if (event.row.subject >= kMaxOptimizers || event.worker != view.index.first_worker()) continue;
+      if (event.row.subject >= optimizers_.size()) optimizers_.resize(event.row.subject + 1);
+      Optimizer& optimizer = optimizers_[event.row.subject];
+      if (optimizer.updates++ == 0) optimizer.first_step = info.mode_step;
+      const std::int64_t n = optimizer.updates;
+      due = due || n == limits_.fast || n == limits_.front || n == limits_.late ||
+            (n > limits_.fast && (n & (n - 1)) == 0);
+    }
+    if (due) Judge(view, sink);
+  }
+
+  void Keep(Fields& io) override {
+    io("seen", seen_);
+    if (io.loading()) of_id_.clear();  // it points into seen_
+    io("optimizers", optimizers_, kMaxOptimizers);
+    io("order", order_, kMaxModules);
+    io("without", without_);
+    io("before", before_);
+    io("complete", complete_);
+    io("reached", reached_);
+    io("reaches", reaches_);
+    io("open", open_);
+  }
+
+ private:
+  struct Seen {  // of a gradient's or a weight's tensor
+    std::int64_t rows = 0, last = -1, last_nonzero = -1;
+    bool all_zero = false;
+    void Keep(Fields& io) {
+      io("rows", rows);
+      io("last", last);
+      io("last_nonzero", last_nonzero);
+      io("all_zero", all_zero);
+    }
+  };
+  struct Optimizer {
+    std::int64_t updates = 0, first_step = 0;
+    void Keep(Fields& io) {
+      io("updates", updates);
+      io("first_step", first_step);
+    }
+  };
+  struct One {
+    std::string name;
+    std::int64_t updates = 0;
+    std::int64_t order = -1;  // place of its module in the forward pass, -1: not known to have run
+    bool all_zero = false;
+  };
+
+  [[nodiscard]] const Seen* SeenOf(const std::string& name) const {
+    const auto it = seen_.find(name);
+    return it == seen_.end() ? nullptr : &it->second;
+  }
+
+  void Judge(const StepView& view, Sink& sink) {
+    const ModelFacts& facts = view.memo.Facts(view.trial);
+    std::vector<One> none;
+    std::vector<One> zero;
+    std::int64_t first = INT64_MAX;  // places of the modules that have gradients
+    std::int64_t last = -1;
+    std::size_t held = 0;
+    for (const auto& [name, parameter] : facts.parameters()) {
+      if (!parameter.requires_grad || parameter.optimizer.empty()) continue;
+      const auto number = facts.OptimizerNumber(parameter.optimizer);
+      if (!number || *number >= optimizers_.size() || optimizers_[*number].updates == 0) continue;
+      const Optimizer& optimizer = optimizers_[*number];
+      ++held;
+      One one{name, optimizer.updates, -1, false};
+      if (const auto id = view.memo.FindTensor(view.trial, name)) {
+        const auto it = order_.find(view.trial.tensor(*id).module_path);
+        if (it != order_.end()) one.order = it->second;
+      }
+      const Seen* weight = SeenOf(name);
+      one.all_zero = weight != nullptr && weight->all_zero;
+      const Seen* gradient = SeenOf("gradient/" + name);
+      const bool any = gradient != nullptr && gradient->last >= optimizer.first_step;
+      const bool nonzero = gradient != nullptr && gradient->last_nonzero >= optimizer.first_step;
+      if (nonzero) {
+        if (one.order >= 0) {
+          first = std::min(first, one.order);
+          last = std::max(last, one.order);
+        }
+        continue;
+      }
+      if (any) {
+        // In nearly every update: gradients that come now and then belong to a part that rests.
+        if (!IsBiasName(name) && gradient->rows * 10 >= optimizer.updates * 9) zero.push_back(std::move(one));
+      } else if (reaches_ >= 2 && without_.contains(name) && before_.contains(name)) {
+        none.push_back(std::move(one));
+      }
+    }
+    JudgeNone(view, none, held, first, last, sink);
+    JudgeZero(view, zero, held, first, sink);
+  }
+
+  // A part that has run in front of all that gets gradients is cut off; one that has run between them may
+  // rest for a while; one that has not run rests.
+  void JudgeNone(const StepView& view, const std::vector<One>& none, std::size_t held, std::int64_t first,
+                 std::int64_t last, Sink& sink) {
+    std::vector<std::string> names;
+    const bool nothing = reaches_ >= 2 && reached_ == 0 && !none.empty() && last < 0;
+    for (const One& one : none) {
+      const bool front = one.order >= 0 && one.order < first && last >= 0;
+      const bool between = one.order >= 0 && one.order < last;
+      if ((nothing && one.updates >= limits_.fast) || (front && one.updates >= limits_.front) ||
+          (between && one.updates >= limits_.late) || (order_.empty() && one.updates >= 4 * limits_.late))
+        names.push_back(one.name);
+    }
+    if (names.empty()) return Heal("no_gradient", view, sink);
+    Finding finding = Found(view, "no_gradient", names, names.size() == held);
+    finding.what = nothing
+                       ? "the backward pass reaches no parameter of the model"
+                       : fmt::format("{} parameter{} of the optimizer never get{} a gradient", names.size(),
+                                     names.size() == 1 ? "" : "s", names.size() == 1 ? "s" : "");
+    finding.why = nothing
+                      ? "the loss does not depend on the model any more where backward() is called"
+                      : "their part of the model runs in front of parts that get gradients, and no gradient "
+                        "comes back to it: the graph is cut in between";
+    finding.remedy =
+        "look for detach(), .data, no_grad(), .item(), argmax or NumPy between these parameters and the "
+        "loss; "
+        "freeze with requires_grad_(False) what is not meant to be trained";
+    finding.causes = {"graph cut by detach(), .data or no_grad()",
+                      "an operation without a gradient (argmax, round)", "a loss made into a new tensor"};
+    sink.Report(std::move(finding));
+  }
+
+  void JudgeZero(const StepView& view, const std::vector<One>& zero, std::size_t held, std::int64_t first,
+                 Sink& sink) {
+    std::vector<std::string> names;
+    bool product = false;
+    for (const One& one : zero) product = product || (one.all_zero && one.updates >= limits_.fast);
+    for (const One& one : zero) {
+      const bool front = one.order >= 0 && one.order < first && first != INT64_MAX;
+      if ((product && one.all_zero && one.updates >= limits_.fast) || (front && one.updates >= limits_.late))
+        names.push_back(one.name);
+    }
+    if (names.empty()) return Heal("zero_gradient", view, sink);
+    Finding finding = Found(view, "zero_gradient", names, names.size() == held);
+    finding.what = fmt::format("the gradient of {} parameter{} is exactly zero in each update", names.size(),
+                               names.size() == 1 ? "" : "s");
+    finding.why =
+        product ? "these weights are all zero and so are their gradients: factors of a product that all "
+                  "start at zero stay there for ever"
+                : "what lies behind these weights passes nothing back";
+    finding.remedy = product ? "draw one of the factors at random (LoRA: A random, B zero)"
+                             : "look for dead or saturated units, or a factor of zero, behind these weights";
+    finding.causes = product
+                         ? std::vector<std::string>{"both factors of an adapter start at zero",
+                                                    "a branch whose input and output layers start at zero"}
+                         : std::vector<std::string>{"dead ReLUs behind these weights", "saturated units",
+                                                    "gradients that are lost in half precision"};
+    sink.Report(std::move(finding));
+  }
+
+  Finding Found(const StepView& view, const char* cause, const std::vector<std::string>& names, bool all) {
+    Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
+    finding.tensor = open_.try_emplace(cause, names.front()).first->second;
+    for (const std::string& name : names) {
+      if (name != finding.tensor) finding.other_tensors.push_back(name);
+    }
+    finding.severity = all ? Severity::kStop : Severity::kWarn;
+    finding.since_step = 0;
+    for (const Optimizer& optimizer : optimizers_) {
+      if (optimizer.updates > 0) finding.since_step = optimizer.first_step;
+    }
+    finding.evidence = {{"parameters", names.size()}, {"reached", reached_}};
+    finding.threshold = fmt::format("{} updates; {} for a part in front, {} for one in between (Luff)",
+                                    limits_.fast, limits_.front, limits_.late);
+    return finding;
+  }
+
+  void Heal(const std::string& cause, const StepView& view, Sink& sink) {
+    const auto it = open_.find(cause);
+    if (it == open_.end()) return;
+    sink.Heal(cause, it->second, view.rows.info.mode_step);
+    open_.erase(it);
+  }
+
+  Seen& SeenOf(const query::TensorInfo& tensor) {
+    if (tensor.id >= of_id_.size()) of_id_.resize(tensor.id + 1, nullptr);
+    if (of_id_[tensor.id] == nullptr) of_id_[tensor.id] = &seen_[tensor.name];
+    return *of_id_[tensor.id];
+  }
+
+  const Limits limits_;
+  std::map<std::string, Seen> seen_;           // by tensor
+  std::vector<Seen*> of_id_;                   // into seen_, by tensor id
+  std::vector<Optimizer> optimizers_;          // by number
+  std::map<std::string, std::int64_t> order_;  // module -> place among those that ran
+  std::set<std::string> without_, before_;     // of the last two events
+  bool complete_ = true;
+  std::int64_t reached_ = -1, reaches_ = 0;
+  std::map<std::string, std::string> open_;  // cause -> tensor
+};
+
+}  // namespace
+
+RuleSpec NoGradientSpec() {
+  RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
+    if (limits.front < limits.fast || limits.late < limits.front)
+      return InvalidArgument("'fast', 'front' and 'late' must ascend");
+    return std::unique_ptr<Rule>(new NoGradient(limits));
+  });
+  spec.aliases = {"AdapterNotTraining"};
+  spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
+  spec.needs = [](const Parameters&) -> std::vector<Need> {
+    return {{.collection = "module_calls",
+             .roles = {Role::kOutput},
+             .forms = Bit(Form::kShape),
+             .save_interval = 1024,
+             .first_steps = 3},
+            {.collection = "gradients", .roles = {Role::kGradient}, .forms = Bit(Form::kSummary)},
+            {.collection = "weights", .roles = {Role::kWeight}, .forms = Bit(Form::kSummary)}};
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

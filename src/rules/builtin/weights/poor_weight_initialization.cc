@@ -1,0 +1,270 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "luff/base/regex.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/loss_tracker.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// PoorWeightInitialization: docs/rules/poor_weight_initialization.md.
+namespace luff::rules {
+namespace {
+
+using format::Form;
+using format::Role;
+constexpr const char* kName = "PoorWeightInitialization";
+
+struct Limits {
+  std::string inputs;
+  double threshold, range;
+  std::int64_t patience;
+  double steps;
+  double one, all;
+  std::int64_t layers, captures;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::inputs, "activation_inputs_regex", ".*relu_input", "activation inputs (original)"},
+    {&Limits::threshold, "threshold", "10.0",
+     "largest over smallest variance of activation inputs (original)"},
+    {&Limits::range, "distribution_range", "0.001", "95th minus 5th percentile of a gradient (original)"},
+    {&Limits::patience, "patience", "5", "steps without a better loss (original)"},
+    {&Limits::steps, "steps", "10", "steps that are looked at (original)", AtLeast(0)},  // a float there
+    {&Limits::one, "one", "100", "gain of one layer (Luff)"},
+    {&Limits::all, "all", "10", "median gain of all layers (Luff)"},
+    {&Limits::layers, "layers", "3", "layers for a median (Luff)", AtLeast(1)},
+    {&Limits::captures, "captures", "4",
+     "captures before it is said, so that what names the cause better speaks first (Luff)", AtLeast(1)},
+};
+
+// numpy.percentile, linear.
+double Percentile(std::vector<double>* values, double percent) {
+  std::sort(values->begin(), values->end());
+  const double place = percent / 100 * static_cast<double>(values->size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, values->size() - 1);
+  return (*values)[below] + (place - static_cast<double>(below)) * ((*values)[above] - (*values)[below]);
+}
+
+// Of smdebug. In the first `steps` steps, (1) variances of activation inputs differ by more than `threshold`
+// between layers, (2) the 5 % to 95 % range of some gradient is below `distribution_range`, (3) the loss has
+// not improved in `patience` steps. Any of them fires.
+class Original final : public KeptRule {
+ public:
+  Original(Regex inputs, const Limits& limits) : inputs_(std::move(inputs)), limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.global_step >= static_cast<std::int64_t>(limits_.steps)) return;
+    Variances(view, sink);
+    Ranges(view, sink);
+    for (const LossValue& loss : view.index.losses()) {
+      Best& best = losses_[view.trial.tensor(loss.tensor).name];
+      if (best.seen && !(loss.value < best.value)) {
+        ++best.without;
+      } else {
+        best = {true, loss.value, 0};
+      }
+      if (best.without < limits_.patience) continue;
+      Finding finding = FindingAt(kName, "loss", view, loss);
+      finding.what = fmt::format("the loss has not improved in the last {} of the first steps", best.without);
+      finding.threshold = fmt::format("{} steps (original)", limits_.patience);
+      finding.evidence = {{"best", best.value}, {"loss", loss.value}};
+      Finish(std::move(finding), sink);
+    }
+  }
+  void Keep(Fields& io) override { io("losses", losses_); }
+
+ private:
+  struct Best {
+    bool seen = false;
+    double value = 0;
+    std::int64_t without = 0;
+    void Keep(Fields& io) {
+      io("seen", seen);
+      io("value", value);
+      io("without", without);
+    }
+  };
+
+  static void Finish(Finding finding, Sink& sink) {
+    finding.why = "weights that start badly scaled learn late or never";
+    finding.remedy = "use the initialisation made for the activation (He for ReLU, Xavier for tanh)";
+    sink.Report(std::move(finding));
+  }
+
+  void Variances(const StepView& view, Sink& sink) {
+    double low = HUGE_VAL;
+    double high = -HUGE_VAL;
+    query::TensorId widest = format::kNoId;
+    std::uint32_t worker = 0;
+    for (const auto& entry : view.rows.summaries) {
+      if (!inputs_.Search(view.trial.tensor(entry.tensor).name)) continue;
+      const double variance = entry.summary.variance();
+      if (std::isnan(variance)) continue;
+      low = std::min(low, variance);
+      if (variance > high) {
+        high = variance;
+        widest = entry.tensor;
+        worker = entry.worker;
+      }
+    }
+    if (widest == format::kNoId || !(high > limits_.threshold * low)) return;
+    Finding finding = FindingAt(kName, "variance", view, TensorAt{widest, worker});
+    finding.what = fmt::format("variances of activation inputs lie between {:.3g} and {:.3g}", low, high);
+    finding.threshold = fmt::format("largest over smallest above {:g} (original)", limits_.threshold);
+    finding.evidence = {{"smallest", low}, {"largest", high}};
+    Finish(std::move(finding), sink);
+  }
+
+  void Ranges(const StepView& view, Sink& sink) {
+    double least = HUGE_VAL;
+    query::TensorId narrow = format::kNoId;
+    std::uint32_t worker = 0;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+      std::optional<std::vector<double>> read = ReadNumbers(view, entry.tensor, entry.worker);
+      if (!read || read->empty()) continue;
+      std::vector<double> values = std::move(*read);
+      if (!std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); })) continue;
+      const double high = Percentile(&values, 95);
+      const double range = high - Percentile(&values, 5);
+      if (range < least) {
+        least = range;
+        narrow = entry.tensor;
+        worker = entry.worker;
+      }
+    }
+    if (narrow == format::kNoId || !(least < limits_.range)) return;
+    Finding finding = FindingAt(kName, "gradient", view, TensorAt{narrow, worker});
+    finding.what = fmt::format("nine tenths of the values of {} lie within {:.3g}", finding.tensor, least);
+    finding.threshold = fmt::format("95th minus 5th percentile below {:g} (original)", limits_.range);
+    finding.evidence = {{"range", least}};
+    Finish(std::move(finding), sink);
+  }
+
+  Regex inputs_;
+  const Limits limits_;
+  std::map<std::string, Best> losses_;
+};
+
+// Luff's own: the gain of a layer's weights, by which it multiplies the size of what it gets:
+// sqrt(mean(w^2) * inputs of a unit). 0.58 is PyTorch's default, 1.41 He's. Known at the first capture.
+class Luff final : public KeptRule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain || done_) return;
+    if (LoadsWeights(view.index)) done_ = true;
+    if (info.update > 16) done_ = true;  // no longer a fact of the initialisation
+    std::vector<std::pair<double, query::TensorId>> gains;
+    std::uint32_t worker = 0;
+    for (const auto& [entry, tensor] : view.index.units(Role::kWeight)) {
+      if (entry.counts.axis == UnitAxis::kLast || entry.counts.sum.empty()) continue;
+      if (gains.empty()) worker = entry.worker;
+      if (entry.worker != worker) continue;
+      const Summary* all = view.memo.SummaryOf(view, entry.tensor, entry.worker);
+      if (all == nullptr || all->count == 0 || all->finite_count() != all->count) continue;
+      const double inputs = static_cast<double>(entry.counts.sum.size());
+      gains.emplace_back(std::sqrt(all->sum_sq / static_cast<double>(all->count) * inputs), entry.tensor);
+    }
+    if (gains.empty() || done_) return;
+    if (captures_++ == 0) Judge(view, gains);
+    if (captures_ < limits_.captures || lead_.empty()) return;
+    done_ = true;
+    Finding finding = FindingAt(kName, "scale", view, TensorAt{format::kNoId, worker});
+    finding.tensor = lead_;
+    finding.since_step = first_step_;
+    finding.other_tensors = others_;
+    finding.what =
+        others_.empty()
+            ? fmt::format("{} is initialised {:.2g} times too large", lead_, gain_ / 1.41)
+            : fmt::format("half of the layers multiply the size of what they get by {:.2g} and more", gain_);
+    finding.why =
+        "what a layer gets should leave it at about the same size; gains multiply from layer to layer, and "
+        "so do "
+        "gradients on their way back";
+    finding.remedy =
+        "use the initialisation made for the activation: a standard deviation of sqrt(2 / inputs) for ReLU, "
+        "sqrt(1 / inputs) for tanh";
+    finding.causes = {"standard deviation that does not depend on the number of inputs", "a wrong factor"};
+    finding.evidence = {{"gain", gain_}};
+    finding.threshold =
+        others_.empty() ? fmt::format("a gain above {:g} at the first capture (He: 1.41; Luff)", limits_.one)
+                        : fmt::format(
+                              "the median gain of {} layers or more above {:g} at the first capture, without "
+                              "normalisation (He: 1.41; Luff)",
+                              limits_.layers, limits_.all);
+    sink.Report(std::move(finding));
+  }
+
+  void Keep(Fields& io) override {
+    io("captures", captures_);
+    io("done", done_);
+    io("lead", lead_);
+    io("others", others_);
+    io("gain", gain_);
+    io("first_step", first_step_);
+  }
+
+ private:
+  void Judge(const StepView& view, std::vector<std::pair<double, query::TensorId>> gains) {
+    first_step_ = view.rows.info.mode_step;
+    std::sort(gains.rbegin(), gains.rend());
+    const double median = gains[gains.size() / 2].first;
+    const bool one = gains.front().first > limits_.one;
+    const bool all = gains.size() >= static_cast<std::size_t>(limits_.layers) && median > limits_.all &&
+                     !view.memo.Facts(view.trial).HasModule(ModuleKind::kNorm);
+    if (!one && !all) return;
+    lead_ = view.trial.tensor(gains.front().second).name;
+    gain_ = one ? gains.front().first : median;
+    const double bound = one ? limits_.one : limits_.all;
+    for (std::size_t i = 1; i < gains.size() && gains[i].first > bound; ++i)
+      others_.push_back(view.trial.tensor(gains[i].second).name);
+    if (others_.size() > 20) others_.resize(20);
+  }
+
+  const Limits limits_;
+  std::int64_t captures_ = 0, first_step_ = 0;
+  bool done_ = false;
+  std::string lead_;
+  std::vector<std::string> others_;
+  double gain_ = 0;
+};
+
+}  // namespace
+
+RuleSpec PoorWeightInitializationSpec() {
+  RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
+    LUFF_ASSIGN_OR_RETURN(Regex inputs, Regex::Compile(limits.inputs));
+    if (!(limits.steps < 1e15)) return InvalidArgument("'steps' must be below 1e15");
+    if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(inputs), limits));
+    return std::unique_ptr<Rule>(new Luff(limits));
+  });
+  spec.summary = "weights that are initialised far too large";
+  spec.needs = [](const Parameters& all) -> std::vector<Need> {
+    if (!IsOriginal(all)) return {WeightRowsNeed(64)};
+    Need inputs = {.collection = "relu_input",
+                   .include = {TextOf(all, "activation_inputs_regex")},
+                   .forms = Bit(Form::kSummary)};
+    Need gradients = {.collection = "gradient_values",
+                      .roles = {Role::kGradient},
+                      .forms = Bit(Form::kSummary) | Bit(Form::kRaw)};
+    inputs.save_interval = gradients.save_interval = 1'000'000;
+    inputs.first_steps = gradients.first_steps = IntervalOf(all, "steps", 10);
+    return {inputs, gradients};
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

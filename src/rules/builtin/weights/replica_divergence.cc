@@ -1,0 +1,295 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// ReplicaDivergence: docs/rules/replica_divergence.md.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Role;
+constexpr const char* kName = "ReplicaDivergence";
+constexpr std::size_t kMaxTensors = 64;    // of one replica that are compared
+constexpr std::size_t kMaxReplicas = 256;  // workers, or models in one process
+constexpr std::int64_t kFirstCaptures = 4;
+
+struct Limits {
+  std::int64_t updates;
+  double tolerance;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "16",
+     "updates for which they differ; copies that are averaged now and then are equal again", AtLeast(1)},
+    {&Limits::tolerance, "tolerance", "1e-5",
+     "relative difference of sums of a weight, above what rounding makes", AtLeast(0)},
+};
+
+bool SameBits(const Summary& a, const Summary& b) noexcept {
+  return a.count == b.count && a.sum == b.sum && a.sum_sq == b.sum_sq && a.min_bits == b.min_bits &&
+         a.max_bits == b.max_bits;
+}
+
+bool Differ(const Summary& a, const Summary& b, double tolerance) noexcept {
+  const auto apart = [&](double x, double y, double scale) {
+    return std::isfinite(x) && std::isfinite(y) && std::abs(x - y) > tolerance * scale;
+  };
+  return apart(a.sum, b.sum, a.abs_sum + b.abs_sum) || apart(a.sum_sq, b.sum_sq, a.sum_sq + b.sum_sq);
+}
+
+class ReplicaDivergence final : public KeptRule {
+ public:
+  explicit ReplicaDivergence(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
+      if (event.worker != view.index.first_worker()) continue;
+      if (total_.size() < 4096 || total_.contains(event.row.subject)) ++total_[event.row.subject];
+    }
+    if (view.index.summaries(Role::kWeight).empty()) return;
+    Workers(view, sink);
+    Models(view, sink);
+  }
+
+  void Keep(Fields& io) override {
+    io("pairs", pairs_);
+    io("total", total_);
+    io("workers", workers_);
+    io("models", models_);
+    io("captures", captures_);
+  }
+
+ private:
+  struct Pair {
+    std::vector<std::pair<std::string, std::string>> tensors;  // of the one and of the other
+    std::int64_t since = -1;                                   // TRAIN step at which they differed first
+    std::int64_t updates_at = 0;                               // updates until then
+    bool open = false;
+    void Keep(Fields& io) {
+      io("tensors", tensors);
+      io("since", since);
+      io("updates_at", updates_at);
+      io("open", open);
+    }
+  };
+
+  // Weights that are constant (biases of zeros, scales of ones) are equal in parts of a model that are no
+  // copies.
+  static bool Tells(const Summary& summary) noexcept {
+    return summary.min_bits != summary.max_bits && summary.count > 1 &&
+           summary.nan_count + summary.inf_count == 0;
+  }
+
+  void Workers(const StepView& view, Sink& sink) {
+    // tensor -> (worker, summary), only where several workers tell of it
+    std::map<std::string, std::map<std::uint32_t, const Summary*>> rows;
+    std::uint32_t first = UINT32_MAX;
+    bool several = false;
+    for (const auto& entry : view.rows.summaries) {
+      if (first == UINT32_MAX) first = entry.worker;
+      several = several || entry.worker != first;
+    }
+    if (!several) return;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kWeight)) {
+      rows[tensor.name][entry.worker] = &entry.summary;
+    }
+    for (const auto& [name, of_worker] : rows) {
+      if (of_worker.size() < 2) continue;
+      const auto& [lead, reference] = *of_worker.begin();
+      for (const auto& [worker, summary] : of_worker) {
+        if (worker == lead) continue;
+        const std::string other = fmt::format("worker {}", worker);
+        const std::string key = other + "\n" + name;
+        if (captures_ < kFirstCaptures && !workers_.contains(key) &&
+            workers_.size() < kMaxTensors * kMaxReplicas) {
+          workers_.insert(key);  // judged once whether they begin equal
+          Pair& pair = pairs_[{fmt::format("worker {}", lead), other}];
+          if (Tells(*reference) && SameBits(*reference, *summary) && pair.tensors.size() < kMaxTensors)
+            pair.tensors.emplace_back(name, name);
+        }
+      }
+    }
+    ++captures_;
+    for (auto& [key, pair] : pairs_) {
+      if (!key.first.starts_with("worker ")) continue;
+      const std::uint32_t a = Number(key.first);
+      const std::uint32_t b = Number(key.second);
+      std::string differs;
+      std::size_t count = 0;
+      for (const auto& [name, same] : pair.tensors) {
+        const auto it = rows.find(name);
+        if (it == rows.end() || !it->second.contains(a) || !it->second.contains(b)) continue;
+        if (!Differ(*it->second.at(a), *it->second.at(b), limits_.tolerance)) continue;
+        if (count++ == 0) differs = name;
+      }
+      Judge(view, key, pair, differs, count, b, sink);
+    }
+  }
+
+  static std::uint32_t Number(const std::string& worker) {
+    std::uint32_t number = 0;
+    for (const char c : worker) {
+      if (c >= '0' && c <= '9') number = number * 10 + static_cast<std::uint32_t>(c - '0');
+    }
+    return number;
+  }
+
+  void Models(const StepView& view, Sink& sink) {
+    const bool looks = total_.size() > 1 && view.rows.info.mode_step < 256 && Power(view.rows.info.mode_step);
+    if (looks) Look(view);
+    if (pairs_.empty()) return;
+    std::map<std::string, const Summary*> rows;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kWeight)) {
+      if (entry.worker == view.rows.summaries.front().worker) rows[tensor.name] = &entry.summary;
+    }
+    for (auto& [key, pair] : pairs_) {
+      if (key.first.starts_with("worker ")) continue;
+      std::string differs;
+      std::size_t count = 0;
+      for (const auto& [name, other] : pair.tensors) {
+        const auto a = rows.find(name);
+        const auto b = rows.find(other);
+        if (a == rows.end() || b == rows.end() || !Differ(*a->second, *b->second, limits_.tolerance))
+          continue;
+        if (count++ == 0) differs = other;
+      }
+      Judge(view, key, pair, differs, count, 0, sink);
+    }
+  }
+
+  static bool Power(std::int64_t step) noexcept { return step < 8 || (step & (step - 1)) == 0; }
+
+  // Models of one form, trained by optimizers of their own with the same settings, whose weights began equal.
+  // The weights of a step are those before its updates: they are compared as they were in the first steps.
+  void Look(const StepView& view) {
+    const ModelFacts& facts = view.memo.Facts(view.trial);
+    struct Model {
+      std::string form, optimizer;
+      std::vector<std::string> weights;
+      bool whole = true;  // all that is trained is held by one optimizer
+    };
+    std::map<std::string, Model> models;
+    for (const auto& [name, parameter] : facts.parameters()) {
+      if (models.size() >= kMaxReplicas && !models.contains(parameter.model)) continue;
+      Model& model = models[parameter.model];
+      model.form += fmt::format("{} {};", parameter.path, fmt::join(parameter.shape, "x"));
+      if (!parameter.requires_grad) continue;
+      if (model.optimizer.empty()) model.optimizer = parameter.optimizer;
+      model.whole = model.whole && !parameter.optimizer.empty() && model.optimizer == parameter.optimizer;
+      if (!IsBiasName(name)) model.weights.push_back(name);
+    }
+    std::map<std::string, const Summary*> rows;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kWeight)) {
+      rows.try_emplace(tensor.name, &entry.summary);
+    }
+    for (auto a = models.begin(); a != models.end(); ++a) {
+      for (auto b = std::next(a); b != models.end(); ++b) {
+        const Model& one = a->second;
+        const Model& other = b->second;
+        if (one.form != other.form || !one.whole || !other.whole || one.optimizer == other.optimizer)
+          continue;
+        if (Settings(view, one.optimizer) != Settings(view, other.optimizer)) continue;
+        const std::string key = a->first + "\n" + b->first;
+        if (models_.contains(key)) continue;
+        if (one.weights.size() != other.weights.size() || one.weights.empty()) continue;
+        Pair pair;
+        bool equal = true;
+        bool known = true;
+        for (std::size_t i = 0; i < one.weights.size() && equal && known; ++i) {
+          const auto x = rows.find(one.weights[i]);
+          const auto y = rows.find(other.weights[i]);
+          known = x != rows.end() && y != rows.end();
+          if (!known) break;
+          equal = SameBits(*x->second, *y->second);
+          if (equal && Tells(*x->second) && pair.tensors.size() < kMaxTensors)
+            pair.tensors.emplace_back(one.weights[i], other.weights[i]);
+        }
+        if (!known) continue;
+        models_.insert(key);
+        if (equal && !pair.tensors.empty()) pairs_[{a->first, b->first}] = std::move(pair);
+      }
+    }
+  }
+
+  // Settings of an optimizer in this step, without its name.
+  static std::map<std::string, double> Settings(const StepView& view, const std::string& optimizer) {
+    std::map<std::string, double> settings;
+    const std::string prefix = fmt::format("optimizer/{}.", optimizer);
+    for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting)) {
+      if (tensor.name.starts_with(prefix)) settings[tensor.name.substr(prefix.size())] = entry.value;
+    }
+    return settings;
+  }
+
+  void Judge(const StepView& view, const std::pair<std::string, std::string>& key, Pair& pair,
+             const std::string& differs, std::size_t count, std::uint32_t worker, Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    std::int64_t updates = 0;
+    for (const auto& [number, made] : total_) updates = std::max(updates, made);
+    if (count == 0) {
+      if (pair.open) sink.Heal("diverged", key.second, info.mode_step);
+      pair.open = false;
+      pair.since = -1;
+      return;
+    }
+    if (pair.since < 0) {
+      pair.since = info.mode_step;
+      pair.updates_at = updates;
+    }
+    if (updates - pair.updates_at < limits_.updates) return;
+    pair.open = true;
+    Finding finding = FindingAt(kName, "diverged", view, TensorAt{format::kNoId, worker});
+    finding.tensor = key.second;
+    finding.other_tensors = {differs};
+    finding.severity = Severity::kStop;
+    finding.since_step = pair.since;
+    finding.what =
+        fmt::format("{} and {} began with equal weights and are no longer equal", key.first, key.second);
+    finding.why = fmt::format(
+        "{} of {} weights that are compared differ, {} first, for {} updates now: their gradients "
+        "are not averaged",
+        count, pair.tensors.size(), differs, updates - pair.updates_at);
+    finding.remedy =
+        "call the wrapper (DistributedDataParallel), not the module inside it, and average gradients before "
+        "each "
+        "update; if they are meant to differ, begin with different weights";
+    finding.causes = {"the module is called instead of the wrapper that synchronises it",
+                      "gradients are not averaged before the update",
+                      "parameters that the wrapper does not know"};
+    finding.evidence = {{"tensors_that_differ", count}, {"tensors_compared", pair.tensors.size()}};
+    finding.threshold = fmt::format("sums that differ by {:g} of their size over {} updates (Luff)",
+                                    limits_.tolerance, limits_.updates);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  std::map<std::pair<std::string, std::string>, Pair> pairs_;
+  std::map<std::uint32_t, std::int64_t> total_;  // updates by optimizer
+  std::set<std::string> workers_, models_;       // pairs that have been looked at
+  std::int64_t captures_ = 0;
+};
+
+}  // namespace
+
+RuleSpec ReplicaDivergenceSpec() {
+  RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
+  spec.summary = "replicas of a model that began equal and are no longer so";
+  spec.needs = [](const Parameters&) -> std::vector<Need> {
+    return {{.collection = "weights", .roles = {Role::kWeight}, .forms = Bit(format::Form::kSummary)}};
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,157 @@
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/step_memo.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// SymmetricUnits: docs/rules/symmetric_units.md.
+namespace luff::rules {
+namespace {
+
+using format::Form;
+using format::Role;
+constexpr const char* kName = "SymmetricUnits";
+constexpr std::size_t kMaxWeights = 1 << 16;
+
+// The rows of a weight matrix are copies of each other when, and only when, the sum of squares of all its
+// elements equals n * sum over positions of (mean over rows)^2 (Cauchy-Schwarz with equality). Both sides are
+// known without the values: the summary, and sums per position along axis 0.
+double SpreadOfRows(const Summary& summary, const UnitCounts& units) {
+  const double rows = static_cast<double>(units.values_per_unit);
+  double shared = 0;
+  for (const double sum : units.sum) shared += sum * sum / rows;
+  return 1 - shared / summary.sum_sq;
+}
+
+struct Limits {
+  double spread;
+  std::int64_t captures, interval;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::spread, "spread", "1e-6",
+     "share of the weights' squares that differs between rows; sums are kept to 1e-7 (Luff)"},
+    {&Limits::captures, "captures", "2",
+     "captures at which the weights have moved and the rows are still equal (Luff)", AtLeast(1)},
+    {&Limits::interval, "interval", "64", "TRAIN steps between two captures after the first four (Luff)",
+     AtLeast(1)},
+};
+
+class SymmetricUnits final : public KeptRule {
+ public:
+  explicit SymmetricUnits(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    query::TensorId lead = format::kNoId;
+    std::uint32_t worker = 0;
+    double units = 0;
+    double spread = 0;
+    std::int64_t since = 0;
+    std::vector<std::string> others;
+    bool looked = false;
+    for (const auto& [entry, tensor] : view.index.units(Role::kWeight)) {
+      if (entry.counts.axis == UnitAxis::kLast || entry.counts.values_per_unit < 2 ||
+          entry.counts.sum.size() < 2)
+        continue;
+      const Summary* summary = view.memo.SummaryOf(view, entry.tensor, entry.worker);
+      if (summary == nullptr || summary->finite_count() != summary->count || !(summary->sum_sq > 0) ||
+          summary->count != entry.counts.values_per_unit * entry.counts.sum.size())
+        continue;
+      looked = true;
+      const std::string key = fmt::format("{}\n{}", entry.worker, tensor.name);
+      if (weights_.size() >= kMaxWeights && !weights_.contains(key)) continue;
+      Weight& weight = weights_[key];
+      const double now = SpreadOfRows(*summary, entry.counts);
+      const bool equal = std::abs(now) <= limits_.spread;
+      const bool moved =
+          weight.seen && (summary->sum_sq != weight.last_sum_sq || summary->sum != weight.last_sum);
+      weight.moved = equal ? weight.moved + (moved ? 1 : 0) : 0;
+      if (!weight.seen) weight.since = info.mode_step;
+      weight.seen = true;
+      weight.last_sum_sq = summary->sum_sq;
+      weight.last_sum = summary->sum;
+      if (!equal || weight.moved < limits_.captures) continue;
+      if (lead == format::kNoId) {
+        lead = entry.tensor;
+        worker = entry.worker;
+        units = static_cast<double>(entry.counts.values_per_unit);
+        spread = now;
+        since = weight.since;
+      } else {
+        others.push_back(tensor.name);
+      }
+    }
+    if (!looked) return;
+    if (lead == format::kNoId) {
+      if (!open_.empty()) sink.Heal("copies", open_, info.mode_step);
+      open_.clear();
+      return;
+    }
+    Finding finding = FindingAt(kName, "copies", view, TensorAt{lead, worker});
+    if (open_.empty()) open_ = finding.tensor;
+    if (open_ != finding.tensor) others.push_back(finding.tensor);
+    finding.tensor = open_;
+    std::erase(others, open_);
+    finding.severity = Severity::kStop;
+    finding.since_step = since;
+    finding.other_tensors = std::move(others);
+    finding.what = fmt::format("the {:g} units of {} are copies of each other", units, finding.tensor);
+    finding.why =
+        "units with equal weights get equal gradients and stay equal for ever: the layer can express no more "
+        "than one unit";
+    finding.remedy =
+        "initialise the weights at random (the framework's default does); constants are for biases, gains "
+        "and "
+        "last layers only";
+    finding.causes = {"weights initialised with a constant", "rows copied from one row",
+                      "weights of zero in front of a layer that is zero too"};
+    finding.evidence = {{"spread_of_rows", std::max(0.0, spread)}, {"units", units}};
+    finding.threshold = fmt::format(
+        "no difference between the rows (below {:g} of the weights' squares), after updates that "
+        "moved them (exact; Luff)",
+        limits_.spread);
+    sink.Report(std::move(finding));
+  }
+
+  void Keep(Fields& io) override {
+    io("weights", weights_, kMaxWeights);
+    io("open", open_);
+  }
+
+ private:
+  struct Weight {
+    bool seen = false;
+    std::int64_t moved = 0;  // captures at which it had moved, its rows still equal
+    std::int64_t since = 0;
+    double last_sum_sq = 0, last_sum = 0;
+    void Keep(Fields& io) {
+      io("seen", seen);
+      io("moved", moved);
+      io("since", since);
+      io("last_sum_sq", last_sum_sq);
+      io("last_sum", last_sum);
+    }
+  };
+  const Limits limits_;
+  std::map<std::string, Weight> weights_;  // worker and name
+  std::string open_;
+};
+
+}  // namespace
+
+RuleSpec SymmetricUnitsSpec() {
+  RuleSpec spec = SpecOf<SymmetricUnits>(kName, kParams);
+  spec.summary = "all units of a layer are copies of each other, and stay so";
+  spec.needs = [](const Parameters& all) { return std::vector{WeightRowsNeed(IntervalOf(all))}; };
+  return spec;
+}
+
+}  // namespace luff::rules

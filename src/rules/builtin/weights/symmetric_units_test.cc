@@ -1,0 +1,89 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using format::Role;
+using testing::FakeTrial;
+using testing::FindingsOf;
+
+// A weight as a matrix: its statistics, and sums per position along axis 0.
+FakeTrial& Matrix(FakeTrial& trial, const std::string& name, const std::vector<std::vector<double>>& rows) {
+  std::vector<double> values;
+  FakeTrial::UnitEntry entry{trial.Define(name, Role::kWeight, "Linear"), 0, {}};
+  entry.counts.axis = UnitAxis::kAllButFirst;
+  entry.counts.values_per_unit = rows.size();
+  entry.counts.sum.resize(rows.front().size());
+  entry.counts.positive.resize(rows.front().size());
+  entry.counts.zero.resize(rows.front().size());
+  for (const std::vector<double>& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) entry.counts.sum[i] += row[i];
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  trial.Tensor(name, Role::kWeight, values);
+  trial.Last().units.push_back(std::move(entry));
+  return trial;
+}
+
+TEST(SymmetricUnits, RowsThatStayEqualWhileTheyMove_Stop) {
+  FakeTrial trial;
+  for (int step = 0; step < 4; ++step) {
+    const double moved = 0.05 + 0.01 * step;
+    Matrix(trial.Step(), "a.weight", {{moved, 0.05}, {moved, 0.05}, {moved, 0.05}});
+  }
+  const auto findings = FindingsOf(trial, "SymmetricUnits", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 2);
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].tensor, "a.weight");
+}
+
+TEST(SymmetricUnits, EqualRowsThatDoNotMove_OrPartAfterOneUpdate_AreSilent) {
+  FakeTrial frozen;
+  FakeTrial last_layer;
+  for (int step = 0; step < 4; ++step) {
+    Matrix(frozen.Step(), "a.weight", {{1, 1}, {1, 1}});
+    Matrix(last_layer.Step(), "a.weight", {{0.1 + 0.01 * step, 0.1}, {0.1 - 0.01 * step, 0.1}});
+  }
+  EXPECT_TRUE(FindingsOf(frozen, "SymmetricUnits", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(last_layer, "SymmetricUnits", ParameterSet::kLuff).empty());
+}
+
+TEST(SymmetricUnits, ZerosAndOneRow_AreNotJudged) {
+  FakeTrial trial;
+  for (int step = 0; step < 4; ++step) {
+    Matrix(trial.Step(), "zero.weight", {{0, 0}, {0, 0}});
+    Matrix(trial, "row.weight", {{0.1 * step, 0.2}});
+  }
+  EXPECT_TRUE(FindingsOf(trial, "SymmetricUnits", ParameterSet::kLuff).empty());
+}
+
+// The same form tells the gain of a layer.
+TEST(PoorWeightInitialization, OneLayerFarTooLarge_WarnsAtTheFourthCapture) {
+  FakeTrial trial;
+  for (int step = 0; step < 4; ++step) Matrix(trial.Step(), "a.weight", {{200, -190}, {-210, 180}});
+  const auto findings = FindingsOf(trial, "PoorWeightInitialization", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].step, 3);
+  EXPECT_NEAR(findings[0].evidence[0].value, std::sqrt((200. * 200 + 190 * 190 + 210 * 210 + 180 * 180) / 2),
+              1e-9);
+}
+
+TEST(PoorWeightInitialization, LoadedWeights_AndUsualGains_AreSilent) {
+  FakeTrial loaded;
+  FakeTrial usual;
+  for (int step = 0; step < 4; ++step) {
+    Matrix(loaded.Step(), "a.weight", {{200, -190}, {-210, 180}});
+    if (step == 0) loaded.EventJson(R"({"kind": "load_state_dict", "matched": 2})");
+    Matrix(usual.Step(), "a.weight", {{1.2, -1}, {-0.9, 1.1}});
+  }
+  EXPECT_TRUE(FindingsOf(loaded, "PoorWeightInitialization", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(usual, "PoorWeightInitialization", ParameterSet::kLuff).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

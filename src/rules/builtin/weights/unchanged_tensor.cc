@@ -1,0 +1,276 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// UnchangedTensor: docs/rules/unchanged_tensor.md.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+using format::Form;
+using format::Role;
+constexpr const char* kName = "UnchangedTensor";
+constexpr std::uint32_t kMaxOptimizers = 64;
+
+struct Limits {
+  std::int64_t num_steps;
+  double rtol, atol;
+  bool equal_nan;
+  std::int64_t interval, steps, updates;
+};
+constexpr Param<Limits> kParams[] = {
+    {nullptr, "collection_names", "None", "collections to inspect (original; one of the two is required)"},
+    {nullptr, "tensor_regex", "None", "expressions on tensor names to inspect (original)"},
+    {&Limits::num_steps, "num_steps", "3", "available steps that are compared (original)", Within(2, 1000)},
+    {&Limits::rtol, "rtol", "1e-5", "relative tolerance (original)", {}, "1e-05"},
+    {&Limits::atol, "atol", "1e-8", "absolute tolerance (original)", {}, "1e-08"},
+    {&Limits::equal_nan, "equal_nan", "false", "NaN equals NaN (original)", {}, "False"},
+    {&Limits::interval, "interval", "8", "TRAIN steps between two captures (Luff)", AtLeast(1), "1"},
+    {&Limits::steps, "steps", "48", "TRAIN steps without a change; a part of a model may rest for 30 (Luff)"},
+    {&Limits::updates, "updates", "40", "updates of its optimizer in that time (Luff)"},
+};
+
+// Of smdebug: numpy.allclose of the values at the last num_steps available steps.
+class Original final : public KeptRule {
+ public:
+  Original(TensorSelector selector, const Limits& limits) : selector_(std::move(selector)), limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    for (const auto& entry : view.rows.summaries) {
+      if (!selector_.Selects(view.trial, entry.tensor)) continue;
+      std::optional<std::vector<double>> now = ReadNumbers(view, entry.tensor, entry.worker);
+      if (!now) continue;
+      std::vector<std::vector<double>>& values =
+          series_[fmt::format("{}\n{}", entry.worker, view.trial.tensor(entry.tensor).name)];
+      // Close to every one of the last num_steps - 1 values: a run of values close to the newest is counted
+      // backwards.
+      values.push_back(std::move(*now));
+      if (values.size() > static_cast<std::size_t>(limits_.num_steps)) values.erase(values.begin());
+      if (values.size() < static_cast<std::size_t>(limits_.num_steps)) continue;
+      const bool same =
+          std::all_of(values.begin(), values.end() - 1,
+                      [&](const std::vector<double>& earlier) { return AllClose(values.back(), earlier); });
+      if (!same) continue;
+      Finding finding = FindingAt(kName, "unchanged", view, entry);
+      finding.what = fmt::format("{} has not changed in {} steps", finding.tensor, limits_.num_steps);
+      finding.why = "the values of the last steps are all close";
+      finding.remedy = "check that the tensor is trained, and the learning rate";
+      finding.threshold =
+          fmt::format("allclose with rtol {:g}, atol {:g} (original)", limits_.rtol, limits_.atol);
+      sink.Report(std::move(finding));
+    }
+  }
+  void Keep(Fields& io) override { io("series", series_, SIZE_MAX); }  // tensors may be large
+
+ private:
+  [[nodiscard]] bool AllClose(const std::vector<double>& a, const std::vector<double>& b) const {
+    if (a.size() != b.size()) return false;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (a[i] == b[i]) continue;
+      if (std::isnan(a[i]) || std::isnan(b[i])) {
+        if (limits_.equal_nan && std::isnan(a[i]) && std::isnan(b[i])) continue;
+        return false;
+      }
+      if (!(std::isfinite(a[i]) && std::isfinite(b[i]))) return false;
+      if (!(std::abs(a[i] - b[i]) <= limits_.atol + limits_.rtol * std::abs(b[i]))) return false;
+    }
+    return true;
+  }
+
+  TensorSelector selector_;
+  const Limits limits_;
+  std::map<std::string, std::vector<std::vector<double>>> series_;
+};
+
+// Luff's own: a trainable weight that gets gradients, and whose bits have not changed in `steps` TRAIN steps
+// and `updates` updates of its optimizer, with a learning rate that was never zero. Weights in no optimizer
+// are ParamNotOptimized's, weights without gradients NoGradient's, updates that are left out StepSkipped's.
+class Luff final : public KeptRule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    if (first_step_ < 0) first_step_ = info.mode_step;
+    TakeEvents(view);
+    for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting)) {
+      if (tensor.name.ends_with(".lr") && entry.value == 0) lr_zero_[tensor.name] = info.mode_step;
+    }
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+      Gradient& gradient = gradients_[ParameterOfGradient(tensor.name)];
+      ++gradient.rows;
+      if (entry.summary.abs_sum > 0) {
+        ++gradient.nonzero;
+        gradient.last_nonzero = info.mode_step;
+      }
+    }
+    bool judged = false;
+    for (const WeightChange& change : view.index.weight_changes()) {
+      judged = true;
+      Weight& weight = weights_[change.name];
+      weight.last_row = info.mode_step;
+      if (change.changed > 0) {
+        weight.changed = info.mode_step;
+        weight.counts = optimizer_steps_;
+        weight.gradient_rows = gradients_[change.name].rows;
+        weight.gradient_nonzero = gradients_[change.name].nonzero;
+      }
+    }
+    if (judged) Judge(view, sink);
+  }
+
+  void Keep(Fields& io) override {
+    io("weights", weights_);
+    io("gradients", gradients_);
+    io("lr_zero", lr_zero_);
+    io("optimizer_steps", optimizer_steps_, kMaxOptimizers);
+    io("first_step", first_step_);
+    io("open", open_);
+  }
+
+ private:
+  struct Weight {
+    std::int64_t last_row = -1;
+    std::int64_t changed = -1;  // TRAIN step of the last capture that differed from the one before; -1: never
+    std::int64_t gradient_rows = 0, gradient_nonzero = 0;  // as they were then
+    std::vector<std::int64_t> counts;                      // updates of each optimizer until then
+    void Keep(Fields& io) {
+      io("last_row", last_row);
+      io("changed", changed);
+      io("gradient_rows", gradient_rows);
+      io("gradient_nonzero", gradient_nonzero);
+      io("counts", counts, kMaxOptimizers);
+    }
+  };
+  struct Gradient {
+    std::int64_t rows = 0, nonzero = 0, last_nonzero = -1;
+    void Keep(Fields& io) {
+      io("rows", rows);
+      io("nonzero", nonzero);
+      io("last_nonzero", last_nonzero);
+    }
+  };
+  void TakeEvents(const StepView& view) {
+    for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
+      if (event.worker != view.index.first_worker() || event.row.subject >= kMaxOptimizers) continue;
+      if (optimizer_steps_.size() <= event.row.subject) optimizer_steps_.resize(event.row.subject + 1, 0);
+      ++optimizer_steps_[event.row.subject];
+    }
+  }
+
+  struct Group {
+    std::vector<std::string> names;
+    std::int64_t since = 0;
+  };
+
+  void Judge(const StepView& view, Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    std::size_t still = 0;
+    for (const auto& [name, weight] : weights_) still += Idle(weight, info) ? 1 : 0;
+    if (still == 0) {
+      if (!open_.empty()) sink.Heal("unchanged", open_, info.mode_step);
+      open_.clear();
+      return;
+    }
+    const ModelFacts& facts = view.memo.Facts(view.trial);
+    Group group;
+    std::size_t trainable = 0;
+    for (const auto& [name, weight] : weights_) {
+      const ParameterFacts* fact = facts.Find(name);
+      if (fact == nullptr || !fact->requires_grad) continue;
+      ++trainable;
+      if (!Idle(weight, info)) continue;
+      if (!GetsGradients(facts, *fact, name, weight)) continue;
+      group.names.push_back(name);
+      group.since = std::max(group.since, std::max<std::int64_t>(weight.changed, first_step_));
+    }
+    if (!group.names.empty()) {
+      Tell(view, group, group.names.size() == trainable, sink);
+    } else if (!open_.empty()) {
+      sink.Heal("unchanged", open_, info.mode_step);
+      open_.clear();
+    }
+  }
+
+  [[nodiscard]] bool Idle(const Weight& weight, const query::StepInfo& info) const {
+    return weight.last_row == info.mode_step &&
+           info.mode_step - std::max<std::int64_t>(weight.changed, first_step_) >= limits_.steps;
+  }
+
+  [[nodiscard]] bool GetsGradients(const ModelFacts& facts, const ParameterFacts& fact,
+                                   const std::string& name, const Weight& weight) const {
+    const std::int64_t since = std::max<std::int64_t>(weight.changed, first_step_);
+    const std::optional<std::uint32_t> number = facts.OptimizerNumber(fact.optimizer);
+    if (!number || *number >= optimizer_steps_.size()) return false;
+    const std::int64_t then = *number < weight.counts.size() ? weight.counts[*number] : 0;
+    const std::int64_t updates = optimizer_steps_[*number] - then;
+    if (updates < limits_.updates) return false;
+    const auto zero = lr_zero_.find(fmt::format("optimizer/{}.group{}.lr", fact.optimizer, fact.group));
+    if (zero != lr_zero_.end() && zero->second > since) return false;
+    const auto found = gradients_.find(name);
+    if (found == gradients_.end()) return false;
+    return (found->second.nonzero - weight.gradient_nonzero) * 10 >= updates * 9;  // else it rests
+  }
+
+  void Tell(const StepView& view, const Group& group, bool all, Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    if (open_.empty()) open_ = group.names.front();
+    Finding finding = FindingAt(kName, "unchanged", view, TensorAt{format::kNoId});
+    finding.severity = all ? Severity::kStop : Severity::kWarn;
+    finding.tensor = open_;
+    for (const std::string& name : group.names) {
+      if (name != open_) finding.other_tensors.push_back(name);
+    }
+    finding.since_step = group.since;
+    const std::int64_t idle = info.mode_step - finding.since_step;
+    const std::string what = all ? "no trainable weight of the model changes"
+                                 : fmt::format("{} trainable weight{} not change", group.names.size(),
+                                               group.names.size() == 1 ? " does" : "s do");
+    finding.what = fmt::format("{}, for {} steps now", what, idle);
+    finding.why = "they get gradients that are not zero, and not one bit of them changes";
+    finding.remedy =
+        "raise the learning rate, or keep a float32 copy of half-precision weights: an update below half a "
+        "unit in the last place is lost";
+    finding.causes = {"learning rate that rounds away", "half-precision weights without a float32 copy"};
+    finding.evidence = {{"weights", group.names.size()}, {"steps", idle}};
+    finding.threshold =
+        fmt::format("not one bit in {} steps and {} updates (Luff)", limits_.steps, limits_.updates);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  std::map<std::string, Weight> weights_;
+  std::map<std::string, Gradient> gradients_;    // by parameter
+  std::map<std::string, std::int64_t> lr_zero_;  // last TRAIN step with a learning rate of zero, by setting
+  std::vector<std::int64_t> optimizer_steps_;    // by optimizer number
+  std::int64_t first_step_ = -1;
+  std::string open_;  // tensor of the open finding
+};
+
+}  // namespace
+
+RuleSpec UnchangedTensorSpec() {
+  RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
+  spec.version = 2;
+  spec.summary = "weights that ought to be trained and do not change";
+  spec.needs = [](const Parameters& all) -> std::vector<Need> {
+    if (IsOriginal(all)) return SelectedNeeds(all, "unchanged_tensor", Bit(Form::kSummary) | Bit(Form::kRaw));
+    return {WeightChangeNeed(IntervalOf(all), 0)};
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,277 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/loss_tracker.h"
+#include "rules/facts/model_facts.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// VanishingGradient: docs/rules/vanishing_gradient.md.
+namespace luff::rules {
+namespace {
+
+using format::Role;
+constexpr const char* kName = "VanishingGradient";
+
+struct Limits {
+  double threshold, ratio;
+  std::int64_t updates, first, layers;
+  double straight;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::threshold, "threshold", "1e-7", "mean absolute value (original)", {}, "0.0000001"},
+    {&Limits::ratio, "ratio", "1e-4", "mean |g| of a layer over the largest of the step (Luff)"},
+    {&Limits::updates, "updates", "56",
+     "recorded updates before anything is said that is no fact of the start (Luff)"},
+    {&Limits::first, "first", "4", "first updates that all show a fall from layer to layer (Luff)",
+     AtLeast(1)},
+    {&Limits::layers, "layers", "5", "layers of which it can be said (Luff)", AtLeast(3)},
+    {&Limits::straight, "straight", "0.95", "correlation of place and log of the gradient (Luff)"},
+};
+
+// Of smdebug: the mean |g| of any gradient lies below the threshold.
+class Original final : public KeptRule {
+ public:
+  explicit Original(const Limits& limits) : threshold_(limits.threshold) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+      const double mean = entry.summary.abs_mean();
+      if (!(mean < threshold_)) continue;
+      Finding finding = FindingAt(kName, "small", view, entry);
+      finding.what = fmt::format("the mean absolute value of {} is {:.3g}", finding.tensor, mean);
+      finding.why = "what the optimizer gets from it is next to nothing";
+      finding.remedy =
+          "use ReLU-like activations, normalisation, residual connections or another initialisation";
+      finding.evidence = {{"abs_mean", mean}};
+      finding.threshold = fmt::format("below {:g} (original)", threshold_);
+      sink.Report(std::move(finding));
+    }
+  }
+
+ private:
+  const double threshold_;
+};
+
+// Luff's own. In the long run: the gradient of a layer's weights is smaller than ratio times the largest of
+// the step in nearly all of the last 32 updates, and the loss has not fallen since its first values. A
+// gradient that was not recorded is not small.
+//
+// From the start on: the gradients of the first recorded updates fall geometrically from the last layer to
+// the first. With x = place of a layer and y = log of the mean |g| of its weights, the straight line fits
+// (correlation above `straight`) and falls by `ratio` over at least `layers` layers in each of the first
+// `first` updates; and the first layer has hardly moved, whatever the optimizer makes of its gradient (below
+// 1e-5 of its norm per update where changes are recorded). Small targets, a rest behind a batch norm, a gate
+// that starts at zero or a last layer that starts small make gradients small, but not smaller from layer to
+// layer.
+constexpr double kStill = 1e-5;  // of a weight's norm per update
+
+bool IsLayer(const std::string& type) {
+  const ModuleKind kind = KindOfModule(type);
+  return kind == ModuleKind::kLinear || kind == ModuleKind::kConvolution;
+}
+
+class Luff final : public KeptRule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    tracker_.OnStep(view);
+    std::vector<Seen> seen;
+    double largest = 0;
+    std::uint32_t worker = 0;
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+      if (IsBiasName(tensor.name) || entry.summary.finite_count() == 0) continue;
+      if (entry.summary.finite_count() != entry.summary.count) return;  // ExplodingTensor's business
+      if (seen.empty()) worker = entry.worker;
+      if (entry.worker != worker) continue;
+      const double size = entry.summary.abs_mean();
+      seen.push_back({entry.tensor, size});
+      largest = std::max(largest, size);
+    }
+    if (seen.size() < 2 || !(largest > 0)) return;
+    ++updates_;
+    if (FromTheStart(view, seen, worker, sink)) return;
+    const Seen* smallest = nullptr;
+    std::vector<std::string> others;
+    for (const Seen& one : seen) {
+      History& history = histories_[view.trial.tensor(one.tensor).name];
+      const bool small = one.size < limits_.ratio * largest;
+      history.bits = (history.bits << 1U) | (small ? 1U : 0U);
+      ++history.count;
+      if (small && history.since < 0) history.since = info.mode_step;
+      if (!small && history.bits == 0) history.since = -1;
+      if (history.count >= limits_.updates && std::popcount(history.bits) >= 30 && small) {
+        if (smallest == nullptr || one.size < smallest->size) smallest = &one;
+        others.push_back(view.trial.tensor(one.tensor).name);
+      }
+    }
+    if (smallest == nullptr || !tracker_.EnoughEvidence(limits_.updates) ||
+        tracker_.AnyImprovedSinceSettled(0.03)) {
+      if (!open_.empty() && smallest == nullptr) {
+        sink.Heal("ratio", open_, info.mode_step);
+        open_.clear();
+      }
+      return;
+    }
+    if (open_.empty()) open_ = view.trial.tensor(smallest->tensor).name;
+    Finding finding = FindingAt(kName, "ratio", view, TensorAt{smallest->tensor, worker});
+    finding.tensor = open_;
+    for (std::string& name : others) {
+      if (name != open_) finding.other_tensors.push_back(std::move(name));
+    }
+    finding.severity = Severity::kStop;
+    finding.since_step = std::max<std::int64_t>(0, histories_[open_].since);
+    finding.what =
+        fmt::format("the gradient vanishes: mean |g| is {:.2g} here and {:.2g} in the layer with the largest",
+                    smallest->size, largest);
+    finding.why = fmt::format(
+        "it was below {:g} of the largest in 30 of the last 32 updates, and the loss does not fall: these "
+        "layers learn nothing",
+        limits_.ratio);
+    finding.remedy =
+        "replace sigmoid or tanh by ReLU-like activations, add normalisation or residual connections, or "
+        "initialise for the "
+        "activation in use";
+    finding.causes = {"saturating activations in a deep net", "initialisation too small or too large",
+                      "dead ReLUs behind these layers"};
+    finding.evidence = {
+        {"abs_mean", smallest->size}, {"largest_abs_mean", largest}, {"ratio", smallest->size / largest}};
+    finding.threshold = fmt::format(
+        "ratio below {:g} in 30 of 32 updates, after {} updates, and no fall of the loss by 3 % (Luff)",
+        limits_.ratio, limits_.updates);
+    sink.Report(std::move(finding));
+  }
+
+  void Keep(Fields& io) override {
+    io("losses", tracker_);
+    io("histories", histories_);
+    io("updates", updates_);
+    io("open", open_);
+    io("falling", falling_);
+    io("said", said_);
+    io("first_layer_moved", first_layer_moved_);
+  }
+
+ private:
+  struct History {
+    std::uint32_t bits = 0;  // the last 32 updates, newest lowest: 1 = small
+    std::int64_t count = 0;
+    std::int64_t since = -1;
+    void Keep(Fields& io) {
+      io("bits", bits);
+      io("count", count);
+      io("since", since);
+    }
+  };
+  struct Seen {
+    query::TensorId tensor;
+    double size;
+  };
+
+  // True once it has been said: the same is not said again by another name.
+  bool FromTheStart(const StepView& view, const std::vector<Seen>& seen, std::uint32_t worker, Sink& sink) {
+    if (said_) return true;
+    if (updates_ > limits_.first || falling_ + 1 < updates_) return false;
+    // Layers in the order in which the model has them, which is that of their numbers.
+    std::vector<std::pair<query::TensorId, double>> line;
+    for (const Seen& one : seen) {
+      if (one.size > 0 && IsLayer(view.trial.tensor(one.tensor).module_type))
+        line.emplace_back(one.tensor, std::log(one.size));
+    }
+    std::sort(line.begin(), line.end());
+    const double n = static_cast<double>(line.size());
+    if (n < static_cast<double>(limits_.layers)) return false;
+    double sum_y = 0;
+    for (const auto& [tensor, y] : line) sum_y += y;
+    const double mean_x = (n - 1) / 2;
+    const double mean_y = sum_y / n;
+    double xx = 0;
+    double xy = 0;
+    double yy = 0;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const double x = static_cast<double>(i) - mean_x;
+      const double y = line[i].second - mean_y;
+      xx += x * x;
+      xy += x * y;
+      yy += y * y;
+    }
+    if (!(xx > 0) || !(yy > 0)) return false;
+    const double correlation = xy / std::sqrt(xx * yy);
+    const double ratio = std::exp(-xy / xx * (n - 1));
+    const query::TensorInfo& first = view.trial.tensor(line.front().first);
+    const std::string weight = ParameterOfGradient(first.name);
+    for (const WeightChange& change : view.index.weight_changes()) {
+      if (change.worker == worker && change.name == weight && change.previous_sum_sq > 0)
+        first_layer_moved_ = std::max(first_layer_moved_, std::sqrt(change.sum_sq / change.previous_sum_sq));
+    }
+    if (!(correlation >= limits_.straight) || !(ratio < limits_.ratio) || first_layer_moved_ >= kStill)
+      return false;
+    ++falling_;
+    if (falling_ < limits_.first) return false;
+    said_ = true;
+    Finding finding = FindingAt(kName, "start", view, TensorAt{line.front().first, worker});
+    for (std::size_t i = 1; i + 1 < line.size(); ++i) {
+      if (line[i].second < line.back().second + std::log(1e-2))
+        finding.other_tensors.push_back(view.trial.tensor(line[i].first).name);
+    }
+    finding.severity = Severity::kStop;
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "the gradient vanishes on its way through {} layers: each passes on about {:.2g} of it, {:.1g} in "
+        "all",
+        line.size(), std::exp(-xy / xx), ratio);
+    finding.why =
+        "it is so from the start on: the first layers get next to nothing and learn next to nothing, "
+        "whatever "
+        "the last ones do";
+    finding.remedy =
+        "replace sigmoid or tanh by ReLU-like activations, add normalisation or residual connections, or "
+        "initialise for the activation in use";
+    finding.causes = {"saturating activations in a deep net", "initialisation too small"};
+    finding.evidence = {{"ratio", ratio},
+                        {"per_layer", std::exp(-xy / xx)},
+                        {"layers", n},
+                        {"correlation", correlation},
+                        {"first_layer_moves", first_layer_moved_}};
+    for (std::size_t i = 0; i < line.size() && i < 64; ++i)
+      finding.series.emplace_back(static_cast<std::int64_t>(i), std::exp(line[i].second));
+    finding.threshold = fmt::format(
+        "a straight line (correlation {:g}) over {} layers or more that falls below {:g}, in each of the "
+        "first "
+        "{} updates (Luff)",
+        limits_.straight, limits_.layers, limits_.ratio, limits_.first);
+    sink.Report(std::move(finding));
+    return true;
+  }
+
+  const Limits limits_;
+  LossTracker tracker_;
+  std::map<std::string, History> histories_;
+  std::int64_t updates_ = 0;
+  std::string open_;
+  std::int64_t falling_ = 0;  // first updates whose gradients fall from layer to layer
+  bool said_ = false;
+  double first_layer_moved_ = 0;
+};
+
+}  // namespace
+
+RuleSpec VanishingGradientSpec() {
+  RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always taken
+  spec.version = 2;                                        // 2: cause "start"
+  spec.summary =
+      "gradients of some layers are next to nothing beside those of others, and the loss does not fall";
+  return spec;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,408 @@
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/common_needs.h"
+#include "rules/facts/first_updates.h"
+#include "rules/facts/loss_tracker.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// WeightUpdateRatio: docs/rules/weight_update_ratio.md.
+namespace luff::rules {
+namespace {
+
+using format::Form;
+using format::Role;
+constexpr const char* kName = "WeightUpdateRatio";
+
+struct Limits : FirstUpdates::Limits {
+  std::string num_steps;
+  double large_threshold, small_threshold, epsilon;
+  std::int64_t interval;
+  double large;
+  std::int64_t rows;
+  double small;
+  std::int64_t updates;
+  double overwritten;
+  std::int64_t settle;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::num_steps, "num_steps", "None", "steps between the two values; None: every step (original)"},
+    {&Limits::large_threshold, "large_threshold", "10.0", "mean |change| over mean |weight| (original)"},
+    {&Limits::small_threshold, "small_threshold", "1e-8", "mean |change| over mean |weight| (original)",
+     Bound{}, "0.00000001"},
+    {&Limits::epsilon, "epsilon", "1e-9", "added to the denominator (original)", {}, "0.000000001"},
+    {&Limits::interval, "interval", "8", "TRAIN steps between two captures (Luff)", AtLeast(1), "1"},
+    {&Limits::large, "large", "1.0",
+     "norm of the change over one interval beside the norm of the weights (Luff)"},
+    {&Limits::rows, "rows", "3", "intervals in a row (Luff)"},
+    {&Limits::small, "small", "1e-6",
+     "norm of the change per update beside the norm of the weights, of every weight (Luff)"},
+    {&Limits::updates, "updates", "48",
+     "updates for which all are small; at least 2 % of all so far, for schedules that end at zero (Luff)"},
+    {&Limits::overwritten, "overwritten", "10",
+     "norm of the change of all weights over one interval beside their norm (Luff)"},
+    {&Limits::settle, "settle", "32",
+     "updates after such a change until the loss has to be below its level again (Luff)"},
+    {&Limits::thrown, "thrown", "1",
+     "norm of the change of all weights beside their norm, in the first updates (Luff)"},
+    {&Limits::loss_factor, "loss_factor", "5",
+     "two losses in a row beside the first two, after such a change (Luff)"},
+    {&Limits::progress, "progress", "1e-5",
+     "share of the loss that an update can at best take away, in the first updates (Luff)"},
+    {&Limits::first, "first", "6", "first updates that are measured (Luff)", AtLeast(1)},
+};
+
+// Of smdebug: mean |W_s - W_p| / (mean |W_s| + epsilon).
+class Original final : public KeptRule {
+ public:
+  explicit Original(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.mode != query::Mode::kTrain) return;
+    for (const WeightChange& change : view.index.weight_changes()) {
+      const Summary* summary = view.memo.SummaryOf(view, change.tensor, change.worker);
+      if (summary == nullptr || summary->count == 0) continue;
+      const double count = static_cast<double>(summary->count);
+      const double ratio = change.l1 / count / (summary->abs_sum / count + limits_.epsilon);
+      const bool large = ratio > limits_.large_threshold;
+      if (!large && !(ratio < limits_.small_threshold)) continue;
+      Finding finding = FindingAt(kName, large ? "large" : "small", view, change);
+      finding.what = fmt::format("the update of {} is {:.3g} times its size", finding.tensor, ratio);
+      finding.why = large ? "the weights are overwritten rather than adjusted" : "the weights hardly move";
+      finding.remedy = large ? "lower the learning rate"
+                             : "raise the learning rate, or check that the tensor gets a gradient";
+      finding.evidence = {{"ratio", ratio}};
+      finding.threshold = fmt::format("above {:g} or below {:g} (original)", limits_.large_threshold,
+                                      limits_.small_threshold);
+      sink.Report(std::move(finding));
+    }
+  }
+
+ private:
+  const Limits limits_;
+};
+
+// Luff's own. r = |W_s - W_p| / |W_p| (norms) over one capture interval, u updates. Too large: r > large in
+// `rows` intervals in a row while the loss does not improve or has become worse than its best. Too small: r /
+// u of every trainable weight below small for at least 48 updates and 2 % of all so far, while the loss is no
+// longer falling. Overwritten: sqrt(sum |W_s - W_p|^2 / sum |W_p|^2) over all weights > overwritten in one
+// interval, and `settle` updates later the loss is not below its level at the beginning of that interval.
+// Thrown: in the first updates one of them moved all weights together by more than their own size, and two
+// losses in a row are `loss_factor` times the largest of the first two. Hopeless: in each of the first
+// `first` updates no weight moved by 1e-5 of its size, the learning rate is constant and no scheduler is
+// there to raise it, and, at best (|gradient| |change|, summed over the weights), the update has lowered the
+// loss by less than `progress` of it.
+class Luff final : public KeptRule {
+ public:
+  explicit Luff(const Limits& limits) : limits_(limits), first_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode != query::Mode::kTrain) return;
+    tracker_.OnStep(view);
+    FollowLoss(view.index.losses());
+    first_.OnStep(view);
+    for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+      if (entry.summary.abs_sum > 0) with_gradient_[ParameterOfGradient(tensor.name)] = info.update;
+    }
+    WeightMove move;
+    bool any = false;
+    bool all_small = true;
+    double largest = 0;
+    std::string lead;
+    std::vector<std::string> others;
+    for (const WeightChange& change : view.index.weight_changes()) {
+      const auto gradient = with_gradient_.find(change.name);
+      Weight& weight = weights_[fmt::format("{}\n{}", change.worker, change.name)];
+      const std::int64_t updates = info.update - weight.last_update;
+      move.Add(change);
+      const bool measured = weight.last_update >= 0 && updates > 0;
+      const std::int64_t before = weight.last_update;
+      weight.last_update = info.update;
+      // Weights without a gradient in this interval rest on purpose or by mistake: UnchangedTensor tells
+      // which.
+      if (!measured || gradient == with_gradient_.end() || gradient->second < before) continue;
+      const double previous = std::sqrt(change.previous_sum_sq);
+      const double moved = std::sqrt(change.sum_sq);
+      if (!(previous > 0) || !std::isfinite(previous) || !std::isfinite(moved)) continue;
+      const double ratio = moved / previous;
+      weight.large_rows = ratio > limits_.large ? weight.large_rows + 1 : 0;
+      if (weight.large_rows == 1) weight.since = info.mode_step;
+      if (weight.large_rows >= limits_.rows) Large(view, change, weight, ratio, sink);
+      any = true;
+      const double per_update = ratio / static_cast<double>(updates);
+      all_small = all_small && per_update < (first_.said_small() ? FirstUpdates::kStill : limits_.small);
+      if (per_update > largest) largest = per_update;
+      if (lead.empty()) {
+        lead = change.name;
+      } else {
+        others.push_back(change.name);
+      }
+    }
+    if (any) Small(view, all_small, largest, lead, std::move(others), sink);
+    Overwritten(view, move, sink);
+    const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
+    if (first_.Judge(view, move, loss, &open_small_, sink)) small_since_step_ = 0;
+  }
+
+  void Keep(Fields& io) override {
+    io("losses", tracker_);
+    io("weights", weights_);
+    io("gradients", with_gradient_);
+    io("small_since_step", small_since_step_);
+    io("small_since_update", small_since_update_);
+    io("open_small", open_small_);
+    io("recent", recent_, kLevel);
+    io("level", level_);
+    io("level_step", level_step_);
+    io("leap", leap_);
+    io("window", window_);
+    io("start", first_);
+  }
+
+ private:
+  struct Weight {
+    std::int64_t last_update = -1;
+    std::int64_t large_rows = 0;
+    std::int64_t since = -1;
+    void Keep(Fields& io) {
+      io("last_update", last_update);
+      io("large_rows", large_rows);
+      io("since", since);
+    }
+  };
+
+  // A move far beyond the weights' size, and what the loss was before it.
+  struct Leap {
+    std::int64_t update = -1, step = 0, since = 0;  // update < 0: none is being watched
+    double level = 0, ratio = 0;
+    std::uint32_t worker = 0;
+    std::string tensor;
+    double largest = 0;
+    void Keep(Fields& io) {
+      io("update", update);
+      io("step", step);
+      io("since", since);
+      io("level", level);
+      io("ratio", ratio);
+      io("worker", worker);
+      io("tensor", tensor);
+      io("largest", largest);
+    }
+  };
+
+  // Where the norm of all weights stood when the current stretch of updates began.
+  struct Window {
+    std::int64_t update = -1, step = 0;
+    double norm = 0, level = 0;
+    void Keep(Fields& io) {
+      io("update", update);
+      io("step", step);
+      io("norm", norm);
+      io("level", level);
+    }
+  };
+  static constexpr std::int64_t kWindow = 6;  // updates
+
+  // Mean of the last kLevel losses. Runs with several losses have no level.
+  void FollowLoss(const std::vector<LossValue>& losses) {
+    for (const LossValue& loss : losses) {
+      if (tracker_.series().size() != 1 || !std::isfinite(loss.value)) continue;
+      recent_.push_back(loss.value);
+      if (recent_.size() > kLevel) recent_.pop_front();
+      if (std::isnan(level_)) level_ = loss.value;
+      break;
+    }
+  }
+  [[nodiscard]] double Level() const {
+    double sum = 0;
+    for (const double value : recent_) sum += value;
+    return sum / static_cast<double>(recent_.size());
+  }
+
+  void Overwritten(const StepView& view, const WeightMove& move, Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    if (tracker_.series().size() != 1 || recent_.empty()) {
+      leap_.update = -1;
+      return;
+    }
+    if (leap_.update >= 0 && info.update - leap_.update >= limits_.settle) {
+      const double now = Level();
+      if (now >= leap_.level) {
+        Finding finding;
+        finding.page = PageOf(kName);
+        finding.cause = "overwritten";
+        finding.severity = Severity::kStop;
+        finding.tensor = leap_.tensor;
+        finding.worker = leap_.worker;
+        finding.step = finding.last_step = info.mode_step;
+        finding.global_step = info.global_step;
+        finding.update = info.update;
+        finding.since_step = leap_.since;
+        finding.what = fmt::format(
+            "the weights moved by {:.2g} times their own size between steps {} and {} ({} by {:.2g})",
+            leap_.ratio, leap_.since, leap_.step, leap_.tensor, std::sqrt(leap_.largest));
+        finding.why = fmt::format(
+            "what they were is lost, and {} updates later the loss is {:.4g}, not below the {:.4g} of before",
+            info.update - leap_.update, now, leap_.level);
+        finding.remedy = "lower the learning rate (by ten to a hundred), warm it up, or clip gradients";
+        finding.causes = {"learning rate far too high", "gradients of a bad batch or a bad initialisation"};
+        finding.evidence = {{"ratio", leap_.ratio},
+                            {"largest_ratio", std::sqrt(leap_.largest)},
+                            {"loss_before", leap_.level},
+                            {"loss", now}};
+        finding.threshold = fmt::format(
+            "all weights together above {:g} in one interval, and no better loss {} "
+            "updates later (Luff)",
+            limits_.overwritten, limits_.settle);
+        sink.Report(std::move(finding));
+      }
+      leap_.update = -1;
+    }
+    if (!move.any) return;
+    const double ratio = std::sqrt(move.moved_sq / move.before_sq);
+    if (leap_.update < 0 && std::isfinite(ratio) && ratio > limits_.overwritten) {
+      leap_ = {info.update, info.mode_step, level_step_, level_,
+               ratio,       move.worker,    move.tensor, move.largest};
+    }
+    Outgrown(info, move);
+    level_ = Level();
+    level_step_ = info.mode_step;
+  }
+
+  // Captures close together hide a move that many updates make: how far the norm has come tells it.
+  void Outgrown(const query::StepInfo& info, const WeightMove& move) {
+    const double norm = std::sqrt(move.before_sq);
+    if (window_.update >= 0 && info.update - window_.update < kWindow) return;
+    const double growth = window_.norm > 0 ? norm / window_.norm - 1 : 0;
+    if (window_.update >= 0 && leap_.update < 0 && std::isfinite(growth) && growth > limits_.overwritten) {
+      leap_ = {info.update, info.mode_step, window_.step, window_.level,
+               growth,      move.worker,    move.tensor,  growth * growth};
+    }
+    window_ = {info.update, info.mode_step, norm, level_};
+  }
+
+  void Large(const StepView& view, const WeightChange& change, const Weight& weight, double ratio,
+             Sink& sink) {
+    bool worse = false;
+    for (const auto& [name, series] : tracker_.series()) {
+      if (series.has_levels())
+        worse = worse ||
+                series.recent() > series.best() + std::max(6 * series.noise(), 0.2 * std::abs(series.best()));
+    }
+    if (tracker_.AnyImproved(0.02) && !worse) return;
+    if (!tracker_.EnoughEvidence(24)) return;
+    Finding finding = FindingAt(kName, "large", view, change);
+    finding.severity = tracker_.AnyImproved(0.02) ? Severity::kWarn : Severity::kStop;
+    finding.since_step = weight.since;
+    finding.what = fmt::format(
+        "the weights of {} changed by {:.2g} times their own size within a few updates, again and again",
+        finding.tensor, ratio);
+    finding.why = "updates overwrite what was learnt instead of adjusting it, and the loss gets no better";
+    finding.remedy = "lower the learning rate (by ten), cap the warm-up, or clip gradients";
+    finding.causes = {"learning rate too high", "learning rate schedule without a cap",
+                      "gradients that are not cleared"};
+    finding.evidence = {{"ratio", ratio}, {"intervals", weight.large_rows}};
+    finding.threshold = fmt::format("above {:g} in {} intervals in a row, and no better loss (Luff)",
+                                    limits_.large, limits_.rows);
+    sink.Report(std::move(finding));
+  }
+
+  void Small(const StepView& view, bool all_small, double largest, const std::string& lead,
+             std::vector<std::string> others, Sink& sink) {
+    const query::StepInfo& info = view.rows.info;
+    if (!all_small) {
+      small_since_update_ = -1;
+      if (!open_small_.empty()) sink.Heal("small", open_small_, info.mode_step);
+      open_small_.clear();
+      return;
+    }
+    if (small_since_update_ < 0) {
+      small_since_update_ = info.update;
+      small_since_step_ = info.mode_step;
+    }
+    const std::int64_t patience = std::max(limits_.updates, info.update / 50);
+    if (info.update - small_since_update_ < patience) return;
+    if (open_small_.empty()) open_small_ = lead;
+    Finding finding;
+    finding.page = PageOf(kName);
+    finding.cause = "small";
+    finding.tensor = open_small_;
+    for (std::string& name : others) {
+      if (name != open_small_) finding.other_tensors.push_back(std::move(name));
+    }
+    finding.step = finding.last_step = info.mode_step;
+    finding.global_step = info.global_step;
+    finding.update = info.update;
+    finding.since_step = small_since_step_;
+    const std::int64_t for_updates = info.update - small_since_update_;
+    if (largest > 0) {
+      finding.what = fmt::format("no weight moves by more than {:.1g} of its size in an update", largest);
+      finding.why = fmt::format(
+          "at this speed a weight needs {:.0g} updates to double, and it has been so for {} updates: nothing "
+          "more is learnt",
+          1 / largest, for_updates);
+    } else {
+      finding.what = fmt::format("no weight has moved at all in {} updates", for_updates);
+      finding.why =
+          "the optimizer steps and gradients are there, but every update is lost in rounding or multiplied "
+          "by zero: nothing more is learnt";
+    }
+    finding.remedy =
+        "raise the learning rate; check that the scheduler is stepped once per epoch if it counts epochs";
+    finding.causes = {"learning rate far too low", "schedule that has run out",
+                      "scheduler stepped per batch instead of per epoch"};
+    finding.evidence = {{"largest_relative_update", largest}, {"updates", info.update - small_since_update_}};
+    finding.threshold =
+        fmt::format("every weight below {:g} per update for {} updates (Luff)", limits_.small, patience);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  LossTracker tracker_;
+  std::map<std::string, Weight> weights_;  // worker and name
+  std::map<std::string, std::int64_t>
+      with_gradient_;  // name -> update of its last gradient that was not zero
+  std::int64_t small_since_step_ = -1, small_since_update_ = -1;
+  std::string open_small_;
+  static constexpr std::size_t kLevel = 8;
+  std::deque<double> recent_;    // losses
+  double level_ = std::nan("");  // of the loss at the last capture; before one, its first value
+  std::int64_t level_step_ = 0;  // that capture
+  Leap leap_;
+  Window window_;
+  FirstUpdates first_;
+};
+
+}  // namespace
+
+RuleSpec WeightUpdateRatioSpec() {
+  RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
+  spec.version = 3;  // 3: causes "thrown" and "small" from the first updates
+  spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
+  spec.summary = "updates that are far too large or far too small beside the weights";
+  spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
+    if (IsOriginal(parameters)) return {WeightChangeNeed(IntervalOf(parameters, "num_steps"), 0)};
+    return {WeightChangeNeed(IntervalOf(parameters), 8)};
+  };
+  spec.make = [make = spec.make](const Parameters& all) -> Result<std::unique_ptr<Rule>> {
+    if (HasParameter(all, "num_steps")) {
+      LUFF_ASSIGN_OR_RETURN(const std::int64_t steps, ParseInt(TextOf(all, "num_steps")));
+      if (steps < 1) return InvalidArgument("'num_steps' must be at least 1");
+    }
+    return make(all);
+  };
+  return spec;
+}
+
+}  // namespace luff::rules

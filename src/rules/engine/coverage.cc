@@ -1,0 +1,49 @@
+#include "luff/rules/coverage.h"
+
+#include <exception>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "rules/engine/state_check.h"
+
+namespace luff::rules {
+
+CoverageSummary Summarize(const std::vector<RuleCoverage>& coverage) {
+  CoverageSummary summary;
+  summary.rules = coverage.size();
+  for (const RuleCoverage& one : coverage) {
+    if (one.aside) {
+      summary.aside.push_back(one.rule);
+    } else if (!one.lacks.empty()) {
+      summary.lacks[one.lacks].push_back(one.rule);
+    } else {
+      ++summary.judged;
+    }
+  }
+  return summary;
+}
+
+Result<std::vector<RuleCoverage>> ParseCoverageUntrusted(std::string_view checkpoint) {
+  LUFF_RETURN_IF_ERROR(CheckStateUntrusted(checkpoint));
+  try {
+    std::vector<RuleCoverage> coverage;
+    const nlohmann::json json = ParseJson(checkpoint);
+    for (const nlohmann::json& rule : json.at("rules")) {
+      RuleCoverage one;
+      one.rule = rule.at("rule").get<std::string>();
+      one.aside = rule.value("aside", false);
+      one.lacks = rule.value("lacks", std::string());
+      for (const nlohmann::json& note : rule.value("notes", nlohmann::json::array())) {
+        if (note.at("failed").get<bool>()) one.failed = note.at("text").get<std::string>();
+      }
+      coverage.push_back(std::move(one));
+    }
+    return coverage;
+  } catch (const std::exception& error) {
+    return Corruption(std::string("a checkpoint of rules: ") + error.what());
+  }
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,124 @@
+#include "rules/engine/grouping.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace luff::rules {
+namespace {
+
+// How learning fails: it stands still, or values leave their level.
+enum Failure : unsigned { kNone = 0, kStands = 1, kBlowsUp = 2, kBoth = 3 };
+
+struct Place {
+  std::string_view rule;
+  int tier;
+  Failure is;      // what the finding itself is
+  Failure causes;  // which failures of other rules follow from it
+};
+
+// What a rule says of itself alone (Overfit, DataLeak, ...) neither explains the failure of others nor
+// follows from one: those are not listed, but for the few that have one certain cause (kConsequences).
+constexpr std::array kPlaces = std::to_array<Place>({
+    {"AccumulationScale", 0, kNone, kBoth},
+    {"BatchOrder", 0, kNone, kBoth},
+    {"FrozenAtInit", 0, kNone, kStands},
+    {"GradientNotCleared", 0, kNone, kBoth},
+    {"HighDropout", 0, kNone, kStands},
+    {"InitialLoss", 0, kBlowsUp, kBoth},
+    {"InputScale", 0, kNone, kBoth},
+    {"LossInputContract", 0, kNone, kBoth},
+    {"LossShapeMismatch", 0, kNone, kStands},
+    {"NoGradient", 0, kNone, kStands},
+    {"ParamNotOptimized", 0, kNone, kStands},
+    {"PrecisionLoss", 0, kNone, kStands},
+    {"RegularizationDominates", 0, kNone, kBoth},
+    {"SampleMixing", 0, kNone, kStands},
+    {"ScheduleCollapse", 0, kNone, kStands},
+    {"StepSkipped", 0, kNone, kStands},
+    {"SymmetricUnits", 0, kNone, kStands},
+    {"TargetRange", 0, kNone, kBoth},
+    {"NonFinite", 1, kBlowsUp, kBoth},
+    {"ExplodingTensor", 1, kBlowsUp, kBoth},
+    {"LossSpike", 1, kBlowsUp, kBoth},
+    {"PoorWeightInitialization", 1, kBoth, kBoth},
+    {"WeightUpdateRatio", 1, kBoth, kBoth},
+    {"AttentionCollapse", 1, kBoth, kStands},
+    {"DeadRelu", 1, kBoth, kStands},
+    {"SaturatedActivation", 1, kBoth, kStands},
+    {"VanishingGradient", 1, kStands, kStands},
+    {"ClipSaturated", 2, kBlowsUp, kNone},
+    {"AllZero", 2, kStands, kNone},
+    {"ClassImbalance", 2, kStands, kNone},
+    {"Confusion", 2, kStands, kNone},
+    {"ConstantOutput", 2, kStands, kNone},
+    {"LossNotDecreasing", 2, kBoth, kNone},
+    {"NoBetterThanConstant", 2, kStands, kNone},
+    {"TensorVariance", 2, kBoth, kNone},
+    {"UnchangedTensor", 2, kStands, kNone},
+    {"Underfit", 2, kStands, kNone},
+});
+
+// What a rule that speaks of itself alone, or one cause of a rule, follows from.
+struct Consequence {
+  std::string_view leader, rule, cause;  // "": any
+};
+constexpr std::array kConsequences = std::to_array<Consequence>({
+    {"DeadRelu", "NoGradient", "zero_gradient"},
+    {"SaturatedActivation", "NoGradient", "zero_gradient"},
+    {"LabelNoise", "Overfit", ""},
+    {"LabelNoise", "Overtraining", ""},
+    {"NLPSequenceRatio", "DeadEmbeddingRows", ""},
+    {"TrainValSkew", "Overfit", ""},
+    // A loss that leaves its level is what updates do that outgrow the weights, where these began first.
+    {"WeightUpdateRatio", "ExplodingTensor", "divergence"},
+});
+
+bool IsConsequence(const Finding& leader, const Finding& other) noexcept {
+  return std::any_of(kConsequences.begin(), kConsequences.end(), [&](const Consequence& one) {
+    return one.leader == leader.rule && one.rule == other.rule &&
+           (one.cause.empty() || one.cause == other.cause);
+  });
+}
+
+const Place* Find(const std::string& rule) noexcept {
+  const auto* it =
+      std::find_if(kPlaces.begin(), kPlaces.end(), [&](const Place& place) { return place.rule == rule; });
+  return it == kPlaces.end() ? nullptr : it;
+}
+
+bool Explains(const Finding& leader, const Finding& other) {
+  if (leader.healed || leader.forecast || !leader.leader.empty()) return false;
+  if (IsConsequence(leader, other)) return true;
+  const Place* from = Find(leader.rule);
+  const Place* to = Find(other.rule);
+  return from != nullptr && to != nullptr && from != to && (from->causes & to->is) != 0 &&
+         from->tier <= to->tier;
+}
+
+}  // namespace
+
+int TierOf(const std::string& rule) noexcept {
+  const Place* place = Find(rule);
+  return place == nullptr ? 3 : place->tier;
+}
+
+std::string LeaderOf(const Finding& finding, std::span<const Finding> known) {
+  const auto closeness = [](const Finding& one) { return std::pair(TierOf(one.rule), one.global_step); };
+  const Finding* best = nullptr;
+  for (const Finding& other : known) {
+    if (!Explains(other, finding) || other.global_step > finding.global_step) continue;
+    if (TakesOver(finding, other)) continue;
+    if (best == nullptr || closeness(other) < closeness(*best)) best = &other;
+  }
+  return best == nullptr ? std::string() : best->id;
+}
+
+bool TakesOver(const Finding& leader, const Finding& earlier) {
+  return Explains(leader, earlier) &&
+         (TierOf(leader.rule) < TierOf(earlier.rule) || IsConsequence(leader, earlier)) && !earlier.healed &&
+         earlier.leader.empty() && leader.since_step <= earlier.since_step;
+}
+
+}  // namespace luff::rules

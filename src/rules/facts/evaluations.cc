@@ -1,0 +1,161 @@
+#include "rules/facts/evaluations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "rules/facts/loss_tracker.h"
+
+namespace luff::rules {
+
+namespace {
+
+constexpr std::size_t kMaxOptimizers = 64;
+
+}  // namespace
+
+void ValidationCurve::Train(double value) {
+  if (!std::isfinite(value)) return;
+  if (value < 0) unfit_ = true;
+  if (first_count_ < kFirst) {
+    first_sum_ += value;
+    ++first_count_;
+  }
+  train_sum_ += value;
+  ++train_count_;
+}
+
+void ValidationCurve::Validate(double value) {
+  if (!std::isfinite(value)) return;
+  if (value < 0) unfit_ = true;
+  validation_sum_ += value;
+  ++validation_count_;
+}
+
+bool ValidationCurve::Close(const Anchor& at) {
+  const bool whole = validation_count_ > 0 && train_count_ > 0;
+  if (whole) {
+    const EvaluationPoint point{at, validation_sum_ / validation_count_, train_sum_ / train_count_};
+    ++count_;
+    if (count_ == 1 || point.validation < best_.validation) {
+      best_ = point;
+      best_count_ = count_;
+    }
+    recent_.push_back(point);
+    if (recent_.size() > kRecent) recent_.pop_front();
+    if ((count_ - 1) % stride_ == 0) picture_.emplace_back(at.mode_step, point.validation);
+    if (picture_.size() > kPicture) {
+      for (std::size_t i = 0; 2 * i < picture_.size(); ++i) picture_[i] = picture_[2 * i];
+      picture_.resize((picture_.size() + 1) / 2);
+      stride_ *= 2;
+    }
+    train_sum_ = train_count_ = 0;
+  }
+  validation_sum_ = validation_count_ = 0;
+  return whole;
+}
+
+std::vector<std::pair<std::int64_t, double>> ValidationCurve::Picture() const { return picture_; }
+
+void OptimizerTurns::OnTrainStep(const StepView& view) {
+  std::set<std::uint32_t> stepped;
+  for (const query::EventAt& event : view.index.events(format::EventKind::kOptimizerStep)) {
+    if (stepped.size() < kMaxOptimizers) stepped.insert(event.row.subject);
+  }
+  if (stepped.empty()) return;
+  if (!last_.empty() && stepped != last_) taken_ = true;
+  last_ = std::move(stepped);
+}
+
+bool Evaluations::Close() {
+  new_.clear();
+  if (!evaluating_) return false;
+  evaluating_ = false;
+  for (auto& [name, curve] : curves_) {
+    if (curve.Close(last_train_)) new_.push_back(name);
+  }
+  return !new_.empty();
+}
+
+bool Evaluations::OnStep(const StepView& view) {
+  const query::StepInfo& info = view.rows.info;
+  if (info.superseded) return false;
+  const bool train = info.mode == query::Mode::kTrain;
+  if (!train && info.mode != query::Mode::kEval) return false;
+  bool news = false;
+  if (train) {
+    news = Close();
+    last_train_.Take(info);
+    ++train_steps_;
+    turns_.OnTrainStep(view);
+  } else if (last_train_.mode_step >= 0) {
+    evaluating_ = true;
+  } else {
+    return false;  // an evaluation before the first step
+  }
+  const std::vector<LossValue>& losses = view.index.losses();
+  for (const LossValue& loss : losses) {
+    if (loss.worker != losses.front().worker) continue;
+    const std::string& name = view.trial.tensor(loss.tensor).name;
+    auto known =
+        std::find_if(curves_.begin(), curves_.end(), [&](const auto& entry) { return entry.first == name; });
+    if (known == curves_.end()) {
+      if (curves_.size() >= kMaxCurves) continue;
+      curves_.emplace_back(name, ValidationCurve());
+      known = curves_.end() - 1;
+    }
+    if (train) {
+      known->second.Train(loss.value);
+    } else {
+      known->second.Validate(loss.value);
+    }
+  }
+  return news;
+}
+
+bool Evaluations::OnEnd() { return Close(); }
+
+bool Evaluations::IsNew(const ValidationCurve& curve) const noexcept {
+  return std::any_of(curves_.begin(), curves_.end(), [&](const auto& entry) {
+    return &entry.second == &curve && std::find(new_.begin(), new_.end(), entry.first) != new_.end();
+  });
+}
+
+void EvaluationPoint::Keep(Fields& io) {
+  io("at", at);
+  io("validation", validation);
+  io("training", training);
+}
+
+void ValidationCurve::Keep(Fields& io) {
+  io("count", count_);
+  io("best_count", best_count_);
+  io("first_sum", first_sum_);
+  io("first_count", first_count_);
+  io("train_sum", train_sum_);
+  io("train_count", train_count_);
+  io("validation_sum", validation_sum_);
+  io("validation_count", validation_count_);
+  io("unfit", unfit_);
+  io("best", best_);
+  io("recent", recent_, kRecent);
+  io("stride", stride_);
+  io("picture", picture_, kPicture);
+  io.Check(stride_ >= 1 && count_ >= 0 && (count_ == 0 || !recent_.empty()), "a curve that a run can have");
+}
+
+void OptimizerTurns::Keep(Fields& io) {
+  io("taken", taken_);
+  io("last", last_, kMaxOptimizers);
+}
+
+void Evaluations::Keep(Fields& io) {
+  io("curves", curves_, kMaxCurves);
+  io("last_train", last_train_);
+  io("evaluating", evaluating_);
+  io("train_steps", train_steps_);
+  io("turns", turns_);
+  if (io.loading()) new_.clear();
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,97 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "luff/query/trial.h"
+#include "rules/facts/sample.h"
+#include "rules/kit/fields.h"
+
+namespace luff::rules {
+
+/// One evaluation: the EVAL steps between two TRAIN steps.
+struct EvaluationPoint {
+  Anchor at;              // the last TRAIN step before it
+  double validation = 0;  // mean of its losses
+  double training = 0;    // mean of the losses of the TRAIN steps since the evaluation before
+  void Keep(Fields& io);
+};
+
+/// A loss that trainings and evaluations call by one name, over the evaluations. Constant memory.
+class ValidationCurve {
+ public:
+  static constexpr std::size_t kRecent = 16;   // newest points that are kept
+  static constexpr std::size_t kPicture = 64;  // points of a picture
+  static constexpr std::int64_t kFirst = 16;   // losses of the level at the start
+
+  [[nodiscard]] std::int64_t count() const noexcept { return count_; }
+  [[nodiscard]] double start() const noexcept { return first_count_ > 0 ? first_sum_ / first_count_ : 0; }
+  [[nodiscard]] const std::deque<EvaluationPoint>& recent() const noexcept { return recent_; }
+  [[nodiscard]] const EvaluationPoint& best() const noexcept { return best_; }
+  [[nodiscard]] std::int64_t since_best() const noexcept { return count_ - best_count_; }
+  /// Some value was not finite, or not above zero: ratios of such losses mean nothing.
+  [[nodiscard]] bool unfit() const noexcept { return unfit_; }
+  [[nodiscard]] std::vector<std::pair<std::int64_t, double>> Picture() const;
+  void Keep(Fields& io);
+
+ private:
+  friend class Evaluations;
+  void Train(double value);
+  void Validate(double value);
+  bool Close(const Anchor& at);  // a new point
+
+  std::int64_t count_ = 0, best_count_ = 0;
+  double first_sum_ = 0, first_count_ = 0;
+  double train_sum_ = 0, train_count_ = 0, validation_sum_ = 0, validation_count_ = 0;
+  bool unfit_ = false;
+  EvaluationPoint best_;
+  std::deque<EvaluationPoint> recent_;
+  std::int64_t stride_ = 1;
+  std::vector<std::pair<std::int64_t, double>> picture_;
+};
+
+/// Whether several optimizers take turns: adversaries, whose losses and inputs move with each other.
+class OptimizerTurns {
+ public:
+  void OnTrainStep(const StepView& view);
+  [[nodiscard]] bool taken() const noexcept { return taken_; }
+  void Keep(Fields& io);
+
+ private:
+  bool taken_ = false;
+  std::set<std::uint32_t> last_;  // optimizers that stepped when one did last
+};
+
+/// **Thread-compatible.** The curves of a run, of the first worker that tells of a loss.
+class Evaluations {
+ public:
+  static constexpr std::size_t kMaxCurves = 8;
+
+  /// Takes in a step. True if an evaluation has ended with it: each curve may have a new point.
+  bool OnStep(const StepView& view);
+  /// The run has ended. True as above.
+  bool OnEnd();
+  [[nodiscard]] const std::vector<std::pair<std::string, ValidationCurve>>& curves() const noexcept {
+    return curves_;
+  }
+  /// Curves with a point that the last call has added.
+  [[nodiscard]] bool IsNew(const ValidationCurve& curve) const noexcept;
+  [[nodiscard]] bool takes_turns() const noexcept { return turns_.taken(); }
+  [[nodiscard]] std::int64_t train_steps() const noexcept { return train_steps_; }
+
+  void Keep(Fields& io);
+
+ private:
+  bool Close();
+  std::vector<std::pair<std::string, ValidationCurve>> curves_;
+  std::vector<std::string> new_;
+  Anchor last_train_;
+  bool evaluating_ = false;
+  std::int64_t train_steps_ = 0;
+  OptimizerTurns turns_;
+};
+
+}  // namespace luff::rules

@@ -1,0 +1,73 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "rules/kit/fields.h"
+#include "rules/kit/select.h"
+
+namespace luff::rules {
+
+/// All weights of one worker over one capture interval, as one vector.
+struct WeightMove {
+  double moved_sq = 0, before_sq = 0, largest = 0;  // largest: of (|change| / |weight|)^2
+  std::uint32_t worker = 0;
+  std::string tensor;  // that moved most, beside its size
+  bool any = false;
+
+  void Add(const WeightChange& change);
+  /// |change| / |weights|; 0 if nothing was measured.
+  [[nodiscard]] double Ratio() const;
+};
+
+/// What the first updates tell of the speed of learning, for WeightUpdateRatio.
+///
+/// Thrown: one of them moved all weights together by more than `thrown` times their size, and two losses in a
+/// row are `loss_factor` times the larger of the first two. Hopeless: in each of the first `first` measured
+/// updates no weight moved by kStill of its size, and sum |gradient| |change| - the most by which it can have
+/// lowered the loss, to first order - was below `progress` of the loss; the learning rate is constant and
+/// there is no scheduler.
+class FirstUpdates {
+ public:
+  static constexpr double kStill = 1e-5;      // of a weight's norm per update
+  static constexpr std::int64_t kEarly = 32;  // updates that are looked at
+
+  struct Limits {
+    double thrown = 1;
+    double loss_factor = 5;
+    double progress = 1e-5;
+    std::int64_t first = 6;
+  };
+
+  explicit FirstUpdates(const Limits& limits) : limits_(limits) {}
+  void OnStep(const StepView& view);
+  /// `loss`: the newest, NaN if there is none or several. `open_small` receives the tensor that "small" is
+  /// said of. Returns true when that was said at this step.
+  bool Judge(const StepView& view, const WeightMove& move, double loss, std::string* open_small, Sink& sink);
+  [[nodiscard]] bool said_small() const noexcept { return said_small_; }
+
+  void Keep(Fields& io);
+
+ private:
+  void Thrown(const StepView& view, const WeightMove& move, double loss, Sink& sink);
+  bool Hopeless(const StepView& view, double loss, std::string* open_small, Sink& sink);
+
+  void Report(Finding finding, Sink& sink) const;  // with the learning rates
+
+  const Limits limits_;
+  std::int64_t losses_ = 0;
+  double reference_ = 0;   // the larger of the first two losses
+  std::int64_t high_ = 0;  // losses in a row far above it
+  double moved_ = 0;       // the largest move of all weights together, beside their size
+  std::string tensor_;
+  std::uint32_t worker_ = 0;
+  std::map<std::string, double> rates_;  // learning rates as they were first
+  bool constant_ = true;
+  std::int64_t rows_ = 0;      // measured updates
+  std::int64_t hopeless_ = 0;  // of them without hope
+  double best_ = 0;            // largest share of the loss that one could have taken away
+  bool over_ = false, said_ = false, said_small_ = false;
+  std::map<std::string, double> gradients_;  // norms at the last step, by weight
+};
+
+}  // namespace luff::rules

@@ -1,0 +1,33 @@
+#pragma once
+#include <cmath>
+#include <cstddef>
+
+#include <nlohmann/json.hpp>
+
+namespace luff::rules {
+
+/// A finite number among the members of an object; NaN if there is none.
+[[nodiscard]] inline double NumberIn(const nlohmann::json& object, const char* key) noexcept {
+  if (!object.is_object()) return NAN;
+  const auto at = object.find(key);
+  if (at == object.end() || !at->is_number()) return NAN;
+  const double value = at->get<double>();
+  return std::isfinite(value) ? value : NAN;
+}
+
+/// True only if the member is there and true.
+[[nodiscard]] inline bool FlagIn(const nlohmann::json& object, const char* key) noexcept {
+  if (!object.is_object()) return false;
+  const auto at = object.find(key);
+  return at != object.end() && at->is_boolean() && at->get<bool>();
+}
+
+/// A list among the members; an empty one if there is none.
+[[nodiscard]] inline const nlohmann::json& ListIn(const nlohmann::json& object, const char* key) {
+  static const nlohmann::json kNone = nlohmann::json::array();
+  if (!object.is_object()) return kNone;
+  const auto at = object.find(key);
+  return at == object.end() || !at->is_array() ? kNone : *at;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,381 @@
+#include "rules/facts/loss_call.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "base/format.h"
+#include "rules/facts/step_memo.h"
+
+namespace luff::rules {
+namespace {
+
+using format::Role;
+constexpr std::size_t kMaxElements = 1 << 20;
+
+std::size_t Product(const std::vector<std::int64_t>& shape) {
+  std::size_t product = 1;
+  for (const std::int64_t size : shape) product *= static_cast<std::size_t>(std::max<std::int64_t>(size, 0));
+  return product;
+}
+
+double Softplus(double x) { return x > 30 ? x : std::log1p(std::exp(x)); }
+
+// Relative error that arithmetic in this type leaves in a mean.
+double ToleranceOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64: return 2e-6;  // the loss may still be a float32
+    case DType::kFloat16: return 3e-3;
+    case DType::kBFloat16: return 2e-2;
+    default: return 2e-5;
+  }
+}
+
+// The terms of a loss, and which value their reductions would give.
+struct Terms {
+  std::vector<double> each;
+  double sum = 0, magnitude = 0;
+  void Add(double term) {
+    each.push_back(term);
+    sum += term;
+    magnitude += std::abs(term);
+  }
+};
+
+bool Fits(const Terms& terms, const LossCall& call, double absolute, bool halves = false) {
+  if (!call.value || !std::isfinite(*call.value) || terms.each.empty() || !std::isfinite(terms.sum))
+    return false;
+  const double count = static_cast<double>(terms.each.size());
+  const double rows = call.output.shape.empty() ? 1 : static_cast<double>(call.output.shape[0]);
+  for (const double divisor : {count, 1.0, rows, 2 * count, 2 * rows}) {
+    if (divisor > count && !halves) continue;
+    const double tolerance =
+        ToleranceOf(call.output.dtype) * (terms.magnitude / divisor + std::abs(*call.value)) + absolute;
+    if (std::abs(terms.sum / divisor - *call.value) <= tolerance) return true;
+  }
+  return false;
+}
+
+// Distances of regression, elementwise or over a broadcast pair of vectors.
+Terms DistanceTerms(const LossCall& call, Formula formula, bool broadcast) {
+  const double delta = call.settings.delta > 0 ? call.settings.delta : 1;
+  const auto distance = [&](double a, double b) {
+    const double d = std::abs(a - b);
+    switch (formula) {
+      case Formula::kL1: return d;
+      case Formula::kSmoothL1: return d < delta ? 0.5 * d * d / delta : d - 0.5 * delta;
+      case Formula::kHuber: return d < delta ? 0.5 * d * d : delta * (d - 0.5 * delta);
+      default: return d * d;
+    }
+  };
+  Terms terms;
+  const std::vector<double>& a = call.output.values;
+  const std::vector<double>& b = call.target.values;
+  if (!broadcast) {
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) terms.Add(distance(a[i], b[i]));
+    return terms;
+  }
+  if (a.size() * b.size() > kMaxElements) return terms;
+  for (const double left : a) {
+    for (const double right : b) terms.Add(distance(left, right));
+  }
+  return terms;
+}
+
+Terms ClassTerms(const ClassRows& rows, const LossCall& call, bool logits) {
+  Terms terms;
+  const double smoothing = logits ? call.settings.label_smoothing : 0;
+  for (std::size_t i = 0; i < rows.rows; ++i) {
+    if (rows.ids[i] == call.settings.ignore_index) continue;
+    const auto id = static_cast<std::size_t>(std::max(rows.ids[i], 0.0));
+    if (rows.ids[i] < 0 || id >= rows.classes) return {};
+    const double* row = &rows.scores[i * rows.classes];
+    const double norm = logits ? LogSumExp(row, rows.classes) : 0;
+    double term = (1 - smoothing) * (norm - row[id]);
+    if (smoothing > 0) {
+      double all = 0;
+      for (std::size_t c = 0; c < rows.classes; ++c) all += norm - row[c];
+      term += smoothing * all / static_cast<double>(rows.classes);
+    }
+    terms.Add(term);
+  }
+  return terms;
+}
+
+// Cross entropy with shares of classes as the target: (N, C) both.
+Terms ShareTerms(const LossCall& call) {
+  Terms terms;
+  if (call.output.shape.size() != 2 || call.output.shape != call.target.shape) return terms;
+  const auto classes = static_cast<std::size_t>(call.output.shape[1]);
+  if (classes < 2) return terms;
+  const double smoothing = call.settings.label_smoothing;
+  for (std::size_t at = 0; at + classes <= call.output.values.size(); at += classes) {
+    const double norm = LogSumExp(&call.output.values[at], classes);
+    double term = 0;
+    double total = 0;
+    for (std::size_t c = 0; c < classes; ++c) {
+      const double share =
+          (1 - smoothing) * call.target.values[at + c] + smoothing / static_cast<double>(classes);
+      total += call.target.values[at + c];
+      term += share * (norm - call.output.values[at + c]);
+    }
+    if (std::abs(total - 1) > 1e-3) return {};
+    terms.Add(term);
+  }
+  return terms;
+}
+
+Terms BinaryTerms(const ScoreRows& rows, bool logits, double pos_weight) {
+  Terms terms;
+  for (std::size_t i = 0; i < rows.scores.size(); ++i) {
+    const double s = rows.scores[i];
+    const double y = rows.targets[i];
+    if (!logits && (s < 0 || s > 1)) return {};
+    const double positive = logits ? Softplus(-s) : -std::max(std::log(s), -100.0);
+    const double negative = logits ? Softplus(s) : -std::max(std::log1p(-s), -100.0);
+    terms.Add(pos_weight * y * positive + (1 - y) * negative);
+  }
+  return terms;
+}
+
+Terms KlTerms(const LossCall& call) {
+  Terms terms;
+  if (call.output.shape != call.target.shape) return terms;
+  for (std::size_t i = 0; i < call.output.values.size(); ++i) {
+    const double t = call.target.values[i];
+    const double x = call.output.values[i];
+    terms.Add(call.settings.log_target ? std::exp(t) * (t - x) : t > 0 ? t * (std::log(t) - x) : 0);
+  }
+  return terms;
+}
+
+bool HasTwoClasses(const ClassRows& rows) {
+  return std::any_of(rows.ids.begin(), rows.ids.end(), [&](double id) { return id != rows.ids.front(); });
+}
+
+Terms TermsOf(const LossCall& call, Formula formula, const std::optional<ClassRows>& classes,
+              const std::optional<ScoreRows>& scores) {
+  switch (formula) {
+    case Formula::kCrossEntropy: return classes ? ClassTerms(*classes, call, true) : ShareTerms(call);
+    case Formula::kNll: return classes ? ClassTerms(*classes, call, false) : Terms();
+    case Formula::kBceWithLogits: return scores ? BinaryTerms(*scores, true, 1) : Terms();
+    case Formula::kBce: return scores ? BinaryTerms(*scores, false, 1) : Terms();
+    case Formula::kKlDivergence: return KlTerms(call);
+    case Formula::kUnknown: return {};
+    default: return DistanceTerms(call, formula, !scores.has_value());
+  }
+}
+
+}  // namespace
+
+double LogSumExp(const double* row, std::size_t count, std::size_t stride) noexcept {
+  double top = -HUGE_VAL;
+  for (std::size_t i = 0; i < count; ++i) top = std::max(top, row[i * stride]);
+  if (!std::isfinite(top)) return top;
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += std::exp(row[i * stride] - top);
+  return top + std::log(sum);
+}
+
+std::optional<std::vector<std::int64_t>> BroadcastShape(const std::vector<std::int64_t>& a,
+                                                        const std::vector<std::int64_t>& b) {
+  std::vector<std::int64_t> shape(std::max(a.size(), b.size()), 1);
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    const std::int64_t left = i < a.size() ? a[a.size() - 1 - i] : 1;
+    const std::int64_t right = i < b.size() ? b[b.size() - 1 - i] : 1;
+    if (left != right && left != 1 && right != 1) return std::nullopt;
+    shape[shape.size() - 1 - i] = left == 1 ? right : left;
+  }
+  return shape;
+}
+
+bool AreShares(const std::vector<double>& targets) {
+  return std::all_of(targets.begin(), targets.end(), [](double y) { return y >= 0 && y <= 1; });
+}
+
+std::optional<ScoreRows> ScoreRowsOf(const LossCall& call) {
+  const std::size_t count = call.output.values.size();
+  if (count == 0 || count != call.target.values.size()) return std::nullopt;
+  // A loss of the user's own may squeeze; one of torch broadcasts, LossShapeMismatch tells of that.
+  if (call.output.shape != call.target.shape && FormulaOfKind(call.kind) != Formula::kUnknown)
+    return std::nullopt;
+  return ScoreRows{call.output.values, call.target.values};
+}
+
+std::optional<ClassRows> ClassRowsOf(const LossCall& call) {
+  const SampleValues& output = call.output;
+  const SampleValues& target = call.target;
+  if (target.is_float() || IsComplex(target.dtype) || !output.is_float() || target.values.empty())
+    return std::nullopt;
+  ClassRows rows;
+  const std::vector<std::int64_t>& shape = output.shape;
+  const std::size_t count = target.values.size();
+  if (shape.empty() || output.values.size() <= count) return std::nullopt;
+  // (N, C, d...) with (N, d...)
+  std::vector<std::int64_t> without = shape;
+  if (shape.size() >= 2) without.erase(without.begin() + 1);
+  if (shape.size() >= 3 && without == target.shape) {
+    rows.classes = static_cast<std::size_t>(shape[1]);
+    rows.rows = count;
+    if (rows.classes < 2) return std::nullopt;
+    rows.ids = target.values;
+    rows.scores.resize(output.values.size());
+    const std::size_t inner = count / static_cast<std::size_t>(shape[0]);
+    for (std::size_t n = 0; n < static_cast<std::size_t>(shape[0]); ++n) {
+      for (std::size_t c = 0; c < rows.classes; ++c) {
+        for (std::size_t d = 0; d < inner; ++d) {
+          rows.scores[(n * inner + d) * rows.classes + c] = output.values[(n * rows.classes + c) * inner + d];
+        }
+      }
+    }
+    return rows;
+  }
+  rows.classes = static_cast<std::size_t>(shape.back());
+  if (rows.classes < 2) return std::nullopt;
+  rows.rows = output.values.size() / rows.classes;
+  // One target for each row of scores; of samples that were cut, as many as both have.
+  if (rows.rows != count) {
+    if (call.whole() || Product(output.whole_shape) / rows.classes != Product(target.whole_shape))
+      return std::nullopt;
+    rows.rows = std::min(rows.rows, count);
+  }
+  rows.ids.assign(target.values.begin(), target.values.begin() + static_cast<std::ptrdiff_t>(rows.rows));
+  rows.scores.assign(output.values.begin(),
+                     output.values.begin() + static_cast<std::ptrdiff_t>(rows.rows * rows.classes));
+  return rows;
+}
+
+std::string_view FormulaName(Formula formula) noexcept {
+  switch (formula) {
+    case Formula::kCrossEntropy: return "cross entropy of logits";
+    case Formula::kNll: return "negative log-likelihood of log-probabilities";
+    case Formula::kBceWithLogits: return "binary cross entropy of logits";
+    case Formula::kBce: return "binary cross entropy of probabilities";
+    case Formula::kMse: return "squared error";
+    case Formula::kL1: return "absolute error";
+    case Formula::kSmoothL1: return "smooth absolute error";
+    case Formula::kHuber: return "Huber's error";
+    case Formula::kKlDivergence: return "Kullback-Leibler divergence";
+    default: return "unknown";
+  }
+}
+
+Formula FormulaOfKind(std::string_view kind) noexcept {
+  if (kind == "CrossEntropyLoss") return Formula::kCrossEntropy;
+  if (kind == "NLLLoss") return Formula::kNll;
+  if (kind == "BCEWithLogitsLoss") return Formula::kBceWithLogits;
+  if (kind == "BCELoss") return Formula::kBce;
+  if (kind == "MSELoss") return Formula::kMse;
+  if (kind == "L1Loss") return Formula::kL1;
+  if (kind == "SmoothL1Loss") return Formula::kSmoothL1;
+  if (kind == "HuberLoss") return Formula::kHuber;
+  if (kind == "KLDivLoss") return Formula::kKlDivergence;
+  return Formula::kUnknown;
+}
+
+namespace {
+
+// What the call alone tells: all but weights of positives, which show over several calls.
+Recognition OfCallAlone(const LossCall& call) {
+  Recognition found;
+  const Formula named = FormulaOfKind(call.kind);
+  const std::optional<ClassRows> classes = ClassRowsOf(call);
+  std::optional<ScoreRows> scores = ScoreRowsOf(call);
+  const bool shares = scores && AreShares(scores->targets);
+  constexpr double kAbsolute = 1e-6;  // of logarithms near 0 in float32
+  const auto fits = [&](Formula formula) {
+    Terms terms = TermsOf(call, formula, classes, scores);
+    const bool distance = formula == Formula::kMse || formula == Formula::kL1 ||
+                          formula == Formula::kSmoothL1 || formula == Formula::kHuber;
+    if (!call.whole() || !Fits(terms, call, distance ? 0 : kAbsolute, formula == Formula::kMse)) return false;
+    found.formula = formula;
+    found.by_value = true;
+    found.per_sample = std::move(terms.each);
+    return true;
+  };
+  if (named != Formula::kUnknown) {
+    if (!fits(named)) {
+      found.formula = named;
+      found.per_sample = TermsOf(call, named, classes, scores).each;
+    }
+  } else if (call.whole() && call.output.is_float()) {
+    // Elementwise losses of the user's own broadcast when shapes differ, unless they squeeze: by value.
+    if (classes) {
+      (void)(fits(Formula::kCrossEntropy) || fits(Formula::kNll));
+    } else if (scores) {
+      if (shares && !(call.output.shape.size() == 2 && fits(Formula::kCrossEntropy)))
+        (void)(fits(Formula::kBceWithLogits) || fits(Formula::kBce));
+      if (found.formula == Formula::kUnknown)
+        (void)(fits(Formula::kMse) || fits(Formula::kL1) || fits(Formula::kSmoothL1) ||
+               fits(Formula::kHuber) || fits(Formula::kKlDivergence));
+    }
+    if (found.formula == Formula::kUnknown && call.output.shape != call.target.shape &&
+        call.output.shape.size() <= 2 && call.target.is_float()) {
+      scores.reset();  // DistanceTerms broadcasts
+      found.broadcast = fits(Formula::kMse) || fits(Formula::kL1) || fits(Formula::kSmoothL1);
+    }
+  }
+  // Weights of classes show where more than one class is there.
+  if (classes && (found.formula == Formula::kCrossEntropy || found.formula == Formula::kNll) &&
+      call.whole() && call.value && std::isfinite(*call.value) && HasTwoClasses(*classes)) {
+    found.weights = found.by_value ? Weights::kNone : Weights::kSome;
+  }
+  return found;
+}
+
+}  // namespace
+
+const std::vector<LossCall>& LossReader::Read(const StepView& view) { return view.memo.LossCalls(view); }
+
+std::shared_ptr<const SampleValues> LoadSample(const StepView& view,
+                                               const query::Trial::SummaryEntry& entry) {
+  return view.memo.Sample(view, entry);
+}
+
+Recognition LossReader::Recognise(const LossCall& call) {
+  if (call.recognition == nullptr) call.recognition = std::make_shared<const Recognition>(OfCallAlone(call));
+  Recognition found = *call.recognition;
+  if (found.formula != Formula::kUnknown && found.formula != Formula::kBceWithLogits) return found;
+  if (!call.whole() || !call.value || !std::isfinite(*call.value)) return found;
+  const std::optional<ScoreRows> scores = ScoreRowsOf(call);
+  if (!scores || !AreShares(scores->targets)) return found;
+  double positive = 0;
+  double negative = 0;
+  for (std::size_t i = 0; i < scores->scores.size(); ++i) {
+    positive += scores->targets[i] * Softplus(-scores->scores[i]);
+    negative += (1 - scores->targets[i]) * Softplus(scores->scores[i]);
+  }
+  const double tolerance = ToleranceOf(call.output.dtype);
+  if (positive <= 200 * tolerance * (positive + negative)) {
+    if (const auto it = kinds_.find(call.kind); it == kinds_.end() || it->second.agreed == 0) return found;
+  } else if (found.by_value) {
+    found.weights = Weights::kNone;
+    return found;
+  }
+  if (kinds_.size() >= kMaxKinds && !kinds_.contains(call.kind)) return found;
+  Kind& kind = kinds_[call.kind];
+  const double count = static_cast<double>(scores->scores.size());
+  if (positive > 200 * tolerance * (positive + negative)) {
+    const double implied = (*call.value * count - negative) / positive;
+    if (!(implied > 0)) return found;
+    const double error = 20 * tolerance * (positive + negative) / positive + 1e-3;
+    if (kind.pos_weight > 0 && std::abs(implied - kind.pos_weight) <= error * kind.pos_weight) {
+      kind.agreed = std::min<std::int64_t>(kind.agreed + 1, 1 << 20);
+    } else {
+      kind.agreed = 0;
+      kind.pos_weight = implied;
+    }
+  }
+  if (kind.agreed == 0) return found;
+  found.formula = Formula::kBceWithLogits;
+  found.by_value = true;
+  found.weights = Weights::kSome;
+  found.pos_weight = kind.pos_weight;
+  found.per_sample = BinaryTerms(*scores, true, kind.pos_weight).each;
+  return found;
+}
+
+void LossReader::Keep(Fields& io) { io("kinds", kinds_, kMaxKinds); }
+
+}  // namespace luff::rules

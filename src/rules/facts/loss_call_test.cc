@@ -1,0 +1,168 @@
+#include "rules/facts/loss_call.h"
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include "rules/facts/step_memo.h"
+#include "rules/testing/fake_trial.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::FakeTrial;
+
+struct Looked {
+  query::Trial::StepRows rows;
+  StepMemo memo;
+  StepIndex index;
+};
+
+StepView View(const FakeTrial& trial, Looked* looked, std::size_t step) {
+  EXPECT_TRUE(trial.ReadStepRows(step, &looked->rows).ok());
+  looked->memo.Clear();
+  looked->index.Build(trial, looked->rows);
+  return {trial, looked->rows, step, looked->memo, looked->index};
+}
+
+struct Pair {
+  std::vector<std::int64_t> output_shape;
+  std::vector<double> output;
+  std::vector<std::int64_t> target_shape;
+  std::vector<double> target;
+  DType target_dtype = DType::kFloat32;
+};
+
+void Tell(FakeTrial* trial, const std::string& kind, double loss, const Pair& pair) {
+  trial->Step()
+      .Loss(loss, kind + "_output_0")
+      .Sample("sample/" + kind + "_input_0", pair.output_shape, pair.output)
+      .Sample("sample/" + kind + "_input_1", pair.target_shape, pair.target, pair.target_dtype);
+}
+
+Recognition Of(const std::string& kind, double loss, const Pair& pair) {
+  FakeTrial trial;
+  Tell(&trial, kind, loss, pair);
+  Looked rows;
+  LossReader reader;
+  const auto calls = reader.Read(View(trial, &rows, 0));
+  EXPECT_EQ(calls.size(), 1U);
+  return calls.empty() ? Recognition() : reader.Recognise(calls[0]);
+}
+
+const Pair kClasses = {{2, 3}, {1, 2, 3, 0, 0, 0}, {2}, {0, 2}, DType::kInt64};
+const double kFirst = std::log(1 + std::exp(1) + std::exp(2));  // -log softmax([1, 2, 3])[0]
+const double kClassLoss = (kFirst + std::log(3)) / 2;
+
+TEST(LossCall, CrossEntropyIsKnownByItsName_AndByItsValue) {
+  for (const char* kind : {"CrossEntropyLoss", "TokenLoss"}) {
+    const Recognition found = Of(kind, kClassLoss, kClasses);
+    EXPECT_EQ(found.formula, Formula::kCrossEntropy) << kind;
+    EXPECT_TRUE(found.by_value);
+    EXPECT_EQ(found.weights, Weights::kNone);
+    ASSERT_EQ(found.per_sample.size(), 2U);
+    EXPECT_NEAR(found.per_sample[0], kFirst, 1e-12);
+  }
+  EXPECT_EQ(Of("CrossEntropyLoss", kClassLoss * 1.5, kClasses).weights, Weights::kSome);
+  EXPECT_EQ(Of("PolicyLoss", kClassLoss * 1.5, kClasses).formula, Formula::kUnknown);
+  EXPECT_EQ(Of("TokenLoss", 2 * kClassLoss, kClasses).formula, Formula::kCrossEntropy);  // the sum
+}
+
+TEST(LossCall, NllOfWhateverCameIn) {
+  EXPECT_EQ(Of("Mine", -(1 + 0) / 2.0, kClasses).formula, Formula::kNll);
+}
+
+TEST(LossCall, TokensOfSentences_AndImagesHaveTheirClassesElsewhere) {
+  const Pair tokens = {{4, 2}, {0, 1, 0, 2, 0, 3, 0, 4}, {2, 2}, {0, 0, 0, 0}, DType::kInt64};
+  double loss = 0;
+  for (int k = 1; k <= 4; ++k) loss += std::log(1 + std::exp(k)) / 4;
+  EXPECT_EQ(Of("TokenLoss", loss, tokens).formula, Formula::kCrossEntropy);
+  const Pair image = {{1, 2, 4}, {0, 0, 0, 0, 1, 2, 3, 4}, {1, 4}, {0, 0, 0, 0}, DType::kInt64};
+  EXPECT_EQ(Of("Mine", loss, image).formula, Formula::kCrossEntropy);
+}
+
+TEST(LossCall, BinaryLossesBySqueezedValues_AndTheirWeightFromTheSecondCallOn) {
+  const Pair pair = {{2, 1}, {1, -2}, {2}, {1, 0}, DType::kInt64};
+  const double positive = std::log1p(std::exp(-1.0));
+  const double negative = std::log1p(std::exp(-2.0));
+  const Recognition plain = Of("HandBCE", (positive + negative) / 2, pair);
+  EXPECT_EQ(plain.formula, Formula::kBceWithLogits);
+  EXPECT_EQ(plain.weights, Weights::kNone);
+
+  FakeTrial trial;
+  Tell(&trial, "Weighted", (25 * positive + negative) / 2, pair);
+  const Pair other = {{2, 1}, {0.5, 1}, {2}, {1, 0}, DType::kInt64};
+  Tell(&trial, "Weighted", (25 * std::log1p(std::exp(-0.5)) + std::log1p(std::exp(1.0))) / 2, other);
+  Looked rows;
+  LossReader reader;
+  EXPECT_EQ(reader.Recognise(reader.Read(View(trial, &rows, 0))[0]).formula, Formula::kUnknown);
+  const std::string state = Fields::Save([&](Fields& io) { reader.Keep(io); });
+  LossReader again;
+  ASSERT_TRUE(Fields::LoadUntrusted(state, [&](Fields& io) { again.Keep(io); }).ok());
+  const Recognition found = again.Recognise(again.Read(View(trial, &rows, 1))[0]);
+  EXPECT_EQ(found.formula, Formula::kBceWithLogits);
+  EXPECT_EQ(found.weights, Weights::kSome);
+  EXPECT_NEAR(found.pos_weight, 25, 1e-6);
+}
+
+TEST(LossCall, ProbabilitiesAndTheirShares) {
+  EXPECT_EQ(Of("Mine", -std::log(0.25), {{2}, {0.25, 0.75}, {2}, {1, 0}}).formula, Formula::kBce);
+  const Recognition shares =
+      Of("Mine", 0.5 * kFirst + 0.5 * (kFirst - 1), {{1, 3}, {1, 2, 3}, {1, 3}, {0.5, 0.5, 0}});
+  EXPECT_EQ(shares.formula, Formula::kCrossEntropy);
+}
+
+TEST(LossCall, RegressionAndItsBroadcast) {
+  EXPECT_EQ(Of("MSE", 2.5, {{2}, {1, 2}, {2}, {2, 4}}).formula, Formula::kMse);
+  EXPECT_EQ(Of("Mine", 1.5, {{2}, {1, 2}, {2}, {2, 4}}).formula, Formula::kL1);
+  EXPECT_EQ(Of("Mine", (0.5 + 1.5) / 2, {{2}, {1, 2}, {2}, {2, 4}}).formula, Formula::kSmoothL1);
+  // differences 1, 3, 0, 2
+  const Recognition broadcast = Of("MSE", 14.0 / 4, {{2, 1}, {1, 2}, {2}, {2, 4}});
+  EXPECT_EQ(broadcast.formula, Formula::kMse);
+  EXPECT_TRUE(broadcast.broadcast);
+  EXPECT_FALSE(Of("MSE", 2.5, {{2, 1}, {1, 2}, {2}, {2, 4}}).broadcast);  // squeezed inside
+}
+
+TEST(LossCall, SettingsComeFromTheDocument) {
+  FakeTrial trial;
+  trial.SetDocument("model", R"({"losses": [{"type": "CrossEntropyLoss",
+    "settings": {"label_smoothing": 0.3, "ignore_index": 2}}]})");
+  const double smooth = 0.7 * kFirst + 0.1 * (3 * (kFirst + 1) - 6);
+  Tell(&trial, "CrossEntropyLoss", smooth, kClasses);
+  Looked rows;
+  LossReader reader;
+  const auto calls = reader.Read(View(trial, &rows, 0));
+  const Recognition found = reader.Recognise(calls.at(0));
+  EXPECT_TRUE(found.by_value);
+  EXPECT_EQ(found.per_sample.size(), 1U);
+}
+
+TEST(LossCall, WhatWasSampledInPartIsKnownByNameOnly) {
+  FakeTrial trial;
+  trial.Step()
+      .Loss(1, "MSELoss_output_0")
+      .Sample("sample/MSELoss_input_0", {2}, {1, 2}, DType::kFloat32, {100})
+      .Sample("sample/MSELoss_input_1", {2}, {2, 4}, DType::kFloat32, {100});
+  Looked rows;
+  LossReader reader;
+  const auto calls = reader.Read(View(trial, &rows, 0));
+  ASSERT_EQ(calls.size(), 1U);
+  EXPECT_FALSE(calls[0].whole());
+  const Recognition found = reader.Recognise(calls[0]);
+  EXPECT_EQ(found.formula, Formula::kMse);
+  EXPECT_FALSE(found.by_value);
+  EXPECT_EQ(found.per_sample, (std::vector<double>{1, 4}));
+}
+
+TEST(LossCall, InputsOfModelsAreNoLosses) {
+  FakeTrial trial;
+  trial.Step().Loss(1).Sample("sample/Sequential_input_0", {2}, {1, 2}).Sample("sample/x_input_1", {1}, {1});
+  Looked rows;
+  LossReader reader;
+  EXPECT_TRUE(reader.Read(View(trial, &rows, 0)).empty());
+}
+
+}  // namespace
+}  // namespace luff::rules

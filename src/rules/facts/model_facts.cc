@@ -1,0 +1,243 @@
+#include "rules/facts/model_facts.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+
+namespace luff::rules {
+
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kMaxNames = 256;
+constexpr std::size_t kMaxModules = 1 << 16;
+
+std::int64_t NumberOf(const Json& from, const char* key, std::int64_t otherwise) {
+  if (!from.is_object()) return otherwise;
+  const auto it = from.find(key);
+  if (it == from.end() || !it->is_number_integer()) return otherwise;
+  return std::clamp<std::int64_t>(it->get<std::int64_t>(), 0, 1LL << 40);
+}
+
+std::vector<std::int64_t> Numbers(const Json& from) {
+  std::vector<std::int64_t> numbers;
+  if (!from.is_array()) return numbers;
+  for (const Json& one : from) {
+    if (one.is_number_integer() && numbers.size() < 64) numbers.push_back(one.get<std::int64_t>());
+  }
+  return numbers;
+}
+
+std::vector<std::string> Names(const Json& from, const char* key) {
+  std::vector<std::string> names;
+  const auto it = from.find(key);
+  if (it == from.end() || !it->is_array()) return names;
+  for (const Json& one : *it) {
+    if (one.is_string() && names.size() < kMaxNames) names.push_back(one.get<std::string>());
+  }
+  return names;
+}
+
+const Json& List(const Json& from, const char* key) {
+  static const Json kNone = Json::array();
+  const auto it = from.is_object() ? from.find(key) : from.end();
+  return from.is_object() && it != from.end() && it->is_array() ? *it : kNone;
+}
+
+std::string Word(const Json& from, const char* key) {
+  const auto it = from.find(key);
+  return it != from.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+bool Flag(const Json& from, const char* key, bool missing) {
+  const auto it = from.find(key);
+  return it != from.end() && it->is_boolean() ? it->get<bool>() : missing;
+}
+
+ParameterFacts ParameterFrom(const Json& model, const Json& parameter) {
+  ParameterFacts one;
+  one.model = Word(model, "name");
+  one.model_type = Word(model, "type");
+  one.path = Word(parameter, "path");
+  if (const auto shape = parameter.find("shape"); shape != parameter.end() && shape->is_array()) {
+    one.shape = Numbers(*shape);
+    one.elements = 1;
+    for (const std::int64_t size : one.shape)
+      one.elements =
+          std::min<std::int64_t>(one.elements * std::clamp<std::int64_t>(size, 0, 1 << 20), 1LL << 40);
+  }
+  one.optimizer = Word(parameter, "optimizer");
+  one.requires_grad = Flag(parameter, "requires_grad", true);
+  if (const auto it = parameter.find("group"); it != parameter.end() && it->is_number_integer())
+    one.group = it->get<std::int64_t>();
+  return one;
+}
+
+ModuleFacts ModuleFrom(const Json& model, const Json& module, const std::map<std::string, bool>& owners) {
+  ModuleFacts facts;
+  facts.model = Word(model, "name");
+  facts.path = Word(module, "path");
+  facts.type = Word(module, "type");
+  facts.kind = KindOfModule(facts.type);
+  facts.name = Word(module, "name");
+  facts.training = Flag(module, "training", true);
+  if (const auto it = module.find("number"); it != module.end() && it->is_number_unsigned())
+    facts.number = it->get<std::uint32_t>();
+  if (const auto owner = owners.find(facts.path); owner != owners.end()) {
+    facts.has_parameters = true;
+    facts.trains = owner->second;
+  }
+  if (const auto it = module.find("settings"); it != module.end() && it->is_object()) {
+    for (const auto& [key, value] : it->items()) {
+      if (value.is_number()) facts.numbers[key] = value.get<double>();
+      if (value.is_boolean()) facts.numbers[key] = value.get<bool>() ? 1 : 0;
+    }
+  }
+  return facts;
+}
+
+}  // namespace
+
+ModuleKind KindOfModule(std::string_view type) noexcept {
+  if (type.find("Norm") != std::string_view::npos) return ModuleKind::kNorm;
+  if (type.find("Drop") != std::string_view::npos) return ModuleKind::kDropout;
+  if (type.ends_with("Linear")) return ModuleKind::kLinear;
+  return type.starts_with("Conv") ? ModuleKind::kConvolution : ModuleKind::kOther;
+}
+
+std::optional<double> ModuleFacts::Number(const std::string& key) const {
+  const auto it = numbers.find(key);
+  if (it == numbers.end()) return std::nullopt;
+  return it->second;
+}
+
+ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
+  ModelFacts facts;
+  facts.missing_ = text.empty();
+  const Json json = TryParseJson(text);
+  for (const Json& model : List(json, "models")) {
+    if (!model.is_object()) continue;
+    // Parameters by the path of the module that owns them: true if one of them requires a gradient.
+    std::map<std::string, bool> owners;
+    for (const Json& parameter : List(model, "parameters")) {
+      if (!parameter.is_object()) continue;
+      const std::string path = Word(parameter, "path");
+      const std::size_t dot = path.rfind('.');
+      bool& trains = owners[dot == std::string::npos ? std::string() : path.substr(0, dot)];
+      trains = trains || Flag(parameter, "requires_grad", true);
+      if (std::string name = Word(parameter, "name"); !name.empty())
+        facts.parameters_.emplace(std::move(name), ParameterFrom(model, parameter));
+    }
+    auto& types = facts.module_types_[Word(model, "name")];
+    for (const Json& module : List(model, "modules")) {
+      if (!module.is_object()) continue;
+      types[Word(module, "path")] = Word(module, "type");
+      if (facts.modules_.size() < kMaxModules) facts.modules_.push_back(ModuleFrom(model, module, owners));
+    }
+  }
+  for (const Json& optimizer : List(json, "optimizers")) {
+    if (!optimizer.is_object()) continue;
+    const auto it = optimizer.find("number");
+    if (it == optimizer.end() || !it->is_number_unsigned()) continue;
+    OptimizerFacts one;
+    one.number = it->get<std::uint32_t>();
+    one.name = Word(optimizer, "name");
+    one.type = Word(optimizer, "type");
+    one.foreign = NumberOf(optimizer, "foreign", -1);
+    for (const Json& group : List(optimizer, "groups")) one.parameters += NumberOf(group, "parameters", 0);
+    facts.optimizers_[one.name] = one.number;
+    facts.optimizer_facts_.push_back(std::move(one));
+  }
+  facts.has_scheduler_ = !List(json, "schedulers").empty();
+  return facts;
+}
+
+bool ModelFacts::HasModule(ModuleKind kind) const noexcept {
+  return std::any_of(modules_.begin(), modules_.end(),
+                     [kind](const ModuleFacts& module) { return module.kind == kind; });
+}
+
+const ParameterFacts* ModelFacts::Find(const std::string& name) const {
+  const auto it = parameters_.find(name);
+  return it == parameters_.end() ? nullptr : &it->second;
+}
+
+bool ModelFacts::IsPartlyOptimized(const std::string& model) const {
+  return std::any_of(parameters_.begin(), parameters_.end(), [&](const auto& entry) {
+    return entry.second.model == model && !entry.second.optimizer.empty();
+  });
+}
+
+bool ModelFacts::AnyOptimized() const {
+  return std::any_of(parameters_.begin(), parameters_.end(),
+                     [](const auto& entry) { return !entry.second.optimizer.empty(); });
+}
+
+std::optional<std::uint32_t> ModelFacts::OptimizerNumber(const std::string& name) const {
+  const auto it = optimizers_.find(name);
+  if (it == optimizers_.end()) return std::nullopt;
+  return it->second;
+}
+
+const std::map<std::string, std::string>& ModelFacts::ModuleTypes(const std::string& model) const {
+  static const std::map<std::string, std::string> none;
+  const auto it = module_types_.find(model);
+  return it == module_types_.end() ? none : it->second;
+}
+
+std::vector<ReachFacts> ReachesOf(const StepIndex& index) {
+  std::vector<ReachFacts> all;
+  for (const auto& event : index.json_events("reach")) {
+    const Json& json = *event;
+    ReachFacts& facts = all.emplace_back();
+    for (std::string& name : Names(json, "without_gradient")) facts.without_gradient.insert(std::move(name));
+    facts.without_gradient_count =
+        NumberOf(json, "without_gradient_count", static_cast<std::int64_t>(facts.without_gradient.size()));
+    facts.reached_count = NumberOf(json, "reached_count", 0);
+    for (const Json& leaf : List(json, "foreign")) {
+      if (!leaf.is_object() || facts.foreign.size() >= kMaxNames) continue;
+      ReachFacts::Leaf one;
+      one.shape = Numbers(leaf.value("shape", Json()));
+      one.optimizer = Word(leaf, "optimizer");
+      one.input = Flag(leaf, "input", false);
+      facts.foreign.push_back(std::move(one));
+    }
+  }
+  return all;
+}
+
+std::vector<LoadFacts> LoadsOf(const StepIndex& index) {
+  std::vector<LoadFacts> all;
+  for (const auto& event : index.json_events("load_state_dict")) {
+    const Json& json = *event;
+    LoadFacts& facts = all.emplace_back();
+    facts.model = Word(json, "model");
+    facts.matched = NumberOf(json, "matched", 0);
+    facts.missing = Names(json, "missing");
+    facts.unexpected = Names(json, "unexpected");
+    facts.missing_count = NumberOf(json, "missing_count", static_cast<std::int64_t>(facts.missing.size()));
+    facts.unexpected_count =
+        NumberOf(json, "unexpected_count", static_cast<std::int64_t>(facts.unexpected.size()));
+  }
+  return all;
+}
+
+bool LoadsWeights(const StepIndex& index) {
+  const std::vector<LoadFacts> loads = LoadsOf(index);
+  return std::any_of(loads.begin(), loads.end(), [](const LoadFacts& load) { return load.matched > 0; });
+}
+
+std::string ParameterOfGradient(const std::string& name) {
+  constexpr std::string_view kPrefix = "gradient/";
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : std::string();
+}
+
+bool IsBiasName(const std::string& name) {
+  const std::string last = name.substr(name.rfind('.') == std::string::npos ? 0 : name.rfind('.') + 1);
+  return last.find("bias") != std::string::npos && last.find("weight") == std::string::npos;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,129 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "luff/query/trial.h"
+#include "rules/kit/step_index.h"
+
+namespace luff::rules {
+
+/// What the run's "model" document says of one parameter.
+struct ParameterFacts {
+  std::string model;
+  std::string model_type;
+  std::string path;            // below the model
+  std::int64_t elements = -1;  // -1: not known
+  std::vector<std::int64_t> shape;
+  bool requires_grad = true;
+  std::string optimizer;  // "" if no optimizer holds it
+  std::int64_t group = -1;
+};
+
+struct OptimizerFacts {
+  std::uint32_t number = 0;
+  std::string name, type;
+  std::int64_t parameters = 0;  // all groups
+  std::int64_t foreign = -1;    // of them, how many belong to no model that was called; -1: not told
+};
+
+/// What several rules ask of a module's type.
+enum class ModuleKind : std::uint8_t { kOther, kLinear, kConvolution, kNorm, kDropout };
+[[nodiscard]] ModuleKind KindOfModule(std::string_view type) noexcept;
+
+/// What the run's "model" document says of one module.
+struct ModuleFacts {
+  std::string model;  // name of its model
+  std::string path;   // "" for the model itself
+  std::string type;
+  ModuleKind kind = ModuleKind::kOther;
+  std::string name;  // as tensors are named, "" if it has none
+  std::optional<std::uint32_t> number;
+  bool training = true;
+  bool has_parameters = false;            // of its own, not of modules within
+  bool trains = false;                    // one of them requires a gradient
+  std::map<std::string, double> numbers;  // settings that are numbers; flags are 0 or 1
+  [[nodiscard]] std::optional<double> Number(const std::string& key) const;
+};
+
+/// The run's "model" document, as far as rules need it. Everything in it is optional.
+class ModelFacts {
+ public:
+  /// Malformed parts are left out. Rules ask StepMemo::Facts.
+  [[nodiscard]] static ModelFacts ParseUntrusted(std::string_view document);
+  /// Of the document as it is now.
+  [[nodiscard]] static ModelFacts Of(const query::Trial& trial) {
+    return ParseUntrusted(trial.Document("model"));
+  }
+  /// The run has no such document.
+  [[nodiscard]] bool missing() const noexcept { return missing_; }
+  [[nodiscard]] bool empty() const noexcept { return parameters_.empty(); }
+  [[nodiscard]] const ParameterFacts* Find(const std::string& name) const;
+  [[nodiscard]] const std::map<std::string, ParameterFacts>& parameters() const noexcept {
+    return parameters_;
+  }
+  /// Some parameter of the model is held by an optimizer.
+  [[nodiscard]] bool IsPartlyOptimized(const std::string& model) const;
+  /// Some model has a parameter that an optimizer holds.
+  [[nodiscard]] bool AnyOptimized() const;
+  /// Number of an optimizer, as events name it.
+  [[nodiscard]] std::optional<std::uint32_t> OptimizerNumber(const std::string& name) const;
+  [[nodiscard]] std::size_t optimizer_count() const noexcept { return optimizers_.size(); }
+  [[nodiscard]] const std::vector<OptimizerFacts>& optimizers() const noexcept { return optimizer_facts_; }
+  /// The modules of all models, in the order in which they were registered.
+  [[nodiscard]] const std::vector<ModuleFacts>& modules() const noexcept { return modules_; }
+  [[nodiscard]] bool HasModule(ModuleKind kind) const noexcept;
+  [[nodiscard]] bool has_scheduler() const noexcept { return has_scheduler_; }
+  /// Types of the modules of a model by path, "" for the model itself.
+  [[nodiscard]] const std::map<std::string, std::string>& ModuleTypes(const std::string& model) const;
+
+ private:
+  bool missing_ = true, has_scheduler_ = false;
+  std::map<std::string, ParameterFacts> parameters_;
+  std::map<std::string, std::uint32_t> optimizers_;
+  std::vector<OptimizerFacts> optimizer_facts_;
+  std::vector<ModuleFacts> modules_;
+  std::map<std::string, std::map<std::string, std::string>> module_types_;
+};
+
+/// What the event `reach` tells of a backward pass.
+struct ReachFacts {
+  std::set<std::string> without_gradient;  // at most 64 names
+  std::int64_t without_gradient_count = 0;
+  std::int64_t reached_count = 0;
+  struct Leaf {
+    std::vector<std::int64_t> shape;
+    std::string optimizer;  // "" if none holds it
+    bool input = false;     // a model was called with it
+  };
+  std::vector<Leaf> foreign;
+  /// All names without gradients are known.
+  [[nodiscard]] bool complete() const noexcept {
+    return without_gradient_count == static_cast<std::int64_t>(without_gradient.size());
+  }
+};
+
+/// What the event `load_state_dict` tells.
+struct LoadFacts {
+  std::string model;  // type
+  std::int64_t matched = 0, missing_count = 0, unexpected_count = 0;
+  std::vector<std::string> missing, unexpected;  // at most 64 names each
+};
+
+/// What the events of these kinds of a step tell. Malformed parts are left out.
+[[nodiscard]] std::vector<ReachFacts> ReachesOf(const StepIndex& index);
+[[nodiscard]] std::vector<LoadFacts> LoadsOf(const StepIndex& index);
+
+/// At this step a model got weights that it knows: it is not as it was initialised.
+[[nodiscard]] bool LoadsWeights(const StepIndex& index);
+
+/// "gradient/X" gives "X"; "" for other names.
+[[nodiscard]] std::string ParameterOfGradient(const std::string& name);
+/// A bias by its name, as the hooks decide it.
+[[nodiscard]] bool IsBiasName(const std::string& name);
+
+}  // namespace luff::rules

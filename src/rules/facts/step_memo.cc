@@ -1,0 +1,235 @@
+#include "rules/facts/step_memo.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/format.h"
+#include "base/json.h"
+#include "luff/tensor/hash.h"
+#include "rules/kit/step_index.h"
+#include "tensor/element.h"
+
+namespace luff::rules {
+namespace {
+
+using Json = nlohmann::json;
+using format::Role;
+constexpr std::size_t kMaxElements = 1 << 20;
+constexpr std::size_t kMaxNames = 1 << 16;  // that were asked for
+
+template <DType kType>
+void Convert(const std::byte* from, std::size_t count, std::vector<double>* to) {
+  const std::size_t size = DTypeSize(kType);
+  for (std::size_t i = 0; i < count; ++i) (*to)[i] = tensor::ReadElement<kType>(from + i * size);
+}
+
+bool ToDoubles(const query::Value& value, std::vector<double>* to) {
+  const std::size_t size = DTypeSize(value.dtype);
+  if (size == 0) return false;
+  const std::size_t count = value.bytes.size() / size;
+  if (count > kMaxElements) return false;
+  to->resize(count);
+  const std::byte* from = value.bytes.data();
+  switch (value.dtype) {
+    case DType::kBool: Convert<DType::kBool>(from, count, to); return true;
+    case DType::kUInt8: Convert<DType::kUInt8>(from, count, to); return true;
+    case DType::kInt8: Convert<DType::kInt8>(from, count, to); return true;
+    case DType::kInt16: Convert<DType::kInt16>(from, count, to); return true;
+    case DType::kInt32: Convert<DType::kInt32>(from, count, to); return true;
+    case DType::kInt64: Convert<DType::kInt64>(from, count, to); return true;
+    case DType::kFloat16: Convert<DType::kFloat16>(from, count, to); return true;
+    case DType::kBFloat16: Convert<DType::kBFloat16>(from, count, to); return true;
+    case DType::kFloat32: Convert<DType::kFloat32>(from, count, to); return true;
+    case DType::kFloat64: Convert<DType::kFloat64>(from, count, to); return true;
+    default: return false;
+  }
+}
+
+std::size_t Product(const std::vector<std::int64_t>& shape) {
+  std::size_t product = 1;
+  for (const std::int64_t size : shape) product *= static_cast<std::size_t>(std::max<std::int64_t>(size, 0));
+  return product;
+}
+
+// "sample/WHOSE_input_INDEX"
+struct SampleName {
+  std::string whose;  // kind of a loss, or a model
+  std::size_t index = 0;
+};
+
+std::optional<SampleName> ParseName(std::string_view name) {
+  constexpr std::string_view kPrefix = "sample/";
+  constexpr std::string_view kInput = "_input_";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const std::size_t at = name.rfind(kInput);
+  if (at == std::string_view::npos || at == 0) return std::nullopt;
+  const std::string_view digits = name.substr(at + kInput.size());
+  SampleName parsed;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parsed.index);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  parsed.whose = std::string(name.substr(0, at));
+  return parsed;
+}
+
+std::optional<SampleValues> Read(const StepView& view, const query::Trial::SummaryEntry& entry) {
+  const query::StepInfo& info = view.rows.info;
+  if (info.superseded) return std::nullopt;  // a lookup finds the later step of that number
+  const auto value = view.trial.ReadValue(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
+  if (!value.ok()) return std::nullopt;
+  SampleValues sample;
+  sample.tensor = entry.tensor;
+  sample.dtype = entry.dtype == DType::kInvalid ? value.value().dtype : entry.dtype;
+  sample.shape = sample.whole_shape = value.value().shape;
+  if (!ToDoubles(value.value(), &sample.values) || sample.values.size() != Product(sample.shape))
+    return std::nullopt;
+  const auto shape = view.trial.Shape(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
+  if (shape.ok() && !shape.value().global_shape.empty()) sample.whole_shape = shape.value().global_shape;
+  return sample;
+}
+
+}  // namespace
+
+void StepMemo::Clear() {
+  samples_.clear();
+  summaries_.clear();
+  inputs_.reset();
+  calls_.reset();
+  facts_fresh_ = false;
+}
+
+std::shared_ptr<const SampleValues> StepMemo::Sample(const StepView& view,
+                                                     const query::Trial::SummaryEntry& entry) {
+  const auto [known, fresh] = samples_.try_emplace(&entry);
+  if (fresh) {
+    if (std::optional<SampleValues> sample = Read(view, entry))
+      known->second = std::make_shared<const SampleValues>(std::move(*sample));
+  }
+  return known->second;
+}
+
+const Summary* StepMemo::SummaryOf(const StepView& view, query::TensorId tensor, std::uint32_t worker) {
+  const auto key = [](std::uint32_t w, query::TensorId t) { return (std::uint64_t{w} << 32) | t; };
+  if (summaries_.empty()) {
+    for (const auto& entry : view.rows.summaries)
+      summaries_.try_emplace(key(entry.worker, entry.tensor), &entry.summary);
+  }
+  const auto known = summaries_.find(key(worker, tensor));
+  return known == summaries_.end() ? nullptr : known->second;
+}
+
+std::optional<query::TensorId> StepMemo::FindTensor(const query::Trial& trial, const std::string& name) {
+  if (trial.tensor_count() != tensors_ || ids_.size() >= kMaxNames) {
+    ids_.clear();
+    tensors_ = trial.tensor_count();
+  }
+  const auto [known, fresh] = ids_.try_emplace(name);
+  if (fresh) {
+    const Result<query::TensorId> id = trial.FindTensor(name);
+    if (id.ok()) known->second = id.value();
+  }
+  return known->second;
+}
+
+std::optional<query::TensorId> StepMemo::LossNamed(const query::Trial& trial, const std::string& name) {
+  const std::optional<query::TensorId> id = FindTensor(trial, name);
+  return id && trial.tensor(*id).role == Role::kLoss ? id : std::nullopt;
+}
+
+const std::shared_ptr<const ModelFacts>& StepMemo::SharedFacts(const query::Trial& trial) {
+  if (facts_fresh_) return facts_;
+  facts_fresh_ = true;
+  const std::string text = trial.Document("model");
+  const std::uint64_t now = HashBytes(text.data(), text.size());
+  if (now != facts_of_) facts_ = std::make_shared<const ModelFacts>(ModelFacts::ParseUntrusted(text));
+  facts_of_ = now;
+  return facts_;
+}
+
+const std::vector<ModelInput>& StepMemo::ModelInputs(const StepView& view) {
+  if (inputs_) return *inputs_;
+  std::vector<ModelInput>& inputs = inputs_.emplace();
+  if (view.rows.info.superseded) return inputs;
+  for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) {
+    std::optional<SampleName> name = ParseName(tensor.name);
+    // A loss has told its value under the same name.
+    if (!name || LossNamed(view.trial, name->whose + "_output_0") ||
+        LossNamed(view.trial, name->whose + "_output_1"))
+      continue;
+    inputs.push_back({std::move(name->whose), name->index, &entry});
+  }
+  std::sort(inputs.begin(), inputs.end(), [](const ModelInput& a, const ModelInput& b) {
+    return std::tie(a.entry->worker, a.model, a.index) < std::tie(b.entry->worker, b.model, b.index);
+  });
+  return inputs;
+}
+
+const LossSettings& StepMemo::SettingsOf(const query::Trial& trial, const std::string& kind) {
+  static const LossSettings kNone;
+  if (settings_.size() >= LossReader::kMaxKinds && !settings_.contains(kind)) return kNone;
+  Asked& asked = settings_[kind];
+  if (asked.settings.known || ++asked.reads < asked.next) return asked.settings;
+  asked.next *= 2;
+  const Json document = TryParseJson(trial.Document("model"));
+  const auto losses = document.is_object() ? document.find("losses") : document.end();
+  if (!document.is_object() || losses == document.end() || !losses->is_array()) return asked.settings;
+  for (const Json& loss : *losses) {
+    if (!loss.is_object() || loss.value("type", Json()) != Json(kind)) continue;
+    LossSettings& settings = asked.settings;
+    settings.known = true;
+    const Json given = loss.value("settings", Json::object());
+    if (!given.is_object()) break;
+    const auto number = [&](const char* key, double otherwise) {
+      const auto it = given.find(key);
+      return it != given.end() && it->is_number() ? it->get<double>() : otherwise;
+    };
+    settings.label_smoothing = number("label_smoothing", 0);
+    settings.ignore_index = number("ignore_index", -100);
+    settings.delta = number("delta", number("beta", 1));
+    const auto log_target = given.find("log_target");
+    settings.log_target = log_target != given.end() && log_target->is_boolean() && log_target->get<bool>();
+  }
+  return asked.settings;
+}
+
+const std::vector<LossCall>& StepMemo::LossCalls(const StepView& view) {
+  if (calls_) return *calls_;
+  std::map<std::tuple<std::uint32_t, std::string, std::size_t>,
+           std::pair<const query::Trial::SummaryEntry*, const query::Trial::SummaryEntry*>>
+      pairs;
+  for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) {
+    const std::optional<SampleName> name = ParseName(tensor.name);
+    if (!name) continue;
+    auto& pair = pairs[{entry.worker, name->whose, name->index / 2}];
+    (name->index % 2 == 0 ? pair.first : pair.second) = &entry;
+  }
+  std::vector<LossCall>& calls = calls_.emplace();
+  for (const auto& [key, pair] : pairs) {
+    const auto& [worker, kind, index] = key;
+    if (pair.first == nullptr || pair.second == nullptr) continue;
+    const auto loss = LossNamed(view.trial, fmt::format("{}_output_{}", kind, index));
+    if (!loss) continue;
+    const auto output = Sample(view, *pair.first);
+    const auto target = Sample(view, *pair.second);
+    if (output == nullptr || target == nullptr) continue;
+    LossCall call;
+    call.kind = kind;
+    call.loss = *loss;
+    call.worker = worker;
+    call.settings = SettingsOf(view.trial, kind);
+    call.output = *output;
+    call.target = *target;
+    for (const auto& [scalar, tensor] : view.index.scalars(Role::kLoss)) {
+      if (scalar.tensor == call.loss && scalar.worker == worker) call.value = scalar.value;
+    }
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+}  // namespace luff::rules

@@ -1,0 +1,87 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rules/facts/loss_call.h"
+#include "rules/facts/model_modules.h"
+#include "rules/kit/fields.h"
+
+namespace luff::rules {
+
+/// Which ids an embedding table is asked for, and where the most frequent one stands. Bounded: beyond kMaxIds
+/// different ids it only says that they are many.
+class TokenStats {
+ public:
+  static constexpr std::size_t kMaxIds = 1 << 16;
+
+  void Add(const SampleValues& ids);
+
+  [[nodiscard]] double tokens() const noexcept { return tokens_; }
+  [[nodiscard]] std::int64_t samples() const noexcept { return samples_; }
+  [[nodiscard]] bool many() const noexcept { return many_; }
+  [[nodiscard]] std::size_t used() const noexcept { return counts_.size(); }
+  [[nodiscard]] std::int64_t largest() const noexcept {
+    return counts_.empty() ? -1 : counts_.rbegin()->first;
+  }
+  /// The most frequent id, and its share of all tokens.
+  [[nodiscard]] std::int64_t top() const noexcept { return top_; }
+  [[nodiscard]] double top_share() const noexcept;
+  /// The top id stands at the ends of rows, as padding does.
+  [[nodiscard]] bool top_is_padding() const noexcept;
+  /// The top id stands anywhere in rows of several tokens: its neighbours are not more often the same than
+  /// others are.
+  [[nodiscard]] bool top_is_scattered() const noexcept;
+  /// No new id has come in the second half of all tokens.
+  [[nodiscard]] bool saturated() const noexcept { return tokens_ > 0 && last_new_ <= tokens_ / 2; }
+
+  void Keep(Fields& io);
+
+ private:
+  double tokens_ = 0, last_new_ = 0;  // tokens before the newest id that was new
+  std::int64_t samples_ = 0;
+  bool many_ = false;
+  std::map<std::int64_t, double> counts_;
+  std::int64_t top_ = -1;
+  // Of the top id, since it is so: occurrences, of them in a run at an end of a row; that have a next token
+  // in the row, of them followed by the same.
+  double met_ = 0, at_end_ = 0, has_next_ = 0, same_next_ = 0;
+};
+
+/// The rows of a step that are ids given to an embedding table of at least `rows` rows.
+struct TableInput {
+  const query::Trial::SummaryEntry* entry = nullptr;
+  std::string module;  // name of the module
+  std::string type;    // "Embedding" or "EmbeddingBag"
+  std::optional<double> table_rows, padding;
+};
+[[nodiscard]] std::vector<TableInput> TableInputsOf(const StepView& view, const ModelModules& modules);
+/// **Thread-compatible.** What is known of the embedding tables of a run, by name of the module; at most
+/// kMaxTables.
+class Tables {
+ public:
+  static constexpr std::size_t kMaxTables = 64;
+  struct Batch {
+    TableInput input;
+    std::shared_ptr<const SampleValues> ids;
+  };
+  /// Of a TRAIN step: the ids that tables of at least `rows` rows are given. Tables whose size is not known
+  /// are left out.
+  [[nodiscard]] std::vector<Batch> OnStep(const StepView& view, double rows);
+  /// What is known of its table; null beyond kMaxTables.
+  [[nodiscard]] TokenStats* Of(const Batch& batch);
+  [[nodiscard]] const std::map<std::string, TokenStats>& all() const noexcept { return stats_; }
+  void Keep(Fields& io);
+
+ private:
+  ModelModules modules_;
+  std::map<std::string, TokenStats> stats_;
+};
+
+/// What TableInputsOf reads.
+[[nodiscard]] Need TableNeed();
+
+}  // namespace luff::rules

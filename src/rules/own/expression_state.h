@@ -1,0 +1,73 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "luff/base/regex.h"
+#include "luff/query/trial.h"
+#include "rules/kit/fields.h"
+#include "rules/own/expression.h"
+
+namespace luff::rules {
+
+/// What a condition has read so far, in bounded memory, and what it gives. **Thread-compatible.**
+///
+/// Nothing that is missing is read as 0: without a value a comparison is neither true nor false, and 'and',
+/// 'or', 'not' go on with that (Kleene's logic). A fold is known when its n values have come.
+class ExpressionState {
+ public:
+  explicit ExpressionState(const Expression& expression);
+
+  /// Takes in the values of one step.
+  void Take(const query::Trial& trial, const query::Trial::StepRows& rows);
+
+  struct Verdict {
+    std::optional<bool> holds;
+    std::string tensor;  // the first of a group for which it holds
+    std::uint32_t worker = 0;
+    std::uint64_t others = 0;                            // of the group for which it holds too
+    std::vector<std::string> other_names;                // at most 20
+    std::vector<std::pair<std::string, double>> values;  // of what is read, by its text
+  };
+  [[nodiscard]] Verdict Evaluate() const;
+
+  /// Whether every leaf had a value at some step; if not, what is missing, in words.
+  [[nodiscard]] std::string Missing(const query::Trial& trial) const;
+  /// Values that found no room: a group has too many tensors for its folds.
+  [[nodiscard]] bool overfull() const noexcept { return overfull_; }
+
+  void Keep(Fields& io);
+
+ private:
+  struct Series {
+    std::optional<double> now;  // of this step
+    std::deque<double> kept;
+    std::uint64_t seen = 0;
+    void Keep(Fields& io);
+  };
+  using Key = std::pair<std::string, std::uint32_t>;  // tensor and worker
+  struct LeafState {
+    std::map<Key, Series> series;
+    bool too_large = false;  // read as a number, and has many elements
+    void Keep(Fields& io);
+  };
+
+  void TakeValue(std::size_t leaf, const Key& key, double value);
+  [[nodiscard]] std::optional<double> Number(int n, const Key* bound) const;
+  [[nodiscard]] std::optional<bool> Truth(int n, Verdict* verdict) const;
+  [[nodiscard]] std::optional<bool> Atom(const Node& node, const Key* bound) const;
+  [[nodiscard]] const Series* SeriesOf(const Leaf& leaf, int index, const Key* bound) const;
+
+  const Expression& expression_;
+  std::vector<LeafState> leaves_;
+  std::vector<Regex> patterns_;                  // of the groups
+  std::vector<std::vector<signed char>> match_;  // by group and tensor id: 1 yes, 0 no, -1 not decided
+  std::size_t kept_ = 0;
+  bool overfull_ = false;
+};
+
+}  // namespace luff::rules
