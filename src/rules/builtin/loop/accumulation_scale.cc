@@ -52,112 +52,112 @@ class AccumulationScale final : public KeptRule {
     if (steps_ == 0 || !mean_) TakeLosses(view);
     ++steps_;
     for (const auto& window : view.index.json_events("accumulation")) Judge(view, *window, sink);
+    if (updated) {
+      models_.clear();
+      batches_.clear();
+      steps_ = 0;
+      mean_ = clipped_ = false;
+    }
   }
-  if (updated) {
-    models_.clear();
-    batches_.clear();
-    steps_ = 0;
-    mean_ = clipped_ = false;
+  void Keep(Fields& io) override {
+    io("models", models_, kMaxPasses);
+    io("batches", batches_, kMaxPasses);
+    io("steps", steps_);
+    io("mean", mean_);
+    io("clipped", clipped_);
+    io("seen", seen_);
+    io("told", told_);
+    io("loss", loss_);
+    io("reader", reader_);
   }
-} void Keep(Fields& io) override {
-  io("models", models_, kMaxPasses);
-  io("batches", batches_, kMaxPasses);
-  io("steps", steps_);
-  io("mean", mean_);
-  io("clipped", clipped_);
-  io("seen", seen_);
-  io("told", told_);
-  io("loss", loss_);
-  io("reader", reader_);
-}
 
-private:
-// The loss is a mean over its samples: its value says so.
-void TakeLosses(const StepView& view) {
-  for (const LossCall& call : reader_.Read(view)) {
-    const Recognition known = reader_.Recognise(call);
-    if (!known.by_value || known.broadcast || !call.value || known.per_sample.size() < 2 || !call.whole())
-      continue;
-    double sum = 0;
-    for (const double term : known.per_sample) sum += term;
-    const double mean = sum / static_cast<double>(known.per_sample.size());
-    if (std::abs(mean - *call.value) > 1e-3 * std::max(std::abs(mean), 1e-6)) continue;
-    mean_ = true;
-    loss_ = call.kind;
-    return;
+ private:
+  // The loss is a mean over its samples: its value says so.
+  void TakeLosses(const StepView& view) {
+    for (const LossCall& call : reader_.Read(view)) {
+      const Recognition known = reader_.Recognise(call);
+      if (!known.by_value || known.broadcast || !call.value || known.per_sample.size() < 2 || !call.whole())
+        continue;
+      double sum = 0;
+      for (const double term : known.per_sample) sum += term;
+      const double mean = sum / static_cast<double>(known.per_sample.size());
+      if (std::abs(mean - *call.value) > 1e-3 * std::max(std::abs(mean), 1e-6)) continue;
+      mean_ = true;
+      loss_ = call.kind;
+      return;
+    }
   }
-}
 
-// One model, another batch each time, gradients added up and used as they are.
-void Judge(const StepView& view, const Json& window, Sink& sink) {
-  const double passes = NumberIn(window, "passes");
-  const Json& factors = ListIn(window, "factors");
-  if (!(passes >= static_cast<double>(limits_.passes)) || !(passes <= kMaxPasses) || factors.empty() ||
-      !FlagIn(window, "added") || !FlagIn(window, "untouched") || clipped_ || !mean_)
-    return;
-  if (models_.size() != 1 || static_cast<double>(steps_) != passes ||
-      static_cast<double>(batches_.size()) != passes)
-    return;
-  double least = HUGE_VAL;
-  double most = -HUGE_VAL;
-  for (const Json& factor : factors) {
-    if (!factor.is_number()) return;
-    least = std::min(least, factor.get<double>());
-    most = std::max(most, factor.get<double>());
+  // One model, another batch each time, gradients added up and used as they are.
+  void Judge(const StepView& view, const Json& window, Sink& sink) {
+    const double passes = NumberIn(window, "passes");
+    const Json& factors = ListIn(window, "factors");
+    if (!(passes >= static_cast<double>(limits_.passes)) || !(passes <= kMaxPasses) || factors.empty() ||
+        !FlagIn(window, "added") || !FlagIn(window, "untouched") || clipped_ || !mean_)
+      return;
+    if (models_.size() != 1 || static_cast<double>(steps_) != passes ||
+        static_cast<double>(batches_.size()) != passes)
+      return;
+    double least = HUGE_VAL;
+    double most = -HUGE_VAL;
+    for (const Json& factor : factors) {
+      if (!factor.is_number()) return;
+      least = std::min(least, factor.get<double>());
+      most = std::max(most, factor.get<double>());
+    }
+    const auto is = [&](double wanted) {
+      return std::abs(least - wanted) <= 1e-6 * wanted && most - least <= 1e-6 * wanted;
+    };
+    const bool none = is(1);
+    const bool twice = is(1 / (passes * passes));
+    if (!none && !twice) {
+      if (seen_ > 0 && is(1 / passes)) seen_ = 0;
+      return;
+    }
+    if (!IsSgd(view.trial, NumberIn(window, "optimizer"))) return;
+    if (++seen_ < limits_.times) return;
+    Tell(view, passes, twice, sink);
   }
-  const auto is = [&](double wanted) {
-    return std::abs(least - wanted) <= 1e-6 * wanted && most - least <= 1e-6 * wanted;
-  };
-  const bool none = is(1);
-  const bool twice = is(1 / (passes * passes));
-  if (!none && !twice) {
-    if (seen_ > 0 && is(1 / passes)) seen_ = 0;
-    return;
+
+  // A gradient's scale is that of the update; others divide it out again.
+  static bool IsSgd(const query::Trial& trial, double number) {
+    const ModelFacts facts = ModelFacts::Of(trial);
+    return std::any_of(facts.optimizers().begin(), facts.optimizers().end(), [&](const OptimizerFacts& one) {
+      return static_cast<double>(one.number) == number && one.type == "SGD";
+    });
   }
-  if (!IsSgd(view.trial, NumberIn(window, "optimizer"))) return;
-  if (++seen_ < limits_.times) return;
-  Tell(view, passes, twice, sink);
-}
 
-// A gradient's scale is that of the update; others divide it out again.
-static bool IsSgd(const query::Trial& trial, double number) {
-  const ModelFacts facts = ModelFacts::Of(trial);
-  return std::any_of(facts.optimizers().begin(), facts.optimizers().end(), [&](const OptimizerFacts& one) {
-    return static_cast<double>(one.number) == number && one.type == "SGD";
-  });
-}
+  void Tell(const StepView& view, double passes, bool twice, Sink& sink) {
+    told_ = true;
+    Finding finding = FindingAt(kName, twice ? "scaled_twice" : "not_scaled", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    finding.what = twice ? fmt::format("gradients of {:g} batches are divided by {:g} twice", passes, passes)
+                         : fmt::format("gradients of {:g} batches are added up, not averaged", passes);
+    finding.why =
+        twice ? fmt::format(
+                    "{} is a mean already, and each came in with a factor of 1/{:g}: the update is that of "
+                    "one batch divided by {:g}",
+                    loss_, passes * passes, passes)
+              : fmt::format(
+                    "{} is a mean over its batch, and each of {:g} backward passes before an update came in "
+                    "with a factor of 1: the update is {:g} times that of one large batch",
+                    loss_, passes, passes);
+    finding.remedy = fmt::format("(loss / {:g}).backward(), once", passes);
+    finding.causes = {twice ? "the loss and the gradients, or the loss twice, are divided"
+                            : "the loss is not divided by the number of batches",
+                      "the learning rate was meant for it"};
+    finding.evidence = {{"passes", passes}, {"factor", twice ? 1 / (passes * passes) : 1}};
+    finding.threshold = fmt::format("factor {} in {} updates (Luff)", twice ? "1/n^2" : "1", limits_.times);
+    sink.Report(std::move(finding));
+  }
 
-void Tell(const StepView& view, double passes, bool twice, Sink& sink) {
-  told_ = true;
-  Finding finding = FindingAt(kName, twice ? "scaled_twice" : "not_scaled", view, TensorAt{format::kNoId});
-  finding.since_step = 0;
-  finding.what = twice ? fmt::format("gradients of {:g} batches are divided by {:g} twice", passes, passes)
-                       : fmt::format("gradients of {:g} batches are added up, not averaged", passes);
-  finding.why =
-      twice ? fmt::format(
-                  "{} is a mean already, and each came in with a factor of 1/{:g}: the update is that of "
-                  "one batch divided by {:g}",
-                  loss_, passes * passes, passes)
-            : fmt::format(
-                  "{} is a mean over its batch, and each of {:g} backward passes before an update came in "
-                  "with a factor of 1: the update is {:g} times that of one large batch",
-                  loss_, passes, passes);
-  finding.remedy = fmt::format("(loss / {:g}).backward(), once", passes);
-  finding.causes = {twice ? "the loss and the gradients, or the loss twice, are divided"
-                          : "the loss is not divided by the number of batches",
-                    "the learning rate was meant for it"};
-  finding.evidence = {{"passes", passes}, {"factor", twice ? 1 / (passes * passes) : 1}};
-  finding.threshold = fmt::format("factor {} in {} updates (Luff)", twice ? "1/n^2" : "1", limits_.times);
-  sink.Report(std::move(finding));
-}
-
-const Limits limits_;
-LossReader reader_;
-std::set<std::uint32_t> models_;  // called since the last update
-std::set<std::uint64_t> batches_;
-std::int64_t steps_ = 0, seen_ = 0;
-bool mean_ = false, clipped_ = false, told_ = false;
-std::string loss_;
+  const Limits limits_;
+  LossReader reader_;
+  std::set<std::uint32_t> models_;  // called since the last update
+  std::set<std::uint64_t> batches_;
+  std::int64_t steps_ = 0, seen_ = 0;
+  bool mean_ = false, clipped_ = false, told_ = false;
+  std::string loss_;
 };
 
 }  // namespace

@@ -59,93 +59,94 @@ class AttentionCollapse final : public KeptRule {
     for (const auto& inside : view.index.json_events("inside"))
       Judge(view, ListIn(*inside, "attention"), sink);
   }
-} void Keep(Fields& io) override {
-  io("maps", maps_, kMaxMaps);
-  io("sharp", sharp_);
-  io("losses", losses_);
-  io("first_loss", first_loss_);
-  io("loss", loss_);
-  io("told", told_);
-}
+  void Keep(Fields& io) override {
+    io("maps", maps_, kMaxMaps);
+    io("sharp", sharp_);
+    io("losses", losses_);
+    io("first_loss", first_loss_);
+    io("loss", loss_);
+    io("told", told_);
+  }
 
-private:
-struct Map {
-  bool alive = false;         // it has looked around once
-  std::int64_t in_a_row = 0;  // looks at which it was collapsed
-  std::int64_t since = 0;
-  double loss = 0;  // when that began
-  void Keep(Fields& io) {
-    io("alive", alive);
-    io("in_a_row", in_a_row);
-    io("since", since);
-    io("loss", loss);
-  }
-};
+ private:
+  struct Map {
+    bool alive = false;         // it has looked around once
+    std::int64_t in_a_row = 0;  // looks at which it was collapsed
+    std::int64_t since = 0;
+    double loss = 0;  // when that began
+    void Keep(Fields& io) {
+      io("alive", alive);
+      io("in_a_row", in_a_row);
+      io("since", since);
+      io("loss", loss);
+    }
+  };
 
-void Judge(const StepView& view, const Json& maps, Sink& sink) {
-  if (told_ || maps.empty()) return;
-  std::vector<std::array<double, 2>> seen;  // least of the heads, entropy
-  for (const Json& map : maps) {
-    const double least = NumberIn(map, "least");
-    const double entropy = NumberIn(map, "entropy");
-    if (!(least > 0) || !(entropy >= 0) || !(NumberIn(map, "rows") >= 4)) return;
-    if (seen.size() < kMaxMaps) seen.push_back({least, entropy});
-  }
-  const query::StepInfo& info = view.rows.info;
-  if (info.mode_step <= kFirst) {
-    const bool all =
-        std::all_of(seen.begin(), seen.end(), [&](const auto& one) { return one[0] >= limits_.start; });
-    sharp_ = all ? sharp_ + 1 : -kLooksAtFirst - 2;
-    if (sharp_ == kLooksAtFirst) Tell(view, maps, "sharp_start", seen.size(), seen[0][0], sink);
-  }
-  if (told_) return;
-  maps_.resize(seen.size());
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    Map& map = maps_[i];
-    map.alive = map.alive || seen[i][1] >= kAlive;
-    if (seen[i][0] < limits_.collapsed) {
-      map.in_a_row = 0;
-      continue;
+  void Judge(const StepView& view, const Json& maps, Sink& sink) {
+    if (told_ || maps.empty()) return;
+    std::vector<std::array<double, 2>> seen;  // least of the heads, entropy
+    for (const Json& map : maps) {
+      const double least = NumberIn(map, "least");
+      const double entropy = NumberIn(map, "entropy");
+      if (!(least > 0) || !(entropy >= 0) || !(NumberIn(map, "rows") >= 4)) return;
+      if (seen.size() < kMaxMaps) seen.push_back({least, entropy});
     }
-    if (map.in_a_row++ == 0) {
-      map.since = info.mode_step;
-      map.loss = loss_;
+    const query::StepInfo& info = view.rows.info;
+    if (info.mode_step <= kFirst) {
+      const bool all =
+          std::all_of(seen.begin(), seen.end(), [&](const auto& one) { return one[0] >= limits_.start; });
+      sharp_ = all ? sharp_ + 1 : -kLooksAtFirst - 2;
+      if (sharp_ == kLooksAtFirst) Tell(view, maps, "sharp_start", seen.size(), seen[0][0], sink);
     }
-  }
-  std::size_t collapsed = 0;
-  double sharpest = 0;
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    const Map& map = maps_[i];
-    // A model that has learned by looking at one place is right to do so.
-    const bool useless = losses_ > 8 && first_loss_ > 0 && loss_ > (1 - limits_.learned) * first_loss_ &&
-                         loss_ > 0.95 * map.loss;
-    if (map.alive && map.in_a_row >= limits_.looks && info.mode_step >= map.since + 64 && useless) {
-      ++collapsed;
-      sharpest = std::max(sharpest, seen[i][0]);
+    if (told_) return;
+    maps_.resize(seen.size());
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      Map& map = maps_[i];
+      map.alive = map.alive || seen[i][1] >= kAlive;
+      if (seen[i][0] < limits_.collapsed) {
+        map.in_a_row = 0;
+        continue;
+      }
+      if (map.in_a_row++ == 0) {
+        map.since = info.mode_step;
+        map.loss = loss_;
+      }
     }
+    std::size_t collapsed = 0;
+    double sharpest = 0;
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const Map& map = maps_[i];
+      // A model that has learned by looking at one place is right to do so.
+      const bool useless = losses_ > 8 && first_loss_ > 0 && loss_ > (1 - limits_.learned) * first_loss_ &&
+                           loss_ > 0.95 * map.loss;
+      if (map.alive && map.in_a_row >= limits_.looks && info.mode_step >= map.since + 64 && useless) {
+        ++collapsed;
+        sharpest = std::max(sharpest, seen[i][0]);
+      }
+    }
+    if (collapsed > 0) Tell(view, maps, "collapsed", collapsed, sharpest, sink);
   }
-  if (collapsed > 0) Tell(view, maps, "collapsed", collapsed, sharpest, sink);
-}
 
-void Tell(const StepView& view, const Json& maps, const char* cause, std::size_t count, double least,
-          Sink& sink) {
-  told_ = true;
-  const query::StepInfo& info = view.rows.info;
-  const bool start = cause == std::string_view("sharp_start");
-  Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
-  finding.since_step = 0;
-  if (!start) {
-    finding.since_step = info.mode_step;
-    for (const Map& map : maps_) {
-      if (map.alive && map.in_a_row >= limits_.looks)
-        finding.since_step = std::min(finding.since_step, map.since);
+  void Tell(const StepView& view, const Json& maps, const char* cause, std::size_t count, double least,
+            Sink& sink) {
+    told_ = true;
+    const query::StepInfo& info = view.rows.info;
+    const bool start = cause == std::string_view("sharp_start");
+    Finding finding = FindingAt(kName, cause, view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    if (!start) {
+      finding.since_step = info.mode_step;
+      for (const Map& map : maps_) {
+        if (map.alive && map.in_a_row >= limits_.looks)
+          finding.since_step = std::min(finding.since_step, map.since);
+      }
     }
-  }
-  finding.what = start ? "attention looks at one place only from the first step on"
-                       : fmt::format("attention of {} of {} layers has come to look at one place only", count,
-                                     maps.size());
-  finding.why =
-      start ? fmt::format(
+    finding.what = start ? "attention looks at one place only from the first step on"
+                         : fmt::format("attention of {} of {} layers has come to look at one place only",
+                                       count, maps.size());
+    finding.why =
+        start
+            ? fmt::format(
                   "in every layer each head gives {:.0f} % of its weight or more to one key, before anything "
                   "was learned: the softmax is at its limit, and nearly no gradient passes it",
                   std::floor(100 * least))
@@ -153,27 +154,27 @@ void Tell(const StepView& view, const Json& maps, const char* cause, std::size_t
                   "each of their heads gives more than {:.0f} % of its weight to one key, and the loss has "
                   "not fallen since ({:.4g}, at first {:.4g})",
                   100 * limits_.collapsed, loss_, first_loss_);
-  finding.remedy =
-      start ? "divide scores by the square root of the head's width; initialise query and key smaller"
-            : "lower the learning rate or warm it up longer; normalise queries and keys";
-  finding.causes =
-      start ? std::vector<std::string>{"scores are not scaled by 1/sqrt(width)",
-                                       "query and key are initialised too large", "a temperature far too low"}
-            : std::vector<std::string>{"scores have grown: learning rate too high", "no warm-up",
-                                       "queries and keys are not normalised"};
-  finding.evidence = {{"layers", count}, {"least", least}, {"loss", loss_}, {"first", first_loss_}};
-  finding.threshold =
-      start ? fmt::format("{:g} of the weight at {} looks in the first {} steps (Luff)", limits_.start,
-                          kLooksAtFirst, kFirst + 1)
-            : fmt::format("{:g} of the weight at {} looks in a row (Luff)", limits_.collapsed, limits_.looks);
-  sink.Report(std::move(finding));
-}
+    finding.remedy =
+        start ? "divide scores by the square root of the head's width; initialise query and key smaller"
+              : "lower the learning rate or warm it up longer; normalise queries and keys";
+    finding.causes = start ? std::vector<std::string>{"scores are not scaled by 1/sqrt(width)",
+                                                      "query and key are initialised too large",
+                                                      "a temperature far too low"}
+                           : std::vector<std::string>{"scores have grown: learning rate too high",
+                                                      "no warm-up", "queries and keys are not normalised"};
+    finding.evidence = {{"layers", count}, {"least", least}, {"loss", loss_}, {"first", first_loss_}};
+    finding.threshold = start ? fmt::format("{:g} of the weight at {} looks in the first {} steps (Luff)",
+                                            limits_.start, kLooksAtFirst, kFirst + 1)
+                              : fmt::format("{:g} of the weight at {} looks in a row (Luff)",
+                                            limits_.collapsed, limits_.looks);
+    sink.Report(std::move(finding));
+  }
 
-const Limits limits_;
-std::vector<Map> maps_;
-std::int64_t sharp_ = 0, losses_ = 0;
-double first_loss_ = 0, loss_ = 0;
-bool told_ = false;
+  const Limits limits_;
+  std::vector<Map> maps_;
+  std::int64_t sharp_ = 0, losses_ = 0;
+  double first_loss_ = 0, loss_ = 0;
+  bool told_ = false;
 };
 
 }  // namespace

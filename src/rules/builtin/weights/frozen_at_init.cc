@@ -44,7 +44,7 @@ class FrozenAtInit final : public KeptRule {
     for (const LoadFacts& load : LoadsOf(view.index)) Take(load);
     if (view.rows.info.mode != query::Mode::kTrain || loads_.empty()) return;
     bool due = false;
-    for (const query::EventAt& event : view.index.events(EventKind::kOptimizerStep)) {
+    for (std::size_t left = view.index.events(EventKind::kOptimizerStep).size(); left > 0; --left) {
       ++total_;
       due = due || (total_ >= updates_ && ((total_ & (total_ - 1)) == 0 || total_ == updates_));
     }
