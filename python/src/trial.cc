@@ -141,9 +141,9 @@ class SharedTrial {
     return use(*trial_);
   }
   /// Refreshes until `done(trial)` or the time-out. Between two looks the trial is free for other threads,
-  /// and Ctrl-C is handled.
+  /// and Ctrl-C is handled. `news`: set if any look found something new.
   template <typename Done>
-  bool WaitFor(double timeout_s, Done done) {
+  bool WaitFor(double timeout_s, Done done, bool* news = nullptr) {
     using std::chrono::nanoseconds;
     using std::chrono::steady_clock;
     const auto deadline =
@@ -151,7 +151,8 @@ class SharedTrial {
     nanoseconds pause{0};
     for (;;) {
       const bool found = WithoutGil([&](Trial& trial) {
-        (void)Unwrap(trial.Refresh());
+        const bool more = Unwrap(trial.Refresh());
+        if (news != nullptr) *news = *news || more;
         pause = trial.PauseAfter(pause);
         return done(trial);
       });
@@ -205,20 +206,27 @@ void InitTrial(nb::module_& m) {
       nb::arg("path"), nb::arg("wait_s"), nb::arg("use_live_page"), nb::arg("lost_after_s"),
       nb::arg("show_at_most") = nb::none(), nb::rv_policy::take_ownership);
   trial.def("refresh", Get([](Trial& t) { return Unwrap(t.Refresh()); }));
-  trial.def("wait_for_news", [](SharedTrial& shared, double timeout_s) {
-    const std::size_t steps = shared.With([](Trial& t) { return t.step_count(); });
-    return shared.WaitFor(timeout_s,
-                          [&](Trial& t) { return t.step_count() != steps || t.loaded_all_steps(); });
-  });
-  trial.def("wait_for_step", [](SharedTrial& shared, std::int64_t step, int mode, double timeout_s) {
-    Status last;
-    const Mode of = ModeOf(mode);
-    shared.WaitFor(timeout_s, [&](Trial& t) {
-      last = t.WaitForStep(step, of, milliseconds(0));
-      return last.code() != StatusCode::kDeadlineExceeded;
-    });
-    ThrowIfError(std::move(last));
-  });
+  trial.def(
+      "wait_for_news",
+      [](SharedTrial& shared, double timeout_s) {
+        const std::size_t steps = shared.With([](Trial& t) { return t.step_count(); });
+        bool news = false;
+        const auto done = [&](Trial& t) { return t.step_count() != steps || t.loaded_all_steps(); };
+        return shared.WaitFor(timeout_s, done, &news) || news;
+      },
+      nb::arg("timeout_s"));
+  trial.def(
+      "wait_for_step",
+      [](SharedTrial& shared, std::int64_t step, int mode, double timeout_s) {
+        Status last;
+        const Mode of = ModeOf(mode);
+        shared.WaitFor(timeout_s, [&](Trial& t) {
+          last = t.WaitForStep(step, of, milliseconds(0));
+          return last.code() != StatusCode::kDeadlineExceeded;
+        });
+        ThrowIfError(std::move(last));
+      },
+      nb::arg("step"), nb::arg("mode"), nb::arg("timeout_s"));
   trial.def_prop_ro("loaded_all_steps", Get([](const Trial& t) { return t.loaded_all_steps(); }));
   trial.def_prop_ro("path", Get([](const Trial& t) { return t.path(); }));
   trial.def_prop_ro("world_size", Get([](const Trial& t) { return t.world_size(); }));
@@ -245,72 +253,108 @@ void InitTrial(nb::module_& m) {
     }
     return list;
   });
-  trial.def("tensors", [](SharedTrial& shared, const std::string& regex, const std::string& collection,
-                          int mode, std::optional<std::int64_t> step) {
-    return shared.With(
-        [&](const Trial& t) { return Unwrap(t.TensorNames({regex, collection, step, ModeOf(mode)})); });
-  });
-  trial.def("find", [](SharedTrial& shared, const std::string& name) {
-    return shared.With([&](const Trial& t) { return Unwrap(t.FindTensor(name)); });
-  });
-  trial.def("info", [](SharedTrial& shared, std::uint32_t id) {
-    const auto info = shared.With([&](const Trial& t) { return t.tensor(id); });
-    return nb::make_tuple(info.name, static_cast<int>(info.role), info.module_path, info.module_type,
-                          info.collections);
-  });
+  trial.def(
+      "tensors",
+      [](SharedTrial& shared, const std::string& regex, const std::string& collection, int mode,
+         std::optional<std::int64_t> step) {
+        return shared.With(
+            [&](const Trial& t) { return Unwrap(t.TensorNames({regex, collection, step, ModeOf(mode)})); });
+      },
+      nb::arg("regex"), nb::arg("collection"), nb::arg("mode"), nb::arg("step").none());
+  trial.def(
+      "find",
+      [](SharedTrial& shared, const std::string& name) {
+        return shared.With([&](const Trial& t) { return Unwrap(t.FindTensor(name)); });
+      },
+      nb::arg("name"));
+  trial.def(
+      "info",
+      [](SharedTrial& shared, std::uint32_t id) {
+        const auto info = shared.With([&](const Trial& t) { return t.tensor(id); });
+        return nb::make_tuple(info.name, static_cast<int>(info.role), info.module_path, info.module_type,
+                              info.collections);
+      },
+      nb::arg("id"));
   trial.def("collections", Get([](const Trial& t) { return t.CollectionNames(); }));
-  trial.def("document", [](SharedTrial& shared, const std::string& name) {
-    return shared.With([&](const Trial& t) { return t.Document(name); });
-  });
-  trial.def("steps", [](SharedTrial& shared, int mode) {
-    return shared.With([&](const Trial& t) { return t.Steps(ModeOf(mode)); });
-  });
-  trial.def("step_info", [](SharedTrial& shared, std::int64_t step, int mode) {
-    return StepTuple(shared.With([&](const Trial& t) { return Unwrap(t.FindStep(step, ModeOf(mode))); }));
-  });
-  trial.def("show_at_most", [](SharedTrial& shared, std::size_t steps) {
-    shared.With([&](Trial& t) { t.ShowAtMost(steps); });
-  });
-  trial.def("step_at", [](SharedTrial& shared, std::size_t n) {
-    return StepTuple(shared.With([&](const Trial& t) {
-      if (n >= t.step_count()) ThrowIfError(OutOfRange("there is no step number " + std::to_string(n)));
-      return t.step_at(n);
-    }));
-  });
-  trial.def("step_rows", [](SharedTrial& shared, std::size_t n) {
-    Trial::StepRows rows;
-    std::vector<std::string> names;  // of the tensors of summaries, then of scalars
-    shared.With([&](const Trial& t) {
-      ThrowIfError(t.ReadStepRows(n, &rows));
-      for (const auto& entry : rows.summaries) names.push_back(t.tensor(entry.tensor).name);
-      for (const auto& entry : rows.scalars) names.push_back(t.tensor(entry.tensor).name);
-    });
-    auto name = names.begin();
-    nb::list summaries;
-    for (const auto& entry : rows.summaries) {
-      query::SummaryAt at;
-      at.global_step = rows.info.global_step;
-      at.mode_step = rows.info.mode_step;
-      at.update = rows.info.update;
-      at.mode = rows.info.mode;
-      at.worker = entry.worker;
-      at.dtype = entry.dtype;
-      at.summary = entry.summary;
-      summaries.append(nb::make_tuple(*name++, SummaryDict(at)));
-    }
-    nb::list scalars;
-    for (const auto& entry : rows.scalars) scalars.append(nb::make_tuple(*name++, entry.worker, entry.value));
-    return nb::make_tuple(summaries, scalars);
-  });
-  trial.def("step_state", [](SharedTrial& shared, std::int64_t step, int mode) {
-    return shared.With([&](const Trial& t) { return static_cast<int>(t.StateOfStep(step, ModeOf(mode))); });
-  });
-  trial.def("tensor_steps", [](SharedTrial& shared, std::uint32_t id, int mode) {
-    return shared.With([&](const Trial& t) { return Unwrap(t.TensorSteps(id, ModeOf(mode))); });
-  });
-  trial.def("tensor_workers", [](SharedTrial& shared, std::uint32_t id, std::int64_t step, int mode) {
-    return shared.With([&](const Trial& t) { return Unwrap(t.TensorWorkers(id, step, ModeOf(mode))); });
-  });
+  trial.def(
+      "document",
+      [](SharedTrial& shared, const std::string& name) {
+        return shared.With([&](const Trial& t) { return t.Document(name); });
+      },
+      nb::arg("name"));
+  trial.def(
+      "steps",
+      [](SharedTrial& shared, int mode) {
+        return shared.With([&](const Trial& t) { return t.Steps(ModeOf(mode)); });
+      },
+      nb::arg("mode"));
+  trial.def(
+      "step_info",
+      [](SharedTrial& shared, std::int64_t step, int mode) {
+        return StepTuple(shared.With([&](const Trial& t) { return Unwrap(t.FindStep(step, ModeOf(mode))); }));
+      },
+      nb::arg("step"), nb::arg("mode"));
+  trial.def(
+      "show_at_most",
+      [](SharedTrial& shared, std::size_t steps) { shared.With([&](Trial& t) { t.ShowAtMost(steps); }); },
+      nb::arg("steps"));
+  trial.def(
+      "step_at",
+      [](SharedTrial& shared, std::size_t n) {
+        return StepTuple(shared.With([&](const Trial& t) {
+          if (n >= t.step_count()) ThrowIfError(OutOfRange("there is no step number " + std::to_string(n)));
+          return t.step_at(n);
+        }));
+      },
+      nb::arg("n"));
+  trial.def(
+      "step_rows",
+      [](SharedTrial& shared, std::size_t n) {
+        Trial::StepRows rows;
+        std::vector<std::string> names;  // of the tensors of summaries, then of scalars
+        shared.With([&](const Trial& t) {
+          ThrowIfError(t.ReadStepRows(n, &rows));
+          for (const auto& entry : rows.summaries) names.push_back(t.tensor(entry.tensor).name);
+          for (const auto& entry : rows.scalars) names.push_back(t.tensor(entry.tensor).name);
+        });
+        auto name = names.begin();
+        nb::list summaries;
+        for (const auto& entry : rows.summaries) {
+          query::SummaryAt at;
+          at.global_step = rows.info.global_step;
+          at.mode_step = rows.info.mode_step;
+          at.update = rows.info.update;
+          at.mode = rows.info.mode;
+          at.worker = entry.worker;
+          at.dtype = entry.dtype;
+          at.summary = entry.summary;
+          summaries.append(nb::make_tuple(*name++, SummaryDict(at)));
+        }
+        nb::list scalars;
+        for (const auto& entry : rows.scalars)
+          scalars.append(nb::make_tuple(*name++, entry.worker, entry.value));
+        return nb::make_tuple(summaries, scalars);
+      },
+      nb::arg("n"));
+  trial.def(
+      "step_state",
+      [](SharedTrial& shared, std::int64_t step, int mode) {
+        return shared.With(
+            [&](const Trial& t) { return static_cast<int>(t.StateOfStep(step, ModeOf(mode))); });
+      },
+      nb::arg("step"), nb::arg("mode"));
+  trial.def(
+      "tensor_steps",
+      [](SharedTrial& shared, std::uint32_t id, int mode) {
+        return shared.With([&](const Trial& t) { return Unwrap(t.TensorSteps(id, ModeOf(mode))); });
+      },
+      nb::arg("id"), nb::arg("mode"));
+  trial.def(
+      "tensor_workers",
+      [](SharedTrial& shared, std::uint32_t id, std::int64_t step, int mode) {
+        return shared.With([&](const Trial& t) { return Unwrap(t.TensorWorkers(id, step, ModeOf(mode))); });
+      },
+      nb::arg("id"), nb::arg("step"), nb::arg("mode"));
   // Readings of one tensor: over all steps, and at one step. `made` turns the answer into a Python object.
   const auto over_steps = [&](const char* name, auto read, auto made) {
     trial.def(
@@ -412,14 +456,17 @@ void InitTrial(nb::module_& m) {
     }
     return list;
   });
-  trial.def("events", [](SharedTrial& shared, int mode) {
-    nb::list list;
-    for (const auto& e : shared.With([&](const Trial& t) { return t.Events(ModeOf(mode)); })) {
-      list.append(nb::make_tuple(e.global_step, e.worker, static_cast<int>(e.row.kind), e.row.subject,
-                                 e.row.argument, e.row.since_step_ns));
-    }
-    return list;
-  });
+  trial.def(
+      "events",
+      [](SharedTrial& shared, int mode) {
+        nb::list list;
+        for (const auto& e : shared.With([&](const Trial& t) { return t.Events(ModeOf(mode)); })) {
+          list.append(nb::make_tuple(e.global_step, e.worker, static_cast<int>(e.row.kind), e.row.subject,
+                                     e.row.argument, e.row.since_step_ns));
+        }
+        return list;
+      },
+      nb::arg("mode"));
   trial.def("json_events", [](SharedTrial& shared) {
     nb::list list;
     for (const auto& e : shared.With([](const Trial& t) { return t.JsonEvents(); }))
