@@ -83,7 +83,8 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
 
   auto last_said = Clock::now() - milliseconds(1000);
   while (true) {
-    const Result<bool> news = trial.Refresh();
+    // Of a job that has ended nothing may be missed, such as the worker of a short resumed training.
+    const Result<bool> news = told == Told::kFinish ? trial.RefreshAll() : trial.Refresh();
     Result<std::size_t> done = evaluator.value()->Advance(trial, 1000);
     if (!done.ok()) return PrintError(done.status()), 1;
     if (std::exchange(found, false)) Say("finding");  // once for all that came together

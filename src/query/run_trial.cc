@@ -97,11 +97,15 @@ RunTrial::RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& opt
   (void)TakeIn();
 }
 
-Result<bool> RunTrial::Refresh() {
+Result<bool> RunTrial::Refresh() { return TakeInNews(false); }
+
+Result<bool> RunTrial::RefreshAll() { return TakeInNews(true); }
+
+Result<bool> RunTrial::TakeInNews(bool thorough) {
   // Who has died is found out first: what it published before is then surely seen by the reading that
   // follows.
   const bool changed = CheckWorkers();
-  LUFF_ASSIGN_OR_RETURN(const bool news, run_->Refresh());
+  LUFF_ASSIGN_OR_RETURN(const bool news, run_->Refresh(thorough));
   if (!news && !changed && version_ > 0) return false;
   return TakeIn();
 }

@@ -58,6 +58,7 @@ class RunTrial final : public StepTrial {
   RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& options);
 
   Result<bool> Refresh() override;
+  Result<bool> RefreshAll() override;
   std::chrono::nanoseconds PauseAfter(std::chrono::nanoseconds last) const override;
   void ShowAtMost(std::size_t steps) override;
   const std::string& path() const noexcept override { return run_->path(); }
@@ -104,6 +105,7 @@ class RunTrial final : public StepTrial {
 
  private:
   // run_trial.cc
+  [[nodiscard]] Result<bool> TakeInNews(bool thorough);
   [[nodiscard]] bool TakeIn();
   void TakeDefinitions(WorkerState& worker);
   void ResolveCollections();

@@ -199,6 +199,23 @@ TEST_P(TrialTest, AResumedRunShowsTheLaterOfTwoStepsWithOneNumber) {
   EXPECT_THAT(trial->Summaries(x, Mode::kTrain)->mean, ElementsAre(0, 1, 3, 20));
 }
 
+TEST_P(TrialTest, TheLastLookFindsAWorkerThatCameAMomentAgo) {
+  Writing first(run.path(), 0, 1);
+  first.Define(0, "x", 1);
+  const std::vector<float> value = {1};
+  first.AddSummary(0, value);
+  first.Step();
+  auto trial = Open();
+  ASSERT_TRUE(trial->Refresh().ok());
+  Writing second(run.path(), 1, 1, true);  // a resumed training without a rank
+  second.Define(0, "x", 1);
+  second.global_step = second.mode_steps[1] = 1;
+  second.AddSummary(0, value);
+  second.Step();
+  EXPECT_TRUE(*trial->RefreshAll());
+  EXPECT_EQ(trial->workers().size(), 2U);
+}
+
 TEST_P(TrialTest, ErrorsNameWhatIsNear) {
   Writing w(run.path(), 0, 1);
   w.Define(0, "gradient/conv1.weight", 1);

@@ -41,19 +41,19 @@ Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& run_path,
   return reader;
 }
 
-Result<bool> RunReader::FindWorkers() {
+Result<bool> RunReader::FindWorkers(bool thorough) {
   Env& env = Env::Real();
   const std::int64_t now = env.NowMonotonicNs();
   // The whole world is there: only a resumed run of another size adds workers, so looking is rare.
   const std::int64_t every = workers_.size() >= info_.world_size ? 5 * kCheckEveryNs : kCheckEveryNs;
-  if (mtime_ns_ >= 0 && now - checked_monotonic_ns_ < every) return false;
+  if (!thorough && mtime_ns_ >= 0 && now - checked_monotonic_ns_ < every) return false;
   checked_monotonic_ns_ = now;
   struct stat info{};
   if (stat(path_.c_str(), &info) != 0) return false;  // vanished behind our back
   const std::int64_t modified =
       static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
   const std::int64_t age = env.NowUnixNs() - modified;
-  if (modified == mtime_ns_ && (age > kFreshNs || age < -kFreshNs)) return false;
+  if (!thorough && modified == mtime_ns_ && (age > kFreshNs || age < -kFreshNs)) return false;
   mtime_ns_ = modified;
   LUFF_ASSIGN_OR_RETURN(const auto names, env.List(path_));
   bool news = false;
@@ -72,10 +72,10 @@ Result<bool> RunReader::FindWorkers() {
   return news;
 }
 
-Result<bool> RunReader::Refresh() {
-  LUFF_ASSIGN_OR_RETURN(bool news, FindWorkers());
+Result<bool> RunReader::Refresh(bool thorough) {
+  LUFF_ASSIGN_OR_RETURN(bool news, FindWorkers(thorough));
   for (const auto& worker : workers_) {
-    LUFF_ASSIGN_OR_RETURN(const bool more, worker->Refresh());
+    LUFF_ASSIGN_OR_RETURN(const bool more, worker->Refresh(thorough));
     news = news || more;
   }
   return news;

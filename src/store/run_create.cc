@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <string>
 
 #include "luff/base/env.h"
@@ -58,7 +60,13 @@ Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool j
     const std::string text = FormatRunFile(info);
     Status status = WriteNewFile(env, target, text);
     if (!status.ok() && status.code() != StatusCode::kAlreadyExists) {  // a file system without links
-      status = env.Exists(target) ? AlreadyExists("run.json: " + path) : WriteWholeFile(env, target, text);
+      // Between the look and the name lies nothing that takes time: a later one would replace the first.
+      const std::string finished =
+          target + ".tmp" + std::to_string(getpid()) + "-" + std::to_string(env.NowMonotonicNs()) + "n";
+      status = WriteWholeFile(env, finished, text);
+      if (status.ok())
+        status = env.Exists(target) ? AlreadyExists("run.json: " + path) : env.Rename(finished, target);
+      if (!status.ok()) static_cast<void>(env.Remove(finished));
     }
     if (status.code() == StatusCode::kAlreadyExists) {
       if (!join && !resume) {

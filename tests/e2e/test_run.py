@@ -140,6 +140,7 @@ def test_existing_run_is_refused_and_resumed(luff: Luff) -> None:
     assert resumed.code == first.code == 0, resumed.stderr
     assert "STOP NonFinite" in first.stderr
     assert "STOP" not in resumed.stderr  # said once
+    assert "NonFinite loss has healed at step 40" in resumed.stderr
     assert [f["since_step"] for f in luff.assert_check_gives_what_was_seen(first.run)] == [30]
 
 

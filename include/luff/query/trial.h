@@ -330,6 +330,9 @@ class Trial : public TrialNames, public TrialSteps, public TrialValues, public T
 
   /// Takes in what was published since. Returns true if something new became visible.
   virtual Result<bool> Refresh() = 0;
+  /// Refreshes, and looks at every folder again, even at one that it looked at a moment ago: for the last
+  /// look at a job that has ended. Returns as Refresh().
+  virtual Result<bool> RefreshAll() { return Refresh(); }
   /// Refreshes until a new complete step, the end of the run, or the time-out. Returns true if there is
   /// something new.
   virtual Result<bool> WaitForNews(std::chrono::milliseconds timeout) = 0;

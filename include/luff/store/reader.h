@@ -299,8 +299,9 @@ class RunReader {
   /// Errors: as ReadRunInfo.
   [[nodiscard]] static Result<std::unique_ptr<RunReader>> Open(const std::string& run_path,
                                                                const ReaderOptions& options = {});
-  /// True if it found anything new in any worker.
-  [[nodiscard]] Result<bool> Refresh();
+  /// True if it found anything new in any worker. `thorough`: looks for new workers, and for news of all of
+  /// them, although it did a moment ago.
+  [[nodiscard]] Result<bool> Refresh(bool thorough = false);
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] const RunInfo& info() const noexcept { return info_; }
   /// Ascending by worker.
@@ -308,7 +309,7 @@ class RunReader {
 
  private:
   RunReader() = default;
-  [[nodiscard]] Result<bool> FindWorkers();
+  [[nodiscard]] Result<bool> FindWorkers(bool thorough = false);
   std::string path_;
   RunInfo info_;
   ReaderOptions options_;
