@@ -256,7 +256,8 @@ void Evidence::OnSamples(const StepView& view) {
 
 void Evidence::OnDocuments(const StepView& view) {
   if (!view.trial.Document("boosting").empty()) seen_ |= Bit(kBoosting);
-  if (view.memo.Facts(view.trial).HasModule(ModuleKind::kDropout)) seen_ |= Bit(kDropout);
+  for (const ModuleFacts& module : view.memo.Facts(view.trial).modules())
+    if (module.type.find("Dropout") != std::string::npos) seen_ |= Bit(kDropout);
 }
 
 bool Evidence::Knows(std::string_view rule) { return LookOf(rule) != nullptr; }

@@ -218,13 +218,20 @@ class Luff final : public KeptRule {
   }
 
  private:
+  /// By a module's type or, where a document names no types, by a parameter's name.
+  static bool Normalises(const ModelFacts& facts) {
+    return facts.HasModule(ModuleKind::kNorm) ||
+           std::any_of(facts.parameters().begin(), facts.parameters().end(),
+                       [](const auto& known) { return known.first.find("Norm") != std::string::npos; });
+  }
+
   void Judge(const StepView& view, std::vector<std::pair<double, query::TensorId>> gains) {
     first_step_ = view.rows.info.mode_step;
     std::sort(gains.rbegin(), gains.rend());
     const double median = gains[gains.size() / 2].first;
     const bool one = gains.front().first > limits_.one;
     const bool all = gains.size() >= static_cast<std::size_t>(limits_.layers) && median > limits_.all &&
-                     !view.memo.Facts(view.trial).HasModule(ModuleKind::kNorm);
+                     !Normalises(view.memo.Facts(view.trial));
     if (!one && !all) return;
     lead_ = view.trial.tensor(gains.front().second).name;
     gain_ = one ? gains.front().first : median;
