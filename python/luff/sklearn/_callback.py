@@ -56,25 +56,25 @@ class Callback:
     ) -> None:
         hook = Hook(run, collections=collections, resume=resume, on_stop=on_stop, correct=correct, **options)
         self.hook: Hook | None = hooks.add(hook)
-        self._model: Model | None = None  # the training under way
+
+    # Clones of an estimator, also in other threads, share their call-back: it holds nothing of a fit.
 
     def setup(self, estimator: Any, context: Any) -> None:  # noqa: ARG002
         """A fit begins."""
         if self.hook is not None:
-            self._model = self.hook.enters(estimator, True)
+            self.hook.enters(estimator, True)
 
     def teardown(self, estimator: Any, context: Any) -> None:  # noqa: ARG002
         """A fit has ended, or raised."""
-        model, self._model = self._model, None
         if self.hook is not None:
-            self.hook.leaves(model, True)
+            self.hook.leaves(self.hook.model_of(estimator), True)
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Nothing of an iteration is recorded before its end."""
 
     def on_fit_task_end(
         self,
-        estimator: Any,  # noqa: ARG002
+        estimator: Any,
         context: Any,
         *,
         X: Any = None,
@@ -82,10 +82,11 @@ class Callback:
         fitted_estimator: Any = None,
     ) -> None:
         """Records an iteration. Raises `luff.StopTraining` if a finding stops the run."""
-        root = getattr(context, "parent", None) is None  # the whole fit
-        if self.hook is None or self._model is None or fitted_estimator is None or root:
+        whole = context is getattr(estimator, "_callback_fit_ctx", None)  # the fit, not an iteration of it
+        model = None if self.hook is None or whole else self.hook.model_of(estimator)
+        if self.hook is None or model is None or fitted_estimator is None:
             return
-        self.hook.record("callback", _step, self._model, fitted_estimator, X, y)
+        self.hook.record("callback", _step, model, fitted_estimator, X, y)
         self.hook.close_step()
 
 
@@ -94,9 +95,22 @@ def _step(hook: Hook, model: Model, estimator: Any, rows: Any, targets: Any) -> 
     kind = type(estimator).__name__
     hook.steps.array(f"{model.name}_weight", estimator.coef_, int(Role.WEIGHT), "", kind)
     hook.steps.array(f"{model.name}_bias", estimator.intercept_, int(Role.BIAS), "", kind)
-    if targets is not None and hasattr(estimator, "predict_log_proba"):
+    if targets is not None:
         count = min(len(targets), _MAX_ROWS)
-        shares = np.asarray(estimator.predict_log_proba(rows[:count]))
         ids = np.searchsorted(estimator.classes_, np.asarray(targets)[:count])
-        loss = -float(np.mean(shares[np.arange(count), ids]))
+        loss = _log_loss(rows[:count] @ estimator.coef_.T + estimator.intercept_, ids)
         hook.steps.scalar(f"{model.loss('log_loss')}_output_0", loss, int(Role.LOSS), "", "log_loss")
+
+
+def _log_loss(scores: Any, ids: Any) -> float:
+    """Mean of -log(softmax(scores)) at the rows' classes; of one column, that of a logistic function.
+
+    The estimator's own `predict_log_proba` warns: of a frame's names of columns, and where a share is 0.
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.shape[1] == 1:
+        scores = np.concatenate([np.zeros_like(scores), scores], axis=1)
+    with np.errstate(all="ignore"):
+        scores = scores - scores.max(axis=1, keepdims=True)
+        shares = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    return -float(np.mean(shares[np.arange(len(ids)), ids]))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import threading
+import warnings
 
 import luff
 import luff.sklearn
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 pytest.importorskip("sklearn.callback", reason="scikit-learn 1.9 has call-backs")
 
@@ -75,3 +80,48 @@ def test_a_copy_in_another_process_records_nothing(data, tmp_path):
     callback.hook.close()
     with luff.open_trial(tmp_path / "run") as trial:
         assert trial.steps() == []
+
+
+def test_threads_that_share_a_call_back_do_not_block_later_fits(data, tmp_path):
+    callback = luff.sklearn.Callback(tmp_path / "run")
+    inside, done = threading.Event(), threading.Event()
+
+    class Waiting(luff.sklearn.Callback):
+        """Stays in a fit until another thread's has ended."""
+
+        def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
+            if not inside.is_set():
+                inside.set()
+                done.wait(60)
+            super().on_fit_task_end(estimator, context, X=X, y=y, fitted_estimator=fitted_estimator)
+
+    callback.__class__ = Waiting
+    first = threading.Thread(target=LogisticRegression(max_iter=1000).set_callbacks(callback).fit, args=data)
+    with callback.hook:
+        first.start()
+        assert inside.wait(60)
+        other = LogisticRegression(max_iter=1000).set_callbacks(callback)
+        second = threading.Thread(target=other.fit, args=data)
+        second.start()
+        second.join(60)
+        done.set()
+        first.join(60)
+        before = len(luff.open_trial(tmp_path / "run").steps("TRAIN"))
+        LogisticRegression(max_iter=1000).set_callbacks(callback).fit(*data)
+        assert callback.hook.health()["hook_errors"] == 0
+    assert len(luff.open_trial(tmp_path / "run").steps("TRAIN")) > before > 0
+
+
+def test_a_pipeline_adds_no_step_and_nothing_warns(tmp_path):
+    x = np.linspace(-1, 1, 40).reshape(-1, 1) * [1e4, 1.0]
+    y = (x[:, 0] > 0).astype(int)
+    callback = luff.sklearn.Callback(tmp_path / "run")
+    pipeline = make_pipeline(FunctionTransformer(), LogisticRegression(C=1e6).set_callbacks(callback))
+    with callback.hook, warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("error", RuntimeWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        pipeline.fit(x, y)
+        assert callback.hook.health()["hook_errors"] == 0
+    steps = luff.open_trial(tmp_path / "run").steps("TRAIN")
+    assert len(steps) == pipeline[-1].n_iter_[0]
