@@ -61,6 +61,8 @@ def test_main(args):
     _make_environments([name for stage in chosen for name in STAGES[stage].environments])
     total, start = results.Tally(), time.monotonic()
     took = times.Times(whole=chosen == list(STAGES) and not args.filter and not args.thorough)
+    if args.write_times and not took.whole:
+        raise Failed("--write-times goes with a whole run, without --only, -k and --thorough")
     for group in _groups(chosen):
         for tally in _all_of(group, args, took):
             total.add(tally)

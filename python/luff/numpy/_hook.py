@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, MutableMapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,29 +31,35 @@ class Step:
     """A step of the training, made by `Hook.step`. It is recorded when its block ends, and dropped if that raises."""
 
     def __init__(self, hook: Hook, mode: int, updates: bool) -> None:
-        self._hook = hook
+        self._hook: Hook | None = hook  # until its block ends: a variable of the script may keep the step
         self._mode = mode
         self._updates = updates
 
     def __enter__(self) -> Self:
-        self._hook.told("begin", self._hook.begin_block, self, self._mode)
+        if self._hook is not None:
+            self._hook.told("begin", self._hook.begin_block, self, self._mode)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is not None:
-            self._tell("drop", self._hook.steps.abandon)
+            self._tell("drop", "steps.abandon")
+        else:
+            self._tell("end", "end_block", self._updates)
+        hook, self._hook = self._hook, None
+        if hook is None:
             return
-        self._tell("end", self._hook.end_block, self._updates)
-        if self._mode == _TRAIN:
-            self._hook.boundary()
+        if hook.block is self:
+            hook.block = None
+        if kind is None and self._mode == _TRAIN:
+            hook.boundary()
 
     def loss(self, value: Any, name: str = "loss") -> None:
         """Records a loss of this step, a number."""
-        self._tell("loss", self._hook.steps.scalar, name, value, _LOSS)
+        self._tell("loss", "steps.scalar", name, value, _LOSS)
 
     def gradients(self, values: Mapping[str, Any]) -> None:
         """Records gradients, by the names of the weights, as the update uses them."""
-        self._tell("gradients", self._hook.gradients, values)
+        self._tell("gradients", "gradients", values)
 
     def tensor(self, name: str, value: Any, role: str = "custom") -> None:
         """Records an array of this step.
@@ -70,12 +77,13 @@ class Step:
         if role.upper() not in Role.__members__:
             known = ", ".join(name.lower() for name in Role.__members__)
             raise InvalidArgumentError(f"no role is called {role!r}; roles are {known}")
-        self._tell("tensor", self._hook.steps.array, name, value, int(Role[role.upper()]))
+        self._tell("tensor", "steps.array", name, value, int(Role[role.upper()]))
 
-    def _tell(self, place: str, function: Callable[..., Any], *arguments: Any) -> None:
-        """Calls a method of the hook, unless another step has begun."""
-        if self._hook.block is self:
-            self._hook.told(place, function, *arguments)
+    def _tell(self, place: str, method: str, *arguments: Any) -> None:
+        """Calls a method of the hook, unless the step has ended or another one has begun."""
+        hook = self._hook
+        if hook is not None and hook.block is self:
+            hook.told(place, attrgetter(method)(hook), *arguments)
 
 
 class Hook(StepHook):
@@ -84,7 +92,7 @@ class Hook(StepHook):
     Attributes
     ----------
     block
-        The step that began last.
+        The step whose block the training is in.
     """
 
     framework = "numpy"

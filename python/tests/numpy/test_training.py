@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from typing import Any
@@ -186,3 +187,22 @@ def test_a_finding_stops_the_training_after_a_step(luff_run):
     assert "stopped by NonFinite" in done.stderr.splitlines()[-1]
     with trial:
         assert trial.outcome == "stopped"
+
+
+def test_a_run_ends_with_the_last_thing_that_holds_its_hook(tmp_path):
+    def train_and_forget():
+        weights = {"w": np.ones(3)}
+        hook = luff.numpy.attach(weights, run=tmp_path / "run")
+        with hook.step() as step:
+            step.loss(1.0)
+        return step
+
+    gc.disable()
+    try:
+        step = train_and_forget()  # a variable of a script outlives its block
+        step.loss(2.0)  # belongs to no step
+        with luff.open_trial(tmp_path / "run") as trial:
+            assert trial.outcome == "completed"
+            assert trial.scalars("loss", "TRAIN")["value"].tolist() == [1.0]
+    finally:
+        gc.enable()

@@ -90,7 +90,8 @@ class Hook(BaseHook):
             return
         if not self.on_all:
             self._learn(model)
-            self.registry.add(self, [model, *model.parameters()])
+            if self.registry is not None:
+                self.registry.add(self, [model, *model.parameters()])
         self.guarded("model", self.machine.called.root, model)
 
     def _learn(self, model: Any) -> None:
