@@ -30,7 +30,7 @@ def programs() -> list[str]:
 
 def mutate(program: str, operator: str) -> str | None:
     """The script of a mutant; None where the operator does not apply."""
-    source = Source.read(PROGRAMS / f"{program}.py")
+    source = Source((PROGRAMS / f"{program}.py").read_text())
     if operator == ORIGINAL:
         return source.text()
     before = source.text()

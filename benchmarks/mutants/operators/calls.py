@@ -1,9 +1,11 @@
-"""A call that is missing, or is made at the wrong place."""
+"""A call that is missing, or cuts the graph."""
 
 import ast
+import re
 
-from mutants.operators import fault, healthy
-from mutants.source import Source
+from mutants.operators import fault
+from mutants.source import OPTIMIZERS, Source
+from mutants.tree import base_text
 
 
 @fault("GradientNotCleared", remedy=("zero_grad",), contract=True)
@@ -15,33 +17,133 @@ def gradients_never_cleared(source: Source) -> bool:
     return bool(calls)
 
 
-@fault("GradientNotCleared", "NoGradient", "StepSkipped", remedy=("zero_grad", "backward"), contract=True)
-def cleared_after_backward(source: Source) -> bool:
-    """zero_grad between backward and step: every update sees no gradient."""
-    cleared, backward = source.calls("zero_grad"), source.calls("backward")
-    if len(cleared) != 1 or len(backward) != 1:
-        return False
-    text = source.statement(cleared[0])
-    source.drop(cleared[0])
-    source.after(backward[0], ast.unparse(text))
-    return True
-
-
 @fault("ModeMismatch", remedy=("eval()", "train()"), contract=True)
 def evaluation_in_train_mode(source: Source) -> bool:
     """The evaluation runs with dropout and batch statistics: eval() is missing."""
-    calls = source.calls("eval")
+    calls = [c for c in source.calls("eval") if not c.args]
     for call in calls:
+        source.remove_call(call)
+    return bool(calls) and source.mode_matters()
+
+
+@fault("ModeMismatch", remedy=("train()",), contract=True)
+def training_in_evaluation_mode(source: Source) -> bool:
+    """train() is missing after the first evaluation."""
+    calls = [
+        c
+        for c in source.calls("train")
+        if not c.args and not c.keywords and "trainer" not in base_text(c).lower()
+    ]
+    for call in calls:
+        source.remove_call(call)
+    return bool(calls) and bool(source.calls("eval")) and source.mode_matters()
+
+
+@fault("StepSkipped", remedy=("optimizer.step()",), contract=True)
+def update_missing(source: Source) -> bool:
+    """Gradients are made and no optimizer steps."""
+    steps = [c for c in source.steps(*OPTIMIZERS) if not c.args]
+    for call in steps:
         source.drop(call)
-    return bool(calls) and bool(source.calls("Dropout", "BatchNorm1d", "BatchNorm2d", "dropout"))
+    return bool(steps)
 
 
-@healthy
-def clips_gradients(source: Source) -> bool:
-    """Clips the norm of gradients before each update, as recipes do."""
-    backward, name = source.calls("backward"), source.optimizer_name()
-    if len(backward) != 1 or name is None:
+@fault("StepSkipped", remedy=("optimizer.step()",), contract=True)
+def update_once_per_epoch(source: Source) -> bool:
+    """The optimizer steps behind the loop over batches, once per epoch."""
+    step = source.update()
+    if step is None:
         return False
-    parameters = f"[p for g in {name}.param_groups for p in g['params']]"
-    source.after(backward[0], f"torch.nn.utils.clip_grad_norm_({parameters}, 5.0)")
+    loops = source.loops(step)
+    if len(loops) < 2 and isinstance(source.scope(step), ast.Module):
+        return False
+    code = ast.unparse(step)
+    source.drop(step)
+    source.after(loops[0], code)
+    return True
+
+
+@fault("NoGradient", "StepSkipped", remedy=("backward", "optimizer.step()", "detach"))
+def one_loss_of_several_without_backward(source: Source) -> bool:
+    """One of several losses has no backward pass."""
+    calls = [c for c in source.calls("backward") if isinstance(source.statement(c), ast.Expr)]
+    if len(calls) < 2:
+        return False
+    source.drop(calls[-1])
+    return True
+
+
+def forwards(source: Source) -> list[ast.FunctionDef]:
+    """Methods `forward` of the script's modules."""
+    return [
+        f
+        for f in ast.walk(source.tree)
+        if isinstance(f, ast.FunctionDef) and f.name in ("forward", "__call__")
+    ]
+
+
+def own_layers(node: ast.AST) -> list[ast.Call]:
+    """Calls of `self.layer(...)`."""
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+    return [n for n in calls if re.fullmatch(r"self(\.\w+)+", ast.unparse(n.func))]
+
+
+@fault("NoGradient", remedy=("no_grad", "detach"))
+def first_layers_without_gradient(source: Source) -> bool:
+    """The first layers run below no_grad and stay as they were at the start."""
+    for function in forwards(source):
+        for i, statement in enumerate(function.body):
+            later = [c for s in function.body[i + 1 :] for c in own_layers(s)]
+            if (
+                isinstance(statement, ast.Assign)
+                and own_layers(statement)
+                and later
+                and source.imports("torch")
+            ):
+                source.wrap(statement, "with torch.no_grad():")
+                return True
+    return False
+
+
+@fault("NoGradient", remedy=("detach",))
+def head_on_detached_features(source: Source) -> bool:
+    """The last layer gets detached features: what is below it learns nothing."""
+    for function in forwards(source):
+        for statement in function.body:
+            value = statement.value if isinstance(statement, ast.Return) else None
+            while value is not None and value not in own_layers(value):  # of `self.head(x).squeeze(-1)`
+                of_method = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+                value = value.func.value if of_method else None
+            if value is None or not value.args:
+                continue
+            features = value.args[0]
+            stored = [
+                n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            ]
+            computed = not isinstance(features, ast.Name) or features.id in stored  # else the input itself
+            if computed and source.imports("torch"):
+                source.replace(features, "{}.detach()")
+                return True
+    return False
+
+
+@fault("NoGradient", remedy=("detach", ".data"), contract=True)
+def loss_cut_from_its_graph(source: Source) -> bool:
+    """The loss is detached and told to require a gradient, which silences the error that backward raised."""
+    found = [
+        c.func.value for c in source.calls("backward") if isinstance(c.func, ast.Attribute) and not c.args
+    ]
+    found = [e for e in found if isinstance(e, ast.Name)]
+    for loss in found:
+        source.replace(loss, "{}.detach().requires_grad_()")
+    return bool(found)
+
+
+@fault("NoGradient", remedy=(".item()", "detach"))
+def term_of_the_loss_as_a_number(source: Source) -> bool:
+    """One of the added losses is turned into a number and has no gradient."""
+    term = source.last_term()
+    if term is None or not source.imports("torch"):
+        return False
+    source.replace(term, "float({})")
     return True

@@ -1,0 +1,206 @@
+"""Operators of the mutants: each edits a sample as it says, always in the same way, into a script that compiles."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from mutants.halves import kept_apart  # noqa: E402
+from mutants.operators import OPERATORS, PLANNED  # noqa: E402
+from mutants.source import Source  # noqa: E402
+
+CLASSES = """
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+train_x, train_y = torch.randn(90, 8), torch.arange(90) % 3
+test_x, test_y = torch.randn(30, 8), torch.arange(30) % 3
+BATCH = 10
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 8))
+        self.layers = nn.ModuleList([nn.Linear(8, 8)])
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.body(x)
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(h)
+
+
+def accuracy():
+    model.eval()
+    with torch.no_grad():
+        return (model(test_x).argmax(1) == test_y).float().mean().item()
+
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for epoch in range(3):
+    model.train()
+    for index in torch.randperm(len(train_x)).split(BATCH):
+        optimizer.zero_grad()
+        output = model(train_x[index])
+        loss = F.cross_entropy(output, train_y[index])
+        loss.backward()
+        optimizer.step()
+print("score", accuracy())
+"""
+
+NUMBERS = """
+import copy
+import torch
+from torch import nn
+
+train_x, train_y = torch.randn(90, 8), torch.randn(90)
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+target = copy.deepcopy(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(3):
+    for i in range(0, 90, 10):
+        optimizer.zero_grad()
+        with torch.no_grad():
+            aim = train_y[i : i + 10] + 0.1 * target(train_x[i : i + 10]).squeeze(-1)
+        loss = nn.functional.mse_loss(model(train_x[i : i + 10]).squeeze(-1), aim) + 0.1 * model[0].weight.norm()
+        loss.backward()
+        optimizer.step()
+    scheduler.step()
+"""
+
+PAIRS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+first, second = nn.Linear(8, 4), nn.Linear(8, 4)
+one = torch.optim.Adam(first.parameters(), lr=1e-3)
+two = torch.optim.Adam(second.parameters(), lr=1e-3)
+criterion = nn.BCEWithLogitsLoss()
+for step in range(9):
+    x = torch.randn(5, 8)
+    loss = criterion(first(x), torch.ones(5, 4))
+    loss.backward()
+    one.step()
+    mu, logvar = second(x).chunk(2, dim=1)
+    kl = -0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum()
+    other = F.kl_div(F.log_softmax(mu, 1), torch.full((5, 2), 0.5)) + kl
+    other.backward()
+    two.step()
+"""
+
+TOKENS = """
+import torch
+from torch import nn
+
+ids = torch.randint(9, (30, 7))
+embed, gru, head = nn.Embedding(9, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 9)
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam([*embed.parameters(), *gru.parameters(), *head.parameters()], lr=1e-3)
+warm = torch.optim.lr_scheduler.LinearLR(optimizer)
+for epoch in range(3):
+    for batch in ids.split(10):
+        optimizer.zero_grad()
+        loss = criterion(head(gru(embed(batch[:, :-1]))[0]).flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        warm.step()
+"""
+
+SAMPLES = {"classes": CLASSES, "numbers": NUMBERS, "pairs": PAIRS, "tokens": TOKENS}
+
+
+def edited(sample: str, operator: str) -> str | None:
+    source = Source(SAMPLES[sample])
+    return source.text() if OPERATORS[operator].edit(source) else None
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_edits_a_sample_as_it_says(name: str) -> None:
+    operator = OPERATORS[name]
+    assert re.fullmatch(r"[^\n]*[^\n.]\.", operator.what), "the docstring is one sentence"
+    assert bool(operator.rules) == bool(operator.remedy)
+    texts = [text for sample in SAMPLES if (text := edited(sample, name))]
+    assert texts, "no sample is of its kind"
+    for sample in SAMPLES:
+        text = edited(sample, name)
+        if text is not None:
+            assert text != Source(SAMPLES[sample]).text()
+            assert text == edited(sample, name), "the same edit each time"
+            ast.parse(text)
+            compile(text, sample, "exec")
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_fault_names_rules_that_there_are_or_that_are_planned(name: str) -> None:
+    for rule in OPERATORS[name].rules:
+        page = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rule).lower()
+        assert rule in PLANNED or (ROOT / "docs" / "rules" / f"{page}.md").exists(), rule
+
+
+def test_a_planned_rule_that_has_come_is_planned_no_longer() -> None:
+    for rule in PLANNED:
+        page = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rule).lower()
+        assert not (ROOT / "docs" / "rules" / f"{page}.md").exists(), rule
+
+
+def test_names_are_unique() -> None:
+    folder = ROOT / "benchmarks" / "mutants" / "operators"
+    made = [
+        node.name
+        for path in folder.glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(d).startswith(("fault(", "healthy")) for d in node.decorator_list)
+    ]
+    assert sorted(made) == sorted(OPERATORS)
+
+
+def test_halves_stay_as_they_are() -> None:
+    names = ("gradients_never_cleared", "labels_shuffled", "clips_gradients")
+    assert [kept_apart(name) for name in names] == [False, True, True]
+
+
+def test_a_with_block_can_be_added_and_taken_away() -> None:
+    source = Source("a = 1\n")
+    source.wrap(source.tree.body[0], "with torch.no_grad():")
+    assert source.text() == "with torch.no_grad():\n    a = 1\n"
+    block = source.tree.body[0]
+    assert isinstance(block, ast.With)
+    source.unwrap(block)
+    assert source.text() == "a = 1\n"
+
+
+def test_facts_of_a_training() -> None:
+    source = Source(CLASSES)
+    update = source.update()
+    assert update is not None
+    assert [ast.unparse(loop.target) for loop in source.loops(update)] == ["index", "epoch"]
+    assert [loss.kind for loss in source.losses("cross_entropy", "mse_loss")] == ["cross_entropy"]
+    assert [ast.unparse(rate) for rate in source.rates()] == ["0.001"]
+    assert [ast.unparse(objective) for objective in source.objectives()] == ["loss"]
+    term = Source(NUMBERS).last_term()
+    assert term is not None
+    assert ast.unparse(term) == "0.1 * model[0].weight.norm()"
+
+
+def test_steps_of_an_environment_are_no_updates() -> None:
+    source = Source(
+        "import torch\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for i in range(9):\n    env.step(0)\n    opt.step()\n"
+    )
+    assert [ast.unparse(call) for call in source.steps("SGD")] == ["opt.step()"]
+    assert source.update() is not None
