@@ -136,11 +136,7 @@ def main() -> None:
     if options.command == "judge":
         table(judge(options.luff, Path(options.rest[0]), apart=options.apart))
         return
-    chosen = [
-        m
-        for m in all_mutants()
-        if m[0] in (options.program or programs()) and m[1] in (options.operator or [ORIGINAL, *OPERATORS])
-    ]
+    chosen = all_mutants(options.program or programs(), options.operator or [ORIGINAL, *OPERATORS])
     if options.command == "list":
         for name, operator in OPERATORS.items():
             own = [m[0] for m in chosen if m[1] == name]

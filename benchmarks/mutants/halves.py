@@ -40,11 +40,11 @@ def mutate(program: str, operator: str) -> str | None:
     return None if after == before else after
 
 
-def all_mutants() -> list[tuple[str, str, str]]:
-    """(program, operator, script) of the originals and of every operator that applies."""
+def all_mutants(chosen: list[str], operators: list[str]) -> list[tuple[str, str, str]]:
+    """(program, operator, script) of the chosen originals and of every chosen operator that applies."""
     found = []
-    for program in programs():
-        for operator in (ORIGINAL, *OPERATORS):
+    for program in chosen:
+        for operator in operators:
             if text := mutate(program, operator):
                 found.append((program, operator, text))
     return found
