@@ -83,8 +83,7 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
 
   auto last_said = Clock::now() - milliseconds(1000);
   while (true) {
-    // Of a job that has ended nothing may be missed, such as the worker of a short resumed training.
-    const Result<bool> news = told == Told::kFinish ? trial.RefreshAll() : trial.Refresh();
+    const Result<bool> news = trial.Refresh();
     Result<std::size_t> done = evaluator.value()->Advance(trial, 1000);
     if (!done.ok()) return PrintError(done.status()), 1;
     if (std::exchange(found, false)) Say("finding");  // once for all that came together
@@ -108,7 +107,11 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
       last_said = now;
     }
     if (behind && told == Told::kFinish) continue;
-    if (told == Told::kFinish && (!news.ok() || !news.value())) break;
+    if (told == Told::kFinish && (!news.ok() || !news.value())) {
+      // The last look misses nothing, such as the worker of a short resumed training.
+      const Result<bool> more = trial.RefreshAll();
+      if (!more.ok() || !more.value()) break;
+    }
     if (told == Told::kGone) return evaluator.value()->Checkpoint().ok() ? kExitOk : 1;
     if (told == Told::kNothing) told = Listen(milliseconds(behind ? 2 : 20));
   }
