@@ -16,6 +16,7 @@ import difflib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -81,14 +82,19 @@ def prove(chosen: list[tuple[str, str, str]], seeds: list[int], folder: Path, jo
             if operator == ORIGINAL and any(value is None for value in scores):
                 raise SystemExit(f"{program} fails by itself: {scripts[program, operator]}")
             row = known.setdefault(program, {})
+            if operator != ORIGINAL and ORIGINAL not in row:
+                raise SystemExit(f"{program} itself was not trained yet: prove --program {program}")
             base = scores if operator == ORIGINAL else row[ORIGINAL]["scores"]
             row[operator] = {"scores": scores, "verdict": verdict(operator, base, scores)}
             print(f"{program:24} {operator:32} {row[operator]['verdict']:14} {scores}", flush=True)
-    PROVED.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+            PROVED.write_text(
+                json.dumps(known, indent=1, sort_keys=True) + "\n"
+            )  # an interruption loses nothing
 
 
 def train(luff: str, folder: Path, program: str, operator: str, seed: int) -> None:
     """Trains a mutant under `luff run`; the run, its output and its exit code lie in `folder`."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a training that was interrupted
     folder.mkdir(parents=True)
     script = folder / "train.py"
     script.write_text(mutate(program, operator) or "")
@@ -146,6 +152,8 @@ def main() -> None:
         folder = Path(options.rest[0]) if options.rest else Path("build", "mutants")
         prove(chosen, [int(s) for s in options.seeds.split(",")], folder, options.j)
     else:
+        if not PROVED.exists():
+            sys.exit(f"{PROVED.name} is missing: nothing was proved yet, `prove` writes it")
         proved = json.loads(PROVED.read_text())
         wanted = [
             m[:2] for m in chosen if proved.get(m[0], {}).get(m[1], {}).get("verdict") in ("fault", "healthy")

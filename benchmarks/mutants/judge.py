@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from faultbench.score import wilson
 
 from mutants.halves import ORIGINAL
 from mutants.operators import OPERATORS
@@ -54,14 +55,12 @@ def judge(luff: str, root: Path, *, apart: bool) -> list[dict[str, Any]]:
         return list(pool.map(lambda folder: judged(luff, folder), folders))
 
 
-def wilson(hits: int, n: int) -> str:
+def share(hits: int, n: int) -> str:
     """Share of hits with Wilson's interval of 95 %."""
     if n == 0:
         return "-"
-    z, p = 1.96, hits / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    reach = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return f"{hits} of {n}, {p:.0%} ({centre - reach:.0%} to {centre + reach:.0%})"
+    low, high = wilson(hits / n, n)
+    return f"{hits} of {n}, {hits / n:.0%} ({low:.0%} to {high:.0%})"
 
 
 def table(rows: list[dict[str, Any]]) -> None:
@@ -73,8 +72,8 @@ def table(rows: list[dict[str, Any]]) -> None:
         own = [row for row in rows if row["half"] == half]
         faults, quiet = [r for r in own if r["fault"]], [r for r in own if not r["fault"]]
         if own:
-            cells = [wilson(sum(r[key] for r in faults), len(faults)) for key in ("named", "first", "remedy")]
-            print(f"| {half} | {' | '.join(cells)} | {wilson(sum(r['alarm'] for r in quiet), len(quiet))} |")
+            cells = [share(sum(r[key] for r in faults), len(faults)) for key in ("named", "first", "remedy")]
+            print(f"| {half} | {' | '.join(cells)} | {share(sum(r['alarm'] for r in quiet), len(quiet))} |")
     print("\n| operator | mutants | named | first | otherwise said |\n| --- | --- | --- | --- | --- |")
     for operator in sorted({row["operator"] for row in rows}):
         own = [row for row in rows if row["operator"] == operator]

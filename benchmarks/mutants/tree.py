@@ -65,8 +65,14 @@ class Tree:
             a.arg for a in ast.walk(scope.args) if isinstance(a, ast.arg)
         ]:
             return True
-        stored = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        return any(n.id == name and self.scope(n) is scope for n in stored)
+        inside: list[ast.AST] = list(ast.iter_child_nodes(scope))
+        while inside:
+            node = inside.pop()
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name:
+                return True
+            if not isinstance(node, ast.FunctionDef):  # a function within is a scope of its own
+                inside += ast.iter_child_nodes(node)
+        return False
 
     def loops(self, node: ast.AST) -> list[Loop]:
         """Loops around a node in its own function, innermost first."""
