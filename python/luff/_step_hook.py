@@ -31,6 +31,8 @@ class StepHook(BaseHook):
         Writes the steps.
     turn
         The thread whose calls are the steps.
+    first_rank
+        Whether this worker is the first of those that train one model: it records what all of them have.
     """
 
     #: Name in the document "environment".
@@ -48,6 +50,7 @@ class StepHook(BaseHook):
         super().__init__(options, on_stop, correct)
         self.steps = self._make_writer()
         self.turn = Turn()
+        self.first_rank = True
 
     def _make_writer(self) -> StepWriter:
         return self.writer(weakref.WeakMethod(self.ensure_session), self.guard)
@@ -109,6 +112,7 @@ class StepHook(BaseHook):
         if self.session is not None:
             return
         rank = self.rank()
+        self.first_rank = rank is None or rank[0] == 0
         session, point = self._open_session(rank)
         if point is not None:
             self.steps.clock.resume(point)

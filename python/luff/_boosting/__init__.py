@@ -1,4 +1,4 @@
 """What hooks of boosting libraries share: collections, tensors of a training, rounds as steps.
 
-Nothing here imports a framework; `luff.xgboost` and `luff.lightgbm` say what their boosters hold.
+Nothing here imports a framework: the packages of the libraries say what their boosters hold.
 """

@@ -7,15 +7,17 @@ digits (scikit-learn's ``validation_0``), and of SHAP values only the bias is le
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from luff._base_hook import SCHEDULE, Collections, listed
+from luff._base_hook import SCHEDULE, Collections, choose_run, listed
+from luff._hook import RunOptions
 from luff._plain import plain
 from luff.config import describe
 
-__all__ = ["COLLECTIONS", "DEFAULT_INTERVAL", "Wanted", "make_config", "number_in"]
+__all__ = ["COLLECTIONS", "DEFAULT_INTERVAL", "Wanted", "choose_boosting_run", "make_config", "number_in"]
 
 #: Rounds between two saves of what is listed.
 DEFAULT_INTERVAL = 10
@@ -96,6 +98,27 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern)
     except re.error:
         return None
+
+
+def choose_boosting_run(
+    run: str | os.PathLike[str] | None, collections: Collections, resume: bool, options: Mapping[str, Any]
+) -> RunOptions:
+    """The run of a hook's arguments, and its capture configuration."""
+    return choose_run(run, resume, make_config(collections, options), _merge(collections, options))
+
+
+def _merge(collections: Any, options: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
+    """How the hook's configuration goes into the supervisor's: its collections win."""
+
+    def merge(base: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+        if collections is None and not options:
+            return base
+        known = {item.get("name") for item in base.get("collections", [])}
+        fresh = [item for item in config["collections"] if item.get("name") not in known]
+        config["collections"] = [*base.get("collections", []), *fresh]
+        return {**base, **config, "defaults": base.get("defaults", True)}
+
+    return merge
 
 
 def number_in(text: str) -> int | float | str:

@@ -15,7 +15,7 @@ from luff._arrays import Arrays
 from luff._boosting._config import Wanted
 from luff._boosting._importance import TYPES, Importance
 from luff._boosting._trees import COLUMNS, Rounds
-from luff._codes import GapReason, Role
+from luff._codes import Form, GapReason, Role
 
 __all__ = ["Metric", "Recorder"]
 
@@ -205,13 +205,22 @@ class Recorder:
             self._arrays.array(self.number("trees/Category"), np.array(sets, dtype=np.int32))
 
     def array(self, name: str, value: Any, role: int = _OTHER) -> None:
-        """An array, where it is due."""
+        """An array, where it is due; None: it was due and could not be had."""
+        if value is None:
+            self.missing(name, role, GapReason.NOT_SEEN, int(Form.RAW))
+            return
         number = self.number(name, role)
         if self._session.due_tensor(number):
             self._arrays.array(number, np.asarray(value))
 
-    def shap(self, values: NDArray[Any], want_average: bool, want_full: bool) -> None:
-        """Contributions of each feature to each prediction; the last axis is the features and the bias."""
+    def shap(self, values: NDArray[Any] | None, want_average: bool, want_full: bool) -> None:
+        """Contributions of each feature to each prediction; the last axis is the features and the bias.
+
+        None: they were due and could not be had.
+        """
+        if values is None:
+            self.missing(f"full_shap/{self.feature(0)}", _OTHER, GapReason.NOT_SEEN, int(Form.RAW))
+            return
         count = values.shape[-1] - 1
         names = [self.feature(index) for index in range(count)] + ["bias"]
         if want_average:

@@ -10,10 +10,11 @@ import lightgbm
 import numpy as np
 
 from luff._base_hook import Collections
-from luff._boosting._hook import BoostingHook, Facts, Training
-from luff._boosting._trees import Rounds
+from luff._boosting._config import choose_boosting_run
+from luff._boosting._trainings import Facts, Library, Trainings
 from luff._hook import RunOptions
 from luff._registry import Registry
+from luff._step_hook import StepHook
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError
 from luff.lightgbm import _train
@@ -30,7 +31,7 @@ __all__ = ["Callback", "hooks"]
 _MAX_NAMES = 1000
 
 
-class Callback(BoostingHook):
+class Callback(StepHook):
     """Attaches Luff to LightGBM::
 
         hook = luff.lightgbm.Callback(run="runs/first")
@@ -68,7 +69,6 @@ class Callback(BoostingHook):
     """
 
     framework = "lightgbm"
-    columns = TREE_COLUMNS
     #: After what prints and records metrics, before what ends a training early.
     order = 29
     before_iteration = False
@@ -95,8 +95,12 @@ class Callback(BoostingHook):
             )
         self._train_data = train_data
         self._validation_data = validation_data
-        self._threads = 0
-        super().__init__(run, collections, hyperparameters, resume, on_stop, correct, _options, options)
+        chosen = _options or choose_boosting_run(run, collections, resume, options)
+        super().__init__(chosen, on_stop, correct)
+        library = Library(is_loss, read_rounds, TREE_COLUMNS)
+        self.trainings = Trainings(self, chosen.config, library, hyperparameters)
+        if _options is None:
+            self.open_now()
         hooks.add(self)
 
     # What LightGBM tells ---------------------------------------------------------------------------------------
@@ -104,9 +108,9 @@ class Callback(BoostingHook):
     def __call__(self, env: Any) -> None:
         """A round has ended. Raises `luff.StopTraining` if a finding stops the run."""
         model = env.model
-        if env.iteration == env.begin_iteration and not self.watches(model):
+        if env.iteration == env.begin_iteration and self.trainings.watched(model) is None:
             self.while_live("begin", self._begins, env)
-        self.round_ended(
+        self.trainings.round_ended(
             model,
             model,
             lambda: _rounds_of(model),
@@ -119,7 +123,7 @@ class Callback(BoostingHook):
         if call is not None:
             call.model = env.model
         planned = int(env.end_iteration) - int(env.begin_iteration)
-        self.training_begins(env.model, env.model, int(env.begin_iteration), planned)
+        self.trainings.begins(env.model, env.model, int(env.begin_iteration), planned)
 
     def raw_data(self, data: Any) -> Any:
         """Rows of a `Dataset` as they were given, where contributions may be asked for; None otherwise."""
@@ -131,7 +135,7 @@ class Callback(BoostingHook):
         rows = data.data
         named = data.feature_name if isinstance(data.feature_name, list) else getattr(rows, "columns", ())
         names = ["Column_0", *(str(name) for name in list(named)[:_MAX_NAMES])]
-        wanted = self.wanted()
+        wanted = self.trainings.wanted()
         due = any(wanted(f"{kind}_shap/{name}") for kind in ("average", "full") for name in names)
         return rows if due and not isinstance(rows, (str, os.PathLike, list)) else None
 
@@ -141,45 +145,14 @@ class Callback(BoostingHook):
         if model is None:
             return
         booster = isinstance(result, lightgbm.Booster)
-        self.training_ended(model, (lambda: int(result.current_iteration())) if booster else None)
+        self.trainings.ended(model, (lambda: int(result.current_iteration())) if booster else None)
 
     # What boosters hold ----------------------------------------------------------------------------------------
-
-    def is_loss(self, metric: str) -> bool:
-        """Whether a metric is a loss of LightGBM's own that a training lowers smoothly."""
-        return is_loss(metric)
-
-    def read_rounds(self, model: Any, begin: int, end: int) -> Rounds:
-        """Trees of some rounds."""
-        return read_rounds(model, begin, end)
-
-    def predictions(self, training: Training, model: Any) -> Any:
-        """What the model gives for the validation data: of an evaluation set, what it has computed already."""
-        place, rows, _ = training.validation
-        if place:
-            return np.array(model._Booster__inner_predict(data_idx=place))
-        return _copy_of(model).predict(rows, num_threads=self._threads)
-
-    def labels(self, training: Training) -> Any:
-        """Labels of the validation data."""
-        place, _, labels = training.validation
-        return labels.get_label() if place else np.asarray(labels)
-
-    def contributions(self, training: Training, model: Any) -> Any:
-        """SHAP values of the training data."""
-        values = _copy_of(model).predict(training.train_data, pred_contrib=True, num_threads=self._threads)
-        parts = [part.toarray() if hasattr(part, "toarray") else np.asarray(part) for part in _listed(values)]
-        if len(parts) > 1:  # sparse rows: a matrix for each class
-            return np.stack(parts, axis=1)
-        trees = int(model.num_model_per_iteration())
-        return parts[0] if trees == 1 else parts[0].reshape(len(parts[0]), trees, -1)
 
     def _facts(self, env: Any) -> Facts:
         folds = getattr(env.model, "boosters", None) if not isinstance(env.model, lightgbm.Booster) else None
         booster = folds[0] if folds else env.model
         parameters = parameters_of(booster)
-        # As many threads as the training has: a prediction sets their number for what comes after it.
-        self._threads = int(parameters.get("num_threads", 0))
         evaluated = {data for data, *_ in metrics_of(env.evaluation_result_list)}
         own = "train" if folds else str(booster._train_data_name)
         sets = [] if folds else list(zip(booster.name_valid_sets, booster.valid_sets, strict=True))
@@ -188,16 +161,7 @@ class Callback(BoostingHook):
             [{"name": own, "training": True, "rows": rows}] if own in evaluated and not folds else []
         )
         evaluations += [{"name": str(n), "training": False, "rows": int(s.num_data())} for n, s in sets]
-        validation: Any = None
-        if self._validation_data is not None:
-            validation = (0, *self._validation_data)
-        elif sets:
-            validation = (len(sets), None, sets[-1][1])
-        call = _train.current()
-        rows_for_shap = self._train_data if self._train_data is not None else call.raw if call else None
-        if parameters.get("linear_tree"):  # LightGBM has no contributions of them
-            rows_for_shap = None
-        return Facts(
+        facts = Facts(
             booster=str(parameters.get("boosting", "")),
             features=[str(name) for name in booster.feature_name()],
             parameters={**parameters, "subsample": sampled_share(parameters)},
@@ -207,15 +171,42 @@ class Callback(BoostingHook):
             training_sets=frozenset((own,)),
             folds=len(folds) if folds else 0,
             changing=parameters.get("boosting") == "dart",  # weighs older trees anew
-            validation=validation,
-            train_data=rows_for_shap,
         )
+        # As many threads as the training has: a prediction sets their number for what comes after it.
+        threads = int(parameters.get("num_threads", 0))
+        if self._validation_data is not None:
+            given, labels = self._validation_data
+            facts.predictions = lambda model: _copy_of(model).predict(given, num_threads=threads)
+            facts.labels = lambda: np.asarray(labels)
+        elif sets:  # what LightGBM has computed already
+            place = len(sets)
+            facts.predictions = lambda model: np.array(model._Booster__inner_predict(data_idx=place))
+            facts.labels = sets[-1][1].get_label
+        call = _train.current()
+        known = self._train_data if self._train_data is not None else call.raw if call else None
+        if known is not None and not parameters.get("linear_tree"):  # LightGBM has no contributions of these
+            facts.contributions = lambda model: _contributions(model, known, threads)
+        return facts
+
+    @property
+    def booster(self) -> Any:
+        """The model of the training that is watched, while it exists."""
+        return self.trainings.booster
 
     # Session ---------------------------------------------------------------------------------------------------
 
     def versions(self) -> dict[str, Any]:
         """LightGBM's version."""
         return {"lightgbm": lightgbm.__version__}
+
+    def publish(self) -> None:
+        """Records the rounds that wait."""
+        self.trainings.publish()
+
+    def forked(self) -> None:
+        """In a forked child: nothing of the parent's session is ours."""
+        super().forked()
+        self.trainings.forked(self.steps)
 
     def _lower_lr(self, factor: float) -> None:
         model = self.booster
@@ -237,6 +228,16 @@ def _rounds_of(model: Any) -> int:
 def _copy_of(model: Any) -> Any:
     """The model as it is now. One that is being trained cannot be asked: LightGBM ends the process."""
     return lightgbm.Booster(model_str=model.model_to_string(num_iteration=-1))
+
+
+def _contributions(model: Any, rows: Any, threads: int) -> Any:
+    """SHAP values of rows."""
+    values = _copy_of(model).predict(rows, pred_contrib=True, num_threads=threads)
+    parts = [part.toarray() if hasattr(part, "toarray") else np.asarray(part) for part in _listed(values)]
+    if len(parts) > 1:  # sparse rows: a matrix for each class
+        return np.stack(parts, axis=1)
+    trees = int(model.num_model_per_iteration())
+    return parts[0] if trees == 1 else parts[0].reshape(len(parts[0]), trees, -1)
 
 
 def _listed(values: Any) -> list[Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from luff._boosting._hook import Facts
 from luff._boosting._recorder import Metric
+from luff._boosting._trainings import Facts
 from luff._patch import Method, once, wrap
 from luff.sklearn._hook import Hook
 from luff.sklearn._wraps import Patch, hook_of
@@ -38,7 +38,7 @@ def _watched(original: Method) -> Method:
         try:
             return original(*bound.args, **bound.kwargs)
         finally:
-            hook.training_ended(self)
+            hook.trainings.ended(self)
 
     return fit_stages
 
@@ -62,12 +62,12 @@ class _Rounds:
     def begins(self) -> None:
         """The training begins."""
         planned = int(self._model.n_estimators) - self._first
-        self._hook.training_begins(self._model, self._model, self._first, planned)
+        self._hook.begin_rounds(self._model, self._first, planned)
 
     def __call__(self, stage: int, model: Any, values: dict[str, Any]) -> Any:
         answer = None if self._monitor is None else self._monitor(stage, model, values)
         self._done = int(stage) + 1
-        self._hook.round_ended(
+        self._hook.trainings.round_ended(
             model,
             model,
             lambda: self._done,

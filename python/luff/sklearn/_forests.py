@@ -47,7 +47,7 @@ def _step(hook: Hook, model: Model, estimator: Any) -> None:
         hook.steps.scalar(f"scalar/{model.name}_oob_score", float(score))
     lead = "" if model.number == 0 else f"{model.name}/"
     names = [f"{lead}feature_importance/impurity/{feature}" for feature in feature_names(estimator)]
-    if any(hook.wanted()(name) for name in names[:1000]):
+    if any(hook.trainings.wanted()(name) for name in names[:1000]):
         for name, share in zip(names, estimator.feature_importances_.tolist(), strict=True):
             if hook.steps.due(name):
                 hook.steps.scalar(name, share, 0)

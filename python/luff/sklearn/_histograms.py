@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from luff._boosting._hook import Facts
 from luff._boosting._recorder import Metric
+from luff._boosting._trainings import Facts
 from luff._patch import Method, once, wrap
 from luff.sklearn._boosted import facts_of
 from luff.sklearn._hook import Hook
@@ -39,7 +39,7 @@ def _watched(original: Method) -> Method:
             return result
         finally:
             _local.rounds = before
-            hook.training_ended(self)
+            hook.trainings.ended(self)
 
     return fit
 
@@ -103,11 +103,13 @@ class _Rounds:
         self._begun = True
         before = len(self.model._predictors) - 1
         self._done = before
-        self._hook.training_begins(self.model, self.model, before, int(self.model.max_iter) - before)
+        self._hook.begin_rounds(self.model, before, int(self.model.max_iter) - before)
 
     def _ended(self) -> None:
         self._done += 1
-        self._hook.round_ended(self.model, self.model, lambda: self._done, self._metrics, self._facts)
+        self._hook.trainings.round_ended(
+            self.model, self.model, lambda: self._done, self._metrics, self._facts
+        )
 
     def _metrics(self) -> list[Metric]:
         model = self.model

@@ -14,11 +14,11 @@ import sklearn
 
 from luff._base_hook import Collections, choose_run, listed, make_config
 from luff._boosting._config import COLLECTIONS, DEFAULT_INTERVAL
-from luff._boosting._hook import BoostingHook
-from luff._boosting._trees import Rounds
-from luff._codes import GapReason, Mode
+from luff._boosting._trainings import Library, Trainings
+from luff._codes import NO_ID, GapReason, Mode
 from luff._hook import RunOptions
 from luff._registry import Registry
+from luff._step_hook import StepHook
 from luff.corrections import Corrections
 from luff.sklearn._trees import read_rounds
 
@@ -27,23 +27,16 @@ if TYPE_CHECKING:
 
     from luff.config import CaptureOptions
 
-__all__ = ["LOSSES", "Hook", "Model", "hooks"]
+__all__ = ["Hook", "Model", "hooks"]
 
 _TRAIN = int(Mode.TRAIN)
 _MAX_MODELS = 64
 _FLUSH_S = 2.0
 _BOOSTING = ("feature_importance", "trees")  # collections that have a meaning of their own here
 #: Losses of scikit-learn's boosting.
-LOSSES = (
-    "log_loss",
-    "squared_error",
-    "absolute_error",
-    "exponential",
-    "huber",
-    "quantile",
-    "poisson",
-    "gamma",
-)
+_LOSSES = (
+    "log_loss", "squared_error", "absolute_error", "exponential", "huber", "quantile", "poisson", "gamma",
+)  # fmt: skip
 
 
 @dataclass
@@ -60,7 +53,7 @@ class Model:
         return kind if self.number == 0 else f"{self.name}.{kind}"
 
 
-class Hook(BoostingHook):
+class Hook(StepHook):
     """Attaches Luff to estimators. Made by `attach`, or by ``luff run``."""
 
     framework = "sklearn"
@@ -86,21 +79,11 @@ class Hook(BoostingHook):
         self._depth = 0
         self._missed = 0
         self._updates = False  # the step that has begun ends with an update
-        super().__init__(run, collections, None, resume, on_stop, correct, _options, options)
-
-    @staticmethod
-    def choose(
-        run: str | os.PathLike[str] | None, collections: Collections, resume: bool, options: Mapping[str, Any]
-    ) -> RunOptions:
-        """The run, and its capture configuration: the defaults, and what is asked for."""
-        wanted = listed(collections, forms=["raw", "summary"])
-        interval = {} if "save_interval" in options else {"save": {"save_interval": DEFAULT_INTERVAL}}
-        chosen = [
-            {**item, **interval, **COLLECTIONS[item["name"]]} if item.get("name") in _BOOSTING else item
-            for item in wanted
-        ]
-        config = make_config(chosen or None, options)
-        return choose_run(run, resume, config)
+        chosen = _options or choose_run(run, resume, _config(collections, options))
+        super().__init__(chosen, on_stop, correct)
+        self.trainings = Trainings(self, chosen.config, Library(_LOSSES.__contains__, read_rounds))
+        if _options is None:
+            self.open_now()
 
     # Trainings -------------------------------------------------------------------------------------------------
 
@@ -122,9 +105,8 @@ class Hook(BoostingHook):
 
     def _enters(self, estimator: Any, fresh: bool) -> Model | None:
         thread = threading.get_ident()
-        self._record_waiting()
-        rounds = self._training  # of boosting, in another thread
-        if (self._depth and self._thread != thread) or (rounds is not None and rounds.thread != thread):
+        self.trainings.publish()
+        if (self._depth and self._thread != thread) or self.trainings.thread not in (None, thread):
             self._miss(GapReason.NOT_SEEN)
             return None
         model = self._models.get(estimator)
@@ -150,7 +132,7 @@ class Hook(BoostingHook):
     def _miss(self, reason: GapReason) -> None:
         self._missed += 1
         if self.session is not None and self._missed & (self._missed - 1) == 0:
-            self.session.gap(0xFFFFFFFF, int(reason), 0, max(self._missed // 2, 1))
+            self.session.gap(NO_ID, int(reason), 0, max(self._missed // 2, 1))
 
     def model_of(self, estimator: Any) -> Model | None:
         """The training of an estimator in this thread; None if it is not watched."""
@@ -225,19 +207,18 @@ class Hook(BoostingHook):
 
     # Boosting --------------------------------------------------------------------------------------------------
 
-    def _begin(self, key: Any, model: Any, rounds: int, planned: int | None) -> None:
+    def begin_rounds(self, estimator: Any, rounds: int, planned: int | None) -> None:
+        """An estimator that boosts begins to train; called under the lock. `rounds` are those that it has already."""
         if self._depth and self._thread != threading.get_ident():
             self._miss(GapReason.NOT_SEEN)
-            return
-        super()._begin(key, model, rounds, planned)
+        else:
+            self.trainings.begins(estimator, estimator, rounds, planned)
 
-    def is_loss(self, metric: str) -> bool:
-        """Whether a metric is a loss that boosting lowers smoothly."""
-        return metric in LOSSES
+    def publish(self) -> None:
+        """Records the rounds that wait."""
+        self.trainings.publish()
 
-    def read_rounds(self, model: Any, begin: int, end: int) -> Rounds:
-        """Trees of some rounds."""
-        return read_rounds(model, begin, end)
+    # Session ---------------------------------------------------------------------------------------------------
 
     def versions(self) -> dict[str, Any]:
         """scikit-learn's version."""
@@ -246,9 +227,20 @@ class Hook(BoostingHook):
     def forked(self) -> None:
         """In a forked child: nothing of the parent's session is ours."""
         super().forked()
+        self.trainings.forked(self.steps)
         self._models = weakref.WeakKeyDictionary()
         self._counts, self._depth, self._thread, self._updates = {}, 0, 0, False
         self._descriptions, self._optimizers, self._schedules = [], [], []
+
+
+def _config(collections: Collections, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The capture configuration: the defaults, and what is asked for."""
+    interval = {} if "save_interval" in options else {"save": {"save_interval": DEFAULT_INTERVAL}}
+    chosen = [
+        {**item, **interval, **COLLECTIONS[item["name"]]} if item.get("name") in _BOOSTING else item
+        for item in listed(collections, forms=["raw", "summary"])
+    ]
+    return make_config(chosen or None, options)
 
 
 def _install() -> None:

@@ -72,7 +72,7 @@ def _after_iteration(original: Method) -> Method:
 def _after_training(original: Method) -> Method:
     def after_training(self: Any, model: Any) -> Any:
         for hook in hooks_of(self):
-            hook.training_ended(self)
+            hook.trainings.ended(self)
         return original(self, model)
 
     return after_training

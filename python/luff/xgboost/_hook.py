@@ -11,10 +11,11 @@ import xgboost
 from xgboost.callback import TrainingCallback
 
 from luff._base_hook import Collections
-from luff._boosting._hook import BoostingHook, Facts, Training
-from luff._boosting._trees import Rounds
+from luff._boosting._config import choose_boosting_run
+from luff._boosting._trainings import Facts, Library, Trainings
 from luff._hook import RunOptions, rank_from_environment
 from luff._registry import Registry
+from luff._step_hook import StepHook
 from luff.corrections import Corrections
 from luff.xgboost._describe import feature_names, parameters_of, read_data, rows_of
 from luff.xgboost._metrics import is_loss, latest
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "hooks"]
 
 
-class Callback(BoostingHook, TrainingCallback):  # type: ignore[misc]
+class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
     """Attaches Luff to XGBoost::
 
         hook = luff.xgboost.Callback(run="runs/first")
@@ -82,7 +83,12 @@ class Callback(BoostingHook, TrainingCallback):  # type: ignore[misc]
         self._validation_data = read_data(validation_data)
         self._beginning: weakref.WeakSet[Any] = weakref.WeakSet()  # containers of trainings under way
         self._threads = False  # the workers of a collective are threads: one of them is watched
-        super().__init__(run, collections, hyperparameters, resume, on_stop, correct, _options, options)
+        chosen = _options or choose_boosting_run(run, collections, resume, options)
+        super().__init__(chosen, on_stop, correct)
+        library = Library(is_loss, read_rounds)
+        self.trainings = Trainings(self, chosen.config, library, hyperparameters)
+        if _options is None:
+            self.open_now()
         hooks.add(self)
 
     def __reduce__(self) -> Any:
@@ -103,11 +109,11 @@ class Callback(BoostingHook, TrainingCallback):  # type: ignore[misc]
         except Exception as error:
             self.guard.note("begin", error)
             return
-        self.training_begins(container, model, rounds, planned)
+        self.trainings.begins(container, model, rounds, planned)
 
     def round(self, container: Any, model: Any, dtrain: Any, evals: Any) -> None:
         """A round has ended. Raises `luff.StopTraining` if a finding stops the run."""
-        self.round_ended(
+        self.trainings.round_ended(
             container,
             model,
             lambda: int(model.num_boosted_rounds()),
@@ -117,26 +123,6 @@ class Callback(BoostingHook, TrainingCallback):  # type: ignore[misc]
 
     # What boosters hold ----------------------------------------------------------------------------------------
 
-    def is_loss(self, metric: str) -> bool:
-        """Whether a metric is a loss of XGBoost's own that a training lowers smoothly."""
-        return is_loss(metric)
-
-    def read_rounds(self, model: Any, begin: int, end: int) -> Rounds:
-        """Trees of some rounds."""
-        return read_rounds(model, begin, end)
-
-    def predictions(self, training: Training, model: Any) -> Any:
-        """What the model gives for the validation data."""
-        return model.predict(training.validation)
-
-    def labels(self, training: Training) -> Any:
-        """Labels of the validation data."""
-        return training.validation.get_label()
-
-    def contributions(self, training: Training, model: Any) -> Any:
-        """SHAP values of the training data."""
-        return model.predict(training.train_data, pred_contribs=True)
-
     def _facts(self, model: Any, dtrain: Any, evals: Any) -> Facts:
         folds = getattr(model, "cvfolds", None)
         booster = folds[0].bst if folds else model
@@ -145,7 +131,10 @@ class Callback(BoostingHook, TrainingCallback):  # type: ignore[misc]
             {"name": name, "training": data is dtrain, "rows": rows_of(data)} for data, name in evals
         ]
         others = [data for data, name in evals if data is not dtrain]
-        validation = others[-1] if others else None
+        validation = self._validation_data
+        if validation is None and others:
+            validation = others[-1]
+        train_data = dtrain if self._train_data is None else self._train_data
         return Facts(
             booster=kind,
             features=feature_names(booster),
@@ -157,9 +146,15 @@ class Callback(BoostingHook, TrainingCallback):  # type: ignore[misc]
             ),
             folds=len(folds) if folds else 0,
             trees=kind in ("gbtree", "dart", ""),
-            validation=validation if self._validation_data is None else self._validation_data,
-            train_data=dtrain if self._train_data is None else self._train_data,
+            predictions=None if validation is None else lambda model: model.predict(validation),
+            labels=None if validation is None else validation.get_label,
+            contributions=lambda model: model.predict(train_data, pred_contribs=True),
         )
+
+    @property
+    def booster(self) -> Any:
+        """The model of the training that is watched, while it exists."""
+        return self.trainings.booster
 
     # Session ---------------------------------------------------------------------------------------------------
 
@@ -179,6 +174,15 @@ class Callback(BoostingHook, TrainingCallback):  # type: ignore[misc]
         except Exception:  # a build without it
             pass
         return rank_from_environment()
+
+    def publish(self) -> None:
+        """Records the rounds that wait."""
+        self.trainings.publish()
+
+    def forked(self) -> None:
+        """In a forked child: nothing of the parent's session is ours."""
+        super().forked()
+        self.trainings.forked(self.steps)
 
     def _lower_lr(self, factor: float) -> None:
         booster = self.booster

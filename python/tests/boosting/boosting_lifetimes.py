@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import warnings
 import weakref
 
 import luff
@@ -60,3 +62,18 @@ class Lifetimes:
         for name in ("first", "second"):
             with luff.open_trial(tmp_path / name) as trial:
                 assert (len(trial.steps("TRAIN")), trial.outcome_reason) == (4, "")
+
+    def test_a_forked_child_drops_the_training_of_its_parent(self, sets, tmp_path):
+        with self.library.Hook(tmp_path / "run") as hook:
+            model = self.train(sets, hook)
+            hook.trainings.begins(model, model, 4, None)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: there are other threads
+                child = os.fork()
+            if child == 0:
+                try:
+                    os._exit(0 if hook.trainings.watched(model) is None else 1)
+                finally:
+                    os._exit(2)
+            assert os.waitpid(child, 0)[1] == 0
+            assert hook.trainings.watched(model) is not None

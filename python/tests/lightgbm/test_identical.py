@@ -119,10 +119,15 @@ def test_an_error_inside_luff_harms_nothing(owner, name, place, data, tmp_path, 
 
 def test_the_whole_hook_failing_harms_nothing(data, tmp_path, monkeypatch):
     bare, bare_result, _ = train("plain", data, [])
+    from luff._boosting import _trainings
     from luff.lightgbm import _hook
 
-    for name in ("_begins", "_round", "_end", "_record_waiting", "_raw_data"):
-        monkeypatch.setattr(_hook.Callback, name, lambda *_: 1 / 0)
+    for owner, names in (
+        (_hook.Callback, ("_begins", "_raw_data")),
+        (_trainings.Trainings, ("_round", "_end", "publish")),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, lambda *_: 1 / 0)
     with luff.lightgbm.Callback(tmp_path / "run", collections=ALL) as hook:
         model, result, _ = train("plain", data, [hook])
     assert model.model_to_string() == bare.model_to_string()

@@ -10,6 +10,7 @@ import luff
 import luff.sklearn
 import numpy as np
 import pytest
+from luff._boosting import _trainings
 from sklearn.base import clone
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.ensemble import (
@@ -139,8 +140,12 @@ def test_what_is_fitted(case, trained):
     "case", ["network, stopped early", "linear, batches", "clusters", "boosting", "histograms"]
 )
 def test_a_hook_that_fails_everywhere_harms_nothing(case, trained, monkeypatch):
-    for name in ("_enters", "_record", "_close_step", "_evaluation", "_begin", "_round", "_end"):
-        monkeypatch.setattr(luff.sklearn.Hook, name, lambda *_: 1 / 0)
+    for owner, names in (
+        (luff.sklearn.Hook, ("_enters", "_record", "_close_step", "_evaluation", "begin_rounds")),
+        (_trainings.Trainings, ("_begin", "_round", "_end", "publish")),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, lambda *_: 1 / 0)
     bare, model, hook, x = trained(case)
     assert bare.predict(x).tobytes() == model.predict(x).tobytes()
     assert hook.guard.count > 0

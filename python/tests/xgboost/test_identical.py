@@ -103,10 +103,10 @@ def test_a_hook_that_fails_everywhere_harms_nothing(data, tmp_path, monkeypatch)
 
 def test_the_whole_hook_failing_harms_nothing(data, tmp_path, monkeypatch):
     bare, bare_result, _ = train("plain", data, None)
-    from luff.xgboost import _hook
+    from luff._boosting import _trainings
 
-    for name in ("_begin", "_round", "_end", "_record_waiting"):
-        monkeypatch.setattr(_hook.Callback, name, lambda *_: 1 / 0)
+    for name in ("_begin", "_round", "_end", "publish"):
+        monkeypatch.setattr(_trainings.Trainings, name, lambda *_: 1 / 0)
     with luff.xgboost.Callback(tmp_path / "run", collections=ALL) as hook:
         model, result, _ = train("plain", data, [hook])
     assert model.save_raw("ubj") == bare.save_raw("ubj")
