@@ -13,6 +13,7 @@
 
 #include "base/bounded_read.h"
 #include "base/format.h"
+#include "base/interrupted.h"
 #include "base/json.h"
 #include "luff/base/env.h"
 
@@ -100,8 +101,10 @@ bool Audit::Append(AuditLine line) {
     if (std::exchange(torn_, false)) text.insert(0, "\n");
     // Without the folder the file cannot be opened, which is told.
     static_cast<void>(Env::Real().MakeDirectories(std::filesystem::path(path_).parent_path().string()));
-    const int file = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-    const ssize_t written = file >= 0 ? write(file, text.data(), text.size()) : -1;
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+    const int file = Uninterrupted([&] { return open(path_.c_str(), kFlags, 0600); });
+    const ssize_t written =
+        file >= 0 ? Uninterrupted([&] { return write(file, text.data(), text.size()); }) : -1;
     const int error = errno;
     if (file >= 0) close(file);
     if (written == static_cast<ssize_t>(text.size())) return true;

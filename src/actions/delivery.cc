@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/interrupted.h"
 #include "base/json.h"
 #include "base/json_number.h"
 
@@ -28,14 +29,9 @@ constexpr std::size_t kMaxLine = 4096;
 int InputFile(const std::string& text) {
   const int file = memfd_create("luff", MFD_CLOEXEC);
   if (file < 0) return -1;
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = write(file, text.data() + done, text.size() - done);
-    if (got <= 0) {
-      close(file);
-      return -1;
-    }
-    done += static_cast<std::size_t>(got);
+  if (!WriteAll(file, text)) {
+    close(file);
+    return -1;
   }
   lseek(file, 0, SEEK_SET);
   return file;

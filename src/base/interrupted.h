@@ -1,5 +1,8 @@
 #pragma once
+#include <unistd.h>
+
 #include <cerrno>
+#include <string_view>
 
 namespace luff {
 
@@ -9,6 +12,16 @@ auto Uninterrupted(Call call) {
   auto result = call();
   while (result < 0 && errno == EINTR) result = call();
   return result;
+}
+
+/// Writes all bytes. False on an error; errno says which.
+inline bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = Uninterrupted([&] { return write(fd, bytes.data(), bytes.size()); });
+    if (written < 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
 }
 
 }  // namespace luff

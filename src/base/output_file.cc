@@ -139,12 +139,7 @@ Result<OwnedFd> OpenFolder(const std::string& folder, const std::string& path) {
 }
 
 Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = Uninterrupted([&] { return write(fd, bytes.data(), bytes.size()); });
-    if (written < 0) return Failed(errno, path);
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return Status::Ok();
+  return luff::WriteAll(fd, bytes) ? Status::Ok() : Failed(errno, path);
 }
 
 Result<OwnedFd> OpenLines(const std::string& path, int flags) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/interrupted.h"
 #include "base/json.h"
 #include "cli/coverage.h"
 #include "cli/terminal.h"
@@ -34,7 +35,7 @@ Told Listen(milliseconds wait) {
   pollfd fd{STDIN_FILENO, POLLIN, 0};
   if (poll(&fd, 1, static_cast<int>(wait.count())) <= 0) return Told::kNothing;
   char buffer[64];
-  const ssize_t got = read(STDIN_FILENO, buffer, sizeof(buffer));
+  const ssize_t got = Uninterrupted([&] { return read(STDIN_FILENO, buffer, sizeof(buffer)); });
   if (got > 0) return Told::kFinish;
   return got == 0 ? Told::kGone : Told::kNothing;
 }
@@ -47,10 +48,7 @@ void SayNote(const rules::RuleNote& note) {
 }
 
 void Say(const std::string& line) {
-  const std::string text = line + "\n";
-  const ssize_t written =
-      write(STDOUT_FILENO, text.data(), text.size());  // a supervisor that is gone is noticed on stdin
-  static_cast<void>(written);
+  static_cast<void>(WriteAll(STDOUT_FILENO, line + "\n"));  // a supervisor that is gone is noticed on stdin
 }
 
 int Evaluate(const std::string& run, const std::string& name, const std::string& rules_text,

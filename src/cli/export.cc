@@ -12,6 +12,7 @@
 
 #include "base/bounded_read.h"
 #include "base/format.h"
+#include "base/interrupted.h"
 #include "base/json.h"
 #include "cli/reading.h"
 #include "cli/terminal.h"
@@ -43,7 +44,7 @@ bool StdinClosed() {
   pollfd fd{STDIN_FILENO, POLLIN, 0};
   if (poll(&fd, 1, 0) <= 0) return false;
   char byte;
-  return read(STDIN_FILENO, &byte, 1) <= 0;
+  return Uninterrupted([&] { return read(STDIN_FILENO, &byte, 1); }) <= 0;
 }
 
 class Export {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <thread>
 
@@ -58,9 +57,9 @@ int CodeOf(pid_t pid) {
   const std::int64_t end_ns = env.NowMonotonicNs() + kMostNs;
   int status = 0;
   for (;;) {
-    const pid_t done = waitpid(pid, &status, WNOHANG);
+    const pid_t done = Uninterrupted([&] { return waitpid(pid, &status, WNOHANG); });
     if (done == pid) return DecodeStatus(status).code;
-    if (done < 0 && errno != EINTR) return 1;
+    if (done < 0) return 1;
     if (env.NowMonotonicNs() > end_ns) SignalGroup(pid, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

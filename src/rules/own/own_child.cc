@@ -46,7 +46,7 @@ struct Report {
 
 bool Say(int pipe, Report::What what, int error) {
   const Report report{what, error};
-  return write(pipe, &report, sizeof(report)) == sizeof(report);
+  return Uninterrupted([&] { return write(pipe, &report, sizeof(report)); }) == sizeof(report);
 }
 
 /// False: nothing more comes.
@@ -179,8 +179,8 @@ void OwnChild::Kill() noexcept {
 std::string OwnChild::Ended() {
   if (!ended_.empty()) return ended_;
   int status = 0;
-  const pid_t got = waitpid(pid_, &status, WNOHANG);
-  if (got == 0 || (got < 0 && errno == EINTR)) return "";
+  const pid_t got = Uninterrupted([&] { return waitpid(pid_, &status, WNOHANG); });
+  if (got == 0) return "";
   TakeOutput();
   Known().erase(pid_);
   EndOrphans();  // what it has started ends with it

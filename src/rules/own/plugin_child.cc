@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "base/interrupted.h"
 #include "base/json.h"
 #include "luff/query/trial.h"
 #include "luff/rules/plugin.h"
@@ -80,8 +80,7 @@ class PluginChild {
     std::string heard;
     char buffer[65536];
     while (true) {
-      const ssize_t got = read(OwnChild::kSocket, buffer, sizeof(buffer));
-      if (got < 0 && errno == EINTR) continue;
+      const ssize_t got = Uninterrupted([&] { return read(OwnChild::kSocket, buffer, sizeof(buffer)); });
       if (got <= 0) return 0;
       heard.append(buffer, static_cast<std::size_t>(got));
       std::size_t from = 0;
@@ -106,14 +105,7 @@ class PluginChild {
   static PluginChild* Self(const luff_host_v1* host) { return reinterpret_cast<const Host*>(host)->self; }
 
   static void Say(const Json& json) {
-    const std::string line = JsonText(json) + "\n";
-    std::size_t from = 0;
-    while (from < line.size()) {
-      const ssize_t put = write(OwnChild::kSocket, line.data() + from, line.size() - from);
-      if (put < 0 && errno == EINTR) continue;
-      if (put <= 0) _exit(0);  // nobody listens
-      from += static_cast<std::size_t>(put);
-    }
+    if (!WriteAll(OwnChild::kSocket, JsonText(json) + "\n")) _exit(0);  // nobody listens
   }
 
   Status Handle(const std::string& line) {
