@@ -1,7 +1,12 @@
 // Descriptors that somebody else in the process closes, and directories that are moved.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -192,6 +197,34 @@ TEST_F(FileTest, AFileThatWasRemovedOrCutOffSaysSo) {
   EXPECT_TRUE(ours->Intact().ok());
   fs::remove(directory_ + "/ours");
   EXPECT_EQ(ours->Intact().code(), StatusCode::kNotFound);
+}
+
+/// Exit code of a child that tries to lock the file while the kernel answers with an error: 0 not locked, 1
+/// locked, 2 its kernel takes no filter.
+int TryLockWhere(int error, File* file) {
+  const pid_t child = fork();
+  if (child == 0) {
+    sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
+                            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+                            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog program = {std::size(filter), filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+      _exit(2);
+    _exit(file->TryLock() ? 1 : 0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WEXITSTATUS(status);
+}
+
+TEST_F(FileTest, OnlyAnotherProcessRefusesALock) {
+  const auto ours = Open("ours");
+  if (TryLockWhere(EWOULDBLOCK, ours.get()) == 2) GTEST_SKIP() << "the kernel takes no filter for calls";
+  EXPECT_EQ(TryLockWhere(EWOULDBLOCK, ours.get()), 0);
+  for (const int error : {ENOLCK, ENOSYS, EOPNOTSUPP, EINVAL})
+    EXPECT_EQ(TryLockWhere(error, ours.get()), 1) << error;
 }
 
 TEST_F(FileTest, AThreadWithItsOwnTableIsOutOfReach) {

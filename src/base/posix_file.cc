@@ -155,7 +155,7 @@ class PosixFile final : public File {
 
   bool TryLock() noexcept override {
     if (!descriptor_.Prove()) return false;
-    return flock(fd(), LOCK_EX | LOCK_NB) == 0 || errno == ENOLCK || errno == ENOSYS;
+    return flock(fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;  // others: it has no locks
   }
 
   Status Intact() override {

@@ -39,15 +39,26 @@ std::string WorkerFolder(const std::string& run_path, std::uint32_t worker) {
   return run_path + name.data();
 }
 
-// A process without a rank takes the lowest number whose folder it can make itself.
-Result<std::uint32_t> ClaimWorker(Env& env, const std::string& run_path) {
-  for (std::uint32_t worker = 0; worker < kMaxWorkers; ++worker) {
-    const Status made = env.MakeDirectory(WorkerFolder(run_path, worker));
-    if (made.ok()) return worker;
-    if (made.code() != StatusCode::kAlreadyExists) return made;
+/// The folder of a process without a rank: the lowest number in which nobody has written. Sets
+/// `options->worker`.
+Result<std::unique_ptr<store::WorkerWriter>> OpenFreeWorker(Env& env, store::WriterOptions* options,
+                                                            const store::RunInfo& run) {
+  options->fresh = true;
+  for (options->worker = 0; options->worker < kMaxWorkers; ++options->worker) {
+    const std::string folder = WorkerFolder(options->run_path, options->worker);
+    const Status made = env.MakeDirectory(folder);
+    if (made.code() == StatusCode::kAlreadyExists) {
+      // An empty one may be our own: over NFS the answer to the call that made it may be lost.
+      const auto names = env.List(folder);
+      if (!names.ok() || !names->empty()) continue;
+    } else if (!made.ok()) {
+      return made;
+    }
+    auto writer = store::WorkerWriter::Open(*options, run);  // of several that found it empty, one succeeds
+    if (writer.ok() || writer.status().code() != StatusCode::kAlreadyExists) return writer;
   }
   return ResourceExhausted("all of " + std::to_string(kMaxWorkers) + " worker numbers are taken in " +
-                           run_path);
+                           options->run_path);
 }
 
 /// What a session needs of the run directory.
@@ -69,18 +80,17 @@ Result<Opened> OpenRun(const SessionOptions& options) {
   wanted.command = options.command_json;
   LUFF_ASSIGN_OR_RETURN(const store::RunInfo run,
                         store::CreateRun(options.run_path, wanted, options.join, options.resume));
-  opened.worker = options.worker;
-  if (opened.worker == format::kNoId) {
-    LUFF_ASSIGN_OR_RETURN(opened.worker, ClaimWorker(env, options.run_path));
-  }
   store::WriterOptions writer_options;
   writer_options.run_path = options.run_path;
-  writer_options.worker = opened.worker;
+  writer_options.worker = options.worker;
   writer_options.max_bytes = opened.config.max_bytes;
   writer_options.summary_max_bytes = opened.config.summary_max_bytes;
   writer_options.direct_io = opened.config.direct_io;
   writer_options.sync = opened.config.sync;
-  LUFF_ASSIGN_OR_RETURN(opened.writer, store::WorkerWriter::Open(writer_options, run));
+  const bool ranked = options.worker != format::kNoId;
+  LUFF_ASSIGN_OR_RETURN(opened.writer, ranked ? store::WorkerWriter::Open(writer_options, run)
+                                              : OpenFreeWorker(env, &writer_options, run));
+  opened.worker = writer_options.worker;
   // Decisions about an earlier part of the run do not apply to this one; a worker that joins late takes part
   // in open proposals.
   const auto records = store::ReadCommands(options.run_path, 0);

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "capture/testing.h"
+#include "store/test_run.h"
 
 namespace luff::capture {
 namespace {
@@ -393,6 +394,23 @@ TEST_F(SessionTest, AChildIsAsleepAndDoesNoHarm) {
   End(0);
   EXPECT_TRUE(session_->Flush(seconds(10)));
   EXPECT_EQ(disk_->Steps().size(), 1U);
+}
+
+TEST(OpenTest, AProcessWithoutARankTakesTheLowestFolderInWhichNobodyHasWritten) {
+  const store::TemporaryDirectory directory;
+  SessionOptions options;
+  options.run_path = directory.path() + "/run";
+  options.join = true;
+  options.worker = format::kNoId;
+  // Such a folder is left when NFS loses the answer to a mkdir.
+  ASSERT_TRUE(Env::Real().MakeDirectories(options.run_path + "/w0000").ok());
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (std::uint32_t worker = 0; worker < 3; ++worker) {
+    auto session = Session::Open(options);
+    ASSERT_TRUE(session.ok()) << session.status().ToString();
+    EXPECT_EQ((*session)->worker(), worker);
+    sessions.push_back(std::move(session).value());
+  }
 }
 
 TEST_F(SessionTest, WithoutAWriterThreadTheSameComesOut) {

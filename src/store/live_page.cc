@@ -1,5 +1,6 @@
 #include "store/live_page.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,21 +16,36 @@ namespace {
 constexpr int kMaxOpenPages = 256;  // of a process: descriptors are needed for more than these
 std::atomic<int> g_open_pages{0};
 
-/// True when the page names a process of this boot of this host that still runs.
-bool WriterAlive(File& file, bool locked) {
+/// Containers of one machine may give one number to different processes.
+std::uint32_t PidNamespace() noexcept {
+  struct stat info{};
+  return stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::uint32_t>(info.st_ino) : 0;
+}
+
+bool OfThisBoot(const format::LivePage& page) noexcept {
+  const HostIdentity here = ThisHost();
+  return page.host == here.host && page.boot[0] == here.boot[0] && page.boot[1] == here.boot[1];
+}
+
+/// Whether the process that a page names can be looked up from here.
+bool CanLookUp(const format::LivePage& page) noexcept {
+  return page.pid_start_ticks != 0 && page.pid_namespace == PidNamespace();
+}
+
+/// Whether the folder's last writer still writes; nothing if this cannot be known from here.
+std::optional<bool> WriterRuns(File& file) {
   alignas(format::LivePage) std::byte bytes[sizeof(format::LivePage)] = {};
   auto read = file.ReadAt(bytes, 0);
-  if (!read.ok() || !format::IsLivePageUntrusted(std::span(bytes).first(*read))) return false;
+  if (!read.ok() || !format::IsLivePageUntrusted(std::span(bytes).first(*read))) return std::nullopt;
   format::LivePage page{};
   std::memcpy(&page, bytes, format::kLiveNewsOffset);
   const auto news =
       format::ParseLiveNewsUntrusted(std::span(bytes).first(*read).subspan(format::kLiveNewsOffset));
   if (news && news->state == static_cast<std::uint32_t>(format::LiveState::kEnded)) return false;
-  const HostIdentity here = ThisHost();
-  if (page.host != here.host || page.boot[0] != here.boot[0] || page.boot[1] != here.boot[1]) return false;
-  // Our own earlier writer, closed or not: then the lock decides.
-  if (page.pid == static_cast<std::uint64_t>(getpid()) && locked) return false;
-  return page.pid != 0 && page.pid_start_ticks != 0 && ProcessStartTicks(page.pid) == page.pid_start_ticks;
+  if (!OfThisBoot(page) || !CanLookUp(page)) return std::nullopt;
+  if (ProcessStartTicks(page.pid) != page.pid_start_ticks) return false;
+  if (page.pid == static_cast<std::uint64_t>(getpid())) return std::nullopt;  // we may have dropped it
+  return true;
 }
 
 }  // namespace
@@ -40,19 +56,19 @@ Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std
   std::unique_ptr<LivePageWriter> writer(new LivePageWriter());
   LUFF_ASSIGN_OR_RETURN(writer->file_, env.Open(path, Env::OpenMode::kReadWrite));
   const bool locked = writer->file_->TryLock();
-  const bool alive = WriterAlive(*writer->file_, locked);
   LUFF_ASSIGN_OR_RETURN(const std::uint64_t size, writer->file_->Size());
-  // A lock without a living owner is held by children that the owner forked; an empty page with a lock
-  // belongs to a writer that has just begun.
-  if (alive || (!locked && size < format::kPageBytes)) {
+  // The lock decides, unless it is known better: a writer that is dead may have left it to children that it
+  // forked, and a file system without locks gives it to everybody.
+  if (WriterRuns(*writer->file_).value_or(!locked)) {
     return AlreadyExists(
         "found a worker's folder that another process is writing, expected a free one; wait for its "
         "end or name another run: " +
         directory);
   }
-  // The old page must not stand for the new writer.
+  // The old page must not stand for the new writer, nor on another machine, which sees what is synced.
   const std::byte zeros[format::kPageBytes] = {};
   const Status written = writer->file_->WriteAt(zeros, 0);
+  if (size != 0) (void)writer->file_->Sync();
   writer->publish_ = publish && written.ok();
   return writer;
 }
@@ -74,6 +90,7 @@ void LivePageWriter::Begin(const RunInfo& run, std::uint32_t worker, std::uint32
   page.boot[1] = here.boot[1];
   page.pid = static_cast<std::uint64_t>(getpid());
   page.pid_start_ticks = ProcessStartTicks(page.pid);
+  page.pid_namespace = PidNamespace();
   std::memcpy(page.run_id, run.run_id.data(), sizeof(page.run_id));
   page.epoch = epoch;
   page.created_unix_ns = run.created_unix_ns;
@@ -131,14 +148,13 @@ std::unique_ptr<LivePageReader> LivePageReader::Open(const std::string& folder, 
   if (!got.ok() || !format::IsLivePageUntrusted(std::span(bytes).first(*got))) return nullptr;
   format::LivePage page{};
   std::memcpy(&page, bytes, format::kLiveNewsOffset);
-  const HostIdentity here = ThisHost();
   if (page.layout != format::kLiveLayout || page.worker != worker) return nullptr;
   if (std::memcmp(page.run_id, run.run_id.data(), sizeof(page.run_id)) != 0) return nullptr;
-  if (page.host != here.host || std::memcmp(page.boot, here.boot, sizeof(page.boot)) != 0) return nullptr;
+  if (!OfThisBoot(page)) return nullptr;
   std::unique_ptr<LivePageReader> reader(new LivePageReader());
   reader->file_ = std::move(file).value();
   reader->pid_ = page.pid;
-  reader->pid_start_ticks_ = page.pid_start_ticks;
+  reader->pid_start_ticks_ = CanLookUp(page) ? page.pid_start_ticks : 0;
   return reader;
 }
 
@@ -152,8 +168,9 @@ std::optional<format::LiveNews> LivePageReader::Read() const {
   return std::nullopt;
 }
 
-bool LivePageReader::WriterRuns() const noexcept {
-  return pid_start_ticks_ != 0 && ProcessStartTicks(pid_) == pid_start_ticks_;
+std::optional<bool> LivePageReader::WriterRuns() const noexcept {
+  if (pid_start_ticks_ == 0) return std::nullopt;
+  return ProcessStartTicks(pid_) == pid_start_ticks_;
 }
 
 }  // namespace luff::store

@@ -16,7 +16,7 @@ namespace luff::store {
 class LivePageWriter {
  public:
   /// Locks the folder. With `publish` false it leaves the page empty (readers follow frames). Errors:
-  /// kAlreadyExists if a living process holds the lock, kIo.
+  /// kAlreadyExists if a process that may be alive writes in it, here or on another machine; kIo.
   [[nodiscard]] static Result<std::unique_ptr<LivePageWriter>> Take(Env& env, const std::string& directory,
                                                                     bool publish);
 
@@ -57,12 +57,13 @@ class LivePageReader {
   /// The writer's latest news, by one read of 64 bytes; nothing once the page is truncated, removed by a
   /// network file system, or damaged.
   [[nodiscard]] std::optional<format::LiveNews> Read() const;
-  [[nodiscard]] bool WriterRuns() const noexcept;
+  /// Nothing if the writer's process cannot be seen from here: it is in another container.
+  [[nodiscard]] std::optional<bool> WriterRuns() const noexcept;
 
  private:
   LivePageReader();
   std::unique_ptr<File> file_;
-  std::uint64_t pid_ = 0, pid_start_ticks_ = 0;
+  std::uint64_t pid_ = 0, pid_start_ticks_ = 0;  // of a process that can be seen; else 0
 };
 
 }  // namespace luff::store

@@ -477,6 +477,8 @@ Result<std::unique_ptr<WorkerWriter>> WorkerWriter::Open(const WriterOptions& op
     Env& env = options.env != nullptr ? *options.env : *anchored;
     LUFF_ASSIGN_OR_RETURN(auto live, LivePageWriter::Take(env, directory, options.live_page));
     LUFF_ASSIGN_OR_RETURN(const EarlierEpochs earlier, ReadEarlierEpochs(env, directory));
+    if (options.fresh && (earlier.next_meta_sequence != 1 || earlier.next_data_sequence != 1))
+      return AlreadyExists("found files in a worker's folder, expected an empty one: " + directory);
     MetaStream::Start meta;
     meta.run_id = run.run_id;
     meta.worker = options.worker;

@@ -1,11 +1,15 @@
 #include "luff/store/writer.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
+#include "base/testing/forwarding_env.h"
+#include "luff/format/live.h"
 #include "luff/store/control.h"
 #include "store/paths.h"
 #include "store/test_run.h"
@@ -81,6 +85,26 @@ class WriterTest : public testing::Test {
     }
     return steps;
   }
+  /// Changes what the worker's page says of its writer.
+  void EditPage(const std::function<void(format::LivePage&)>& edit) const {
+    std::fstream file(folder() + "/live", std::ios::in | std::ios::out | std::ios::binary);
+    format::LivePage page{};
+    file.read(reinterpret_cast<char*>(&page), sizeof(page));
+    edit(page);
+    const auto head = std::as_bytes(std::span(&page, 1));
+    page.checksum = format::HashBytes(head.first(offsetof(format::LivePage, checksum)));
+    file.seekp(0);
+    file.write(reinterpret_cast<const char*>(&page), sizeof(page));
+    ASSERT_TRUE(file.good());
+  }
+  /// What a second writer is told while somebody else holds the folder's lock.
+  StatusCode OpenedWhileLocked() {
+    const int other = open((folder() + "/live").c_str(), O_RDWR | O_CLOEXEC);
+    EXPECT_EQ(flock(other, LOCK_EX | LOCK_NB), 0);
+    const StatusCode code = WorkerWriter::Open(options_, TestRun()).status().code();
+    close(other);
+    return code;
+  }
   [[nodiscard]] std::string run() const { return directory_.path() + "/run"; }
   [[nodiscard]] std::string folder() const { return run() + "/w0000"; }
 
@@ -136,6 +160,81 @@ TEST_F(WriterTest, AFolderOfALiveWriterIsRefused) {
   Open();
   auto second = WorkerWriter::Open(options_, TestRun());
   EXPECT_EQ(second.status().code(), StatusCode::kAlreadyExists) << second.status().ToString();
+}
+
+TEST_F(WriterTest, ALockCountsWhereItsWriterCannotBeSeen) {
+  const std::pair<const char*, std::function<void(format::LivePage&)>> writers[] = {
+      {"of another machine", [](auto& page) { page.host ^= 1; }},
+      {"of another boot", [](auto& page) { page.boot[0] ^= 1; }},
+      {"of another container", [](auto& page) { page.pid_namespace ^= 1; }},
+      {"without /proc", [](auto& page) { page.pid_start_ticks = 0; }},
+      {"that has only begun", [](auto& page) { page = {}; }},
+  };
+  Open();
+  writer_.reset();  // no Close: its page says that it writes
+  for (const auto& [which, edit] : writers) {
+    EditPage(edit);
+    EXPECT_EQ(OpenedWhileLocked(), StatusCode::kAlreadyExists) << which;
+    EXPECT_TRUE(WorkerWriter::Open(options_, TestRun()).ok()) << which;
+  }
+}
+
+TEST_F(WriterTest, ALockThatADeadWriterLeftToItsChildrenIsNoObstacle) {
+  Open();
+  writer_.reset();
+  EditPage([](auto& page) { ++page.pid_start_ticks; });
+  EXPECT_EQ(OpenedWhileLocked(), StatusCode::kOk);
+}
+
+TEST_F(WriterTest, OtherMachinesSeeThatAnOldPageIsGone) {
+  class CountedSyncs final : public ForwardingEnv {
+   public:
+    Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+      auto file = Real().Open(path, mode);
+      if (!file.ok() || !path.ends_with("/live")) return file;
+      return std::unique_ptr<File>(new Page(std::move(file).value(), &synced));
+    }
+    int synced = 0;
+
+   private:
+    class Page final : public ForwardingFile {
+     public:
+      Page(std::unique_ptr<File> file, int* synced) : ForwardingFile(std::move(file)), synced_(synced) {}
+      Status Sync() override {
+        ++*synced_;
+        return ForwardingFile::Sync();
+      }
+
+     private:
+      int* synced_;
+    };
+  } files;
+  options_.env = &files;
+  Open();
+  EXPECT_EQ(files.synced, 0);
+  writer_.reset();
+  Open(true);
+  EXPECT_EQ(files.synced, 1);
+}
+
+TEST_F(WriterTest, AWriterInAnotherContainerIsNotTakenForDead) {
+  Open();
+  ASSERT_TRUE(Step(0).ok());
+  EXPECT_EQ(Read()->workers()[0]->liveness().process_exists, true);
+  EditPage([](auto& page) {
+    page.pid_namespace ^= 1;
+    ++page.pid_start_ticks;  // here another process, or none, has its number
+  });
+  const auto reader = Read();
+  EXPECT_TRUE(reader->workers()[0]->uses_live_page());
+  EXPECT_EQ(reader->workers()[0]->liveness().process_exists, std::nullopt);
+}
+
+TEST_F(WriterTest, AFolderInWhichSomebodyHasWrittenIsNotFresh) {
+  options_.fresh = true;
+  Open();
+  writer_.reset();
+  EXPECT_EQ(WorkerWriter::Open(options_, TestRun()).status().code(), StatusCode::kAlreadyExists);
 }
 
 TEST_F(WriterTest, ResumingOpensANewEpochAndCountsOn) {

@@ -52,7 +52,7 @@ struct LivePage {
   std::uint64_t pid_start_ticks;  // with it a pid is unique within a boot
   std::uint8_t run_id[16];
   std::uint32_t epoch;
-  std::uint32_t reserved0;
+  std::uint32_t pid_namespace;  // in which `pid` counts: inode of /proc/self/ns/pid; 0: not known
   std::int64_t created_unix_ns;
   std::uint64_t checksum;  // XXH3-64 of the bytes before it
   std::uint8_t reserved1[128 - 96];

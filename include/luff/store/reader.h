@@ -155,7 +155,7 @@ struct ReaderOptions {
 /// What is known about the writing process.
 struct Liveness {
   std::int64_t heartbeat_unix_ns = 0;  // the latest sign of life found
-  std::optional<bool> process_exists;  // only on the same host and boot
+  std::optional<bool> process_exists;  // only on the same host and boot, and not from another container
 };
 
 /// One worker's folder.

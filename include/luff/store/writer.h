@@ -48,6 +48,7 @@ struct Retention {
 struct WriterOptions {
   std::string run_path;
   std::uint32_t worker = 0;
+  bool fresh = false;                   // nobody may have written in the folder before: else kAlreadyExists
   std::uint64_t max_bytes = 0;          // payload and metadata of this worker; 0: no limit
   std::uint64_t summary_max_bytes = 0;  // share of metadata; 0: a quarter of max_bytes, or no limit
   std::uint64_t segment_bytes_payload = 64ULL << 20;
