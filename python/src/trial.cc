@@ -3,8 +3,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -117,14 +119,50 @@ nb::dict Columns(const std::shared_ptr<const query::SummaryColumns>& c) {
   return d;
 }
 
+std::atomic<std::uint32_t> g_process{1};  // grows in the child of each fork
+
+/// A mutex that knows the process in which it was locked: a child inherits locks of threads that it does not
+/// have, and what such a thread was changing stays half changed.
+class ForkAwareMutex {
+ public:
+  [[nodiscard]] bool try_lock() noexcept {
+    std::uint32_t free = 0;
+    return holder_.compare_exchange_strong(free, g_process);
+  }
+  /// Throws where a thread of the parent holds it.
+  void lock() {
+    for (std::uint32_t holder = 0; !holder_.compare_exchange_strong(holder, g_process); holder = 0) {
+      if (IsAbandoned(holder)) {
+        throw StatusException(FailedPrecondition(
+            "found a trial that another thread was reading when this process was forked, expected one of its "
+            "own: open the run again in the child"));
+      }
+      holder_.wait(holder);
+    }
+  }
+  void unlock() noexcept {
+    holder_ = 0;
+    holder_.notify_one();
+  }
+  [[nodiscard]] bool abandoned() const noexcept { return IsAbandoned(holder_); }
+
+ private:
+  static bool IsAbandoned(std::uint32_t holder) noexcept { return holder != 0 && holder != g_process; }
+  std::atomic<std::uint32_t> holder_{0};  // the process whose thread has it; 0: none
+};
+
 /// A trial that Python threads share. A call holds the lock while C++ works on the trial and makes Python
 /// objects of the answer afterwards, because Python may run other code, even another call, whenever it
 /// allocates. A thread never waits for the lock while it holds the GIL, nor for the GIL while it holds the
-/// lock, so the two cannot deadlock. A process forked while another thread reads has to open a trial of its
-/// own.
+/// lock, so the two cannot deadlock.
 class SharedTrial {
  public:
   explicit SharedTrial(std::unique_ptr<Trial> trial) : trial_(std::move(trial)) {}
+  ~SharedTrial() {
+    if (mutex_.abandoned()) static_cast<void>(trial_.release());  // half changed
+  }
+  SharedTrial(const SharedTrial&) = delete;
+  SharedTrial& operator=(const SharedTrial&) = delete;
 
   /// Returns `use(trial)`; `use` must not touch Python. Keeps the GIL where the lock is free: releasing it
   /// costs more than most calls take.
@@ -165,7 +203,7 @@ class SharedTrial {
   }
 
  private:
-  std::mutex mutex_;
+  ForkAwareMutex mutex_;
   std::unique_ptr<Trial> trial_;
 };
 
@@ -184,6 +222,7 @@ auto Get(Read read) {
 
 void InitTrial(nb::module_& m);
 void InitTrial(nb::module_& m) {
+  pthread_atfork(nullptr, nullptr, [] { ++g_process; });
   nb::class_<SharedTrial> trial(m, "Trial");
   m.def(
       "open_trial",
@@ -220,10 +259,12 @@ void InitTrial(nb::module_& m) {
       [](SharedTrial& shared, std::int64_t step, int mode, double timeout_s) {
         Status last;
         const Mode of = ModeOf(mode);
-        shared.WaitFor(timeout_s, [&](Trial& t) {
-          last = t.WaitForStep(step, of, milliseconds(0));
-          return last.code() != StatusCode::kDeadlineExceeded;
+        const bool known = shared.WaitFor(timeout_s, [&](Trial& t) {
+          last = t.FindStep(step, of).status();
+          return last.code() != StatusCode::kUnavailable;
         });
+        if (!known)
+          last = shared.WithoutGil([&](Trial& t) { return t.WaitForStep(step, of, milliseconds(0)); });
         ThrowIfError(std::move(last));
       },
       nb::arg("step"), nb::arg("mode"), nb::arg("timeout_s"));

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import luff
 import numpy as np
 import pytest
+from luff import errors
 from luff._codes import DType
 
 from python.tests.test_trial import Recording
@@ -109,3 +112,46 @@ def test_a_waiting_thread_leaves_the_trial_to_others(tmp_path: Path) -> None:
     waiting.join()
     assert came == [1]
     recording.close()
+
+
+def test_a_child_forked_while_a_thread_reads_waits_for_nobody(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "run")
+    for _ in range(STEPS):
+        _record(recording)
+    recording.close()
+    trial = luff.open_trial(tmp_path / "run")
+    expected = trial.tensor("t0").stacked()[0].tolist()
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            trial.tensor("t0").stacked()
+
+    def is_served() -> bool:
+        """A child reads with a trial of its own; its parent's answers too, or says that it cannot."""
+        own = luff.open_trial(tmp_path / "run")
+        if own.tensor("t0").stacked()[0].tolist() != expected:
+            return False
+        try:
+            return trial.tensor("t0").stacked()[0].tolist() == expected
+        except errors.FailedPreconditionError as refused:
+            return "open the run again" in str(refused)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    codes = []
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)  # who waits for ever ends by it
+                code = 1
+                try:
+                    code = 0 if is_served() else 1
+                finally:
+                    os._exit(code)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    finally:
+        over.set()
+        reading.join()
+    assert codes == [0] * 20

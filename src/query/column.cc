@@ -33,11 +33,13 @@ std::size_t RoundUp(std::size_t bytes) noexcept {
   return bytes < kSmallest ? bytes : (bytes + kSmallest - 1) / kSmallest * kSmallest;
 }
 
-/// A kept block of this size, or null.
+/// A kept block of this size, or null. Nobody waits for the lock: in a forked child a thread may hold it that
+/// is not there.
 void* TakeKept(std::size_t bytes) noexcept {
   if (bytes < kSmallest) return nullptr;
   Kept& kept = TheKept();
-  const std::scoped_lock lock(kept.mutex);
+  const std::unique_lock lock(kept.mutex, std::try_to_lock);
+  if (!lock) return nullptr;
   for (auto at = kept.blocks.rbegin(); at != kept.blocks.rend(); ++at) {
     if (at->second != bytes) continue;
     void* memory = at->first;
@@ -49,12 +51,13 @@ void* TakeKept(std::size_t bytes) noexcept {
 }
 
 void GiveBack(void* memory, std::size_t bytes) noexcept {
-  if (bytes < kSmallest || bytes > kKeptBytes) {
+  Kept& kept = TheKept();
+  const bool keeps = bytes >= kSmallest && bytes <= kKeptBytes;
+  const auto lock = keeps ? std::unique_lock(kept.mutex, std::try_to_lock) : std::unique_lock<std::mutex>();
+  if (!lock) {
     ::operator delete(memory);
     return;
   }
-  Kept& kept = TheKept();
-  const std::scoped_lock lock(kept.mutex);
   while (!kept.blocks.empty() && (kept.bytes + bytes > kKeptBytes || kept.blocks.size() == kKeptBlocks)) {
     kept.bytes -= kept.blocks.front().second;
     ::operator delete(kept.blocks.front().first);
