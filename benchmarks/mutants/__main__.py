@@ -6,7 +6,7 @@
     train DIR                   trains each proved mutant under a plain `luff run`, keeps the runs in DIR
     judge DIR [--apart]         judges kept runs with today's rules; --apart reads the half that is kept apart too
 
-`--program` and `--operator` choose some of them, `-j` how many train at once.
+`--program`, `--operator` and `--develop` choose some of them, `-j` how many train at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import difflib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,36 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from mutants.bare import TIMEOUT_S, environment, score
 from mutants.halves import ORIGINAL, all_mutants, half, mutate, programs
 from mutants.judge import judge, table
 from mutants.operators import OPERATORS
 
 PROVED = Path(__file__).parent / "proved.json"
-TIMEOUT_S = 120
-
-
-def environment(seed: int) -> dict[str, str]:
-    return os.environ | {"SEED": str(seed), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-
-
-def score(script: Path, seed: int) -> float | None:
-    """What a script prints as its score; None if it fails, "nan" is minus infinity."""
-    try:
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            env=environment(seed),
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    found = re.findall(r"^score (\S+)$", done.stdout, re.MULTILINE)
-    if done.returncode != 0 or not found:
-        return None
-    value = float(found[-1])
-    return value if value == value else float("-inf")
 
 
 def verdict(operator: str, base: list[float], own: list[float | None]) -> str:
@@ -104,7 +79,7 @@ def train(luff: str, folder: Path, program: str, operator: str, seed: int) -> No
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment(seed),
+            env=os.environ | environment(seed),
             timeout=TIMEOUT_S,
             check=False,
         )
@@ -126,6 +101,7 @@ def main() -> None:
     parser.add_argument("--program", action="append", default=[])
     parser.add_argument("--operator", action="append", default=[])
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--develop", action="store_true", help="only the half to develop on")
     parser.add_argument("--apart", action="store_true", help="reads what is kept apart")
     parser.add_argument("--luff", default=os.environ.get("LUFF_EXECUTABLE", "luff"))
     parser.add_argument("-j", type=int, default=2)
@@ -143,6 +119,8 @@ def main() -> None:
         table(judge(options.luff, Path(options.rest[0]), apart=options.apart))
         return
     chosen = all_mutants(options.program or programs(), options.operator or [ORIGINAL, *OPERATORS])
+    if options.develop:
+        chosen = [m for m in chosen if half(*m[:2]) == "develop"]
     if options.command == "list":
         for name, operator in OPERATORS.items():
             own = [m[0] for m in chosen if m[1] == name]

@@ -12,7 +12,6 @@ from mutants.source import Source
 __all__ = ["OPERATORS", "PLANNED", "Operator", "fault", "healthy"]
 
 PLANNED = {  # rules that faults name and that do not exist yet
-    "RunningStatistics": "statistics of normalisation that never move, or disagree with the batches",
     "SharedParameter": "a parameter that two optimizers hold",
     "TargetGradient": "a gradient that goes through the target of a loss",
 }

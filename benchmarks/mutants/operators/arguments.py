@@ -154,7 +154,6 @@ def first_class_ignored(source: Source) -> bool:
     return bool(found)
 
 
-# Running statistics that never move are planned as a rule of their own (RunningStatistics).
 @fault("RunningStatistics", "ModeMismatch", remedy=("momentum",))
 def running_statistics_hardly_move(source: Source) -> bool:
     """Batch normalisation has a momentum of 1e-4, as of another framework's convention."""

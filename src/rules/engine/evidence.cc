@@ -141,6 +141,7 @@ constexpr Look kLooks[] = {
     {"RegularizationDominates", Bit(kWeightChanges)},
     {"RepeatedBatch", Bit(kBatches), Bit(kInputs)},
     {"ReplicaDivergence", Bit(kWorkers)},
+    {"RunningStatistics", Bit(kModes)},
     {"SampleMixing", Bit(kInputs)},
     {"SaturatedActivation", Bit(kBounded)},
     {"ScheduleCollapse", Bit(kSettings)},

@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
+#include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -54,6 +55,7 @@ class ModeMismatch final : public KeptRule {
     io("loaded", loaded_);
     io("other_phase", other_phase_);
     io("last", last_);
+    io("phases", phases_);
   }
 
  private:
@@ -69,7 +71,10 @@ class ModeMismatch final : public KeptRule {
     std::int64_t last_eval_at = -1;  // number of TRAIN steps before the evaluation that is going on
     std::int64_t in_training = 0, in_evaluation = 0;  // passes in it
     bool repeated = false;                            // one batch several times: a mean over dropout masks
+    bool of_training = false;                         // it looks at a batch that was just trained on
     std::uint64_t batch = 0;                          // 52 bits of the last batch's hash
+    std::uint64_t trained_batch = 0;                  // the same, of the last TRAIN step
+    bool ever_in_evaluation = false;                  // an evaluation of the run was in evaluation mode
     bool counted = false;                             // it has been judged
     std::int64_t bad_evaluations = 0;                 // in a row
     std::int64_t first_bad = -1;
@@ -85,7 +90,10 @@ class ModeMismatch final : public KeptRule {
       io("in_training", in_training);
       io("in_evaluation", in_evaluation);
       io("repeated", repeated);
+      io("of_training", of_training);
       io("batch", batch);
+      io("trained_batch", trained_batch);
+      io("ever_in_evaluation", ever_in_evaluation);
       io("counted", counted);
       io("bad_evaluations", bad_evaluations);
       io("first_bad", first_bad);
@@ -100,6 +108,13 @@ class ModeMismatch final : public KeptRule {
   }
 
   void Train(const StepView& view, Sink& sink) {
+    // An evaluation without a loss is judged when it is over: then all of its passes are known.
+    for (auto& [number, model] : models_) {
+      const bool without_loss = model.last_eval_at == steps_ && model.trained && !model.counted;
+      if (without_loss && !model.ever_in_evaluation && !model.of_training && !phases_.several())
+        JudgeEvaluation(view, model, sink);
+    }
+    phases_.OnStep(view);
     ++steps_;
     last_.Take(view.rows.info);
     std::int64_t optimizer = -1;
@@ -110,6 +125,10 @@ class ModeMismatch final : public KeptRule {
       const auto kind = static_cast<EventKind>(event.row.kind);
       const std::uint64_t bits = event.row.argument;
       if (kind == EventKind::kOptimizerStep) optimizer = event.row.subject;
+      if (kind == EventKind::kBatch) {
+        const auto it = models_.find(event.row.subject);
+        if (it != models_.end()) it->second.trained_batch = BatchOf(event);
+      }
       if (kind != EventKind::kForward || (bits & kTold) == 0 || (bits & kGradients) == 0) continue;
       // One pass in training mode is enough; evaluation only counts where nothing else is on.
       const bool evaluation = (bits & (kTraining | kSomeTrain)) == 0 && (bits & kSomeEval) != 0;
@@ -183,10 +202,11 @@ class ModeMismatch final : public KeptRule {
       if (kind == EventKind::kBatch) {
         const auto it = models_.find(event.row.subject);
         if (it == models_.end()) continue;
-        const std::uint64_t batch = event.row.argument & ((1ULL << 52) - 1);
-        it->second.repeated =
-            it->second.repeated || (batch == it->second.batch && it->second.last_eval_at == steps_);
-        it->second.batch = batch;
+        Model& seen = it->second;
+        const std::uint64_t batch = BatchOf(event);
+        seen.repeated = seen.repeated || (batch == seen.batch && seen.last_eval_at == steps_);
+        seen.of_training = seen.of_training || batch == seen.trained_batch;
+        seen.batch = batch;
         continue;
       }
       if (kind != EventKind::kForward || (event.row.argument & kTold) == 0) continue;
@@ -200,6 +220,7 @@ class ModeMismatch final : public KeptRule {
       } else {
         ++model->in_evaluation;
         model->evaluated = model->evaluated || (bits & kTraining) == 0;
+        model->ever_in_evaluation = true;
       }
     }
     if (!loss) return;
@@ -215,8 +236,12 @@ class ModeMismatch final : public KeptRule {
     if (model.last_eval_at >= 0 && steps_ - model.last_eval_at < limits_.between) model.bad_evaluations = 0;
     model.last_eval_at = steps_;
     model.in_training = model.in_evaluation = 0;
-    model.counted = model.repeated = false;
+    model.counted = model.repeated = model.of_training = false;
     model.batch = 0;
+  }
+
+  static std::uint64_t BatchOf(const query::EventAt& event) noexcept {
+    return event.row.argument & ((1ULL << 52) - 1);
   }
 
   void JudgeEvaluation(const StepView& view, Model& model, Sink& sink) const {
@@ -242,8 +267,8 @@ class ModeMismatch final : public KeptRule {
     finding.remedy = "call model.eval() before an evaluation, and model.train() after it";
     finding.causes = {"model.eval() is missing", "a callback switches back to model.train() too early"};
     finding.evidence = {{"evaluations", model.bad_evaluations}, {"passes", model.in_training}};
-    finding.threshold = fmt::format("{} evaluations with a loss, at least {} steps apart (Luff)",
-                                    limits_.evaluations, limits_.between);
+    finding.threshold =
+        fmt::format("{} evaluations, at least {} steps apart (Luff)", limits_.evaluations, limits_.between);
     sink.Report(std::move(finding));
   }
 
@@ -251,6 +276,7 @@ class ModeMismatch final : public KeptRule {
   std::map<std::uint32_t, Model> models_;  // by number
   std::int64_t steps_ = 0;                 // TRAIN steps
   Anchor last_;
+  Phases phases_;
   bool loaded_ = false, other_phase_ = false;
 };
 
@@ -258,6 +284,7 @@ class ModeMismatch final : public KeptRule {
 
 RuleSpec ModeMismatchSpec() {
   RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
+  spec.version = 2;
   spec.aliases = {"BatchNormStats"};
   spec.summary = "training in evaluation mode, or evaluation in training mode";
   return spec;

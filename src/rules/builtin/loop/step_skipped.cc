@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "base/format.h"
 #include "rules/builtin/builtin.h"
@@ -16,7 +19,7 @@ namespace {
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "StepSkipped";
-constexpr std::size_t kMaxWorkers = 4096;
+constexpr std::size_t kMaxWorkers = 4096, kMaxOptimizers = 1024;
 
 struct Limits {
   std::int64_t updates;
@@ -27,6 +30,8 @@ constexpr Param<Limits> kParams[] = {{&Limits::updates, "updates", "24",
 
 // Gradients were made and cleared, and no optimizer has stepped in between: the update was left out. What is
 // accumulated is not cleared before an update. A loss scaler that adapts leaves out a few and then steps.
+// An optimizer that steps after its gradients were cleared, with no backward pass in between, uses none: its
+// update is as good as left out. Gradients that a user puts there by hand are recorded.
 class StepSkipped final : public KeptRule {
  public:
   explicit StepSkipped(const Limits& limits) : updates_(limits.updates) {}
@@ -35,7 +40,11 @@ class StepSkipped final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     // A closure makes and clears gradients many times in one update; its gradients are recorded.
-    const bool used = !view.index.summaries(Role::kGradient).empty();
+    const auto gradients = view.index.summaries(Role::kGradient);
+    const bool used = !gradients.empty();
+    const bool nothing = std::all_of(gradients.begin(), gradients.end(), [](const auto& one) {
+      return one.entry.summary.zero_count == one.entry.summary.count;
+    });
     for (const query::EventAt& event : view.rows.events) {
       if (workers_.size() >= kMaxWorkers && !workers_.contains(event.worker)) continue;
       State& state = workers_[event.worker];
@@ -46,9 +55,14 @@ class StepSkipped final : public KeptRule {
           ++state.updates;
           if (state.open) sink.Heal("skipped", "", info.mode_step);
           state.open = false;
+          Used(view, event, nothing, state, sink);
           break;
-        case EventKind::kBackward: state.made = !used; break;
+        case EventKind::kBackward:
+          state.made = !used;
+          state.cleared.clear();
+          break;
         case EventKind::kZeroGrad:
+          if (state.cleared.size() < kMaxOptimizers) state.cleared.insert(event.row.subject);
           // A model's zero_grad in the middle of a run: gradients may be made to be looked at.
           if (!state.made || (event.row.subject == format::kNoId && state.updates > 0)) break;
           Lost(state, info, false);
@@ -70,7 +84,13 @@ class StepSkipped final : public KeptRule {
     std::int64_t lost = 0;   // updates left out in a row
     std::int64_t since = -1;
     std::int64_t updates = 0;
+    std::set<std::uint32_t> cleared;  // optimizers whose gradients were cleared since the last backward pass
+    std::int64_t empty = 0;           // updates in a row without a gradient
+    bool open_empty = false;
     void Keep(Fields& io) {
+      io("cleared", cleared, kMaxOptimizers);
+      io("empty", empty);
+      io("open_empty", open_empty);
       io("made", made);
       io("open", open);
       io("by_scaler", by_scaler);
@@ -86,13 +106,43 @@ class StepSkipped final : public KeptRule {
     state.made = false;
   }
 
-  void Tell(const StepView& view, std::uint32_t worker, State& state, Sink& sink) const {
-    if (!state.open) {
-      const ModelFacts& facts = view.memo.Facts(view.trial);
-      for (const OptimizerFacts& optimizer : facts.optimizers()) {
-        if (optimizer.type == "LBFGS") return;  // one update clears and makes gradients many times
-      }
+  // An optimizer has stepped. `nothing`: no gradient of the step has a value other than zero.
+  void Used(const StepView& view, const query::EventAt& event, bool nothing, State& state, Sink& sink) const {
+    if (view.index.summaries(Role::kWeight).empty()) return;  // gradients are not recorded either
+    const bool cleared = state.cleared.contains(event.row.subject) || state.cleared.contains(format::kNoId);
+    if (!nothing || !cleared) {
+      state.empty = 0;
+      if (std::exchange(state.open_empty, false)) sink.Heal("empty", "", view.rows.info.mode_step);
+      return;
     }
+    if (++state.empty < updates_ || (!state.open_empty && HasClosures(view))) return;
+    state.open_empty = true;
+    Finding finding = FindingAt(kName, "empty", view, TensorAt{format::kNoId, event.worker});
+    finding.severity = Severity::kStop;
+    finding.since_step = std::max<std::int64_t>(view.rows.info.mode_step - state.empty + 1, 0);
+    finding.what = fmt::format("{} updates in a row had no gradient to use", state.empty);
+    finding.why =
+        "the gradients are cleared after the backward pass and before the optimizer steps, so the model "
+        "stands "
+        "still";
+    finding.remedy =
+        "call optimizer.zero_grad() before loss.backward() and optimizer.step() after it, with nothing that "
+        "clears gradients in between";
+    finding.causes = {"zero_grad() stands between backward() and optimizer.step()",
+                      "optimizer.step() is called before loss.backward()"};
+    finding.evidence = {{"updates", state.empty}};
+    finding.threshold = fmt::format("{} in a row (Luff)", updates_);
+    sink.Report(std::move(finding));
+  }
+
+  static bool HasClosures(const StepView& view) {  // one update clears and makes gradients many times
+    const auto& optimizers = view.memo.Facts(view.trial).optimizers();
+    return std::any_of(optimizers.begin(), optimizers.end(),
+                       [](const OptimizerFacts& one) { return one.type == "LBFGS"; });
+  }
+
+  void Tell(const StepView& view, std::uint32_t worker, State& state, Sink& sink) const {
+    if (!state.open && HasClosures(view)) return;
     state.open = true;
     Finding finding = FindingAt(kName, "skipped", view, TensorAt{format::kNoId, worker});
     finding.severity = Severity::kStop;
@@ -124,6 +174,7 @@ class StepSkipped final : public KeptRule {
 
 RuleSpec StepSkippedSpec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
+  spec.version = 2;
   spec.summary = "gradients are made and thrown away: the update is always left out";
   return spec;
 }

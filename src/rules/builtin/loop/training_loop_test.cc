@@ -99,6 +99,33 @@ TEST(StepSkipped, AccumulationOverManyBatches_IsSilent_AScalersWordCounts) {
   EXPECT_EQ(FindingsOf(scaler, "StepSkipped").at(0).step, 23);
 }
 
+TEST(StepSkipped, UpdatesWithoutAGradient_Stop_ThoseByHandAndOfOtherOptimizersAreSilent) {
+  FakeTrial between;
+  FakeTrial before;
+  FakeTrial by_hand;
+  FakeTrial other;
+  for (int step = 0; step < 60; ++step) {
+    for (FakeTrial* trial : {&between, &before, &by_hand, &other})
+      trial->Step().Tensor("w", Role::kWeight, {1});
+    between.Event(EventKind::kBackward).Event(EventKind::kZeroGrad, 0).Event(EventKind::kOptimizerStep, 0);
+    before.Event(EventKind::kZeroGrad, 0).Event(EventKind::kOptimizerStep, 0).Event(EventKind::kBackward);
+    by_hand.Event(EventKind::kZeroGrad, 0)
+        .Tensor("gradient/w", Role::kGradient, {1})
+        .Event(EventKind::kOptimizerStep, 0);
+    other.Event(EventKind::kBackward).Event(EventKind::kZeroGrad, 1).Event(EventKind::kOptimizerStep, 0);
+  }
+  for (const FakeTrial* trial : {&between, &before}) {
+    const auto findings = FindingsOf(*trial, "StepSkipped");
+    ASSERT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings[0].cause, "empty");
+    EXPECT_EQ(findings[0].severity, Severity::kStop);
+    EXPECT_EQ(findings[0].step, 23);
+    EXPECT_EQ(findings[0].since_step, 0);
+  }
+  EXPECT_TRUE(FindingsOf(by_hand, "StepSkipped").empty());
+  EXPECT_TRUE(FindingsOf(other, "StepSkipped").empty());
+}
+
 void TrainStep(FakeTrial& trial, std::uint64_t bits, std::uint32_t optimizer = 0) {
   trial.Step()
       .Event(EventKind::kForward, 7, bits | kGradients | kTold)
@@ -166,6 +193,7 @@ TEST(ModeMismatch, SecondEvaluationInTrainingMode_Warns) {
     EvalStep(wrong, kTraining | kSomeTrain, true, 2);
     for (int pass = 0; pass < 8; ++pass) EvalStep(masks, kTraining | kSomeTrain, pass == 7);
     EvalStep(statistics, kTraining | kSomeTrain, false);
+    EvalStep(statistics, kSomeEval, false);
   }
   const auto findings = FindingsOf(wrong, "ModeMismatch");
   ASSERT_EQ(findings.size(), 1U);
@@ -175,6 +203,29 @@ TEST(ModeMismatch, SecondEvaluationInTrainingMode_Warns) {
   EXPECT_TRUE(FindingsOf(teacher, "ModeMismatch").empty());
   EXPECT_TRUE(FindingsOf(masks, "ModeMismatch").empty());
   EXPECT_TRUE(FindingsOf(statistics, "ModeMismatch").empty());
+}
+
+TEST(ModeMismatch, EvaluationsWithoutALoss_NeverInEvaluationMode_Warn) {
+  FakeTrial accuracy;
+  FakeTrial same_batch;
+  FakeTrial adversary;
+  for (int step = 0; step < 150; ++step) {
+    TrainStep(accuracy, kTraining | kSomeTrain);
+    TrainStep(same_batch, kTraining | kSomeTrain);
+    same_batch.Event(EventKind::kBatch, 7, 5);
+    TrainStep(adversary, kTraining | kSomeTrain, step % 2 == 0 ? 0 : 1);
+    if (step % 40 != 39) continue;
+    for (std::uint64_t batch = 1; batch < 4; ++batch)
+      EvalStep(accuracy, kTraining | kSomeTrain, false, batch);
+    EvalStep(same_batch, kTraining | kSomeTrain, false, 5);
+    EvalStep(adversary, kTraining | kSomeTrain, false, 9);
+  }
+  const auto findings = FindingsOf(accuracy, "ModeMismatch");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "evaluation");
+  EXPECT_EQ(findings[0].step, 79);
+  EXPECT_TRUE(FindingsOf(same_batch, "ModeMismatch").empty());
+  EXPECT_TRUE(FindingsOf(adversary, "ModeMismatch").empty());
 }
 
 FakeTrial Anew(int every, double momentum, bool other_parameters = false) {

@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "base/format.h"
+#include "rules/builtin/builtin.h"
+#include "rules/facts/model_modules.h"
+#include "rules/kit/kept_rule.h"
+#include "rules/kit/params.h"
+#include "rules/kit/select.h"
+
+/// RunningStatistics: docs/rules/running_statistics.md.
+namespace luff::rules {
+namespace {
+
+using format::EventKind;
+constexpr const char* kName = "RunningStatistics";
+constexpr std::size_t kMaxModels = 256;
+
+// Bits of the event `forward` (docs/spec/evidence.md).
+constexpr std::uint64_t kTraining = 1U << 8, kTold = 1U << 12;
+
+struct Limits {
+  double share;
+  std::int64_t passes, evaluations;
+};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::share, "share", "0.8", "share of the initial statistics that is left", Between(0, 1)},
+    {&Limits::passes, "passes", "100", "training passes before it is judged", AtLeast(1)},
+    {&Limits::evaluations, "evaluations", "2", "evaluations that have used them", AtLeast(1)},
+};
+
+bool IsBatchNorm(const std::string& type) {
+  return type.find("BatchNorm") != std::string::npos && type != "BatchNormalization";  // Keras: the reverse
+}
+
+// A layer keeps (1 - momentum) of its statistics at each training pass: what is left of the initial ones
+// (mean 0, variance 1) after n passes is (1 - momentum)^n. Evaluations normalise with that.
+class RunningStatistics final : public KeptRule {
+ public:
+  explicit RunningStatistics(const Limits& limits) : limits_(limits) {}
+
+  void OnStep(const StepView& view, Sink& sink) override {
+    if (view.rows.info.superseded) return;
+    loaded_ = loaded_ || LoadsWeights(view.index);
+    modules_.OnStep(view);
+    const bool trains = view.rows.info.mode == query::Mode::kTrain;
+    bool evaluates = false;
+    for (const query::EventAt& event : view.index.events(EventKind::kForward)) {
+      const std::uint64_t bits = event.row.argument;
+      if (event.worker != view.index.first_worker() || (bits & kTold) == 0) continue;
+      if (trains && (bits & kTraining) != 0 &&
+          (passes_.size() < kMaxModels || passes_.contains(event.row.subject)))
+        ++passes_[event.row.subject];
+      evaluates = evaluates || (!trains && (bits & kTraining) == 0 && passes_.contains(event.row.subject));
+    }
+    if (trains) {
+      evaluating_ = false;
+    } else if (evaluates && !evaluating_) {
+      evaluating_ = true;
+      ++evaluations_;
+      Judge(view, sink);
+    }
+  }
+
+  void Keep(Fields& io) override {
+    io("passes", passes_, kMaxModels);
+    io("evaluations", evaluations_);
+    io("evaluating", evaluating_);
+    io("loaded", loaded_);
+    io("open", open_);
+  }
+
+ private:
+  void Judge(const StepView& view, Sink& sink) {
+    // The largest count of all models: of the layer's own it can only be less.
+    std::int64_t passes = 0;
+    for (const auto& [model, count] : passes_) passes = std::max(passes, count);
+    if (loaded_ || passes < limits_.passes || evaluations_ < limits_.evaluations) return;
+    const ModuleFacts* worst = nullptr;
+    double momentum = 1, layers = 0;
+    for (const ModuleFacts& module : modules_.modules()) {
+      const std::optional<double> own = module.Number("momentum");
+      if (!IsBatchNorm(module.type) || !module.training || !own.has_value() || !(*own > 0 && *own < 1))
+        continue;
+      if (module.Number("track_running_stats").value_or(1) == 0) continue;
+      ++layers;
+      if (*own < momentum) {
+        momentum = *own;
+        worst = &module;
+      }
+    }
+    const double left = std::pow(1 - momentum, static_cast<double>(passes));
+    if (worst == nullptr || left < limits_.share) {
+      if (open_) sink.Heal("slow", "", view.rows.info.mode_step);
+      open_ = false;
+      return;
+    }
+    open_ = true;
+    Finding finding = FindingAt(kName, "slow", view, TensorAt{format::kNoId});
+    finding.since_step = 0;
+    const std::string layer = worst->name.empty() ? worst->path : worst->name;
+    finding.what =
+        fmt::format("evaluations normalise with statistics of which {:.0f} % are those of the start ({})",
+                    100 * left, layer);
+    finding.why = fmt::format(
+        "{} has a momentum of {:g}: each training pass takes over that share of the batch's mean and "
+        "variance, and "
+        "there were {} passes; the rest is still mean 0 and variance 1",
+        layer, momentum, passes);
+    finding.remedy =
+        "set the momentum of batch normalisation to 0.1, PyTorch's default; other libraries call momentum "
+        "what is "
+        "1 - momentum here";
+    finding.causes = {"a momentum taken over from another library", "a training that is too short for it"};
+    finding.evidence = {{"momentum", momentum}, {"passes", passes}, {"left", left}, {"layers", layers}};
+    finding.threshold = fmt::format("{:g} left after at least {} passes, at the evaluation number {} (Luff)",
+                                    limits_.share, limits_.passes, limits_.evaluations);
+    sink.Report(std::move(finding));
+  }
+
+  const Limits limits_;
+  std::map<std::uint32_t, std::int64_t> passes_;  // training passes by number of the model
+  std::int64_t evaluations_ = 0;
+  bool evaluating_ = false, loaded_ = false, open_ = false;
+  ModelModules modules_;
+};
+
+}  // namespace
+
+RuleSpec RunningStatisticsSpec() {
+  RuleSpec spec = SpecOf<RunningStatistics>(kName, kParams);
+  spec.summary = "batch normalisation whose running statistics hardly move";
+  return spec;
+}
+
+}  // namespace luff::rules
