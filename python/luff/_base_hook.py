@@ -1,4 +1,4 @@
-"""The framework-independent part of a hook: opening and closing the run, stops, corrections, forks.
+"""The framework-independent part of a hook: opening and closing the run, saved values, stops, corrections, forks.
 
 Each framework's hook derives from `BaseHook` and defines what it watches.
 """
@@ -16,14 +16,16 @@ from luff import corrections, stop
 from luff._codes import NO_ID, EndReason, GapReason, Mode
 from luff._hook import (
     Guard,
-    ResumePoint,
     RunOptions,
     Session,
+    environment_document,
     open_session,
+    rank_from_environment,
     resume_point,
     run_from_environment,
 )
 from luff._plain import plain, shown
+from luff._step_writer import StepWriter
 from luff.errors import InvalidArgumentError
 
 __all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
@@ -67,11 +69,21 @@ class BaseHook:
         Held while Luff works; the session is touched only under it.
     live
         False once the run has ended: the hook was closed, gave up, was replaced by a newer one, or was released.
+    steps
+        Writes the steps.
+    first_rank
+        Whether this worker is the first of those that train one model: it records what all of them have.
     reference
         A weak reference to the hook.
     registry
         Where it is registered, or None.
     """
+
+    #: Name in the document "environment".
+    framework = ""
+    #: What writes the steps.
+    writer: type[StepWriter] = StepWriter
+    steps: StepWriter
 
     def __init__(
         self,
@@ -87,14 +99,25 @@ class BaseHook:
         self.live = True
         self.reference = weakref.ref(self)
         self.registry: Any = None
+        self.steps = self._make_writer()
+        self.first_rank = True
         _living.add(self)
+
+    def _make_writer(self) -> StepWriter:
+        return self.writer(weakref.WeakMethod(self.ensure_session), self.guard)
 
     # What a framework says -------------------------------------------------------------------------------------
 
-    @property
-    def session(self) -> Session | None:
-        """The session, once it is open."""
-        raise NotImplementedError
+    def versions(self) -> dict[str, Any]:
+        """What the document "environment" says of the framework."""
+        return {}
+
+    def rank(self) -> tuple[int, int] | None:
+        """Rank and world size of this process, or None."""
+        return rank_from_environment()
+
+    def opened(self, session: Session) -> None:
+        """The session is open; documents can be written."""
 
     def _finish(self) -> None:
         """Publishes what waits, before the session is closed."""
@@ -104,10 +127,12 @@ class BaseHook:
         raise LookupError(f"no learning rate is known to the hook ({factor})")
 
     def forked(self) -> None:
-        """In a forked child: drops the parent's session. Overrides call this first."""
-        session = self.session
+        """In a forked child: drops the parent's session; what it trains is a worker of its own. Overrides call this."""
+        session, forced = self.session, self.steps.forced
         self.lock = threading.RLock()
         self._options.join = True
+        self.steps = self._make_writer()
+        self.steps.forced = forced
         if session is not None:
             session.after_fork_in_child()
             session.close(int(EndReason.FAILED), 0.0)
@@ -118,6 +143,29 @@ class BaseHook:
     def run(self) -> str:
         """Path of the run directory."""
         return self._options.path
+
+    @property
+    def session(self) -> Session | None:
+        """The session, once it is open."""
+        return self.steps.session
+
+    def set_mode(self, mode: Mode | str | None) -> None:
+        """Sets the mode of the steps that follow by hand.
+
+        Parameters
+        ----------
+        mode
+            ``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"``; None or ``"GLOBAL"``: as the training shows, which is the default.
+        """
+        self.steps.forced = mode_of(mode)
+
+    def save_scalar(self, name: str, value: float) -> None:
+        """Records a number as ``scalar/NAME`` in the current step, or the next."""
+        self.while_live("save_scalar", self.steps.save_scalar, str(name), float(value))
+
+    def save_tensor(self, name: str, value: Any) -> None:
+        """Records an array or a tensor under `name` in the current step, or the next (role "custom")."""
+        self.while_live("save_tensor", self.steps.save_array, str(name), value)
 
     @property
     def calls_back(self) -> bool:
@@ -197,7 +245,48 @@ class BaseHook:
     def __reduce__(self) -> Any:
         return (_nothing, ())  # another process has its own hook, or none
 
+    # Session ---------------------------------------------------------------------------------------------------
+
+    def open_now(self) -> None:
+        """Opens the session at once; errors are the caller's.
+
+        Raises
+        ------
+        LuffError
+            When the run exists already, cannot be created, or the configuration is wrong.
+        """
+        if self.session is not None:
+            return
+        rank = self.rank()
+        self.first_rank = rank is None or rank[0] == 0
+        point = resume_point(self._options.path) if self._options.resume else None
+        session = open_session(self._options, rank)
+        stop.watch(self)
+        session.accept_actions(self._corrections().kinds())
+        corrections.listen(self._accept_corrections)
+        if point is not None:
+            self.steps.clock.resume(point)
+        self.steps.opened(session)
+        session.set_document(
+            "environment", environment_document(framework=self.framework, rank=rank, **self.versions())
+        )
+        self.opened(session)
+
+    def ensure_session(self) -> Session | None:
+        """The session, opened by the first step; None where that fails: the training goes on unwatched."""
+        if self.session is None and self.live:
+            try:
+                self.open_now()
+            except Exception as error:
+                self.guard.note("open", error)
+                self.give_up(f"the run could not be opened: {error}")
+        return self.session
+
     # Inside ----------------------------------------------------------------------------------------------------
+
+    def while_live(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """As `guarded`, while the hook is live; None otherwise."""
+        return self.guarded(place, function, *arguments) if self.live else None
 
     def guarded(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Runs Luff's own work: errors are counted, never raised."""
@@ -261,15 +350,6 @@ class BaseHook:
         session = self.session
         if session is not None:
             session.accept_actions(self._corrections().kinds())
-
-    def _open_session(self, rank: tuple[int, int] | None) -> tuple[Session, ResumePoint | None]:
-        """Opens the session; the caller handles errors. Returns it, and where a resumed run continues."""
-        point = resume_point(self._options.path) if self._options.resume else None
-        session = open_session(self._options, rank)
-        stop.watch(self)
-        session.accept_actions(self._corrections().kinds())
-        corrections.listen(self._accept_corrections)
-        return session, point
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from luff._arrays import Arrays
-from luff._codes import NO_ID, EventKind, GapReason, Mode, Role
+from luff._codes import EventKind, GapReason, Mode, Role
 from luff._hook import Guard, Session, StepClock
 
 __all__ = ["MAX_WAITING_NS", "MAX_WAITING_STEPS", "Saved", "StepWriter"]
@@ -72,6 +72,10 @@ class StepWriter:
         Counts of steps and updates.
     mode
         Mode of the step that has begun; 0: none has.
+    update
+        Updates before that step.
+    saved
+        What users have saved since the last step.
     forced
         Mode set by hand, or None.
     provisional
@@ -80,13 +84,13 @@ class StepWriter:
 
     def __init__(self, opener: Callable[[], Callable[[], object] | None], guard: Guard) -> None:
         self._opener = opener
-        self._guard = guard
-        self._update = 0  # updates before the step that has begun
-        self._saved = Saved()
+        self.guard = guard
         self.session: Session | None = None
         self.arrays: Arrays | None = None
         self.clock = StepClock()
         self.mode = 0
+        self.update = 0
+        self.saved = Saved()
         self.forced: int | None = None
         self.provisional = False
 
@@ -116,18 +120,25 @@ class StepWriter:
             self.abandon()
         elif self.mode:
             self.end()
-        session = self.session or self._open()
+        session = self.session or self.open()
         if session is None:
             return None
-        self.mode = mode = self.forced or mode
-        self._update = self.clock.latest_update() if update is None else update
+        self.begin_as(session, self.forced or mode)
+        self.update = self.clock.latest_update() if update is None else update
         self.provisional = provisional
-        session.begin_step(mode, self.clock.mode_steps[mode])
-        if not provisional:
-            self._write(self.take_saved() if saved is None else saved)
+        if saved is None and self.saved and not provisional:
+            saved = self.take_saved()
+        if saved:
+            self.write(saved)
         return session
 
-    def _open(self) -> Session | None:
+    def begin_as(self, session: Session, mode: int) -> None:
+        """Begins a step of this mode, whatever was set by hand; `update` and what users have saved are the caller's."""
+        self.mode = mode
+        session.begin_step(mode, self.clock.mode_steps[mode])
+
+    def open(self) -> Session | None:
+        """The session, opened now; None if it cannot be."""
         opener = self._opener()
         if opener is not None:
             opener()
@@ -136,7 +147,8 @@ class StepWriter:
     def confirm(self) -> None:
         """The step that has begun is one: it is not provisional."""
         self.provisional = False
-        self._write(self.take_saved())
+        if self.saved:
+            self.write(self.take_saved())
 
     def updated(self, optimizer: int = 0) -> None:
         """An optimizer has updated, in this step."""
@@ -149,11 +161,11 @@ class StepWriter:
         session, mode = self.session, self.mode
         if session is None or not mode:
             return
-        if self._guard.unreported:
-            self._guard.report(session)
+        if self.guard.unreported:
+            self.guard.report(session)
         self.mode, self.provisional = 0, False
         step = self.clock.mode_steps[mode]
-        session.end_step(mode, self.clock.global_step, step, self._update, ended_ns, lasted_ns)
+        session.end_step(mode, self.clock.global_step, step, self.update, ended_ns, lasted_ns)
         self.clock.advance(mode)
 
     def abandon(self) -> None:
@@ -167,7 +179,7 @@ class StepWriter:
         """Publishes what is left; what users have saved since the last step gets a step of its own."""
         if self.provisional:
             self.abandon()
-        if self._saved and not self.mode and self.session is not None:
+        if self.saved and not self.mode and self.session is not None:
             self.begin(int(Mode.GLOBAL))
         self.end()
 
@@ -206,35 +218,39 @@ class StepWriter:
         if self.mode and not self.provisional:
             self.before_saved()
             self.scalar(f"scalar/{name}", value)
-        elif not self._saved.scalar(name, value):
-            self._too_many()
+        elif not self.saved.scalar(name, value):
+            self._too_many(f"scalar/{name}", _SCALAR)
 
     def save_array(self, name: str, value: Any) -> None:
         """Records an array in this step, or the next."""
-        array = np.asarray(value)
+        array = self.readable(value)
         if self.mode and not self.provisional:
             self.before_saved()
             self.array(name, array, _CUSTOM)
-        elif not self._saved.array(name, array):
-            self._too_many()
+        elif not self.saved.array(name, array):
+            self._too_many(name, _CUSTOM)
+
+    def readable(self, value: Any) -> Any:
+        """A user's array, as `Arrays.array` takes it; it has `nbytes`, and `copy`."""
+        return np.asarray(value)
 
     def take_saved(self) -> Saved:
         """Hands over what users have saved since the last step."""
-        saved, self._saved = self._saved, Saved()
+        saved, self.saved = self.saved, Saved()
         return saved
 
     def before_saved(self) -> None:
         """What users have saved is about to be recorded in this step."""
 
-    def _write(self, saved: Saved) -> None:
-        if not saved:
-            return
+    def write(self, saved: Saved) -> None:
+        """Records what users have saved in this step."""
         self.before_saved()
         for name, value in saved.scalars:
             self.scalar(f"scalar/{name}", value)
         for name, array in saved.arrays:
             self.array(name, array, _CUSTOM)
 
-    def _too_many(self) -> None:
+    def _too_many(self, name: str, role: int) -> None:
+        """What a user saves is dropped."""
         if self.session is not None:
-            self.session.gap(NO_ID, int(GapReason.TOO_MANY), 0, 1)
+            self.session.gap(self.number(name, role), int(GapReason.TOO_MANY), 0, 1)

@@ -70,6 +70,20 @@ def test_what_users_give_outside_of_a_step_goes_into_the_next(tmp_path: Path) ->
         assert list(scalars(trial, "scalar/last", "GLOBAL").values()) == [3.0]
 
 
+def test_what_is_saved_beyond_the_bound_leaves_a_gap_with_its_name(tmp_path: Path) -> None:
+    with a_hook(tmp_path / "run", save_all=True, save_interval=1) as hook:
+        for index in range(1025):
+            hook.save_scalar(f"n{index}", index)
+            hook.save_tensor(f"t{index}", np.zeros(1))
+        train(hook, 1.0, np.zeros(2))
+    with luff.open_trial(str(tmp_path / "run")) as trial:
+        assert [(gap["tensor"], gap["reason"]) for gap in trial.gaps()] == [
+            ("scalar/n1024", "too many"),
+            ("t1024", "too many"),
+        ]
+        assert scalars(trial, "scalar/n1023", "TRAIN") == {0: 1023}
+
+
 def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
     with a_hook(tmp_path / "run") as hook:
         for _ in range(2):

@@ -48,4 +48,4 @@ def _record(hook: Hook, values: Any) -> None:
     for name, value in values.items():
         number = read_scalar(value) if isinstance(value, torch.Tensor) else value
         if isinstance(number, float | int):
-            hook.machine.save_scalar(str(name), float(number))
+            hook.steps.save_scalar(str(name), float(number))

@@ -99,7 +99,7 @@ class HeldSteps(StepWriter):
         session, held = self.session, self._held
         if not held or session is None or self.mode or held[0].mode != mode:
             return False
-        if self._of is None or self._of() is not of or self._saved or self.forced:
+        if self._of is None or self._of() is not of or self.saved or self.forced:
             return False
         session.begin_step(mode, self.clock.mode_steps[mode])
         if any(map(session.due_role, roles)):
@@ -140,14 +140,14 @@ class HeldSteps(StepWriter):
         current = self.mode
         self._record("before_held", self._holder, held[-1].ended_ns)
         for one in held:
-            self.mode, self._update = one.mode, self.clock.latest_update()
+            self.mode, self.update = one.mode, self.clock.latest_update()
             session.begin_step(one.mode, one.mode_step)
             self._record("record_held", one, self._holder)
-            if self._guard.unreported:
-                self._guard.report(session)
+            if self.guard.unreported:
+                self.guard.report(session)
             lasted = max(one.ended_ns - one.began_ns, 0)
-            session.end_step(one.mode, one.global_step, one.mode_step, self._update, one.ended_ns, lasted)
-        self.mode, self._update = current, self.clock.latest_update()
+            session.end_step(one.mode, one.global_step, one.mode_step, self.update, one.ended_ns, lasted)
+        self.mode, self.update = current, self.clock.latest_update()
         if current:
             session.begin_step(current, self.clock.mode_steps[current])
 
@@ -156,7 +156,7 @@ class HeldSteps(StepWriter):
             if self.recorder is not None:
                 getattr(self.recorder, name)(*arguments)
         except Exception as error:  # one step's values; the others are recorded
-            self._guard.note("held", error)
+            self.guard.note("held", error)
 
     def end(self, ended_ns: int = 0, lasted_ns: int = 0) -> None:
         """Publishes the step that has begun, if one has."""

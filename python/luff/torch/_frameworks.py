@@ -297,7 +297,7 @@ class Loop:
                     self._logged[name] = value
                 number = read_scalar(value)
             if isinstance(number, float | int):
-                hook.machine.save_scalar(str(name), float(number))
+                hook.steps.save_scalar(str(name), float(number))
 
     @staticmethod
     def _know(hook: Hook, schedulers: Iterable[Any]) -> None:

@@ -264,12 +264,12 @@ def test_the_other_package_of_the_same_name(tmp_path):
 
 
 def test_an_error_inside_luff_never_reaches_the_trainer(fake, monkeypatch):
-    from luff.torch.loop._user_values import UserValues
+    from luff.torch.loop._writer import TensorWriter
 
     def broken(*_):
         raise RuntimeError("inside")
 
-    monkeypatch.setattr(UserValues, "scalar", broken)
+    monkeypatch.setattr(TensorWriter, "save_scalar", broken)
     callback = luff.lightning.Callback("/nowhere")
     model = Net()
     trainer(callback).fit(model, loader())

@@ -138,12 +138,12 @@ def test_a_training_goes_on_in_its_run(tmp_path):
 
 
 def test_an_error_inside_luff_never_reaches_the_trainer(fake, tmp_path, monkeypatch):
-    from luff.torch.loop._user_values import UserValues
+    from luff.torch.loop._writer import TensorWriter
 
     def broken(*_):
         raise RuntimeError("inside")
 
-    monkeypatch.setattr(UserValues, "scalar", broken)
+    monkeypatch.setattr(TensorWriter, "save_scalar", broken)
     callback = luff.transformers.Callback("/nowhere")
     train = trainer(tmp_path, callback)
     train.train()

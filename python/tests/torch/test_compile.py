@@ -9,7 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import luff.torch
 import pytest
+from luff.torch.loop._machine import Machine
+from luff.torch.loop._writer import TensorWriter
+from luff.torch.patches import _dynamo
 
 HERE = Path(__file__).parent
 KINDS = {
@@ -47,3 +51,9 @@ def test_one_graph_no_break_and_the_same_results(tmp_path, backend):
         assert told["train_steps"] == 6
         assert told["gradients_equal"], kind
         assert told["compiled_gap"], kind
+
+
+@pytest.mark.parametrize("kind", [luff.torch.Hook, Machine, TensorWriter])
+def test_all_that_runs_in_a_step_is_left_out(kind):
+    modules = [base.__module__ for base in kind.__mro__ if base.__module__.startswith("luff")]
+    assert [module for module in modules if not module.startswith(_dynamo._PACKAGES)] == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from luff._codes import Role
+from luff._codes import GapReason, Role
 from torch import nn
 
 ALL = frozenset(Role)
@@ -333,6 +333,42 @@ def test_custom_tensors_and_scalars(watched):
     assert (step.values["mine"] == np.arange(4)).all()
     assert (step.values["torch"] == np.arange(3)).all()
     assert (step.values["turned"] == np.arange(6).reshape(2, 3).T).all()
+
+
+def test_what_is_saved_between_steps_is_bounded_and_a_gap_names_what_is_lost(watched):
+    model = nn.Linear(6, 3)
+    hook, session = watched(model=model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gaps = []
+    session.gap = lambda tensor, reason, forms, count=1: gaps.append((session.names[tensor], reason))
+    for n in range(1026):
+        hook.save_scalar(f"n{n}", n)
+    hook.save_tensor("empty", torch.zeros(0, 3))
+    half = torch.zeros(32 << 20, dtype=torch.uint8)
+    for name in ("first", "second", "third"):
+        hook.save_tensor(name, half)
+    assert gaps == [(name, GapReason.TOO_MANY) for name in ("scalar/n1024", "scalar/n1025", "third")]
+    del session.gap
+    cases.loop(model, optimizer, data=list(cases.batches(1)))
+    step = session.train()[0]
+    assert [name for name in step.scalars if name.startswith("scalar/")] == [
+        f"scalar/n{n}" for n in range(1024)
+    ]
+    assert {"empty", "first", "second"} <= step.values.keys() and "third" not in step.values
+
+
+def test_what_is_saved_before_the_backward_pass_goes_into_the_next_step(watched):
+    model = nn.Linear(6, 3)
+    hook, session = watched(model=model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for n, (x, y) in enumerate(cases.batches(3)):
+        loss = F.cross_entropy(model(x), y)
+        hook.save_scalar("undecided", n)
+        loss.backward()
+        hook.save_scalar("decided", n)
+        optimizer.step()
+    assert [step.scalars.get("scalar/undecided") for step in session.train()] == [None, 0, 1]
+    assert [step.scalars["scalar/decided"] for step in session.train()] == [0, 1, 2]
 
 
 def test_the_model_is_described(watched):

@@ -53,9 +53,9 @@ def parameters_of(optimizer: Any) -> list[Any]:
 class Recorder:
     """Tables over the models and optimizers of one hook."""
 
-    def __init__(self, session: Session, names: Names) -> None:
+    def __init__(self, session: Session, layouts: Layouts, names: Names) -> None:
         self.session = session
-        self.layouts = Layouts(session)
+        self.layouts = layouts
         self.names = names
         self.optimizers: dict[int, OptimizerRecord] = {}  # id(optimizer) -> record
         self.schedulers: list[Any] = []

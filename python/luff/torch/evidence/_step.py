@@ -14,7 +14,7 @@ from luff.torch.capture._recorder import Recorder
 
 __all__ = ["MAX_WAITING", "Step", "StepContext"]
 
-MAX_WAITING = 1024  # scalars and evaluation steps that wait for a step to be published
+MAX_WAITING = 1024  # evaluation steps that wait for a TRAIN step to be published
 _TRAIN = int(Mode.TRAIN)
 
 
@@ -64,10 +64,10 @@ class StepContext:
         Whether saved-tensor hooks were in use since the last TRAIN step, and how many are now.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, clock: StepClock) -> None:
         self.names = names
+        self.clock = clock
         self.called = CalledModels()
-        self.clock = StepClock()
         self.session: Session | None = None
         self.recorder: Recorder | None = None
         self.modules: ModuleCapture | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,30 +11,22 @@ import torch
 from luff import corrections
 from luff._base_hook import ACT, BaseHook, mode_of
 from luff._codes import Mode
-from luff._hook import (
-    ResumePoint,
-    RunOptions,
-    Session,
-    environment_document,
-    rank_from_environment,
-)
+from luff._hook import RunOptions, Session, rank_from_environment
 from luff._weak import Identities
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import parameters_of
 from luff.torch.loop._machine import Machine
+from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["Hook"]
 
 
-def _rank() -> tuple[int, int] | None:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    return rank_from_environment()
-
-
 class Hook(BaseHook):
     """What attaches Luff to a PyTorch training. Made by `attach`, or by ``luff run``."""
+
+    framework = "torch"
+    writer = TensorWriter
+    steps: TensorWriter
 
     def __init__(
         self,
@@ -105,16 +96,6 @@ class Hook(BaseHook):
 
     # For users -------------------------------------------------------------------------------------------------
 
-    def set_mode(self, mode: Mode | str | None) -> None:
-        """Sets the mode of the steps that follow by hand.
-
-        Parameters
-        ----------
-        mode
-            ``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"``; None or ``"GLOBAL"``: found from what happens, as by default.
-        """
-        self.machine.forced = mode_of(mode)
-
     def step(self, mode: Mode | str | None = None, update: int | None = None) -> None:
         """Ends the current step and begins the next. After the first call steps are counted by hand only.
 
@@ -129,20 +110,7 @@ class Hook(BaseHook):
         self.told("step", self.machine.next_step, number, update)
         self.leave_if_stopped()
 
-    def save_scalar(self, name: str, value: float) -> None:
-        """Records a number as ``scalar/NAME`` in the current step."""
-        self.guarded("save_scalar", self.machine.save_scalar, str(name), float(value))
-
-    def save_tensor(self, name: str, value: Any) -> None:
-        """Records a tensor or an array under `name` in the current step (role "custom")."""
-        self.guarded("save_tensor", self.machine.save_tensor, str(name), value)
-
     # Inside ----------------------------------------------------------------------------------------------------
-
-    @property
-    def session(self) -> Session | None:
-        """The session, once it is open."""
-        return self.machine.session
 
     def leave_if_stopped(self) -> None:
         """Carries out what all ranks have agreed on; raises `luff.StopTraining` if a finding stops the run."""
@@ -169,33 +137,16 @@ class Hook(BaseHook):
         self.machine.take_over(old)
 
     def _machine(self, names: Names, eager: bool) -> Machine:
-        opener = weakref.WeakMethod(self._open)  # the machine must not keep its hook alive
-
-        def opened() -> Session | None:
-            method = opener()
-            return None if method is None else method()
-
-        machine = Machine(names, self.guard, opened, eager)
+        machine = Machine(names, self.steps, eager)
         config = self._options.config
         machine.samples.early = bool(config.get("save_all")) or '"sample"' in json.dumps(config, default=str)
         return machine
 
-    def _open(self) -> Session | None:
-        if self.asleep or not self.live:
-            return None
-        try:
-            return self._open_session()[0]
-        except Exception as error:
-            self.guard.note("open", error)
-            self.give_up(f"the run could not be opened: {error}")
-            return None
+    # Session ---------------------------------------------------------------------------------------------------
 
-    def _open_session(self, rank: tuple[int, int] | None = None) -> tuple[Session, ResumePoint | None]:
-        session, point = super()._open_session(_rank() if rank is None else rank)
-        if point is not None:
-            self.machine.clock.resume(point)
-        self._describe(session)
-        return session, point
+    def ensure_session(self) -> Session | None:
+        """The session, opened by the first backward pass or update; None where that fails, or in a sleeping child."""
+        return None if self.asleep else super().ensure_session()
 
     def open_now(self, optimizers: Iterable[Any] = (), loss_fn: Any = None) -> None:
         """Opens the session at once, with the optimizers and the loss that are known; errors are the caller's.
@@ -207,7 +158,7 @@ class Hook(BaseHook):
         """
         for optimizer in optimizers:
             self.machine.optimizer_made(optimizer)
-        self.machine.opened(self._open_session()[0])
+        super().open_now()
         recorder = self.machine.recorder
         if recorder is None or loss_fn is None:
             return
@@ -216,20 +167,26 @@ class Hook(BaseHook):
         else:
             recorder.loss(getattr(loss_fn, "__name__", "loss"))
 
-    @staticmethod
-    def _describe(session: Session) -> None:
+    def opened(self, session: Session) -> None:
+        """The session is open."""
+        self.machine.opened(session)
+
+    def rank(self) -> tuple[int, int] | None:
+        """Rank and world size that torch.distributed or a launcher says, or None."""
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_rank()), int(distributed.get_world_size())
+        return rank_from_environment()
+
+    def versions(self) -> dict[str, Any]:
+        """Version, threads, and what ranks talk by."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        session.set_document(
-            "environment",
-            environment_document(
-                framework="torch",
-                torch=torch.__version__,
-                threads=torch.get_num_threads(),
-                interop_threads=torch.get_num_interop_threads(),
-                distributed=torch.distributed.get_backend() if distributed else None,
-                rank=_rank(),
-            ),
-        )
+        return {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "interop_threads": torch.get_num_interop_threads(),
+            "distributed": torch.distributed.get_backend() if distributed else None,
+        }
 
     def _finish(self) -> None:
         if self.machine.session is not None:

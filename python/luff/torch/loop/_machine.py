@@ -18,7 +18,6 @@ import torch
 
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
-from luff._hook import Guard, Session
 from luff._turn import Turn
 from luff._weak import Identities
 from luff.torch.capture._batch import LaterBatch, batch_hash
@@ -30,13 +29,14 @@ from luff.torch.evidence._step import MAX_WAITING, Step
 from luff.torch.loop._corrections import lower_lr
 from luff.torch.loop._mode_flags import ModeFlags
 from luff.torch.loop._steps import MAX_EVENTS, Steps
+from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["Machine"]
 
 _TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
 _FORWARD, _BACKWARD, _BATCH = int(EventKind.FORWARD), int(EventKind.BACKWARD), int(EventKind.BATCH)
 _ZERO_GRAD = int(EventKind.ZERO_GRAD)
-_MODE_CHANGE, _OPTIMIZER_STEP = int(EventKind.MODE_CHANGE), int(EventKind.OPTIMIZER_STEP)
+_MODE_CHANGE = int(EventKind.MODE_CHANGE)
 _INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 
@@ -51,15 +51,14 @@ class Machine(Steps):
 
     Parameters
     ----------
-    names, guard, opener
+    names, writer
         As of `Steps`.
     eager
         The session is opened by the first forward pass.
     """
 
-    def __init__(self, names: Names, guard: Guard, opener: Callable[[], Session | None], eager: bool) -> None:
-        super().__init__(names, guard, opener)
-        self.forced: int | None = None  # mode set by hand
+    def __init__(self, names: Names, writer: TensorWriter, eager: bool) -> None:
+        super().__init__(names, writer)
         self.held = False  # a framework's loop says when steps end
         self.closure_depth = 0
         self._first_closure = False  # of an update that makes its gradients itself
@@ -169,7 +168,7 @@ class Machine(Steps):
 
     def _enter(self, root: Any, module: Any) -> None:
         """Opens the step that this forward pass belongs to."""
-        mode, may_train = self.forced, False
+        mode, may_train = self.writer.forced, False
         grad = torch.is_grad_enabled()
         if mode is None:
             if not grad:
@@ -211,9 +210,9 @@ class Machine(Steps):
                 if len(self.losses.waiting) < MAX_WAITING:
                     self.losses.waiting.append([])
                 return
-            if step.begun and self.session is not None:
+            if step.begun:
                 self.samples.lost(step)
-                self.session.abandon_step()
+                self.writer.abandon()
                 step.begun = False
             self.suspended = step
         fresh = Step(mode)
@@ -224,10 +223,10 @@ class Machine(Steps):
 
     def step_of_loss(self) -> Step | None:
         """The step that a loss with a gradient belongs to; a TRAIN step begins where none is open."""
-        step = self.step
-        if step is not None and step.mode != _TRAIN and not step.may_train and self.forced is None:
+        step, forced = self.step, self.writer.forced
+        if step is not None and step.mode != _TRAIN and not step.may_train and forced is None:
             step = self.publish_step(step)
-        if step is None and not self.by_hand and self.forced in (None, _TRAIN):
+        if step is None and not self.by_hand and forced in (None, _TRAIN):
             step = self.new_train()
         return step
 
@@ -250,12 +249,11 @@ class Machine(Steps):
         """The TRAIN step that a backward pass or an update belongs to."""
         step = self.step
         if step is not None and step.mode != _TRAIN and not self.by_hand:
-            if step.may_train and self.forced is None:
+            if step.may_train and self.writer.forced is None:
                 root = step.root() if step.root is not None else None
                 if root is not None:
                     self._trains_in_eval[root] = True
-                if step.begun and self.session is not None:
-                    self.session.abandon_step()
+                self.writer.abandon()
                 converted, self.step = step, None
                 if self.suspended is not None:
                     self._resume()
@@ -282,6 +280,7 @@ class Machine(Steps):
             if forms and self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager:
                 session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)  # opened after the first forward pass
         step.decided = self._trained = True
+        self.writer.provisional = False  # what was saved before waits for the next step
         self._flush(step)
         step.direct = step.begun and step.mode == _TRAIN
 
@@ -378,8 +377,7 @@ class Machine(Steps):
         if found_inf is not None and read_scalar(found_inf):
             self.event(int(EventKind.STEP_SKIPPED), record.number)
         else:
-            self.clock.updates[record.number] = self.clock.update_of(record.number) + 1
-            self.event(_OPTIMIZER_STEP, record.number)
+            self.writer.updated(record.number)
             self.evidence.update_ended(record, optimizer, in_backward)
         self.recorder.settings_of(record, optimizer, step)  # a scheduler may change them before the step ends
         self.recorder.states()
@@ -430,7 +428,7 @@ class Machine(Steps):
             if update is not None:
                 self.step.update = update
             self.publish_step(self.step)
-        step = Step(mode or self.forced or _TRAIN)
+        step = Step(mode or self.writer.forced or _TRAIN)
         step.decided = True
         step.events, self._early = self._early, []
         self.step = step
@@ -451,8 +449,7 @@ class Machine(Steps):
             self.step.ended = True
 
     def take_over(self, parent: Machine) -> None:
-        """In a forked child: takes the parent's mode and optimizers, not its session."""
-        self.forced = parent.forced
+        """In a forked child: takes the parent's optimizers, not its session."""
         if parent.recorder is not None:
             for _, optimizer in parent.recorder.living():
                 self.optimizer_made(optimizer)

@@ -6,18 +6,17 @@ All methods are called under the hook's lock and inside its guard; none computes
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from luff import _codes as codes
 from luff._codes import EventKind, GapReason, Mode, Role
-from luff._hook import Guard, Session
+from luff._hook import Session
 from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import Recorder
 from luff.torch.evidence._evidence import Evidence
 from luff.torch.evidence._step import Step, StepContext
-from luff.torch.loop._user_values import UserValues
+from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["MAX_EVENTS", "Steps"]
 
@@ -54,24 +53,20 @@ class Steps(StepContext):
     ----------
     names
         Names of the models known so far.
-    guard
-        Where errors of the hook are counted.
-    opener
-        Opens the session; None where it cannot be opened.
+    writer
+        Writes the steps of the hook.
     """
 
-    def __init__(self, names: Names, guard: Guard, opener: Callable[[], Session | None]) -> None:
-        super().__init__(names)
-        self.guard = guard
+    def __init__(self, names: Names, writer: TensorWriter) -> None:
+        super().__init__(names, writer.clock)
+        self.writer = writer
         self.suspended: Step | None = None  # a TRAIN step within which the model is evaluated
         self.by_hand = False  # steps counted by hand
         self.stop = 0  # what all ranks have agreed on; 2: leave now
         self.evidence = Evidence(self)
         self.losses = self.evidence.losses
         self.samples = self.evidence.samples
-        self._opener = opener
         self._early: list[tuple[int, Any, Any]] = []  # events before a step
-        self._user_values = UserValues(self)
         self._optimizers: list[Any] = []  # made before the session was opened
         self._late = False  # events wait that were seen before the session was open
         self._version: int | None = None  # of the weights
@@ -81,17 +76,14 @@ class Steps(StepContext):
 
     def ensure_session(self) -> Session | None:
         """The session; opened by the first backward pass or update (the first forward pass after `attach`)."""
-        if self.session is None:
-            session = self._opener()
-            if session is not None:
-                self.opened(session)
-        return self.session
+        return self.session or self.writer.open()
 
     def opened(self, session: Session) -> None:
         """Records into `session` from now on."""
         self.session = session
-        self.recorder = Recorder(session, self.names)
-        self.modules = ModuleCapture(session, self.recorder.layouts, self.names)
+        layouts = self.writer.memories.layouts
+        self.recorder = Recorder(session, layouts, self.names)
+        self.modules = ModuleCapture(session, layouts, self.names)
         self.evidence.opened(session)
         for reference in self._optimizers:
             optimizer = reference()
@@ -117,15 +109,16 @@ class Steps(StepContext):
 
     def _begin(self, step: Step) -> None:
         """Begins the step in the session, if it is open."""
-        session = self.session
+        session, writer = self.session, self.writer
         if session is None or step.begun:
             return
-        session.begin_step(step.mode, self.clock.mode_steps[step.mode])
+        writer.begin_as(session, step.mode)
+        writer.provisional = not step.decided
         step.begun = True
         self.samples.begin(step)
-        if self._user_values:
+        if writer.saved:
             step.captured = True
-            self._user_values.hand_over()
+            writer.write(writer.take_saved())
 
     def new_train(self) -> Step:
         """Opens a TRAIN step."""
@@ -186,16 +179,6 @@ class Steps(StepContext):
         step.weights_done = True
         step.captured |= self.recorder.weights() > 0
 
-    def save_scalar(self, name: str, value: float) -> None:
-        """Records a number given by the user."""
-        if self.ensure_session() is not None:
-            self._user_values.scalar(name, value)
-
-    def save_tensor(self, name: str, value: Any) -> None:
-        """Records a tensor or an array given by the user."""
-        if self.ensure_session() is not None:
-            self._user_values.tensor(name, value)
-
     def saved_hooks_entered(self) -> None:
         """Saved-tensor hooks are in use from now on."""
         self.saved_hooks = True
@@ -216,9 +199,9 @@ class Steps(StepContext):
         """Publishes a step, or drops it if no backward pass followed. Returns the step that is open then."""
         session, recorder = self.session, self.recorder
         self.step = None
+        self.writer.provisional = True  # what is saved from now on belongs to the next step
         if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
-            if session is not None and step.begun:
-                session.abandon_step()
+            self.writer.abandon()
             if step.mode == _TRAIN and step.events:
                 self._early = step.events[:MAX_EVENTS]
         else:
@@ -231,12 +214,11 @@ class Steps(StepContext):
                 recorder.settings(step)
             if step.events or step.pending:
                 self._flush(step)
-            if self.guard.unreported:
-                self.guard.report(session)
+            if self.writer.guard.unreported:
+                self.writer.guard.report(session)
             self.evidence.publish(step, session)
-            update = step.update if step.update >= 0 else self.clock.latest_update()
-            session.end_step(step.mode, self.clock.global_step, self.clock.mode_steps[step.mode], update)
-            self.clock.advance(step.mode)
+            self.writer.update = step.update if step.update >= 0 else self.clock.latest_update()
+            self.writer.end()
         if step.mode == _TRAIN:
             self.saved_hooks = False
             self._late = self._late and session is None
@@ -259,16 +241,14 @@ class Steps(StepContext):
         self._version = version
 
     def _publish_waiting(self, session: Session, losses: list[tuple[int, float]]) -> None:
-        session.begin_step(_EVAL, self.clock.mode_steps[_EVAL])
+        self.writer.begin_as(session, _EVAL)
         for number, value in losses:
             session.scalar(number, value)
         forms = session.due_role(_INPUT) | session.due_role(_OUTPUT) | session.due_role(int(Role.SAMPLE))
         if forms:
             session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
-        session.end_step(
-            _EVAL, self.clock.global_step, self.clock.mode_steps[_EVAL], self.clock.latest_update()
-        )
-        self.clock.advance(_EVAL)
+        self.writer.update = self.clock.latest_update()
+        self.writer.end()
 
     def finish(self) -> None:
         """The run ends: publishes what is open."""

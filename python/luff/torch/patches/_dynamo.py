@@ -19,6 +19,7 @@ _PACKAGES = (
     "luff.torch",
     "luff._hook",
     "luff._base_hook",
+    "luff._step_writer",
     "luff._arrays",
     "luff._patch",
     "luff._registry",

@@ -1,0 +1,104 @@
+"""Writes the steps of a PyTorch training, and the tensors that its user saves."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import torch
+
+from luff._arrays import Arrays, dtype_code
+from luff._codes import Role
+from luff._hook import Session
+from luff._step_writer import StepWriter
+from luff.torch.capture._memory import Layouts, bytes_spanned, is_readable, local_part
+
+__all__ = ["TensorWriter"]
+
+_SCALAR, _CUSTOM = int(Role.SCALAR), int(Role.CUSTOM)
+
+
+class _Memory:
+    """Values of a tensor or an array, where they lie. `holder` keeps them there."""
+
+    def __init__(self, layout: int, address: int, nbytes: int, holder: Any) -> None:
+        self.layout = layout
+        self.address = address
+        self.nbytes = nbytes
+        self._holder = holder
+
+    def copy(self) -> _Memory:
+        """The same values in memory that nobody else writes to."""
+        copied = np.frombuffer(ctypes.string_at(self.address, self.nbytes), dtype=np.uint8)
+        return _Memory(self.layout, int(copied.__array_interface__["data"][0]), self.nbytes, copied)
+
+
+class _Memories(Arrays):
+    """Captures memory whose layout is known.
+
+    Attributes
+    ----------
+    layouts
+        Of tensors.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.layouts = Layouts(session)
+
+    def of(self, value: Any) -> _Memory:
+        """The memory of a tensor or an array.
+
+        Raises
+        ------
+        TypeError
+            If it cannot be read, or its dtype is not captured.
+        """
+        if isinstance(value, torch.Tensor):
+            local, _ = local_part(value)
+            if local is None or not is_readable(local.data if local.requires_grad else local):
+                raise TypeError("a tensor that is not dense CPU memory")
+            found = _Memory(self.layouts.find(local), local.data_ptr(), bytes_spanned(local), local)
+        else:
+            array = np.ascontiguousarray(value)
+            code = dtype_code(array.dtype)
+            if code is None:
+                raise TypeError(f"dtype {array.dtype} is not captured")
+            layout, address = self.layout(code, array.shape), int(array.__array_interface__["data"][0])
+            found = _Memory(layout, address, array.nbytes, array)
+        if found.layout < 0:
+            raise TypeError("a dtype that is not captured")
+        return found
+
+    def array(self, number: int, value: _Memory, dtype: int | None = None) -> bool:  # noqa: ARG002
+        """Captures the due forms of it."""
+        self.session.capture_one(number, value.layout, value.address)
+        return True
+
+
+class TensorWriter(StepWriter):
+    """Writes steps. What a user saves opens the session, which knows its name even if no step follows."""
+
+    memories: _Memories
+
+    def opened(self, session: Session) -> None:
+        """The session is open."""
+        self.session = session
+        self.arrays = self.memories = _Memories(session)
+
+    def save_scalar(self, name: str, value: float) -> None:
+        """Records a number in this step, or the next."""
+        if self.session or self.open():
+            super().save_scalar(name, value)
+            self.number(f"scalar/{name}", _SCALAR)
+
+    def save_array(self, name: str, value: Any) -> None:
+        """Records a tensor or an array in this step, or the next."""
+        if self.session or self.open():
+            super().save_array(name, value)
+            self.number(name, _CUSTOM)
+
+    def readable(self, value: Any) -> _Memory:
+        """The memory of a tensor or an array; a TypeError where it has none that can be captured."""
+        return self.memories.of(value)
