@@ -75,6 +75,7 @@ class Hook(StepHook):
         self._descriptions: list[dict[str, Any]] = []
         self._optimizers: list[dict[str, Any]] = []
         self._schedules: list[dict[str, Any]] = []
+        self._latest: Any = None  # weak reference to the estimator whose training began last
         self._thread = 0  # that trains; 0: none
         self._depth = 0
         self._missed = 0
@@ -119,6 +120,7 @@ class Hook(StepHook):
             self._counts[kind] = count
             model = Model(kind if count == 1 else f"{kind}_{count}", sum(self._counts.values()) - 1)
             self._models[estimator] = model
+        self._latest = weakref.ref(estimator)
         self._thread, self._depth = thread, self._depth + 1
         hooks.enter(self)
         return model
@@ -219,6 +221,14 @@ class Hook(StepHook):
         self.trainings.publish()
 
     # Session ---------------------------------------------------------------------------------------------------
+
+    def _lower_lr(self, factor: float) -> None:
+        estimator = self._latest() if self._depth else None
+        optimizer = getattr(estimator, "_optimizer", None)
+        if optimizer is None:
+            raise LookupError("only networks have a rate that can change while they train")
+        optimizer.learning_rate_init *= factor  # adam and schedules compute the rate from it
+        optimizer.learning_rate *= factor
 
     def versions(self) -> dict[str, Any]:
         """scikit-learn's version."""

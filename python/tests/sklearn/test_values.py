@@ -65,6 +65,51 @@ def test_network(digits, run):
     assert document["optimizers"][0]["type"] == "SGD"
 
 
+class Corrected:
+    """A session that asks for half the rate after two steps."""
+
+    def __init__(self, session):
+        self._session = session
+        self.done = []
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def stop_state(self):
+        return 0 if self.done else 1
+
+    def at_step_boundary(self, step):
+        return 3 if step == 2 else 0
+
+    def take_action(self):
+        return 7, "lower_lr", '{"factor": 0.5}', "because"
+
+    def action_done(self, control, done):
+        self.done.append((control, done))
+
+
+@pytest.mark.parametrize("solver", ["sgd", "adam"])
+def test_a_correction_lowers_the_rate_of_a_network(digits, tmp_path, solver):
+    model = MLPClassifier((4,), solver=solver, learning_rate_init=0.1, random_state=0)
+    correct = luff.corrections.Corrections(lower_lr=True)
+    with luff.sklearn.attach(model, run=tmp_path / "run", correct=correct) as hook:
+        hook.steps.session = session = Corrected(hook.steps.session)
+        for _ in range(2):
+            model.partial_fit(digits[0][:600], digits[1][:600], classes=range(10))
+    assert session.done == [(7, True)]
+    name = {"sgd": "SGD", "adam": "Adam"}[solver]
+    rates = luff.open_trial(tmp_path / "run").scalars(f"optimizer/{name}.group0.lr", "TRAIN")
+    assert rates["value"].tolist() == [0.1, 0.1] + [0.05] * (len(rates["value"]) - 2)
+
+
+def test_a_correction_of_another_estimator_is_refused(digits, tmp_path):
+    model = SGDClassifier()
+    with luff.sklearn.attach(model, run=tmp_path / "run") as hook:
+        model.partial_fit(digits[0], digits[1], classes=range(10))
+        with pytest.raises(LookupError, match="only networks"):
+            hook._lower_lr(0.5)
+
+
 def test_validation_scores_are_evaluations(digits, run):
     model = MLPClassifier((12,), max_iter=5, early_stopping=True, random_state=0)
     trial = run(model, lambda m: m.fit(*digits))
