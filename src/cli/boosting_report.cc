@@ -61,7 +61,7 @@ std::vector<Training> TrainingsOf(const Trial& trial) {
     }
   }
   if (trainings.empty()) {  // recorded by another hook
-    const bool boosted = trial.FindTensor("trees/Node").ok() || trial.FindTensor("trees/Feature").ok();
+    const bool boosted = trial.TensorNamed("trees/Node") || trial.TensorNamed("trees/Feature");
     bool importance = false;
     for (std::size_t id = 0; id < trial.tensor_count() && !importance; ++id)
       importance = trial.tensor(static_cast<TensorId>(id)).name.starts_with("feature_importance/");

@@ -1,4 +1,5 @@
 #pragma once
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +17,16 @@ inline constexpr std::uint32_t kNoStep = 0xFFFFFFFFU;
 inline constexpr std::uint64_t kMaxHoles = 1U << 24;
 
 /// What a trial keeps of one worker beside its reader.
+/// Between which steps of a sealed segment the rows of each tensor lie, as far as they have been read.
+/// Programs that make models all the time have many tensors of a few steps each.
+struct SlotSpans {
+  struct Span {
+    std::uint32_t first = 0, last = std::numeric_limits<std::uint32_t>::max();  // indices; not read: any
+  };
+  std::string path;  // of the segment that was read last
+  std::vector<Span> of_slot;
+};
+
 struct WorkerState {
   const store::WorkerReader* reader = nullptr;
   std::uint64_t taken = 0;  // ordinals below are in the step table
@@ -50,6 +61,7 @@ struct WorkerState {
   /// False when the step's ordinal jumps so far that its place would take more memory than all is worth:
   /// ordinals are counts, and only lost segments leave holes.
   [[nodiscard]] bool HasRoomFor(std::uint64_t ordinal) const noexcept;
+  mutable SlotSpans spans;
 };
 
 /// A trial over a run directory.
@@ -67,6 +79,7 @@ class RunTrial final : public StepTrial {
   std::int64_t created_unix_ns() const noexcept override { return run_->info().created_unix_ns; }
 
   Result<TensorId> FindTensor(std::string_view name) const override;
+  std::optional<TensorId> TensorNamed(std::string_view name) const override;
   std::vector<std::string> CollectionNames() const override;
   std::string Document(std::string_view name) const override;
 

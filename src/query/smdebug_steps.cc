@@ -14,8 +14,13 @@ Status SmdebugTrial::CheckWorker(std::optional<std::uint32_t> worker) const {
   return NotFound("no worker " + std::to_string(*worker) + "; there are: " + known + ": " + path());
 }
 
+std::optional<TensorId> SmdebugTrial::TensorNamed(std::string_view name) const {
+  const auto id = directory_.FindTensor(name);
+  return id && *id < tensors_.size() ? id : std::nullopt;
+}
+
 Result<TensorId> SmdebugTrial::FindTensor(std::string_view name) const {
-  if (const auto id = directory_.FindTensor(name); id && *id < tensors_.size()) return *id;
+  if (const auto id = TensorNamed(name)) return *id;
   return NoTensor(name);
 }
 

@@ -32,6 +32,7 @@ class SmdebugTrial final : public StepTrial {
   std::int64_t created_unix_ns() const noexcept override { return directory_.created_unix_ns(); }
 
   Result<TensorId> FindTensor(std::string_view name) const override;
+  std::optional<TensorId> TensorNamed(std::string_view name) const override;
   std::vector<std::string> CollectionNames() const override { return collections_.Names(); }
   std::string Document(std::string_view name) const override;
 

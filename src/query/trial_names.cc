@@ -4,9 +4,13 @@
 
 namespace luff::query {
 
-Result<TensorId> RunTrial::FindTensor(std::string_view name) const {
+std::optional<TensorId> RunTrial::TensorNamed(std::string_view name) const {
   const auto at = by_name_.find(name);
-  if (at != by_name_.end()) return at->second;
+  return at == by_name_.end() ? std::nullopt : std::optional(at->second);
+}
+
+Result<TensorId> RunTrial::FindTensor(std::string_view name) const {
+  if (const auto id = TensorNamed(name)) return *id;
   return NoTensor(name);
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 
@@ -32,6 +33,26 @@ std::pair<std::size_t, std::size_t> RangeOf(std::span<const std::uint32_t> steps
                                             std::uint32_t index) noexcept {
   const auto [from, to] = std::equal_range(steps.begin(), steps.end(), index);
   return {static_cast<std::size_t>(from - steps.begin()), static_cast<std::size_t>(to - steps.begin())};
+}
+
+/// What is known of a sealed segment's tensors; none of a live one, which grows.
+std::vector<SlotSpans::Span>& SpansOf(const store::SegmentReader& segment, SlotSpans& spans) {
+  if (!segment.sealed()) {
+    spans = {};
+  } else if (spans.path != segment.path()) {
+    spans = {segment.path(), std::vector<SlotSpans::Span>(segment.slot_count())};
+  }
+  return spans.of_slot;
+}
+
+SlotSpans::Span SpanOf(std::initializer_list<std::span<const std::uint32_t>> ascending) noexcept {
+  SlotSpans::Span span{std::numeric_limits<std::uint32_t>::max(), 0};
+  for (const auto& steps : ascending) {
+    if (steps.empty()) continue;
+    span.first = std::min(span.first, steps.front());
+    span.last = std::max(span.last, steps.back());
+  }
+  return span;
 }
 
 /// Decodes a tensor's entries of one kind in one step; false when there is none.
@@ -71,7 +92,9 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
       if (at == worker->trial_id.end()) return std::nullopt;
       return at->second;
     };
+    std::vector<SlotSpans::Span>& spans = SpansOf(segment, worker->spans);
     for (std::size_t slot = 0; slot < segment.slot_count(); ++slot) {
+      if (!spans.empty() && (place->index < spans[slot].first || place->index > spans[slot].last)) continue;
       const auto id = id_of(segment.slot_tensor(slot));
       if (!id) continue;
       LUFF_ASSIGN_OR_RETURN(const auto summaries, segment.Summaries(slot));
@@ -86,6 +109,7 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
       LUFF_ASSIGN_OR_RETURN(const auto forms, segment.Forms(slot));
       std::tie(from, to) = RangeOf(forms.step, place->index);
       for (; from < to; ++from) out->forms.push_back({*id, number, forms.rows[from]});
+      if (!spans.empty()) spans[slot] = SpanOf({summaries.step, scalars.step, forms.step});
     }
     constexpr std::uint32_t kWanted = 1U << static_cast<unsigned>(FrameKind::kUnitRows) |
                                       1U << static_cast<unsigned>(FrameKind::kEventRows) |

@@ -146,7 +146,10 @@ class TrialNames {
   /// Ids are 0 .. tensor_count()-1, stable while the trial is open.
   [[nodiscard]] virtual std::size_t tensor_count() const noexcept = 0;
   [[nodiscard]] virtual const TensorInfo& tensor(TensorId id) const = 0;
+  /// Errors: kNotFound, with the nearest names, which take their time: ask TensorNamed where nothing may be
+  /// found.
   [[nodiscard]] virtual Result<TensorId> FindTensor(std::string_view name) const = 0;
+  [[nodiscard]] virtual std::optional<TensorId> TensorNamed(std::string_view name) const = 0;
   struct NameFilter {
     std::string regex;       // PCRE2, searched anywhere; "" = all
     std::string collection;  // "" = any

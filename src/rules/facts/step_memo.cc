@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::json;
 using format::Role;
 constexpr std::size_t kMaxElements = 1 << 20;
-constexpr std::size_t kMaxNames = 1 << 16;  // that were asked for
 
 template <DType kType>
 void Convert(const std::byte* from, std::size_t count, std::vector<double>* to) {
@@ -123,21 +122,8 @@ const Summary* StepMemo::SummaryOf(const StepView& view, query::TensorId tensor,
   return known == summaries_.end() ? nullptr : known->second;
 }
 
-std::optional<query::TensorId> StepMemo::FindTensor(const query::Trial& trial, const std::string& name) {
-  if (trial.tensor_count() != tensors_ || ids_.size() >= kMaxNames) {
-    ids_.clear();
-    tensors_ = trial.tensor_count();
-  }
-  const auto [known, fresh] = ids_.try_emplace(name);
-  if (fresh) {
-    const Result<query::TensorId> id = trial.FindTensor(name);
-    if (id.ok()) known->second = id.value();
-  }
-  return known->second;
-}
-
 std::optional<query::TensorId> StepMemo::LossNamed(const query::Trial& trial, const std::string& name) {
-  const std::optional<query::TensorId> id = FindTensor(trial, name);
+  const std::optional<query::TensorId> id = trial.TensorNamed(name);
   return id && trial.tensor(*id).role == Role::kLoss ? id : std::nullopt;
 }
 

@@ -26,9 +26,6 @@ class StepMemo {
                                                            const query::Trial::SummaryEntry& entry);
   /// The row of a tensor among the step's summaries; null if there is none.
   [[nodiscard]] const Summary* SummaryOf(const StepView& view, query::TensorId tensor, std::uint32_t worker);
-  /// Trial::FindTensor, where nothing may be found: a name that no tensor has is searched for once, because
-  /// the error of a search names what is nearest, which takes its time.
-  [[nodiscard]] std::optional<query::TensorId> FindTensor(const query::Trial& trial, const std::string& name);
   /// What the run's document "model" says by now; parsed when it has changed. Valid until Clear.
   [[nodiscard]] const ModelFacts& Facts(const query::Trial& trial) { return *SharedFacts(trial); }
   [[nodiscard]] const std::shared_ptr<const ModelFacts>& SharedFacts(const query::Trial& trial);
@@ -52,8 +49,6 @@ class StepMemo {
   std::optional<std::vector<LossCall>> calls_;
   // Kept from step to step.
   std::map<std::string, Asked> settings_;
-  std::unordered_map<std::string, std::optional<query::TensorId>> ids_;  // by name
-  std::size_t tensors_ = 0;  // that there were when ids_ was filled
   std::shared_ptr<const ModelFacts> facts_ = std::make_shared<const ModelFacts>();
   std::uint64_t facts_of_ = 0;  // hash of the text that they are from
   bool facts_fresh_ = false;    // the text was read at this step

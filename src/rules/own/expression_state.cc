@@ -301,7 +301,7 @@ std::string ExpressionState::Missing(const query::Trial& trial) const {
       if (leaf.kind == Leaf::Kind::kLoss) return fmt::format("{}: no loss was recorded", text);
       if (leaf.kind == Leaf::Kind::kGroup)
         return fmt::format("{}: nothing was recorded of such tensors", text);
-      if (trial.FindTensor(leaf.name).ok()) {
+      if (trial.TensorNamed(leaf.name)) {
         return fmt::format(
             "{}: the tensor is in the run, its summary or number is not; record it with a "
             "collection whose forms hold \"summary\"",

@@ -228,9 +228,12 @@ class FakeTrial final : public query::Trial {
     ++asked_.tensors;
     return tensors_.at(id);
   }
-  [[nodiscard]] Result<query::TensorId> FindTensor(std::string_view name) const override {
+  [[nodiscard]] std::optional<query::TensorId> TensorNamed(std::string_view name) const override {
     const auto known = ids_.find(std::string(name));
-    if (known != ids_.end()) return known->second;
+    return known == ids_.end() ? std::nullopt : std::optional(known->second);
+  }
+  [[nodiscard]] Result<query::TensorId> FindTensor(std::string_view name) const override {
+    if (const auto id = TensorNamed(name)) return *id;
     ++asked_.names_missed;
     return NotFound("no tensor " + std::string(name));
   }

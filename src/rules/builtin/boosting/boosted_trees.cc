@@ -104,9 +104,9 @@ class TreeDepth final : public KeptRule {
 
   [[nodiscard]] static std::vector<double> Column(const StepView& view, const std::string& prefix,
                                                   const char* name) {
-    const auto id = view.trial.FindTensor(prefix + "trees/" + name);
-    if (!id.ok()) return {};
-    auto values = ReadNumbers(view, id.value());
+    const auto id = view.trial.TensorNamed(prefix + "trees/" + name);
+    if (!id) return {};
+    auto values = ReadNumbers(view, *id);
     return values ? std::move(*values) : std::vector<double>{};
   }
 

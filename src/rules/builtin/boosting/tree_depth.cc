@@ -45,7 +45,7 @@ class TreeDepth final : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) override {
     for (const query::TensorId id : tensors_.Of(view.trial)) {
-      if (unless_levels_ && view.trial.FindTensor("trees/Depth").ok()) return;
+      if (unless_levels_ && view.trial.TensorNamed("trees/Depth")) return;
       const std::optional<std::vector<double>> ids = ReadNumbers(view, id);
       if (!ids) continue;
       double largest = -1;

@@ -192,9 +192,8 @@ class Luff final : public KeptRule {
     if (kind->hits == 1) kind->since = last_.mode_step;
     kind->pair = pair;
     if (kind->hits < limits_.evaluations) return;
-    const Result<query::TensorId> loss = trial.FindTensor(kind->loss);
-    Finding finding =
-        FindingAt(kName, "exchanged", trial, loss.ok() ? loss.value() : format::kNoId, 0, last_.Info());
+    const query::TensorId loss = trial.TensorNamed(kind->loss).value_or(format::kNoId);
+    Finding finding = FindingAt(kName, "exchanged", trial, loss, 0, last_.Info());
     finding.since_step = kind->since;
     finding.what = fmt::format("evaluations take class {} for class {} and the reverse", first, second);
     finding.why = fmt::format(

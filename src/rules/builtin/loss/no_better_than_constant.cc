@@ -285,9 +285,8 @@ class NoBetterThanConstant final : public KeptRule {
       plateau = std::abs(evaluations[evaluations.size() - 1 - i].second.share()) < 0.05;
     if (!memorised && !plateau) return;
     kind->open = true;
-    const Result<query::TensorId> loss = trial.FindTensor(kind->loss);
-    Finding finding =
-        FindingAt(kName, "no_better", trial, loss.ok() ? loss.value() : format::kNoId, 0, last_.Info());
+    const query::TensorId loss = trial.TensorNamed(kind->loss).value_or(format::kNoId);
+    Finding finding = FindingAt(kName, "no_better", trial, loss, 0, last_.Info());
     finding.tensor = kind->loss;
     finding.since_step = 0;
     finding.what = fmt::format(

@@ -59,8 +59,8 @@ class SimilarAcrossRuns final : public KeptRule {
       for (const auto& entry : view.rows.scalars) {
         if (!selector_.Selects(view.trial, entry.tensor)) continue;
         const std::string& name = view.trial.tensor(entry.tensor).name;
-        const auto id = other.FindTensor(name);
-        if (!id.ok()) continue;
+        const auto id = other.TensorNamed(name);
+        if (!id) continue;
         const auto values = other.Scalars(*id, mode, entry.worker);
         if (!values.ok()) continue;
         for (const query::ScalarAt& at : values.value()) {
@@ -75,8 +75,8 @@ class SimilarAcrossRuns final : public KeptRule {
       for (const auto& entry : view.rows.summaries) {
         if (!selector_.Selects(view.trial, entry.tensor)) continue;
         const std::string& name = view.trial.tensor(entry.tensor).name;
-        const auto id = other.FindTensor(name);
-        if (!id.ok()) continue;
+        const auto id = other.TensorNamed(name);
+        if (!id) continue;
         const std::string how = Compare(view, entry, other, *id, step, mode);
         if (how.empty()) continue;
         if (first.empty()) first = how;

@@ -131,7 +131,7 @@ class NoGradient final : public KeptRule {
       const Optimizer& optimizer = optimizers_[*number];
       ++held;
       One one{name, optimizer.updates, -1, false};
-      if (const auto id = view.memo.FindTensor(view.trial, name)) {
+      if (const auto id = view.trial.TensorNamed(name)) {
         const auto it = order_.find(view.trial.tensor(*id).module_path);
         if (it != order_.end()) one.order = it->second;
       }
