@@ -55,6 +55,23 @@ def test_an_attack_holds_only_when_all_of_its_tests_ran_and_passed(verdicts: dic
     assert row.outcome == outcome
 
 
+def test_writing_outcomes_of_some_attacks_leaves_those_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(attack.PAGE.read_text())
+    monkeypatch.setattr(attack, "PAGE", page)
+    before = page.read_text().splitlines()
+    every = attack.load()
+    attack.write_page(every)
+    assert page.read_text().splitlines() == before
+    every[3].outcome = attack.HELD
+    attack.write_page(every)
+    changed = [line for line, old in zip(page.read_text().splitlines(), before, strict=True) if line != old]
+    assert all(every[3].attack in line for line in changed)
+    assert f"| {every[3].attack} |" in page.read_text()
+
+
 def test_a_test_is_matched_with_all_its_parameters_and_nothing_else() -> None:
     cases = [("t.py::a[1]", "passed", ""), ("t.py::a[2]", "failed", "no"), ("t.py::ab", "passed", "")]
     assert [c[0] for c in attack._matching(cases, "t.py::a")] == ["t.py::a[1]", "t.py::a[2]"]

@@ -41,7 +41,9 @@ def attack_arguments(parser):
         "--fuzz-seconds", type=int, default=60, help="time for each fuzz target (default: 60)"
     )
     parser.add_argument(
-        "--write", action="store_true", help=f"write the outcomes into {PAGE.relative_to(ROOT)}"
+        "--write",
+        action="store_true",
+        help=f"write the outcomes into {PAGE.relative_to(ROOT)}; with -k, only those of these attacks",
     )
 
 
@@ -67,8 +69,6 @@ def attack_main(args):
     succeeded = sum(a.outcome == SUCCEEDED for a in chosen)
     untried = sum(a.outcome == SKIPPED for a in chosen)
     if args.write:
-        if len(chosen) != len(every):
-            raise Failed("--write needs every attack: leave out -k")
         write_page(every)
     say(
         f"{len(chosen) - untried} attacks, {succeeded} succeeded"
@@ -110,10 +110,17 @@ def table(attacks):
 
 
 def write_page(attacks):
-    """Puts the tables between the page's marks."""
+    """Puts the tables between the page's marks. An attack that was not carried out keeps the outcome shown there."""
     day = dt.date.today().isoformat()
-    dated = [dataclasses.replace(a, outcome=f"{a.outcome}, {day}") for a in attacks]
     text = PAGE.read_text()
+    cells = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    shown = {tuple(row[:2]): row[-1] for row in cells}
+    dated = [
+        dataclasses.replace(
+            a, outcome=f"{a.outcome}, {day}" if a.outcome else shown.get((a.promise, a.attack), SKIPPED)
+        )
+        for a in attacks
+    ]
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     PAGE.write_text(f"{before}{BEGIN}\n\n{table(dated)}\n\n{END}{after}")
