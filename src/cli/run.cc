@@ -129,7 +129,7 @@ Status TakeCommand(SuperviseOptions* options) {
   if (!options->resume) return Status::Ok();
   LUFF_ASSIGN_OR_RETURN(const auto trial, query::Trial::Open(options->run));
   for (const query::WorkerInfo& worker : trial->workers()) {
-    if (!worker.alive) continue;
+    if (!worker.alive || store::IsAbandoned(options->run, worker.worker)) continue;
     const std::int64_t silent_ns = Env::Real().NowUnixNs() - worker.heartbeat_unix_ns;
     return AlreadyExists(
         fmt::format("found a run in which worker {} is still at work (heard of {} s ago), expected one that "

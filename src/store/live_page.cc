@@ -1,5 +1,7 @@
 #include "store/live_page.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,7 +10,11 @@
 #include <new>
 #include <span>
 
+#include "base/interrupted.h"
+#include "base/owned_fd.h"
 #include "luff/format/frames.h"
+#include "luff/store/owner.h"
+#include "store/paths.h"
 
 namespace luff::store {
 namespace {
@@ -16,15 +22,29 @@ namespace {
 constexpr int kMaxOpenPages = 256;  // of a process: descriptors are needed for more than these
 std::atomic<int> g_open_pages{0};
 
+/// Nothing if the page is not whole.
+std::optional<format::LivePage> ReadPage(File& file) {
+  std::byte bytes[sizeof(format::LivePage)] = {};
+  const auto got = file.ReadAt(bytes, 0);
+  if (!got.ok() || !format::IsLivePageUntrusted(std::span(bytes).first(*got))) return std::nullopt;
+  format::LivePage page{};
+  std::memcpy(&page, bytes, sizeof(page));
+  return page;
+}
+
 /// Containers of one machine may give one number to different processes.
 std::uint32_t PidNamespace() noexcept {
   struct stat info{};
   return stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::uint32_t>(info.st_ino) : 0;
 }
 
-bool OfThisBoot(const format::LivePage& page) noexcept {
+bool OfThisBoot(const format::LivePage& page, const HostIdentity& here = ThisHost()) noexcept {
+  return page.boot[0] == here.boot[0] && page.boot[1] == here.boot[1];
+}
+
+bool OfThisHost(const format::LivePage& page) noexcept {
   const HostIdentity here = ThisHost();
-  return page.host == here.host && page.boot[0] == here.boot[0] && page.boot[1] == here.boot[1];
+  return page.host == here.host && OfThisBoot(page, here);
 }
 
 /// Whether the process that a page names can be looked up from here.
@@ -34,21 +54,27 @@ bool CanLookUp(const format::LivePage& page) noexcept {
 
 /// Whether the folder's last writer still writes; nothing if this cannot be known from here.
 std::optional<bool> WriterRuns(File& file) {
-  alignas(format::LivePage) std::byte bytes[sizeof(format::LivePage)] = {};
-  auto read = file.ReadAt(bytes, 0);
-  if (!read.ok() || !format::IsLivePageUntrusted(std::span(bytes).first(*read))) return std::nullopt;
-  format::LivePage page{};
-  std::memcpy(&page, bytes, format::kLiveNewsOffset);
-  const auto news =
-      format::ParseLiveNewsUntrusted(std::span(bytes).first(*read).subspan(format::kLiveNewsOffset));
+  const auto page = ReadPage(file);
+  if (!page) return std::nullopt;
+  const auto news = format::ParseLiveNewsUntrusted(std::as_bytes(std::span(&page->news, 1)));
   if (news && news->state == static_cast<std::uint32_t>(format::LiveState::kEnded)) return false;
-  if (!OfThisBoot(page) || !CanLookUp(page)) return std::nullopt;
-  if (ProcessStartTicks(page.pid) != page.pid_start_ticks) return false;
-  if (page.pid == static_cast<std::uint64_t>(getpid())) return std::nullopt;  // we may have dropped it
+  if (!OfThisHost(*page) || !CanLookUp(*page)) return std::nullopt;
+  if (ProcessStartTicks(page->pid) != page->pid_start_ticks) return false;
+  if (page->pid == static_cast<std::uint64_t>(getpid())) return std::nullopt;  // we may have dropped it
   return true;
 }
 
 }  // namespace
+
+bool IsAbandoned(const std::string& run_path, std::uint32_t worker) {
+  const std::string path = WorkerDirectory(run_path, worker) + "/live";
+  const auto file = Env::Real().Open(path, Env::OpenMode::kRead);
+  const auto page = file.ok() ? ReadPage(**file) : std::nullopt;
+  if (!page || !OfThisBoot(*page)) return false;
+  constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const OwnedFd lock(Uninterrupted([&] { return open(path.c_str(), kFlags); }));
+  return lock.valid() && flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+}
 
 Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std::string& directory,
                                                              bool publish) {
@@ -143,18 +169,14 @@ std::unique_ptr<LivePageReader> LivePageReader::Open(const std::string& folder, 
   if (g_open_pages.load(std::memory_order_relaxed) >= kMaxOpenPages) return nullptr;
   auto file = Env::Real().Open(folder + "/live", Env::OpenMode::kRead);
   if (!file.ok()) return nullptr;
-  std::byte bytes[sizeof(format::LivePage)] = {};
-  const auto got = (*file)->ReadAt(bytes, 0);
-  if (!got.ok() || !format::IsLivePageUntrusted(std::span(bytes).first(*got))) return nullptr;
-  format::LivePage page{};
-  std::memcpy(&page, bytes, format::kLiveNewsOffset);
-  if (page.layout != format::kLiveLayout || page.worker != worker) return nullptr;
-  if (std::memcmp(page.run_id, run.run_id.data(), sizeof(page.run_id)) != 0) return nullptr;
-  if (!OfThisBoot(page)) return nullptr;
+  const auto page = ReadPage(**file);
+  if (!page || page->layout != format::kLiveLayout || page->worker != worker) return nullptr;
+  if (std::memcmp(page->run_id, run.run_id.data(), sizeof(page->run_id)) != 0) return nullptr;
+  if (!OfThisHost(*page)) return nullptr;
   std::unique_ptr<LivePageReader> reader(new LivePageReader());
   reader->file_ = std::move(file).value();
-  reader->pid_ = page.pid;
-  reader->pid_start_ticks_ = CanLookUp(page) ? page.pid_start_ticks : 0;
+  reader->pid_ = page->pid;
+  reader->pid_start_ticks_ = CanLookUp(*page) ? page->pid_start_ticks : 0;
   return reader;
 }
 

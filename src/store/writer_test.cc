@@ -11,6 +11,7 @@
 #include "base/testing/forwarding_env.h"
 #include "luff/format/live.h"
 #include "luff/store/control.h"
+#include "luff/store/owner.h"
 #include "store/paths.h"
 #include "store/test_run.h"
 
@@ -228,6 +229,22 @@ TEST_F(WriterTest, AWriterInAnotherContainerIsNotTakenForDead) {
   const auto reader = Read();
   EXPECT_TRUE(reader->workers()[0]->uses_live_page());
   EXPECT_EQ(reader->workers()[0]->liveness().process_exists, std::nullopt);
+}
+
+TEST_F(WriterTest, AFolderIsAbandonedIfItsLockIsFreeAndCannotBeElsewhere) {
+  Open();
+  EXPECT_FALSE(IsAbandoned(run(), 0));
+  writer_.reset();  // no Close: its page says that it writes
+  EXPECT_TRUE(IsAbandoned(run(), 0));
+  EditPage([](auto& page) {
+    page.pid_namespace ^= 1;  // a container that was begun again
+    page.host ^= 1;
+  });
+  EXPECT_TRUE(IsAbandoned(run(), 0));
+  EditPage([](auto& page) { page.boot[0] ^= 1; });
+  EXPECT_FALSE(IsAbandoned(run(), 0));
+  EXPECT_FALSE(IsAbandoned(run(), 1));
+  Open(true);  // nothing is locked any more
 }
 
 TEST_F(WriterTest, AFolderInWhichSomebodyHasWrittenIsNotFresh) {

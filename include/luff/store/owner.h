@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -33,5 +34,10 @@ class SupervisorLock {
   const int fd_;
   const std::string path_;
 };
+
+/// True if it is certain that no process writes in the worker's folder: who did ran on this machine since it
+/// booted, perhaps in a container, and the folder's lock is free. Holds that lock for a moment, so that a
+/// writer which opens the folder just then is refused.
+[[nodiscard]] bool IsAbandoned(const std::string& run_path, std::uint32_t worker);
 
 }  // namespace luff::store
