@@ -72,7 +72,7 @@ class JaxValues(Values):
     def __init__(self, hook: Callback) -> None:
         super().__init__(hook)
         self.collected: dict[str, tuple[Spec, Any, Any, bool]] | None = None  # while a step is traced
-        self._given: tuple[Step, dict[str, Any], Any, Any] | None = None
+        self._step_outputs: tuple[Step, dict[str, Any], Any, Any] | None = None
         self._seen: dict[int, int] = {}  # updates of each optimizer so far
         self._rows: dict[tuple[Any, ...], Table] = {}
         self._state: dict[int, Any] = {}  # of optimizers, by their variables
@@ -129,11 +129,11 @@ class JaxValues(Values):
 
     def state_after(self, step: Step, given: dict[str, Any], model: Any, state: Any) -> None:
         """What a step has given out."""
-        self._given = (step, given, model, state)
+        self._step_outputs = (step, given, model, state)
 
     def left(self) -> Iterable[tuple[Any, int, int]]:
         """Captures what the step has given out."""
-        given, self._given = self._given, None
+        given, self._step_outputs = self._step_outputs, None
         if given is None:
             return
         step, values, model, state = given

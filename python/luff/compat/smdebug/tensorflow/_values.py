@@ -20,7 +20,7 @@ from luff.keras._table import Spec
 from luff.keras._tensorflow import Kept
 from luff.keras._tensorflow_graphs import in_graph, in_xla
 
-__all__ = ["Inside", "layers_of", "to_numpy"]
+__all__ = ["Wrappings", "layers_of", "to_numpy"]
 
 _OTHER = int(Role.OTHER)
 
@@ -52,7 +52,7 @@ def layers_of(model: Any) -> Iterator[Any]:
                 yield layer
 
 
-class Inside:
+class Wrappings:
     """What is wrapped of models and optimizers, for one hook.
 
     Parameters

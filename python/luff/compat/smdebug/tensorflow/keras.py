@@ -18,7 +18,7 @@ from luff.compat.smdebug.core.modes import ModeKeys
 from luff.compat.smdebug.core.reductions import PREFIX
 from luff.compat.smdebug.exceptions import SMDebugError, SMDebugTypeError
 from luff.compat.smdebug.tensorflow._tape import watch
-from luff.compat.smdebug.tensorflow._values import Inside, layers_of, to_numpy
+from luff.compat.smdebug.tensorflow._values import Wrappings, layers_of, to_numpy
 from luff.compat.smdebug.tensorflow.collection import (
     DEFAULT_TF_COLLECTIONS,
     Collection,
@@ -54,7 +54,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
             )
         keras.callbacks.Callback.__init__(self)
         CallbackHook.__init__(self, out_dir, *args, **kwargs)
-        self._inside = Inside(self._wants, self._also, self._given)
+        self._wrappings = Wrappings(self._wants, self._also, self._save_if_due)
         self._names: dict[int, str] = {}  # id of a variable: its name, from its layer on
         self._weights: dict[str, Any] = {}  # what is saved of layers: name and variable
         self._optimizers: list[Any] = []  # that were wrapped by hand
@@ -76,13 +76,13 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
     def _watch_layers(self, model: Any) -> bool:
         if not self.prepared_collections:
             self._prepare_collections()
-        return self._inside.layers(model, self._name_layer)
+        return self._wrappings.layers(model, self._name_layer)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Save the gradients and variables of an optimizer; returns the optimizer."""
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise SMDebugTypeError(f"found {type(optimizer).__name__}, expected an optimizer of Keras")
-        self._inside.optimizer(optimizer, self._gradient_name)
+        self._wrappings.optimizer(optimizer, self._gradient_name)
         if all(known is not optimizer for known in self._optimizers):
             self._optimizers.append(optimizer)
         return optimizer
@@ -103,7 +103,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
             gradients_and_variables = zip(gradients or (), variables, strict=False)
         for gradient, variable in gradients_and_variables:
             if gradient is not None:
-                self._given(self._gradient_name(variable), gradient)
+                self._save_if_due(self._gradient_name(variable), gradient)
 
     def set_optimizer_variables(self, optimizer_variables: Any) -> None:
         """Save these variables in addition to those of the model's optimizer."""
@@ -170,17 +170,17 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         if self._asleep():
             return
         self.set_mode(mode)
-        self._inside.mode = mode
+        self._wrappings.mode = mode
         if not self.prepared_collections:
             self._prepare_collections()
         model = self.model
         self._know(model)
-        fresh = self._inside.layers(model, self._name_layer)
+        fresh = self._wrappings.layers(model, self._name_layer)
         optimizer = getattr(model, "optimizer", None)
         if mode is ModeKeys.TRAIN and optimizer is not None:
             variables = model.trainable_variables
             if variables and any(self._wants(self._gradient_name(variable)) for variable in variables):
-                fresh = self._inside.optimizer(optimizer, self._gradient_name) or fresh
+                fresh = self._wrappings.optimizer(optimizer, self._gradient_name) or fresh
         if fresh:  # functions that were compiled before know nothing of the hook
             for kind in ("train", "test", "predict"):
                 if getattr(model, f"{kind}_function", None) is not None:
@@ -194,7 +194,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         self._close_writers()
         if self.mode is not mode:
             self.set_mode(mode)
-        self._inside.mode = mode
+        self._wrappings.mode = mode
         if not self.prepared_collections:
             self._prepare_collections()
         self._increment_step()
@@ -211,7 +211,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
             for name, variable in self._variables():
                 if self._due_of(name):
                     self._save_for_tensor(name, variable)
-            for name, value in self._inside.kept(self.mode):
+            for name, value in self._wrappings.kept(self.mode):
                 if self._due_of(name):
                     self._save_for_tensor(name, value)
             self._flush_custom_tensors()
@@ -243,15 +243,15 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
             if not (isinstance(variable, tf.Variable) or hasattr(variable, "path")):
                 continue
             if gradient is not None:
-                self._given(self._gradient_name(variable), gradient)
+                self._save_if_due(self._gradient_name(variable), gradient)
             if tf.as_dtype(variable.dtype).is_floating:  # no state of random numbers
-                self._given(f"weights/{self._name_of(variable)}", variable)
+                self._save_if_due(f"weights/{self._name_of(variable)}", variable)
         for index, loss in enumerate(tf.nest.flatten(target)):
             if tf.is_tensor(loss):
-                self._given("loss" if index == 0 else f"loss_{index}", loss)
+                self._save_if_due("loss" if index == 0 else f"loss_{index}", loss)
         for name, variable in self._variables():
             if not name.partition("/weights/")[1]:  # those of layers are there as weights/...
-                self._given(name, variable)
+                self._save_if_due(name, variable)
         self.last_saved_step = self.step
         self.export_collections()
 
@@ -299,7 +299,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         for index, value in enumerate(flat):
             full = name if len(flat) == 1 else f"{name}_{index}"
             self.get_collection(collection).add_tensor_name(full)
-            self._given(full, value)
+            self._save_if_due(full, value)
 
     def _collection_of(self, key: str) -> Collection:
         """The collection of a loss or metric, to which it is added."""
@@ -308,7 +308,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         collection.add_tensor_name(key)
         return collection
 
-    def _given(self, name: str, value: Any) -> None:
+    def _save_if_due(self, name: str, value: Any) -> None:
         """Saves a value that was computed eagerly, if it is due."""
         if not self._asleep() and self.writer is not None and self._due_of(name):
             self._save_for_tensor(name, value)

@@ -142,20 +142,20 @@ class Hook(FrameworkHook, TrainingCallback):  # type: ignore[misc]
         booster = model if isinstance(model, xgboost.Booster) else None
         if booster is None:  # cross-validation has one for each fold
             return
-        if wanted(CollectionKeys.PREDICTIONS) and self._given(self.validation_data, "predictions"):
+        if wanted(CollectionKeys.PREDICTIONS) and self._has_data(self.validation_data, "predictions"):
             self._save_for_tensor("predictions", booster.predict(self.validation_data))
-        if wanted(CollectionKeys.LABELS) and self._given(self.validation_data, "labels"):
+        if wanted(CollectionKeys.LABELS) and self._has_data(self.validation_data, "labels"):
             self._save_for_tensor("labels", self.validation_data.get_label())
         if wanted(CollectionKeys.FEATURE_IMPORTANCE):
             self._save_importance(booster)
         if wanted(CollectionKeys.TREES):
             self._save_trees(booster)
-        if wanted(CollectionKeys.FULL_SHAP, CollectionKeys.AVERAGE_SHAP) and self._given(
+        if wanted(CollectionKeys.FULL_SHAP, CollectionKeys.AVERAGE_SHAP) and self._has_data(
             self.train_data, "SHAP"
         ):
             self._save_shap(booster)
 
-    def _given(self, data: Any, what: str) -> bool:
+    def _has_data(self, data: Any, what: str) -> bool:
         if data is None:
             self.logger.warning("no data is given for %s: train_data or validation_data of the hook", what)
         return data is not None
