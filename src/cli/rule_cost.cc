@@ -61,7 +61,7 @@ CostModel::CostModel(const query::Trial& trial) {
   }
 }
 
-CaptureCost CostModel::Of(std::span<const rules::Need> needs) const {
+CaptureCost CostModel::CostOf(std::span<const rules::Need> needs) const {
   CaptureCost cost;
   std::vector<double> read(tensors_.size(), 0.0);
   std::vector<double> kept(tensors_.size(), 0.0);

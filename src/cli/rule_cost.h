@@ -25,7 +25,7 @@ struct CaptureCost {
 class CostModel {
  public:
   explicit CostModel(const query::Trial& trial);
-  [[nodiscard]] CaptureCost Of(std::span<const rules::Need> needs) const;
+  [[nodiscard]] CaptureCost CostOf(std::span<const rules::Need> needs) const;
 
  private:
   struct Tensor {

@@ -59,14 +59,14 @@ void Cost(const std::string& run, bool json) {
   };
   const auto amount = [](double bytes) { return SizeText(static_cast<std::uint64_t>(bytes)); };
   Json all = Json::array();
-  const CaptureCost whole = model ? model->Of(needs_without(nullptr)) : CaptureCost{};
+  const CaptureCost whole = model ? model->CostOf(needs_without(nullptr)) : CaptureCost{};
   for (const rules::Choice& choice : choices) {
     const std::vector<rules::Need> needs = choice.spec->needs(choice.parameters);
     Json one{{"rule", choice.spec->name}, {"needs", Json::array()}};
     for (const rules::Need& need : needs) one["needs"].push_back(NeedText(need));
     std::string adds;
     if (model) {
-      const CaptureCost without = model->Of(needs_without(choice.spec));
+      const CaptureCost without = model->CostOf(needs_without(choice.spec));
       one["adds_read_bytes_per_step"] = whole.read - without.read;
       one["adds_kept_bytes_per_step"] = whole.kept - without.kept;
       adds = fmt::format("  adds {} read, {} kept a step", amount(whole.read - without.read),
@@ -81,7 +81,7 @@ void Cost(const std::string& run, bool json) {
   if (json) {
     PrintJson(all);
   } else if (model) {
-    const CaptureCost none = model->Of(DefaultNeeds());
+    const CaptureCost none = model->CostOf(DefaultNeeds());
     fmt::print("\nwithout rules: {} read, {} kept a step; with all of them: {} read, {} kept\n",
                amount(none.read), amount(none.kept), amount(whole.read), amount(whole.kept));
   } else {

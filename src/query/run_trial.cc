@@ -94,7 +94,7 @@ Result<std::unique_ptr<Trial>> Trial::Open(const std::string& path, const OpenOp
 RunTrial::RunTrial(std::unique_ptr<store::RunReader> run, const OpenOptions& options)
     : StepTrial("run", options),
       run_(std::move(run)) {
-  (void)TakeIn();
+  (void)TakeInWorkers();
 }
 
 Result<bool> RunTrial::Refresh() { return TakeInNews(false); }
@@ -107,15 +107,15 @@ Result<bool> RunTrial::TakeInNews(bool thorough) {
   const bool changed = CheckWorkers();
   LUFF_ASSIGN_OR_RETURN(const bool news, run_->Refresh(thorough));
   if (!news && !changed && version_ > 0) return false;
-  return TakeIn();
+  return TakeInWorkers();
 }
 
 void RunTrial::ShowAtMost(std::size_t steps) {
   options_.show_at_most = std::max(options_.show_at_most, steps);
-  if (held_back_) (void)TakeIn();
+  if (held_back_) (void)TakeInWorkers();
 }
 
-bool RunTrial::TakeIn() {
+bool RunTrial::TakeInWorkers() {
   for (const auto& reader : run_->workers()) {
     const auto at =
         std::lower_bound(workers_.begin(), workers_.end(), reader->worker(),

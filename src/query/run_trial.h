@@ -119,7 +119,7 @@ class RunTrial final : public StepTrial {
  private:
   // run_trial.cc
   [[nodiscard]] Result<bool> TakeInNews(bool thorough);
-  [[nodiscard]] bool TakeIn();
+  [[nodiscard]] bool TakeInWorkers();
   void TakeDefinitions(WorkerState& worker);
   void ResolveCollections();
   [[nodiscard]] bool CheckWorkers();

@@ -64,7 +64,7 @@ std::optional<FormRow> SmdebugTrial::DifferenceOf(const Record& record, const Va
   return row;
 }
 
-void SmdebugTrial::Keep(const Record& record, const Value& value) const {
+void SmdebugTrial::KeepValue(const Record& record, const Value& value) const {
   const std::uint64_t key = std::uint64_t{record.tensor} << 32 | directory_.entries()[record.entry].worker;
   const auto old = kept_.find(key);
   if (old != kept_.end()) {
@@ -115,7 +115,7 @@ Status SmdebugTrial::ReadStepRows(std::size_t n, StepRows* out) const {
       }
       if (const auto difference = DifferenceOf(*found->value, *value))
         out->forms.push_back({id, worker, *difference});
-      Keep(*found->value, *value);
+      KeepValue(*found->value, *value);
     }
   }
   return Status::Ok();

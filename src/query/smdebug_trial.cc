@@ -33,13 +33,13 @@ Result<bool> SmdebugTrial::Refresh() {
   if (!news && lost == lost_ && opened_) return false;
   opened_ = true;
   lost_ = lost;
-  TakeIn();
+  TakeInEntries();
   return true;
 }
 
 void SmdebugTrial::ShowAtMost(std::size_t steps) {
   options_.show_at_most = std::max(options_.show_at_most, steps);
-  if (held_back_) TakeIn();
+  if (held_back_) TakeInEntries();
 }
 
 /// Nobody is left who could write: smdebug gives no sign of life but its files, so their pauses must tell.
@@ -90,7 +90,7 @@ void SmdebugTrial::TakeNames() {
   }
 }
 
-void SmdebugTrial::TakeIn() {
+void SmdebugTrial::TakeInEntries() {
   TakeNames();
   const auto& entries = directory_.entries();
   for (auto i = static_cast<std::uint32_t>(step_of_entry_.size()); i < entries.size(); ++i)

@@ -78,7 +78,7 @@ class SmdebugTrial final : public StepTrial {
   using Kind = SmdebugDirectory::Kind;
 
   // smdebug_trial.cc
-  void TakeIn();
+  void TakeInEntries();
   void MergeSteps();
   void TakeNames();
   [[nodiscard]] bool CheckLost();
@@ -133,7 +133,7 @@ class SmdebugTrial final : public StepTrial {
   // smdebug_rows.cc
   [[nodiscard]] const Record* Before(const Record& record) const;
   [[nodiscard]] std::optional<format::FormRow> DifferenceOf(const Record& record, const Value& value) const;
-  void Keep(const Record& record, const Value& value) const;
+  void KeepValue(const Record& record, const Value& value) const;
 
   SmdebugDirectory directory_;
   SmdebugCollections collections_;

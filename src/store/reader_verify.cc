@@ -26,12 +26,12 @@ class SectionReader {
  public:
   explicit SectionReader(ReaderFile* file) : file_(file) {}
   /// As long as this reader lives.
-  [[nodiscard]] Result<std::span<const std::byte>> Keep(std::uint64_t offset, std::uint64_t bytes) {
+  [[nodiscard]] Result<std::span<const std::byte>> ReadToKeep(std::uint64_t offset, std::uint64_t bytes) {
     kept_.push_back(AllocateForReading(bytes));
     return Read(kept_.back(), offset, bytes);
   }
   /// Until the next call.
-  [[nodiscard]] Result<std::span<const std::byte>> Pass(std::uint64_t offset, std::uint64_t bytes) {
+  [[nodiscard]] Result<std::span<const std::byte>> ReadInPassing(std::uint64_t offset, std::uint64_t bytes) {
     if (passing_ == nullptr || bytes > passing_bytes_) passing_ = AllocateForReading(passing_bytes_ = bytes);
     return Read(passing_, offset, bytes);
   }
@@ -194,7 +194,9 @@ class Verifier {
   void Segment(const std::string& path, FileWindow& window, std::uint64_t sequence, bool newest) {
     if (!Header(path, window, newest)) return;
     SectionReader sections(&window.file());
-    const auto keep = [&](std::uint64_t offset, std::uint64_t bytes) { return sections.Keep(offset, bytes); };
+    const auto keep = [&](std::uint64_t offset, std::uint64_t bytes) {
+      return sections.ReadToKeep(offset, bytes);
+    };
     auto footer = format::FooterDirectory::ReadUntrusted(window.file_bytes(), sequence, keep);
     std::span<const format::TensorEntry> tensors;
     if (footer.ok()) {
@@ -298,7 +300,7 @@ class Verifier {
     ++report_->footers;
     const auto check = [&](const format::FooterSection& section, const auto& parse, const std::string& lost) {
       const auto place = footer.PlaceOf(section);
-      const auto bytes = place.ok() ? sections.Pass(*place, section.bytes) : place.status();
+      const auto bytes = place.ok() ? sections.ReadInPassing(*place, section.bytes) : place.status();
       const Status status = bytes.ok() ? parse(*bytes).status() : bytes.status();
       if (!status.ok()) Tell(path, footer.offset(), std::string(status.message()) + "; lost: " + lost);
     };

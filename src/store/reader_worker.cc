@@ -139,7 +139,7 @@ bool WorkerReader::PollTail(std::uint64_t limit) {
     Problem(std::string(polled.status().message()));
     return false;
   }
-  if (*polled) TakeIn(tail, false);
+  if (*polled) TakeInSegment(tail, false);
   return *polled;
 }
 
@@ -197,11 +197,11 @@ Result<bool> WorkerReader::ScanFolder() {
   }
   // Newest first: its footer has all definitions of its epoch.
   for (auto at = fresh.rbegin(); at != fresh.rend(); ++at) TakeDefs(**at);
-  for (SegmentReader* segment : fresh) TakeIn(*segment, true);
+  for (SegmentReader* segment : fresh) TakeInSegment(*segment, true);
   return news;
 }
 
-void WorkerReader::TakeIn(SegmentReader& segment, bool fresh) {
+void WorkerReader::TakeInSegment(SegmentReader& segment, bool fresh) {
   if (segment.header().epoch > epoch_) {
     epoch_ = segment.header().epoch;
     end_.reset();

@@ -112,7 +112,7 @@ class FileWorkerWriter final : public WorkerWriter {
   [[nodiscard]] bool MayTry();
   /// Writes what was kept in memory, in order. True when nothing is left.
   bool Recover();
-  void Keep(StepBatch& batch, bool step) noexcept;
+  void KeepInMemory(StepBatch& batch, bool step) noexcept;
   void Fold(StepBatch* batch, bool step, format::GapReason reason) noexcept;
   /// At the end of a run on a disk that refuses: releases the reserve and records what was lost.
   Status LastWords(const format::EndMark& end);
@@ -233,13 +233,13 @@ Status FileWorkerWriter::Account(StepBatch& batch, bool step) noexcept {
       if (status.ok()) return status;
       Fail(gone_.ok() ? status : gone_);
     }
-    Keep(batch, step);
+    KeepInMemory(batch, step);
     kept = true;
     return failure_status_;
   } catch (...) {  // no memory, or an error that nobody knows: nothing of the batch is written
     if (!kept) {
       Fail(format::GapReason::kRecordingFailed, NoMemory());
-      Keep(batch, step);
+      KeepInMemory(batch, step);
     }
     return NoMemory();
   }
@@ -343,7 +343,7 @@ bool FileWorkerWriter::MayTry() { return gone_.ok() && env_.NowMonotonicNs() >= 
 
 // Once something was folded into a gap, everything after it is too, until the disk has taken what came
 // before. So there is one gap, and names reach the disk before the rows that refer to them.
-void FileWorkerWriter::Keep(StepBatch& batch, bool step) noexcept {
+void FileWorkerWriter::KeepInMemory(StepBatch& batch, bool step) noexcept {
   const std::uint64_t bytes = MemoryOf(batch);
   try {
     if (ledger_.empty() && pending_bytes_ + bytes <= kMaxPendingBytes) {

@@ -241,7 +241,7 @@ class WorkerReader {
   WorkerReader() = default;
   [[nodiscard]] Result<bool> ScanFolder();
   [[nodiscard]] bool PollTail(std::uint64_t limit);
-  void TakeIn(SegmentReader& segment, bool all);
+  void TakeInSegment(SegmentReader& segment, bool all);
   void TakeFrames(SegmentReader& segment);
   void TakeDefs(SegmentReader& segment);
   void OpenLive();

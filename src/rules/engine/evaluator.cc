@@ -76,7 +76,7 @@ class EvaluatorImpl final : public Evaluator {
           if (running.position > position_) continue;
           Ask(running, [&](Rule& rule, Sink& sink) { rule.OnStep(view, sink); });
         }
-        TakeIn();
+        TakeInTold();
       }
       ++position_;
       ++done;
@@ -85,7 +85,7 @@ class EvaluatorImpl final : public Evaluator {
     }
     for (Running& running : running_) {
       Ask(running, [](Rule& rule, Sink& sink) { rule.OnPause(sink); });
-      TakeIn();
+      TakeInTold();
     }
     LUFF_RETURN_IF_ERROR(error_);
     const std::int64_t now = env_.NowMonotonicNs();
@@ -100,7 +100,7 @@ class EvaluatorImpl final : public Evaluator {
 
   Status Finish(const query::Trial& trial) override {
     for (Running& running : running_) Ask(running, [&](Rule& rule, Sink& sink) { rule.OnEnd(trial, sink); });
-    TakeIn();
+    TakeInTold();
     LUFF_RETURN_IF_ERROR(error_);
     // What is still so at the end is said once more, with its last step.
     for (Finding& finding : findings_) {
@@ -250,7 +250,7 @@ class EvaluatorImpl final : public Evaluator {
   }
 
   /// Takes in what the rules told at one step, what is closest to the cause first.
-  void TakeIn() {
+  void TakeInTold() {
     std::stable_sort(told_.begin(), told_.end(), [](const Told& a, const Told& b) {
       return TierOf(a.finding.rule) < TierOf(b.finding.rule);
     });

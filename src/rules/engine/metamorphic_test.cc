@@ -77,7 +77,7 @@ void ScaleLoss(FakeTrial* trial, double factor) {
 }
 
 // All but losses and settings only at some steps.
-void Keep(FakeTrial* trial, const std::function<bool(const query::StepInfo&, query::TensorId)>& keep) {
+void KeepOnly(FakeTrial* trial, const std::function<bool(const query::StepInfo&, query::TensorId)>& keep) {
   for (auto& rows : trial->steps()) {
     const auto drop = [&](const auto& entry) { return !keep(rows.info, entry.tensor); };
     std::erase_if(rows.summaries, drop);
@@ -87,7 +87,7 @@ void Keep(FakeTrial* trial, const std::function<bool(const query::StepInfo&, que
 }
 
 void KeepEverySecond(FakeTrial* trial) {
-  Keep(trial, [](const query::StepInfo& info, query::TensorId) {
+  KeepOnly(trial, [](const query::StepInfo& info, query::TensorId) {
     return info.mode != query::Mode::kTrain || info.mode_step < 8 || info.mode_step % 2 == 0;
   });
 }
@@ -99,7 +99,8 @@ void LoseSome(FakeTrial* trial) {
         (static_cast<std::uint64_t>(step) * 0x9E3779B97F4A7C15ULL) ^ (id * 0xC2B2AE3D27D4EB4FULL);
     return ((mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9ULL >> 40) % 3 != 0;
   };
-  Keep(trial, [&](const query::StepInfo& info, query::TensorId id) { return kept(info.global_step, id); });
+  KeepOnly(trial,
+           [&](const query::StepInfo& info, query::TensorId id) { return kept(info.global_step, id); });
   for (auto& rows : trial->steps()) {
     std::erase_if(rows.scalars,
                   [&](const auto& entry) { return !kept(rows.info.global_step, entry.tensor); });
@@ -223,7 +224,7 @@ TEST_F(KeptRuns, ATensorThatEndsRaisesNoAlarm) {
     const Verdict before = VerdictOn(run);
     for (const Role role : {Role::kWeight, Role::kGradient, Role::kOutput, Role::kSample}) {
       FakeTrial changed = run;
-      Keep(&changed, [&](const query::StepInfo& info, query::TensorId id) {
+      KeepOnly(&changed, [&](const query::StepInfo& info, query::TensorId id) {
         return info.global_step < 20 || changed.tensor(id).role != role;
       });
       for (const std::string& one : VerdictOn(changed))

@@ -22,7 +22,7 @@ void CurveRule::OnEnd(const query::Trial& trial, Sink& sink) {
   if (evaluations_.OnEnd()) Judge(trial, sink);
 }
 
-void CurveRule::Keep(Fields& io) {
+void CurveRule::VisitFields(Fields& io) {
   io("evaluations", evaluations_);
   io("open", open_);
 }

@@ -21,7 +21,7 @@ class CurveRule : public KeptRule {
 
   void OnStep(const StepView& view, Sink& sink) final;
   void OnEnd(const query::Trial& trial, Sink& sink) final;
-  void Keep(Fields& io) final;
+  void VisitFields(Fields& io) final;
 
  protected:
   [[nodiscard]] virtual bool Holds(const ValidationCurve& curve) const = 0;

@@ -121,13 +121,13 @@ bool Evaluations::IsNew(const ValidationCurve& curve) const noexcept {
   });
 }
 
-void EvaluationPoint::Keep(Fields& io) {
+void EvaluationPoint::VisitFields(Fields& io) {
   io("at", at);
   io("validation", validation);
   io("training", training);
 }
 
-void ValidationCurve::Keep(Fields& io) {
+void ValidationCurve::VisitFields(Fields& io) {
   io("count", count_);
   io("best_count", best_count_);
   io("first_sum", first_sum_);
@@ -144,12 +144,12 @@ void ValidationCurve::Keep(Fields& io) {
   io.Check(stride_ >= 1 && count_ >= 0 && (count_ == 0 || !recent_.empty()), "a curve that a run can have");
 }
 
-void OptimizerTurns::Keep(Fields& io) {
+void OptimizerTurns::VisitFields(Fields& io) {
   io("taken", taken_);
   io("last", last_, kMaxOptimizers);
 }
 
-void Evaluations::Keep(Fields& io) {
+void Evaluations::VisitFields(Fields& io) {
   io("curves", curves_, kMaxCurves);
   io("last_train", last_train_);
   io("evaluating", evaluating_);

@@ -17,7 +17,7 @@ struct EvaluationPoint {
   Anchor at;              // the last TRAIN step before it
   double validation = 0;  // mean of its losses
   double training = 0;    // mean of the losses of the TRAIN steps since the evaluation before
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 };
 
 /// A loss that trainings and evaluations call by one name, over the evaluations. Constant memory.
@@ -35,7 +35,7 @@ class ValidationCurve {
   /// Some value was not finite, or not above zero: ratios of such losses mean nothing.
   [[nodiscard]] bool unfit() const noexcept { return unfit_; }
   [[nodiscard]] std::vector<std::pair<std::int64_t, double>> Picture() const;
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   friend class Evaluations;
@@ -58,7 +58,7 @@ class OptimizerTurns {
  public:
   void OnTrainStep(const StepView& view);
   [[nodiscard]] bool taken() const noexcept { return taken_; }
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   bool taken_ = false;
@@ -82,7 +82,7 @@ class Evaluations {
   [[nodiscard]] bool takes_turns() const noexcept { return turns_.taken(); }
   [[nodiscard]] std::int64_t train_steps() const noexcept { return train_steps_; }
 
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   bool Close();

@@ -98,7 +98,7 @@ bool Features::varies(std::size_t i) const noexcept {
   return count_[i] > 1 && std::sqrt(variance(i)) > 1e-6 * std::abs(mean(i)) && variance(i) > 1e-300;
 }
 
-void Features::Keep(Fields& io) {
+void Features::VisitFields(Fields& io) {
   io("kind", kind_);
   io("rows", rows_);
   io("reference", reference_, kMaxFeatures);

@@ -33,7 +33,7 @@ class Features {
   /// Differs from row to row, beyond rounding.
   [[nodiscard]] bool varies(std::size_t i) const noexcept;
 
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   std::string kind_;

@@ -170,7 +170,7 @@ bool FirstUpdates::Hopeless(const StepView& view, double loss, std::string* open
   return true;
 }
 
-void FirstUpdates::Keep(Fields& io) {
+void FirstUpdates::VisitFields(Fields& io) {
   io("losses", losses_);
   io("reference", reference_);
   io("high", high_);

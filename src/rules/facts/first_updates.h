@@ -46,7 +46,7 @@ class FirstUpdates {
   bool Judge(const StepView& view, const WeightMove& move, double loss, std::string* open_small, Sink& sink);
   [[nodiscard]] bool said_small() const noexcept { return said_small_; }
 
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   void Thrown(const StepView& view, const WeightMove& move, double loss, Sink& sink);

@@ -376,6 +376,6 @@ Recognition LossReader::Recognise(const LossCall& call) {
   return found;
 }
 
-void LossReader::Keep(Fields& io) { io("kinds", kinds_, kMaxKinds); }
+void LossReader::VisitFields(Fields& io) { io("kinds", kinds_, kMaxKinds); }
 
 }  // namespace luff::rules

@@ -111,13 +111,13 @@ class LossReader {
   [[nodiscard]] static const std::vector<LossCall>& Read(const StepView& view);
   /// Values are float32 or narrower: equal means to about 2e-5 of the terms.
   [[nodiscard]] Recognition Recognise(const LossCall& call);
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   struct Kind {
     double pos_weight = 0;  // as the last call implies it; 0: none yet
     std::int64_t agreed = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("pos_weight", pos_weight);
       io("agreed", agreed);
     }

@@ -42,7 +42,7 @@ void Tell(FakeTrial* trial, const std::string& kind, double loss, const Pair& pa
       .Sample("sample/" + kind + "_input_1", pair.target_shape, pair.target, pair.target_dtype);
 }
 
-Recognition Of(const std::string& kind, double loss, const Pair& pair) {
+Recognition RecognitionOf(const std::string& kind, double loss, const Pair& pair) {
   FakeTrial trial;
   Tell(&trial, kind, loss, pair);
   Looked rows;
@@ -58,36 +58,36 @@ const double kClassLoss = (kFirst + std::log(3)) / 2;
 
 TEST(LossCall, CrossEntropyIsKnownByItsName_AndByItsValue) {
   for (const char* kind : {"CrossEntropyLoss", "TokenLoss"}) {
-    const Recognition found = Of(kind, kClassLoss, kClasses);
+    const Recognition found = RecognitionOf(kind, kClassLoss, kClasses);
     EXPECT_EQ(found.formula, Formula::kCrossEntropy) << kind;
     EXPECT_TRUE(found.by_value);
     EXPECT_EQ(found.weights, Weights::kNone);
     ASSERT_EQ(found.per_sample.size(), 2U);
     EXPECT_NEAR(found.per_sample[0], kFirst, 1e-12);
   }
-  EXPECT_EQ(Of("CrossEntropyLoss", kClassLoss * 1.5, kClasses).weights, Weights::kSome);
-  EXPECT_EQ(Of("PolicyLoss", kClassLoss * 1.5, kClasses).formula, Formula::kUnknown);
-  EXPECT_EQ(Of("TokenLoss", 2 * kClassLoss, kClasses).formula, Formula::kCrossEntropy);  // the sum
+  EXPECT_EQ(RecognitionOf("CrossEntropyLoss", kClassLoss * 1.5, kClasses).weights, Weights::kSome);
+  EXPECT_EQ(RecognitionOf("PolicyLoss", kClassLoss * 1.5, kClasses).formula, Formula::kUnknown);
+  EXPECT_EQ(RecognitionOf("TokenLoss", 2 * kClassLoss, kClasses).formula, Formula::kCrossEntropy);  // the sum
 }
 
 TEST(LossCall, NllOfWhateverCameIn) {
-  EXPECT_EQ(Of("Mine", -(1 + 0) / 2.0, kClasses).formula, Formula::kNll);
+  EXPECT_EQ(RecognitionOf("Mine", -(1 + 0) / 2.0, kClasses).formula, Formula::kNll);
 }
 
 TEST(LossCall, TokensOfSentences_AndImagesHaveTheirClassesElsewhere) {
   const Pair tokens = {{4, 2}, {0, 1, 0, 2, 0, 3, 0, 4}, {2, 2}, {0, 0, 0, 0}, DType::kInt64};
   double loss = 0;
   for (int k = 1; k <= 4; ++k) loss += std::log(1 + std::exp(k)) / 4;
-  EXPECT_EQ(Of("TokenLoss", loss, tokens).formula, Formula::kCrossEntropy);
+  EXPECT_EQ(RecognitionOf("TokenLoss", loss, tokens).formula, Formula::kCrossEntropy);
   const Pair image = {{1, 2, 4}, {0, 0, 0, 0, 1, 2, 3, 4}, {1, 4}, {0, 0, 0, 0}, DType::kInt64};
-  EXPECT_EQ(Of("Mine", loss, image).formula, Formula::kCrossEntropy);
+  EXPECT_EQ(RecognitionOf("Mine", loss, image).formula, Formula::kCrossEntropy);
 }
 
 TEST(LossCall, BinaryLossesBySqueezedValues_AndTheirWeightFromTheSecondCallOn) {
   const Pair pair = {{2, 1}, {1, -2}, {2}, {1, 0}, DType::kInt64};
   const double positive = std::log1p(std::exp(-1.0));
   const double negative = std::log1p(std::exp(-2.0));
-  const Recognition plain = Of("HandBCE", (positive + negative) / 2, pair);
+  const Recognition plain = RecognitionOf("HandBCE", (positive + negative) / 2, pair);
   EXPECT_EQ(plain.formula, Formula::kBceWithLogits);
   EXPECT_EQ(plain.weights, Weights::kNone);
 
@@ -98,9 +98,9 @@ TEST(LossCall, BinaryLossesBySqueezedValues_AndTheirWeightFromTheSecondCallOn) {
   Looked rows;
   LossReader reader;
   EXPECT_EQ(reader.Recognise(reader.Read(View(trial, &rows, 0))[0]).formula, Formula::kUnknown);
-  const std::string state = Fields::Save([&](Fields& io) { reader.Keep(io); });
+  const std::string state = Fields::Save([&](Fields& io) { reader.VisitFields(io); });
   LossReader again;
-  ASSERT_TRUE(Fields::LoadUntrusted(state, [&](Fields& io) { again.Keep(io); }).ok());
+  ASSERT_TRUE(Fields::LoadUntrusted(state, [&](Fields& io) { again.VisitFields(io); }).ok());
   const Recognition found = again.Recognise(again.Read(View(trial, &rows, 1))[0]);
   EXPECT_EQ(found.formula, Formula::kBceWithLogits);
   EXPECT_EQ(found.weights, Weights::kSome);
@@ -108,21 +108,21 @@ TEST(LossCall, BinaryLossesBySqueezedValues_AndTheirWeightFromTheSecondCallOn) {
 }
 
 TEST(LossCall, ProbabilitiesAndTheirShares) {
-  EXPECT_EQ(Of("Mine", -std::log(0.25), {{2}, {0.25, 0.75}, {2}, {1, 0}}).formula, Formula::kBce);
+  EXPECT_EQ(RecognitionOf("Mine", -std::log(0.25), {{2}, {0.25, 0.75}, {2}, {1, 0}}).formula, Formula::kBce);
   const Recognition shares =
-      Of("Mine", 0.5 * kFirst + 0.5 * (kFirst - 1), {{1, 3}, {1, 2, 3}, {1, 3}, {0.5, 0.5, 0}});
+      RecognitionOf("Mine", 0.5 * kFirst + 0.5 * (kFirst - 1), {{1, 3}, {1, 2, 3}, {1, 3}, {0.5, 0.5, 0}});
   EXPECT_EQ(shares.formula, Formula::kCrossEntropy);
 }
 
 TEST(LossCall, RegressionAndItsBroadcast) {
-  EXPECT_EQ(Of("MSE", 2.5, {{2}, {1, 2}, {2}, {2, 4}}).formula, Formula::kMse);
-  EXPECT_EQ(Of("Mine", 1.5, {{2}, {1, 2}, {2}, {2, 4}}).formula, Formula::kL1);
-  EXPECT_EQ(Of("Mine", (0.5 + 1.5) / 2, {{2}, {1, 2}, {2}, {2, 4}}).formula, Formula::kSmoothL1);
+  EXPECT_EQ(RecognitionOf("MSE", 2.5, {{2}, {1, 2}, {2}, {2, 4}}).formula, Formula::kMse);
+  EXPECT_EQ(RecognitionOf("Mine", 1.5, {{2}, {1, 2}, {2}, {2, 4}}).formula, Formula::kL1);
+  EXPECT_EQ(RecognitionOf("Mine", (0.5 + 1.5) / 2, {{2}, {1, 2}, {2}, {2, 4}}).formula, Formula::kSmoothL1);
   // differences 1, 3, 0, 2
-  const Recognition broadcast = Of("MSE", 14.0 / 4, {{2, 1}, {1, 2}, {2}, {2, 4}});
+  const Recognition broadcast = RecognitionOf("MSE", 14.0 / 4, {{2, 1}, {1, 2}, {2}, {2, 4}});
   EXPECT_EQ(broadcast.formula, Formula::kMse);
   EXPECT_TRUE(broadcast.broadcast);
-  EXPECT_FALSE(Of("MSE", 2.5, {{2, 1}, {1, 2}, {2}, {2, 4}}).broadcast);  // squeezed inside
+  EXPECT_FALSE(RecognitionOf("MSE", 2.5, {{2, 1}, {1, 2}, {2}, {2, 4}}).broadcast);  // squeezed inside
 }
 
 TEST(LossCall, SettingsComeFromTheDocument) {

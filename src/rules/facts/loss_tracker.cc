@@ -135,7 +135,7 @@ std::vector<std::pair<std::int64_t, double>> LossSeries::Picture() const {
   return picture;
 }
 
-LossSeries* LossTracker::Of(const std::string& name) {
+LossSeries* LossTracker::SeriesOf(const std::string& name) {
   for (auto& [known, series] : series_) {
     if (known == name) return &series;
   }
@@ -150,7 +150,7 @@ void LossTracker::OnStep(const StepView& view) {
   for (const LossValue& loss : losses) {
     if (loss.worker != losses.front().worker)
       continue;  // ranks see parts of one batch: the first speaks for all
-    if (LossSeries* series = Of(view.trial.tensor(loss.tensor).name))
+    if (LossSeries* series = SeriesOf(view.trial.tensor(loss.tensor).name))
       series->Add(view.rows.info.mode_step, loss.value);
   }
 }
@@ -170,7 +170,7 @@ bool LossTracker::EnoughEvidence(std::int64_t values) const noexcept {
                                          [&](const auto& entry) { return entry.second.count() >= values; });
 }
 
-void LossSeries::Keep(Fields& io) {
+void LossSeries::VisitFields(Fields& io) {
   io("count", count_);
   io("nonfinite", nonfinite_);
   io("positive", positive_);
@@ -189,6 +189,6 @@ void LossSeries::Keep(Fields& io) {
   io.Check(block_values_ >= 1, "a curve that a run can have");
 }
 
-void LossTracker::Keep(Fields& io) { io("series", series_, kMaxLosses); }
+void LossTracker::VisitFields(Fields& io) { io("series", series_, kMaxLosses); }
 
 }  // namespace luff::rules

@@ -55,14 +55,14 @@ class LossSeries {
   /// Block means for a picture: (first step of the block, mean), at most 64.
   [[nodiscard]] std::vector<std::pair<std::int64_t, double>> Picture() const;
 
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   struct Block {
     std::int64_t first_step = 0;
     std::int64_t values = 0;
     double sum = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("first_step", first_step);
       io("values", values);
       io("sum", sum);
@@ -94,10 +94,10 @@ class LossTracker {
   [[nodiscard]] bool AnyImprovedSinceSettled(double share) const noexcept;
   /// Enough values to say that no loss has improved: every loss has at least `values` values.
   [[nodiscard]] bool EnoughEvidence(std::int64_t values) const noexcept;
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
-  LossSeries* Of(const std::string& name);  // null beyond kMaxLosses
+  LossSeries* SeriesOf(const std::string& name);  // null beyond kMaxLosses
   std::vector<std::pair<std::string, LossSeries>> series_;
 };
 

@@ -42,7 +42,7 @@ bool Passes::drawn_at_random() const noexcept {
   return fresh > 32 && again > 0.05 * fresh;
 }
 
-void Passes::Keep(Fields& io) {
+void Passes::VisitFields(Fields& io) {
   io("marks", marks_, kMarks + 4096);
   io("last_step", last_step_);
   io("hits", hits_);

@@ -20,7 +20,7 @@ class Passes {
   /// Rows came again while most were new: drawn from a small world, not passes over a set of data.
   [[nodiscard]] bool drawn_at_random() const noexcept;
 
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   std::unordered_set<std::uint64_t> marks_;

@@ -28,7 +28,7 @@ class Phases {
   }
   /// Several optimizers have taken turns in this phase: adversaries have no level to keep.
   [[nodiscard]] bool several() const noexcept { return (playing_ & (playing_ - 1)) != 0; }
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("seen", seen_);
     io("playing", playing_);
   }

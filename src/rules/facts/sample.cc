@@ -54,7 +54,7 @@ std::optional<bool> IsTraining(const query::StepInfo& info, const Anchor& last) 
   return std::nullopt;
 }
 
-void Anchor::Keep(Fields& io) {
+void Anchor::VisitFields(Fields& io) {
   io("mode_step", mode_step);
   io("global_step", global_step);
   io("update", update);

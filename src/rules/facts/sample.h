@@ -47,7 +47,7 @@ struct Anchor {
     update = info.update;
   }
   [[nodiscard]] query::StepInfo Info() const noexcept;
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 };
 
 /// Whether a step belongs to the training, or (false) to an evaluation after its step `last`; nothing for

@@ -104,7 +104,7 @@ std::vector<Tables::Batch> Tables::OnStep(const StepView& view, double rows) {
   return batches;
 }
 
-TokenStats* Tables::Of(const Batch& batch) {
+TokenStats* Tables::StatsOf(const Batch& batch) {
   if (stats_.size() >= kMaxTables && !stats_.contains(batch.input.module)) return nullptr;
   return &stats_[batch.input.module];
 }
@@ -119,7 +119,7 @@ Need TableNeed() {
   return need;
 }
 
-void TokenStats::Keep(Fields& io) {
+void TokenStats::VisitFields(Fields& io) {
   io("tokens", tokens_);
   io("last_new", last_new_);
   io("samples", samples_);
@@ -132,6 +132,6 @@ void TokenStats::Keep(Fields& io) {
   io("same_next", same_next_);
 }
 
-void Tables::Keep(Fields& io) { io("stats", stats_, kMaxTables); }
+void Tables::VisitFields(Fields& io) { io("stats", stats_, kMaxTables); }
 
 }  // namespace luff::rules

@@ -38,7 +38,7 @@ class TokenStats {
   /// No new id has come in the second half of all tokens.
   [[nodiscard]] bool saturated() const noexcept { return tokens_ > 0 && last_new_ <= tokens_ / 2; }
 
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   double tokens_ = 0, last_new_ = 0;  // tokens before the newest id that was new
@@ -72,9 +72,9 @@ class Tables {
   /// are left out.
   [[nodiscard]] std::vector<Batch> OnStep(const StepView& view, double rows);
   /// What is known of its table; null beyond kMaxTables.
-  [[nodiscard]] TokenStats* Of(const Batch& batch);
+  [[nodiscard]] TokenStats* StatsOf(const Batch& batch);
   [[nodiscard]] const std::map<std::string, TokenStats>& all() const noexcept { return stats_; }
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   ModelModules modules_;

@@ -39,21 +39,21 @@ struct Fields::State {
 Fields::Fields() : state_(std::make_unique<State>()) {}
 Fields::~Fields() = default;
 
-std::string Fields::Save(const std::function<void(Fields&)>& keep) {
+std::string Fields::Save(const std::function<void(Fields&)>& visit) {
   Fields io;
   io.state_->root = Json::object();
   io.state_->at = {&io.state_->root};
-  keep(io);
+  visit(io);
   return JsonText(io.state_->root);
 }
 
-Status Fields::LoadUntrusted(std::string_view json, const std::function<void(Fields&)>& keep) {
+Status Fields::LoadUntrusted(std::string_view json, const std::function<void(Fields&)>& visit) {
   Fields io;
   io.state_->root = TryParseJson(json, {kMaxBytes, kMaxDepth});
   io.state_->loading = true;
   io.state_->at = {&io.state_->root};
   if (!io.state_->root.is_object()) return Corruption("state of a rule: no JSON object");
-  keep(io);
+  visit(io);
   return io.state_->fine() ? Status::Ok() : Corruption(io.state_->wrong);
 }
 

@@ -18,16 +18,16 @@
 
 /// What a rule remembers, described once: the same lines save it and load it.
 ///
-///     void Keep(Fields& io) {
+///     void VisitFields(Fields& io) {
 ///       io("updates", updates_);
-///       io("layers", layers_, kMaxLayers);  // a map of structures that have Keep(Fields&) themselves
+///       io("layers", layers_, kMaxLayers);  // a map of structures that have VisitFields(Fields&) themselves
 ///     }
 namespace luff::rules {
 
 class Fields;
 
 template <typename T>
-concept HasFields = requires(T& value, Fields& io) { value.Keep(io); };
+concept HasFields = requires(T& value, Fields& io) { value.VisitFields(io); };
 
 /// **Not thread-safe.** Saves into JSON, or loads from it. Loading checks types, ranges and sizes: after the
 /// first thing that does not fit, nothing more is read, and the error names the field by its path.
@@ -35,11 +35,11 @@ class Fields {
  public:
   static constexpr std::size_t kMost = 1 << 20;  // entries of a list or map, where no smaller bound is given
 
-  /// JSON text of what `keep` describes.
-  [[nodiscard]] static std::string Save(const std::function<void(Fields&)>& keep);
+  /// JSON text of what `visit` names.
+  [[nodiscard]] static std::string Save(const std::function<void(Fields&)>& visit);
   /// Errors: kCorruption for text that is no JSON, a field that is missing or of another type, a whole number
   /// beyond its type (signed: beyond 2^53), a list longer than its bound, a condition that does not hold.
-  [[nodiscard]] static Status LoadUntrusted(std::string_view json, const std::function<void(Fields&)>& keep);
+  [[nodiscard]] static Status LoadUntrusted(std::string_view json, const std::function<void(Fields&)>& visit);
 
   Fields(const Fields&) = delete;
   Fields& operator=(const Fields&) = delete;
@@ -79,7 +79,7 @@ class Fields {
   template <typename T>
   void One(T& value, std::size_t most) {
     if constexpr (HasFields<T>) {
-      value.Keep(*this);
+      value.VisitFields(*this);
     } else if constexpr (std::is_same_v<T, bool>) {
       Bool(value);
     } else if constexpr (std::is_same_v<T, std::string>) {

@@ -19,7 +19,7 @@ enum class Phase : std::uint8_t { kStart, kEnd };
 struct Layer {
   std::int64_t captures = 0;
   std::vector<std::uint32_t> idle;
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("captures", captures);
     io("idle", idle, 4);
   }
@@ -40,7 +40,7 @@ struct Everything {
   std::optional<std::int64_t> none = 7;
   std::vector<std::pair<std::string, Layer>> series;
   std::array<double, 3> sums = {};
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("open", open);
     io("phase", phase);
     io("level", level);
@@ -60,11 +60,11 @@ struct Everything {
 };
 
 std::string Saved(Everything& from) {
-  return Fields::Save([&](Fields& io) { from.Keep(io); });
+  return Fields::Save([&](Fields& io) { from.VisitFields(io); });
 }
 
 Status Load(std::string_view json, Everything& to) {
-  return Fields::LoadUntrusted(json, [&](Fields& io) { to.Keep(io); });
+  return Fields::LoadUntrusted(json, [&](Fields& io) { to.VisitFields(io); });
 }
 
 Everything Filled() {

@@ -11,14 +11,14 @@ namespace luff::rules {
 class KeptRule : public Rule {
  public:
   /// Everything that the next step depends on, but for the parameters. It serves saving and loading alike.
-  virtual void Keep(Fields& io) { (void)io; }  // nothing
+  virtual void VisitFields(Fields& io) { (void)io; }  // nothing
 
   [[nodiscard]] std::string SaveState() const final {
     // What is saved is only read.
-    return Fields::Save([this](Fields& io) { const_cast<KeptRule*>(this)->Keep(io); });
+    return Fields::Save([this](Fields& io) { const_cast<KeptRule*>(this)->VisitFields(io); });
   }
   [[nodiscard]] Status LoadState(std::string_view json) final {
-    return Fields::LoadUntrusted(json, [this](Fields& io) { Keep(io); });
+    return Fields::LoadUntrusted(json, [this](Fields& io) { VisitFields(io); });
   }
 };
 

@@ -30,7 +30,7 @@ class Own final : public KeptRule {
  public:
   explicit Own(const Limits& limits) : limits_(limits) {}
   void OnStep(const StepView&, Sink&) override {}
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("seen", seen_);
     EXPECT_EQ(limits_.steps, 64);
   }

@@ -59,7 +59,7 @@ class ExpressionRule final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("condition", state_);
     io("known", known_);
     io("row", row_);

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kMaxSeries = 100'000;  // tensors of all groups together
 constexpr std::size_t kMaxNames = 20;
 
-double Of(const query::Trial::SummaryEntry& entry, Stat stat) {
+double ValueOf(const query::Trial::SummaryEntry& entry, Stat stat) {
   const Summary& s = entry.summary;
   switch (stat) {
     case Stat::kValue:
@@ -160,7 +160,7 @@ void ExpressionState::Take(const query::Trial& trial, const query::Trial::StepRo
       const Key key = key_of(entry.tensor, entry.worker);
       const auto known = leaves_[i].series.find(key);
       if (known != leaves_[i].series.end() && known->second.now) continue;  // its scalar was there
-      TakeValue(i, key, Of(entry, leaf.stat));
+      TakeValue(i, key, ValueOf(entry, leaf.stat));
       taken = true;
     }
   }
@@ -327,17 +327,17 @@ std::string ExpressionState::Missing(const query::Trial& trial) const {
   return "its values never came at the same step";
 }
 
-void ExpressionState::Series::Keep(Fields& io) {
+void ExpressionState::Series::VisitFields(Fields& io) {
   io("seen", seen);
   io("kept", kept, Expression::kMaxWindow);
 }
 
-void ExpressionState::LeafState::Keep(Fields& io) {
+void ExpressionState::LeafState::VisitFields(Fields& io) {
   io("series", series, kMaxSeries);
   io("too_large", too_large);
 }
 
-void ExpressionState::Keep(Fields& io) {
+void ExpressionState::VisitFields(Fields& io) {
   const std::size_t leaves = leaves_.size();
   io("leaves", leaves_, leaves);
   io("overfull", overfull_);

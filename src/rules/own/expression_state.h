@@ -40,20 +40,20 @@ class ExpressionState {
   /// Values that found no room: a group has too many tensors for its folds.
   [[nodiscard]] bool overfull() const noexcept { return overfull_; }
 
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   struct Series {
     std::optional<double> now;  // of this step
     std::deque<double> kept;
     std::uint64_t seen = 0;
-    void Keep(Fields& io);
+    void VisitFields(Fields& io);
   };
   using Key = std::pair<std::string, std::uint32_t>;  // tensor and worker
   struct LeafState {
     std::map<Key, Series> series;
     bool too_large = false;  // read as a number, and has many elements
-    void Keep(Fields& io);
+    void VisitFields(Fields& io);
   };
 
   void TakeValue(std::size_t leaf, const Key& key, double value);

@@ -67,7 +67,7 @@ class OwnRule final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("end", end_);
     io("delivered", delivered_);
     io("saved", saved_);

@@ -54,7 +54,7 @@ BoostedTraining TrainingFrom(const Json& json) {
 
 }  // namespace
 
-BoostedTraining BoostedTrainings::Of(const query::Trial& trial, const std::string& prefix) {
+BoostedTraining BoostedTrainings::TrainingOf(const query::Trial& trial, const std::string& prefix) {
   const auto known = known_.find(prefix);
   if (known != known_.end()) return known->second;
   if (known_.size() >= kMaxTrainings) return {};
@@ -117,7 +117,7 @@ void BoostedCurve::Add(std::int64_t step, double value, double partner) {
   ++count_;
 }
 
-BoostedCurves::Entry* BoostedCurves::Of(const query::Trial& trial, query::TensorId tensor) {
+BoostedCurves::Entry* BoostedCurves::EntryOf(const query::Trial& trial, query::TensorId tensor) {
   if (tensor >= known_.size()) known_.resize(static_cast<std::size_t>(tensor) + 1, -1);
   if (known_[tensor] == 0) return nullptr;
   for (Entry& entry : entries_) {
@@ -144,18 +144,18 @@ std::vector<const BoostedCurves::Entry*> BoostedCurves::OnStep(const query::Tria
   std::optional<std::uint32_t> worker;
   for (const auto& scalar : rows.scalars) {
     if (scalar.tensor < known_.size() && known_[scalar.tensor] == 0) continue;
-    if (Of(trial, scalar.tensor) == nullptr) continue;
+    if (EntryOf(trial, scalar.tensor) == nullptr) continue;
     if (!worker) worker = scalar.worker;  // ranks tell of the same evaluation
     if (scalar.worker == *worker) values.emplace_back(scalar.tensor, scalar.value);
   }
   if (values.empty()) return fresh;
   for (const bool training : {true, false}) {
     for (const auto& [tensor, value] : values) {
-      Entry* entry = Of(trial, tensor);
+      Entry* entry = EntryOf(trial, tensor);
       if (entry == nullptr || entry->loss.training != training) continue;
       double partner = std::nan("");
       for (const auto& [other, other_value] : values) {
-        const Entry* one = Of(trial, other);
+        const Entry* one = EntryOf(trial, other);
         if (one != nullptr && one->loss.training && one->loss.metric == entry->loss.metric &&
             one->loss.prefix == entry->loss.prefix)
           partner = other_value;
@@ -185,7 +185,7 @@ const BoostedCurves::Entry* BoostedCurves::Judge(const std::string& prefix) cons
   return found;
 }
 
-void BoostedCurve::Keep(Fields& io) {
+void BoostedCurve::VisitFields(Fields& io) {
   io("count", count_);
   io("since_best", since_best_);
   io("stride", stride_);
@@ -198,7 +198,7 @@ void BoostedCurve::Keep(Fields& io) {
   io.Check(stride_ >= 1 && count_ >= 0, "a curve that a run can have");
 }
 
-void BoostedCurves::Keep(Fields& io) {
+void BoostedCurves::VisitFields(Fields& io) {
   // By place: numbers of tensors belong to one opening of a trial.
   std::map<std::string, BoostedCurve> curves = loaded_;
   for (const Entry& entry : entries_)

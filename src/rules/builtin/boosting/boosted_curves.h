@@ -24,7 +24,7 @@ struct BoostedTraining {
 /// once.
 class BoostedTrainings {
  public:
-  [[nodiscard]] BoostedTraining Of(const query::Trial& trial, const std::string& prefix);
+  [[nodiscard]] BoostedTraining TrainingOf(const query::Trial& trial, const std::string& prefix);
 
  private:
   std::map<std::string, BoostedTraining> known_;
@@ -60,7 +60,7 @@ class BoostedCurve {
   [[nodiscard]] bool unfit() const noexcept { return unfit_; }
   [[nodiscard]] const std::vector<Point>& Picture() const noexcept { return picture_; }
 
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
   std::int64_t count_ = 0, since_best_ = 0, stride_ = 1;
@@ -89,10 +89,10 @@ class BoostedCurves {
   /// The loss of a training that tells most of the model: of other data where there are any.
   [[nodiscard]] const Entry* Judge(const std::string& prefix) const noexcept;
 
-  void Keep(Fields& io);
+  void VisitFields(Fields& io);
 
  private:
-  Entry* Of(const query::Trial& trial, query::TensorId tensor);
+  Entry* EntryOf(const query::Trial& trial, query::TensorId tensor);
   std::vector<Entry> entries_;
   std::map<std::string, BoostedCurve> loaded_;  // of a checkpoint, by name, until their tensors are seen
   std::vector<signed char> known_;              // by tensor: 1 a loss, 0 none

@@ -28,7 +28,7 @@ class Pair final : public KeptRule {
     one_->OnEnd(trial, sink);
     other_->OnEnd(trial, sink);
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("one", *one_);
     io("other", *other_);
   }
@@ -45,7 +45,7 @@ class OnCurves : public KeptRule {
       if (!entry->curve.unfit()) Judge(view, *entry, sink);
     }
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("curves", curves_);
     io("open", open_);
   }
@@ -208,7 +208,7 @@ class LossNotDecreasing final : public OnCurves {
     if (!entry.loss.training && !alone) return;
     const BoostedCurve& curve = entry.curve;
     if (curve.count() <= kRisingRounds || curve.first() <= 0) return;
-    const BoostedTraining plan = trainings_.Of(view.trial, entry.loss.prefix);
+    const BoostedTraining plan = trainings_.TrainingOf(view.trial, entry.loss.prefix);
     if (plan.rounds_before > 0) return;  // goes on with a model that has learnt already
     if (entry.loss.training && Rising(curve)) {
       Finding finding = Base(view, entry, "rising");

@@ -257,9 +257,11 @@ TEST(BoostedCurves, StateSurvivesACheckpoint) {
     ASSERT_TRUE(trial.ReadStepRows(n, &rows).ok());
     static_cast<void>(curves.OnStep(trial, rows));
   }
-  const auto saved = [](BoostedCurves& from) { return Fields::Save([&](Fields& io) { from.Keep(io); }); };
+  const auto saved = [](BoostedCurves& from) {
+    return Fields::Save([&](Fields& io) { from.VisitFields(io); });
+  };
   BoostedCurves loaded;
-  ASSERT_TRUE(Fields::LoadUntrusted(saved(curves), [&](Fields& io) { loaded.Keep(io); }).ok());
+  ASSERT_TRUE(Fields::LoadUntrusted(saved(curves), [&](Fields& io) { loaded.VisitFields(io); }).ok());
   for (std::size_t n = 12; n < 20; ++n) {
     ASSERT_TRUE(trial.ReadStepRows(n, &rows).ok());
     static_cast<void>(curves.OnStep(trial, rows));

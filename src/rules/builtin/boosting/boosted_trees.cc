@@ -38,7 +38,7 @@ class TreeDepth final : public KeptRule {
       return;
     }
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("curves", curves_);
     io("deep", deep_, kMaxTrainings);
   }
@@ -56,7 +56,7 @@ class TreeDepth final : public KeptRule {
                const std::vector<double>& depths, Sink& sink) {
     const auto cover = Column(view, prefix, "Cover");
     const auto feature = Column(view, prefix, "Feature");
-    const BoostedTraining training = trainings_.Of(view.trial, prefix);
+    const BoostedTraining training = trainings_.TrainingOf(view.trial, prefix);
     if (cover.size() != depths.size() || feature.size() != depths.size() || training.rows <= 0) return;
     const double rows = static_cast<double>(training.rows) * std::clamp(training.subsample, 0.0, 1.0);
     Shape shape;
@@ -144,7 +144,7 @@ class FeatureImportance final : public KeptRule {
     }
     for (auto& [prefix, of] : shares) Judge(view, prefix, of, sink);
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("curves", curves_);
     io("seen", seen_, kMaxTrainings);
   }
@@ -156,7 +156,7 @@ class FeatureImportance final : public KeptRule {
              std::vector<std::pair<double, query::TensorId>>& shares, Sink& sink) {
     if (seen_.size() >= kMaxTrainings && !seen_.contains(prefix)) return;
     if (++seen_[prefix] <= limits_.from) return;
-    const BoostedTraining training = trainings_.Of(view.trial, prefix);
+    const BoostedTraining training = trainings_.TrainingOf(view.trial, prefix);
     const auto offered = std::max<std::int64_t>(training.features, static_cast<std::int64_t>(shares.size()));
     if (offered < limits_.least) return;
     std::sort(shares.begin(), shares.end(), std::greater<>());

@@ -79,7 +79,7 @@ class BatchOrder final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override { io("kinds", kinds_, LossReader::kMaxKinds); }
+  void VisitFields(Fields& io) override { io("kinds", kinds_, LossReader::kMaxKinds); }
 
  private:
   struct Kind {
@@ -94,7 +94,7 @@ class BatchOrder final : public KeptRule {
     std::int64_t crossings = 0;
     bool above = false;
     bool dead = false;  // not to be judged
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("labels", labels, kMaxLabels);
       io("batches", batches);
       io("impurity", impurity);

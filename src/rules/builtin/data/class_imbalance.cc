@@ -87,7 +87,7 @@ class Original final : public KeptRule {
            {{"mispredicted", worst}, {"class", static_cast<double>(worst_class)}}, limits_.misprediction,
            sink);
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("counts", counts_, kMaxLabels);
     io("total", total_);
   }
@@ -95,7 +95,7 @@ class Original final : public KeptRule {
  private:
   struct Class {
     std::int64_t seen = 0, missed = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("seen", seen);
       io("missed", missed);
     }
@@ -143,7 +143,7 @@ class Luff final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
   }
@@ -151,7 +151,7 @@ class Luff final : public KeptRule {
  private:
   struct Batch {
     std::vector<double> seen, hit;  // by class
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("seen", seen, kMaxClasses);
       io("hit", hit, kMaxClasses);
     }
@@ -162,7 +162,7 @@ class Luff final : public KeptRule {
     std::deque<Batch> recent;
     std::int64_t unweighted = 0;  // calls whose value proves that nothing is weighted
     bool weighted = false, open = false;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("loss", loss);
       io("counts", counts, kMaxClasses);
       io("recent", recent, kRecent);

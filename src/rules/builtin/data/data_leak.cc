@@ -49,7 +49,7 @@ class RowSet {
   [[nodiscard]] bool Has(std::uint64_t hash) const { return hashes_.contains(hash); }
   /// How many different rows there were.
   [[nodiscard]] double size() const noexcept { return static_cast<double>(hashes_.size() * rate_); }
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("rate", rate_);
     io("hashes", hashes_, kMaxHashes);
     io.Check(rate_ != 0, "a rate above 0");
@@ -90,7 +90,7 @@ class Chance {
     const double seen = pairs_ > 0 ? equal_ / pairs_ : 0;
     return std::max(seen, looked_ > 0 ? std::exp(log_agree_) : 1.0);
   }
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("equal", equal_);
     io("pairs", pairs_);
     io("log_agree", log_agree_);
@@ -139,7 +139,7 @@ class DataLeak final : public KeptRule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("open", open_);
     io("last", last_);
     io("inputs", inputs_, kMaxInputs);
@@ -151,7 +151,7 @@ class DataLeak final : public KeptRule {
     Chance chance;
     double seen = 0, found = 0;  // rows of this evaluation
     double clean = 0, full = 0;  // of them in batches without and with nothing but training rows
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("rows", rows);
       io("chance", chance);
       io("seen", seen);

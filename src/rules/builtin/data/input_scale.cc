@@ -64,7 +64,7 @@ class InputScale final : public KeptRule {
       Judge(view, input, *sample, features, sink);
     }
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("told", told_);
     io("inputs", inputs_, kMaxInputs);
   }

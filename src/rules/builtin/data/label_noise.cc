@@ -56,7 +56,7 @@ class LabelNoise final : public KeptRule {
       Evaluation(view);
     }
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("seen", seen_, kMaxRows);
     io("classes", classes_);
     io("eval_rows", eval_rows_);
@@ -75,7 +75,7 @@ class LabelNoise final : public KeptRule {
   struct Row {
     std::int64_t label = 0;
     std::uint32_t visits = 0, wrong = 0;  // since the model has learned what it can
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("label", label);
       io("visits", visits);
       io("wrong", wrong);

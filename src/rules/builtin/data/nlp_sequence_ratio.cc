@@ -90,7 +90,7 @@ class Luff final : public KeptRule {
     bool padded = false;
     for (const Tables::Batch& batch : tables_.OnStep(view, limits_.table_rows)) {
       if (batch.ids->shape.size() < 2 || batch.ids->shape.back() < 4) continue;
-      TokenStats* mine = tables_.Of(batch);
+      TokenStats* mine = tables_.StatsOf(batch);
       if (mine == nullptr) continue;
       mine->Add(*batch.ids);
       const TableInput& input = batch.input;
@@ -107,7 +107,7 @@ class Luff final : public KeptRule {
     }
     if (padded) Losses(view, sink);
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("told", told_);
     io("tables", tables_);
     io("reader", reader_);

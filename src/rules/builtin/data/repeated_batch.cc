@@ -51,7 +51,7 @@ struct Replica {
   std::int64_t different = 0;         // changes of the batch
   std::int64_t last_update = -1;
   std::int64_t since = 0;  // mode step of the first batch of the row
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("model", model);
     io("worker", worker);
     io("batches", batches);
@@ -93,7 +93,7 @@ class RepeatedBatch final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("replicas", replicas_, kMaxReplicas);
     io("told", told_);
     io("rows", rows_);
@@ -102,7 +102,7 @@ class RepeatedBatch final : public KeptRule {
   }
 
  private:
-  Replica* Of(const std::string& model, std::uint32_t worker) {
+  Replica* ReplicaOf(const std::string& model, std::uint32_t worker) {
     for (Replica& replica : replicas_) {
       if (replica.model == model && replica.worker == worker) return &replica;
     }
@@ -138,7 +138,7 @@ class RepeatedBatch final : public KeptRule {
       sums[{parameter->model, entry.worker}] += HashBytes(numbers.data(), sizeof(numbers)) & kStateBits;
     }
     for (const auto& [key, sum] : sums) {
-      Replica* replica = Of(key.first, key.second);
+      Replica* replica = ReplicaOf(key.first, key.second);
       if (replica == nullptr) continue;
       const std::uint64_t now = sum & kStateBits;
       if (now != replica->weights) ++replica->weights_changed;
@@ -151,7 +151,7 @@ class RepeatedBatch final : public KeptRule {
       const ModuleFacts* module = modules_.OfNumber(event.row.subject);
       const std::string model = module != nullptr ? module->model : fmt::format("#{}", event.row.subject);
       if (module != nullptr && !module->path.empty()) continue;
-      Replica* replica = Of(model, event.worker);
+      Replica* replica = ReplicaOf(model, event.worker);
       if (replica == nullptr) continue;
       const std::uint64_t batch = event.row.argument & kStateBits;
       // Several passes of one batch between two updates (closures, two losses) are one use of it.

@@ -57,7 +57,7 @@ class SampleMixing final : public KeptRule {
       Recurrence(view, entry, tensor, calls, sink);
     }
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("seen", seen_, kMaxCauses);
     io("told", told_, kMaxCauses);
     io("innocent", innocent_, kMaxCauses);

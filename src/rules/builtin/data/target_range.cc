@@ -67,7 +67,7 @@ class TargetRange final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
     io("anchor", anchor_);
@@ -83,7 +83,7 @@ class TargetRange final : public KeptRule {
     std::int64_t bad_shares = 0, ignored = 0;  // calls in a row
     std::int64_t reach_targets = 0, beyond = 0, at_bound = 0;
     bool inside = true;  // all outputs lay in the range
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("seen", seen);
       io("calls", calls);
       io("constant", constant);

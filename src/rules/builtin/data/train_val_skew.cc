@@ -56,7 +56,7 @@ class TrainValSkew final : public KeptRule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("open", open_);
     io("last", last_);
     io("turns", turns_);
@@ -66,7 +66,7 @@ class TrainValSkew final : public KeptRule {
  private:
   struct Input {
     Features training, evaluation;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("training", training);
       io("evaluation", evaluation);
     }

@@ -59,7 +59,7 @@ class AccumulationScale final : public KeptRule {
       mean_ = clipped_ = false;
     }
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("models", models_, kMaxPasses);
     io("batches", batches_, kMaxPasses);
     io("steps", steps_);

@@ -75,7 +75,7 @@ class ClipSaturated final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("losses", tracker_);
     io("limit", limit_);
     io("row", row_);

@@ -38,14 +38,14 @@ class GradientNotCleared final : public KeptRule {
     for (const query::EventAt& event : view.rows.events) {
       const auto kind = static_cast<EventKind>(event.row.kind);
       if (kind == EventKind::kGradientKept && event.row.argument > 0) {
-        if (State* state = Of(event)) state->kept = true;
+        if (State* state = StateOf(event)) state->kept = true;
       } else if (kind == EventKind::kOptimizerStep) {
-        if (State* state = Of(event)) Update(view, event, info, *state, sink);
+        if (State* state = StateOf(event)) Update(view, event, info, *state, sink);
       }
     }
   }
 
-  void Keep(Fields& io) override { io("optimizers", states_, kMaxOptimizers); }
+  void VisitFields(Fields& io) override { io("optimizers", states_, kMaxOptimizers); }
 
  private:
   struct State {
@@ -53,7 +53,7 @@ class GradientNotCleared final : public KeptRule {
     std::int64_t stained = 0;             // updates in a row
     std::int64_t since = -1;              // TRAIN step of the first of them
     std::int64_t updates = 0, last = -1;  // of all, and of the last stained one
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("kept", kept);
       io("stained", stained);
       io("since", since);
@@ -63,7 +63,7 @@ class GradientNotCleared final : public KeptRule {
     }
   };
 
-  State* Of(const query::EventAt& event) {
+  State* StateOf(const query::EventAt& event) {
     if (event.row.subject == format::kNoId) return nullptr;
     const std::pair<std::uint32_t, std::uint32_t> key{event.worker, event.row.subject};
     const auto it = states_.find(key);

@@ -49,7 +49,7 @@ class ModeMismatch final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("models", models_, kMaxModels);
     io("steps", steps_);
     io("loaded", loaded_);
@@ -79,7 +79,7 @@ class ModeMismatch final : public KeptRule {
     std::int64_t bad_evaluations = 0;                 // in a row
     std::int64_t first_bad = -1;
     bool open_eval = false;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("trained", trained);
       io("evaluated", evaluated);
       io("eval_updates", eval_updates);
@@ -101,7 +101,7 @@ class ModeMismatch final : public KeptRule {
     }
   };
 
-  Model* Of(std::uint32_t number) {
+  Model* ModelOf(std::uint32_t number) {
     const auto it = models_.find(number);
     if (it != models_.end()) return &it->second;
     return number != format::kNoId && models_.size() < kMaxModels ? &models_[number] : nullptr;
@@ -138,7 +138,7 @@ class ModeMismatch final : public KeptRule {
     }
     if (optimizer < 0) return;
     for (const auto& [number, mode] : modes) {
-      Model* model = Of(number);
+      Model* model = ModelOf(number);
       if (model == nullptr) continue;
       if (mode == 2U) {
         JudgeTraining(view, *model, number, optimizer, sink);

@@ -69,7 +69,7 @@ class OptimizerStateReset final : public KeptRule {
     Replaced(view, set, stepped, sink);
   }
 
-  void Keep(Fields& io) override { io("sets", sets_, kMaxSets); }
+  void VisitFields(Fields& io) override { io("sets", sets_, kMaxSets); }
 
  private:
   struct Set {
@@ -81,7 +81,7 @@ class OptimizerStateReset final : public KeptRule {
     bool turns = false;
     std::map<std::string, double> settings;  // momentum, betas
     std::set<std::int64_t> earlier;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("optimizer", optimizer);
       io("updates", updates);
       io("resets", resets);

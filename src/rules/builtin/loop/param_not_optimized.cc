@@ -57,7 +57,7 @@ class ParamNotOptimized final : public KeptRule {
     for (const ReachFacts& reach : ReachesOf(view.index)) Judge(view, reach, sink);
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("total", total_);
     io("names", names_);
     io("suspects", suspects_);
@@ -72,7 +72,7 @@ class ParamNotOptimized final : public KeptRule {
     std::string model;  // type
     std::int64_t matched = 0;
     std::set<std::string> missing;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("model", model);
       io("matched", matched);
       io("missing", missing);

@@ -64,7 +64,7 @@ class RunningStatistics final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("passes", passes_, kMaxModels);
     io("evaluations", evaluations_);
     io("evaluating", evaluating_);

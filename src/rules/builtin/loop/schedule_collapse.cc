@@ -60,7 +60,7 @@ class ScheduleCollapse final : public KeptRule {
     Judge(view, sink);
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("groups", groups_, kMaxGroups);
     io("open", open_);
   }
@@ -76,7 +76,7 @@ class ScheduleCollapse final : public KeptRule {
     std::vector<std::pair<std::int64_t, double>> picture;
     std::int64_t stride = 1;
 
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("values", values);
       io("peak", peak);
       io("last", last);

@@ -74,7 +74,7 @@ class StepSkipped final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override { io("workers", workers_, kMaxWorkers); }
+  void VisitFields(Fields& io) override { io("workers", workers_, kMaxWorkers); }
 
  private:
   struct State {
@@ -87,7 +87,7 @@ class StepSkipped final : public KeptRule {
     std::set<std::uint32_t> cleared;  // optimizers whose gradients were cleared since the last backward pass
     std::int64_t empty = 0;           // updates in a row without a gradient
     bool open_empty = false;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("cleared", cleared, kMaxOptimizers);
       io("empty", empty);
       io("open_empty", open_empty);

@@ -43,7 +43,7 @@ class CausalLeak final : public KeptRule {
       return;
     }
   }
-  void Keep(Fields& io) override { io("told", told_); }
+  void VisitFields(Fields& io) override { io("told", told_); }
 
  private:
   void Tell(const StepView& view, const Json& answer, double change, Sink& sink) {

@@ -122,7 +122,7 @@ class Luff final : public KeptRule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Close(trial, sink); }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
     io("last", last_);
@@ -135,7 +135,7 @@ class Luff final : public KeptRule {
     std::size_t classes = 0;
     std::vector<double> matrix;  // label x prediction, of the evaluation that goes on
     std::int64_t pair = -1, hits = 0, since = -1;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("loss", loss);
       io("classes", classes);
       io("matrix", matrix, kMaxClasses * kMaxClasses);

@@ -87,13 +87,13 @@ class ConstantOutput final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override { io("kinds", kinds_, LossReader::kMaxKinds); }
+  void VisitFields(Fields& io) override { io("kinds", kinds_, LossReader::kMaxKinds); }
 
  private:
   struct Kind {
     std::int64_t calls = 0, since = -1, update = -1;
     bool open = false;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("calls", calls);
       io("since", since);
       io("update", update);

@@ -120,7 +120,7 @@ class Luff final : public KeptRule {
       Forecast(view, losses.front(), std::sqrt(gradient), sink);
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("losses", series_);
     io("norm", norm_);
     io("pairs", pairs_, 4 * kBlock);
@@ -142,7 +142,7 @@ class Luff final : public KeptRule {
     std::int64_t above = 0, since = 0;
     std::string open;  // cause of the open finding
     std::vector<double> last;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("values", values);
       io("level", level);
       io("top", top);

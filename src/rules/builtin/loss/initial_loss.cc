@@ -48,7 +48,7 @@ class InitialLoss final : public KeptRule {
 
   void OnEnd(const query::Trial&, Sink& sink) override { Tell(nullptr, sink); }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     std::vector<std::string> held;
     for (const Finding& finding : held_) held.push_back(ToJson(finding, "state"));
     io("done", done_);
@@ -69,7 +69,7 @@ class InitialLoss final : public KeptRule {
   struct Kind {
     double sum = 0, uninformed = 0;  // of losses of samples
     std::int64_t count = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("sum", sum);
       io("uninformed", uninformed);
       io("count", count);

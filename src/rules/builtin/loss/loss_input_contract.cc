@@ -105,7 +105,7 @@ class LossInputContract final : public KeptRule {
       Kind& kind = kinds_[call.kind];
       if (kind.clean >= kClean && kind.outside) continue;
       const Recognition found = reader_.Recognise(call);
-      const Breach breach = Of(call, found, &kind);
+      const Breach breach = BreachOf(call, found, &kind);
       if (breach.cause == nullptr) {
         ++kind.clean;
         kind.hits = 0;
@@ -118,7 +118,7 @@ class LossInputContract final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
   }
@@ -130,7 +130,7 @@ class LossInputContract final : public KeptRule {
     bool outside = false;  // a value outside of [0, 1] came: no sigmoid stands before this loss
     std::int64_t squashed_calls = 0, squashed_values = 0;
     double low = 1, high = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("clean", clean);
       io("hits", hits);
       io("since", since);
@@ -143,7 +143,7 @@ class LossInputContract final : public KeptRule {
     }
   };
 
-  Breach Of(const LossCall& call, const Recognition& found, Kind* kind) const {
+  Breach BreachOf(const LossCall& call, const Recognition& found, Kind* kind) const {
     const double tolerance = Tolerance(call.output.dtype);
     std::vector<double> const& values = call.output.values;
     const bool finite = std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); });

@@ -75,13 +75,13 @@ class Original final : public KeptRule {
       if (Wanted(view.trial, entry.tensor)) Check(view, entry, step, entry.value, sink);
     }
   }
-  void Keep(Fields& io) override { io("series", series_); }
+  void VisitFields(Fields& io) override { io("series", series_); }
 
  private:
   struct Series {
     std::int64_t last_evaluation = 0;
     std::deque<std::pair<std::int64_t, double>> values;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("last_evaluation", last_evaluation);
       io("values", values);
     }
@@ -144,7 +144,7 @@ class Luff final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("losses", tracker_);
     io("optimizers", optimizers_);
     io("above_since", above_since_);

@@ -73,7 +73,7 @@ class LossShapeMismatch final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
   }
@@ -81,7 +81,7 @@ class LossShapeMismatch final : public KeptRule {
  private:
   struct Kind {
     std::int64_t hits = 0, since = -1;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("hits", hits);
       io("since", since);
     }

@@ -55,7 +55,7 @@ class LossSpike final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("losses", series_, LossTracker::kMaxLosses);
     io("phases", phases_);
   }
@@ -68,7 +68,7 @@ class LossSpike final : public KeptRule {
     std::int64_t step = -1;                  // its step; -1: none is open
     std::vector<double> last;                // the last kWindow losses, spikes left out
     std::vector<double> after;               // the last kLevel losses after it
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("count", count);
       io("negative", negative);
       io("top", top);

@@ -132,7 +132,7 @@ class ModeCollapse final : public KeptRule {
            Batch{.rows = n, .width = rows.width, .values = second->values.data()}, sink);
     }
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("phases", phases_);
     io("models", models_, kMaxModels);
   }
@@ -143,7 +143,7 @@ class ModeCollapse final : public KeptRule {
     double coverage = 0, density = 0, spread = 0;  // sums over them
     std::int64_t since = 0;
     bool told = false;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("batches", batches);
       io("coverage", coverage);
       io("density", density);

@@ -57,7 +57,7 @@ struct Gain {
   }
   [[nodiscard]] double z() const { return count < 2 ? 0 : mean() / error(); }
   [[nodiscard]] double share() const { return constant > 0 ? sum / constant : 0; }
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("count", count);
     io("sum", sum);
     io("squares", squares);
@@ -69,7 +69,7 @@ struct Gain {
 struct Prior {
   std::map<std::int64_t, double> labels;
   double count = 0, sum = 0, scale = 0;
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("labels", labels, kMaxLabels);
     io("count", count);
     io("sum", sum);
@@ -114,7 +114,7 @@ class NoBetterThanConstant final : public KeptRule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Close(trial, sink); }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
     io("passes", passes_);
@@ -133,7 +133,7 @@ class NoBetterThanConstant final : public KeptRule {
     std::int64_t above = 0;  // evaluations that were better than the constant
     bool better = false;     // two were, or one clearly
     bool open = false;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("loss", loss);
       io("prior", prior);
       io("recent", recent, kRecent);

@@ -44,7 +44,7 @@ struct Streak {
   std::uint32_t worker = 0;
   bool nan = false;
   std::uint64_t count = 0;  // elements, of the first step's first tensor
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("steps", steps);
     io("first_step", first_step);
     io("first_global", first_global);
@@ -62,7 +62,7 @@ struct Producer {
   std::int64_t step = -1;
   std::string phase, module, op, reason, place, tensor;
   std::string no_replay;  // why the step was not evaluated again
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("detail", detail);
     io("step", step);
     io("phase", phase);
@@ -125,7 +125,7 @@ class NonFinite final : public KeptRule {
     Tell(info, {}, true, sink);
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("loss", loss_);
     io("gradients", gradients_);
     io("weights", weights_);

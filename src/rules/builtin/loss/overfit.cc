@@ -89,7 +89,7 @@ class Original final : public KeptRule {
                                     limits_.ratio_threshold, limits_.patience);
     sink.Report(std::move(finding));
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("training", training_);
     io("validation", validation_);
     io("exceeded", exceeded_);
@@ -98,7 +98,7 @@ class Original final : public KeptRule {
  private:
   struct Mean {
     double sum = 0, count = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("sum", sum);
       io("count", count);
     }

@@ -70,7 +70,7 @@ class Original final : public KeptRule {
                     limits_.patience_train, limits_.both ? "and" : "or", limits_.patience_validation);
     sink.Report(std::move(finding));
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("training", training_);
     io("validation", validation_);
   }
@@ -80,7 +80,7 @@ class Original final : public KeptRule {
     bool any = false;
     double best = 0;
     std::int64_t waited = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("any", any);
       io("best", best);
       io("waited", waited);

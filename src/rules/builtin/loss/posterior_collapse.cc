@@ -40,7 +40,7 @@ class PosteriorCollapse final : public KeptRule {
     if (info.mode != query::Mode::kTrain || info.superseded) return;
     for (const auto& inside : view.index.json_events("inside")) Judge(view, ListIn(*inside, "codes"), sink);
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("most", most_);
     io("in_a_row", in_a_row_);
     io("since", since_);

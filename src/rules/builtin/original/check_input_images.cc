@@ -39,7 +39,7 @@ constexpr Param<Limits> kParams[] = {
 
 struct Channel {
   double count = 0, sum = 0, sum_sq = 0;
-  void Keep(Fields& io) {
+  void VisitFields(Fields& io) {
     io("count", count);
     io("sum", sum);
     io("sum_sq", sum_sq);
@@ -66,7 +66,7 @@ class CheckInputImages final : public KeptRule {
       Judge(view, entry, images, sink);
     }
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("told", told_);
     io("images", images_, kMaxTensors);
   }
@@ -75,7 +75,7 @@ class CheckInputImages final : public KeptRule {
   struct Images {
     std::int64_t count = 0;
     std::vector<Channel> channels;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("count", count);
       io("channels", channels, kMaxChannels);
     }

@@ -87,7 +87,7 @@ class SimilarAcrossRuns final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("told", told_, others_.size());
     io.Check(told_.size() == others_.size(), "of as many runs");
   }

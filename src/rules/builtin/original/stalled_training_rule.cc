@@ -56,7 +56,7 @@ class StalledTrainingRule final : public KeptRule {
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Look(trial, sink); }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     std::int64_t wall_us = last_wall_ / 1000;  // nanoseconds leave the range of a state
     io("last_wall_us", wall_us);
     io("last_step", last_step_);

@@ -59,7 +59,7 @@ class AttentionCollapse final : public KeptRule {
     for (const auto& inside : view.index.json_events("inside"))
       Judge(view, ListIn(*inside, "attention"), sink);
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("maps", maps_, kMaxMaps);
     io("sharp", sharp_);
     io("losses", losses_);
@@ -74,7 +74,7 @@ class AttentionCollapse final : public KeptRule {
     std::int64_t in_a_row = 0;  // looks at which it was collapsed
     std::int64_t since = 0;
     double loss = 0;  // when that began
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("alive", alive);
       io("in_a_row", in_a_row);
       io("since", since);

@@ -34,13 +34,13 @@ class DeadEmbeddingRows final : public KeptRule {
     if (view.rows.info.mode != query::Mode::kTrain) return;
     for (const Tables::Batch& batch : tables_.OnStep(view, limits_.table_rows)) {
       if (told_.contains(batch.input.module)) continue;
-      TokenStats* stats = tables_.Of(batch);
+      TokenStats* stats = tables_.StatsOf(batch);
       if (stats == nullptr) continue;
       stats->Add(*batch.ids);
       Judge(view, batch.input, *stats, sink);
     }
   }
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("told", told_);
     io("tables", tables_);
   }

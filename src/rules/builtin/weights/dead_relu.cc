@@ -136,7 +136,7 @@ class Luff final : public KeptRule {
     }
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("layers", layers_);
     io("moved_known", moved_known_);
     io("moved_far", moved_far_);
@@ -152,7 +152,7 @@ class Luff final : public KeptRule {
     std::vector<unsigned char> ever;    // has given one
     std::vector<unsigned char> always;  // has given nothing else
     std::int64_t counted = 0, last_counted = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("captures", captures);
       io("values", values);
       io("first_step", first_step);

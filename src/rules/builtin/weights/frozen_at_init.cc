@@ -51,7 +51,7 @@ class FrozenAtInit final : public KeptRule {
     if (due) Judge(view, sink);
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("total", total_);
     io("loads", loads_, kMaxLoads);
   }
@@ -62,7 +62,7 @@ class FrozenAtInit final : public KeptRule {
     std::set<std::string> missing;
     std::vector<std::string> unexpected;
     std::string open;  // tensor of the open finding
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("matched", matched);
       io("missing", missing);
       io("unexpected", unexpected);

@@ -78,7 +78,7 @@ class HighDropout final : public KeptRule {
     finding.threshold = fmt::format("p of {:g} or more (Luff)", share_);
     sink.Report(std::move(finding));
   }
-  void Keep(Fields& io) override { io("told", told_); }
+  void VisitFields(Fields& io) override { io("told", told_); }
 
  private:
   const double share_;

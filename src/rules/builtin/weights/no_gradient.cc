@@ -74,7 +74,7 @@ class NoGradient final : public KeptRule {
     if (due) Judge(view, sink);
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("seen", seen_);
     if (io.loading()) of_id_.clear();  // it points into seen_
     io("optimizers", optimizers_, kMaxOptimizers);
@@ -91,7 +91,7 @@ class NoGradient final : public KeptRule {
   struct Seen {  // of a gradient's or a weight's tensor
     std::int64_t rows = 0, last = -1, last_nonzero = -1;
     bool all_zero = false;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("rows", rows);
       io("last", last);
       io("last_nonzero", last_nonzero);
@@ -100,7 +100,7 @@ class NoGradient final : public KeptRule {
   };
   struct Optimizer {
     std::int64_t updates = 0, first_step = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("updates", updates);
       io("first_step", first_step);
     }

@@ -82,14 +82,14 @@ class Original final : public KeptRule {
       Finish(std::move(finding), sink);
     }
   }
-  void Keep(Fields& io) override { io("losses", losses_); }
+  void VisitFields(Fields& io) override { io("losses", losses_); }
 
  private:
   struct Best {
     bool seen = false;
     double value = 0;
     std::int64_t without = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("seen", seen);
       io("value", value);
       io("without", without);
@@ -208,7 +208,7 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("captures", captures_);
     io("done", done_);
     io("lead", lead_);

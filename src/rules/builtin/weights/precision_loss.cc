@@ -47,7 +47,7 @@ class PrecisionLoss final : public KeptRule {
     if (view.rows.info.mode != query::Mode::kTrain || view.rows.info.superseded) return;
     for (const auto& look : view.index.json_events("rounding")) Judge(view, *look, sink);
   }
-  void Keep(Fields& io) override { io("optimizers", optimizers_, kMaxOptimizers); }
+  void VisitFields(Fields& io) override { io("optimizers", optimizers_, kMaxOptimizers); }
 
  private:
   struct Optimizer {
@@ -55,7 +55,7 @@ class PrecisionLoss final : public KeptRule {
     double rate = 0, highest = 0;
     bool told = false;
     std::string tensor;  // that it was told of
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("looks", looks);
       io("rate", rate);
       io("highest", highest);

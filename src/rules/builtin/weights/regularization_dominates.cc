@@ -156,7 +156,7 @@ class RegularizationDominates final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("loss", loss_);
     io("first_loss", first_loss_);
     io("loss_now", loss_now_);

@@ -63,7 +63,7 @@ class ReplicaDivergence final : public KeptRule {
     Models(view, sink);
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("pairs", pairs_);
     io("total", total_);
     io("workers", workers_);
@@ -77,7 +77,7 @@ class ReplicaDivergence final : public KeptRule {
     std::int64_t since = -1;                                   // TRAIN step at which they differed first
     std::int64_t updates_at = 0;                               // updates until then
     bool open = false;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("tensors", tensors);
       io("since", since);
       io("updates_at", updates_at);

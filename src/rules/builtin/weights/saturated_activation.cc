@@ -200,7 +200,7 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("losses", tracker_);
     io("layers", layers_, kMaxLayers);
     io("loaded_known", loaded_known_);
@@ -214,7 +214,7 @@ class Luff final : public KeptRule {
     std::int64_t low = 0;    // captures in a row with a low slope
     std::int64_t stuck = 0;  // after the start: with next to none
     std::int64_t since = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("captures", captures);
       io("first_step", first_step);
       io("low", low);

@@ -121,7 +121,7 @@ class SymmetricUnits final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("weights", weights_, kMaxWeights);
     io("open", open_);
   }
@@ -132,7 +132,7 @@ class SymmetricUnits final : public KeptRule {
     std::int64_t moved = 0;  // captures at which it had moved, its rows still equal
     std::int64_t since = 0;
     double last_sum_sq = 0, last_sum = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("seen", seen);
       io("moved", moved);
       io("since", since);

@@ -72,7 +72,7 @@ class Original final : public KeptRule {
       sink.Report(std::move(finding));
     }
   }
-  void Keep(Fields& io) override { io("series", series_, SIZE_MAX); }  // tensors may be large
+  void VisitFields(Fields& io) override { io("series", series_, SIZE_MAX); }  // tensors may be large
 
  private:
   [[nodiscard]] bool AllClose(const std::vector<double>& a, const std::vector<double>& b) const {
@@ -132,7 +132,7 @@ class Luff final : public KeptRule {
     if (judged) Judge(view, sink);
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("weights", weights_);
     io("gradients", gradients_);
     io("lr_zero", lr_zero_);
@@ -147,7 +147,7 @@ class Luff final : public KeptRule {
     std::int64_t changed = -1;  // TRAIN step of the last capture that differed from the one before; -1: never
     std::int64_t gradient_rows = 0, gradient_nonzero = 0;  // as they were then
     std::vector<std::int64_t> counts;                      // updates of each optimizer until then
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("last_row", last_row);
       io("changed", changed);
       io("gradient_rows", gradient_rows);
@@ -157,7 +157,7 @@ class Luff final : public KeptRule {
   };
   struct Gradient {
     std::int64_t rows = 0, nonzero = 0, last_nonzero = -1;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("rows", rows);
       io("nonzero", nonzero);
       io("last_nonzero", last_nonzero);

@@ -152,7 +152,7 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("losses", tracker_);
     io("histories", histories_);
     io("updates", updates_);
@@ -167,7 +167,7 @@ class Luff final : public KeptRule {
     std::uint32_t bits = 0;  // the last 32 updates, newest lowest: 1 = small
     std::int64_t count = 0;
     std::int64_t since = -1;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("bits", bits);
       io("count", count);
       io("since", since);

@@ -155,7 +155,7 @@ class Luff final : public KeptRule {
     if (first_.Judge(view, move, loss, &open_small_, sink)) small_since_step_ = 0;
   }
 
-  void Keep(Fields& io) override {
+  void VisitFields(Fields& io) override {
     io("losses", tracker_);
     io("weights", weights_);
     io("gradients", with_gradient_);
@@ -175,7 +175,7 @@ class Luff final : public KeptRule {
     std::int64_t last_update = -1;
     std::int64_t large_rows = 0;
     std::int64_t since = -1;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("last_update", last_update);
       io("large_rows", large_rows);
       io("since", since);
@@ -189,7 +189,7 @@ class Luff final : public KeptRule {
     std::uint32_t worker = 0;
     std::string tensor;
     double largest = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("update", update);
       io("step", step);
       io("since", since);
@@ -205,7 +205,7 @@ class Luff final : public KeptRule {
   struct Window {
     std::int64_t update = -1, step = 0;
     double norm = 0, level = 0;
-    void Keep(Fields& io) {
+    void VisitFields(Fields& io) {
       io("update", update);
       io("step", step);
       io("norm", norm);
