@@ -110,9 +110,18 @@ class DataLeak final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const std::optional<bool> train = IsTraining(view.rows.info, last_);
     if (!train) return;
+    const std::set<std::uint64_t> batches = BatchesOf(view);
+    // A pass over the batch that is trained on - of a teacher, or for a metric - is a part of the training.
     if (*train) {
+      if (!Shares(batches, looked_at_)) TakePass();
+      DropPass();
       Judge(view.trial, sink);
       last_.Take(view.rows.info);
+      trained_on_ = batches;
+    } else {
+      TakePass();
+      looked_at_ = batches;
+      if (Shares(batches, trained_on_)) return;
     }
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto sample = LoadRows(view, input, inputs_, kMaxInputs);
@@ -130,27 +139,62 @@ class DataLeak final : public KeptRule {
           ++rows;
           found += one.rows.Has(hash) ? 1 : 0;
         }
-        one.seen += rows;
-        one.found += found;
-        if (rows >= 4 && found == 0) one.clean += rows;
-        if (rows >= 4 && found >= 0.9 * rows) one.full += rows;
+        one.pass_rows = rows;
+        one.pass_found = found;
       }
     }
   }
-  void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
+  void OnEnd(const query::Trial& trial, Sink& sink) override {
+    TakePass();
+    Judge(trial, sink);
+  }
 
   void VisitFields(Fields& io) override {
     io("open", open_);
     io("last", last_);
     io("inputs", inputs_, kMaxInputs);
+    io("looked_at", looked_at_, kMaxBatches);
+    io("trained_on", trained_on_, kMaxBatches);
   }
 
  private:
+  static constexpr std::size_t kMaxBatches = 64;  // of one step
+
+  // Hashes of the batches that models got in the step.
+  static std::set<std::uint64_t> BatchesOf(const StepView& view) {
+    std::set<std::uint64_t> batches;
+    for (const query::EventAt& event : view.index.events(format::EventKind::kBatch)) {
+      if (batches.size() < kMaxBatches) batches.insert(event.row.argument);
+    }
+    return batches;
+  }
+  static bool Shares(const std::set<std::uint64_t>& a, const std::set<std::uint64_t>& b) {
+    return std::any_of(a.begin(), a.end(), [&](std::uint64_t batch) { return b.contains(batch); });
+  }
+
+  // The newest pass without gradients belongs to an evaluation.
+  void TakePass() {
+    for (auto& [name, input] : inputs_) {
+      const double rows = input.pass_rows;
+      const double found = input.pass_found;
+      input.seen += rows;
+      input.found += found;
+      if (rows >= 4 && found == 0) input.clean += rows;
+      if (rows >= 4 && found >= 0.9 * rows) input.full += rows;
+    }
+    DropPass();
+  }
+  void DropPass() {
+    for (auto& [name, input] : inputs_) input.pass_rows = input.pass_found = 0;
+    looked_at_.clear();
+  }
+
   struct Input {
     RowSet rows;
     Chance chance;
-    double seen = 0, found = 0;  // rows of this evaluation
-    double clean = 0, full = 0;  // of them in batches without and with nothing but training rows
+    double seen = 0, found = 0;            // rows of this evaluation
+    double clean = 0, full = 0;            // of them in batches without and with nothing but training rows
+    double pass_rows = 0, pass_found = 0;  // of the newest pass, which may be a part of the training
     void VisitFields(Fields& io) {
       io("rows", rows);
       io("chance", chance);
@@ -158,6 +202,8 @@ class DataLeak final : public KeptRule {
       io("found", found);
       io("clean", clean);
       io("full", full);
+      io("pass_rows", pass_rows);
+      io("pass_found", pass_found);
     }
   };
 
@@ -208,12 +254,14 @@ class DataLeak final : public KeptRule {
   Anchor last_;
   std::set<std::string> open_;
   std::map<std::string, Input> inputs_;
+  std::set<std::uint64_t> looked_at_, trained_on_;  // batches of the newest pass, and of the last TRAIN step
 };
 
 }  // namespace
 
 RuleSpec DataLeakSpec() {
   RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
+  spec.version = 2;
   spec.summary = "rows of evaluations that are rows of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

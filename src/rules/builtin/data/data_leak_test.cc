@@ -54,6 +54,39 @@ std::vector<Finding> Findings(const FakeTrial& trial) {
   return testing::FindingsOf(trial, "DataLeak", ParameterSet::kLuff);
 }
 
+// A teacher looks at each batch before the student, or after it; rows of the batch are sampled as the
+// model's.
+FakeTrial Teacher(bool before, bool other_batch = false) {
+  FakeTrial trial;
+  const auto sample = [&](int step) {
+    std::vector<double> values;
+    for (int i = 0; i < 20; ++i) {
+      const std::vector<double> one = Measured(20 * (step % 20) + i);
+      values.insert(values.end(), one.begin(), one.end());
+    }
+    trial.Sample("sample/Net_input_0", {20, 8}, values);
+  };
+  for (int step = 0; step < 60; ++step) {
+    const auto batch = static_cast<std::uint64_t>(step % 20 + 1);
+    const auto look = [&] {
+      trial.Step(Mode::kEval).Event(format::EventKind::kBatch, 1, other_batch ? 77 : batch);
+      sample(step);
+    };
+    if (before && step >= 20) look();
+    trial.Step().Event(format::EventKind::kBatch, 2, batch);
+    sample(step);
+    if (!before && step >= 20) look();
+  }
+  trial.Step();
+  return trial;
+}
+
+TEST(DataLeak, ATeacherThatSeesTheBatchThatIsTrainedOn_IsSilent) {
+  EXPECT_TRUE(Findings(Teacher(true)).empty());
+  EXPECT_TRUE(Findings(Teacher(false)).empty());
+  EXPECT_EQ(Findings(Teacher(true, true)).size(), 1U);
+}
+
 TEST(DataLeak, OverlappingSplits_AreNamed) {
   const auto findings = Findings(Story(Measured, [](int i) { return i % 4 == 0 ? i : 1000 + i; }));
   ASSERT_EQ(findings.size(), 1U);

@@ -50,9 +50,11 @@ class GradientNotCleared final : public KeptRule {
  private:
   struct State {
     bool kept = false, open = false;
-    std::int64_t stained = 0;             // updates in a row
-    std::int64_t since = -1;              // TRAIN step of the first of them
-    std::int64_t updates = 0, last = -1;  // of all, and of the last stained one
+    std::int64_t stained = 0;                      // updates in a row
+    std::int64_t since = -1;                       // TRAIN step of the first of them
+    std::int64_t updates = 0, last = -1;           // of all, and of the last stained one
+    std::int64_t first_step = -1, last_step = -1;  // TRAIN steps of the first and the newest update
+    std::uint32_t as = format::kNoId;              // the optimizer by whose cause it is told
     void VisitFields(Fields& io) {
       io("kept", kept);
       io("stained", stained);
@@ -60,6 +62,9 @@ class GradientNotCleared final : public KeptRule {
       io("open", open);
       io("updates", updates);
       io("last", last);
+      io("first_step", first_step);
+      io("last_step", last_step);
+      io("as", as);
     }
   };
 
@@ -71,22 +76,38 @@ class GradientNotCleared final : public KeptRule {
     return states_.size() < kMaxOptimizers ? &states_[key] : nullptr;
   }
 
+  static std::string CauseOf(const State& state) { return fmt::format("kept_{}", state.as); }
+
+  // A loop that makes its optimizer anew has one fault: an optimizer that began when another had made its
+  // last update is told as that one.
+  void Name(const query::EventAt& event, State& state) const {
+    state.as = event.row.subject;
+    for (const auto& [key, other] : states_) {
+      if (key.first != event.worker || !other.open || other.last_step >= state.first_step) continue;
+      state.as = other.as;
+      state.since = other.since;
+      return;
+    }
+  }
+
   void Update(const StepView& view, const query::EventAt& event, const query::StepInfo& info, State& state,
               Sink& sink) {
-    const std::string cause = fmt::format("kept_{}", event.row.subject);
     const std::int64_t number = ++state.updates;
+    if (number == 1) state.first_step = info.mode_step;
+    state.last_step = info.mode_step;
     if (!std::exchange(state.kept, false)) {
       if (state.last >= 0 && number - state.last <= (number <= kAlways ? 0 : kEvery))
         return;  // not looked at
       state.stained = 0;
-      if (std::exchange(state.open, false)) sink.Heal(cause, "", info.mode_step);
+      if (std::exchange(state.open, false)) sink.Heal(CauseOf(state), "", info.mode_step);
       return;
     }
     state.last = number;
     if (state.stained++ == 0) state.since = info.mode_step;
     if (state.stained < limits_.updates) return;
+    if (!state.open) Name(event, state);
     state.open = true;
-    Finding finding = FindingAt(kName, cause.c_str(), view, TensorAt{format::kNoId, event.worker});
+    Finding finding = FindingAt(kName, CauseOf(state).c_str(), view, TensorAt{format::kNoId, event.worker});
     finding.severity = Severity::kStop;
     finding.since_step = state.since;
     finding.what =
@@ -111,6 +132,7 @@ class GradientNotCleared final : public KeptRule {
 
 RuleSpec GradientNotClearedSpec() {
   RuleSpec spec = SpecOf<GradientNotCleared>(kName, kParams);
+  spec.version = 2;
   spec.summary = "gradients of earlier updates that are added up and used again";
   return spec;
 }

@@ -50,6 +50,26 @@ TEST(GradientNotCleared, NowAndThen_IsSilent_AndACleanUpdateHeals) {
   EXPECT_TRUE(FindingsOf(healed, "GradientNotCleared").at(0).healed);
 }
 
+TEST(GradientNotCleared, OptimizersThatAreMadeAgainAndAgain_AreOneFault_TwoAtOnceAreTwo) {
+  FakeTrial again;
+  FakeTrial at_once;
+  for (std::uint32_t step = 0; step < 100; ++step) {
+    again.Step();
+    if (step % 10 > 0) again.Event(EventKind::kGradientKept, step / 10, 8);
+    again.Event(EventKind::kOptimizerStep, step / 10);
+    at_once.Step();
+    for (std::uint32_t number = 0; number < 2; ++number) {
+      if (step > 0) at_once.Event(EventKind::kGradientKept, number, 8);
+      at_once.Event(EventKind::kOptimizerStep, number);
+    }
+  }
+  const auto findings = FindingsOf(again, "GradientNotCleared");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].since_step, 1);
+  EXPECT_EQ(findings[0].last_step, 99);
+  EXPECT_EQ(FindingsOf(at_once, "GradientNotCleared").size(), 2U);
+}
+
 TEST(GradientNotCleared, LookedAtEvery16thUpdate_StaysOpen) {
   FakeTrial trial;
   for (int step = 0; step < 200; ++step) {

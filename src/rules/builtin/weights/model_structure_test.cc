@@ -145,6 +145,28 @@ TEST(NoGradient, FactorsThatAreAllZero_AreToldAfterFiveUpdates) {
   EXPECT_TRUE(FindingsOf(Tell(story), "NoGradient").empty());
 }
 
+TEST(NoGradient, EveryGradientIsZeroFromTheStart_Warns_AFirstRewardLaterIsSilent) {
+  const auto story = [](int first_reward) {
+    FakeTrial trial;
+    trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));
+    for (int step = 0; step < 100; ++step) {
+      const double gradient = step < first_reward ? 0 : 1;
+      trial.Step().Loss(0).Event(EventKind::kOptimizerStep, 0);
+      if ((step & (step - 1)) == 0) trial.EventJson(kAll);
+      trial.Tensor("Net_enc.weight", Role::kWeight, {1, 2}).Tensor("Net_head.weight", Role::kWeight, {1, 2});
+      trial.Tensor("gradient/Net_enc.weight", Role::kGradient, {0, 0});
+      trial.Tensor("gradient/Net_head.weight", Role::kGradient, {gradient, 0});
+    }
+    return FindingsOf(trial, "NoGradient");
+  };
+  const auto findings = story(1000);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "all_zero");
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_EQ(findings[0].step, 47);
+  EXPECT_TRUE(story(30).empty());
+}
+
 TEST(NoGradient, NothingIsReached_Stops) {
   FakeTrial trial;
   trial.SetDocument("model", Model("\"Adam\"", "\"Adam\""));

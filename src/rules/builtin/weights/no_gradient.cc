@@ -124,6 +124,7 @@ class NoGradient final : public KeptRule {
     std::int64_t first = INT64_MAX;  // places of the modules that have gradients
     std::int64_t last = -1;
     std::size_t held = 0;
+    bool moving = false;  // some parameter gets a gradient
     for (const auto& [name, parameter] : facts.parameters()) {
       if (!parameter.requires_grad || parameter.optimizer.empty()) continue;
       const auto number = facts.OptimizerNumber(parameter.optimizer);
@@ -141,6 +142,7 @@ class NoGradient final : public KeptRule {
       const bool any = gradient != nullptr && gradient->last >= optimizer.first_step;
       const bool nonzero = gradient != nullptr && gradient->last_nonzero >= optimizer.first_step;
       if (nonzero) {
+        moving = true;
         if (one.order >= 0) {
           first = std::min(first, one.order);
           last = std::max(last, one.order);
@@ -155,6 +157,11 @@ class NoGradient final : public KeptRule {
       }
     }
     JudgeNone(view, none, held, first, last, sink);
+    if (!moving && none.empty()) {
+      JudgeAllZero(view, zero, sink);
+    } else {
+      Heal("all_zero", view, sink);
+    }
     JudgeZero(view, zero, held, first, sink);
   }
 
@@ -215,6 +222,27 @@ class NoGradient final : public KeptRule {
                                                     "a branch whose input and output layers start at zero"}
                          : std::vector<std::string>{"dead ReLUs behind these weights", "saturated units",
                                                     "gradients that are lost in half precision"};
+    sink.Report(std::move(finding));
+  }
+
+  // A policy may wait long for its first reward: a warning.
+  void JudgeAllZero(const StepView& view, const std::vector<One>& zero, Sink& sink) {
+    std::vector<std::string> names;
+    bool product = false;
+    for (const One& one : zero) {
+      product = product || one.all_zero;
+      if (one.updates >= limits_.late) names.push_back(one.name);
+    }
+    if (names.empty() || product) return Heal("all_zero", view, sink);
+    Finding finding = Found(view, "all_zero", names, false);
+    finding.what = fmt::format("every gradient is exactly zero, in each of {} updates", zero.front().updates);
+    finding.why =
+        "what is differentiated does not depend on the model, or is multiplied by zero: nothing is learnt";
+    finding.remedy =
+        "look for a factor of zero, a mask that leaves nothing, a clamp or a margin between the model and "
+        "backward()";
+    finding.causes = {"a weight of the loss that is zero", "a mask or a filter that leaves no element",
+                      "outputs beyond a clamp or a margin", "rewards that are all alike"};
     sink.Report(std::move(finding));
   }
 
