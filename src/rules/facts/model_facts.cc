@@ -41,6 +41,14 @@ std::vector<std::string> Names(const Json& from, const char* key) {
   return names;
 }
 
+// A setting of an optimizer's group; 0 if it is not told.
+double SettingOf(const Json& group, const char* key) {
+  const auto settings = group.is_object() ? group.find("settings") : group.end();
+  if (!group.is_object() || settings == group.end() || !settings->is_object()) return 0;
+  const auto it = settings->find(key);
+  return it != settings->end() && it->is_number() ? it->get<double>() : 0;
+}
+
 const Json& List(const Json& from, const char* key) {
   static const Json kNone = Json::array();
   const auto it = from.is_object() ? from.find(key) : from.end();
@@ -147,7 +155,12 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
     one.name = Word(optimizer, "name");
     one.type = Word(optimizer, "type");
     one.foreign = NumberOf(optimizer, "foreign", -1);
-    for (const Json& group : List(optimizer, "groups")) one.parameters += NumberOf(group, "parameters", 0);
+    for (const Json& group : List(optimizer, "groups")) {
+      one.parameters += NumberOf(group, "parameters", 0);
+      const double eps = SettingOf(group, "eps");
+      if (eps > 0) one.eps = one.eps > 0 ? std::min(one.eps, eps) : eps;
+      one.lr = std::max({one.lr, SettingOf(group, "lr"), SettingOf(group, "initial_lr")});
+    }
     facts.optimizers_[one.name] = one.number;
     facts.optimizer_facts_.push_back(std::move(one));
   }

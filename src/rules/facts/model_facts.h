@@ -29,6 +29,7 @@ struct OptimizerFacts {
   std::string name, type;
   std::int64_t parameters = 0;  // all groups
   std::int64_t foreign = -1;    // of them, how many belong to no model that was called; -1: not told
+  double eps = 0, lr = 0;       // the smallest eps and the largest rate of its groups; 0: not told
 };
 
 /// What several rules ask of a module's type.

@@ -115,6 +115,56 @@ TEST(WeightUpdateRatio, WarmUp_AScheduler_LargeGradients_AndMovingWeights_AreSil
   EXPECT_TRUE(FindingsOf(First(0.01, 3e-5, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());
 }
 
+// Four batches of 16 rows, again and again; each update moves the weight by `change`.
+FakeTrial Passing(double change, double rate_growth = 0, bool fresh_rows = false) {
+  FakeTrial trial;
+  for (int step = 0; step < 48; ++step) {
+    trial.Step().Loss(1.0);
+    std::vector<double> rows;
+    for (int i = 0; i < 32; ++i) rows.push_back((fresh_rows ? step : step % 4) * 1000.0 + i);
+    trial.Sample("sample/Net_input_0", {16, 2}, rows);
+    trial.Scalar("optimizer/SGD.group0.lr", Role::kOptimizerSetting, 1e-4 * (1 + rate_growth * step));
+    trial.Tensor("gradient/a.weight", Role::kGradient, {1.0}).Tensor("a.weight", Role::kWeight, {1});
+    if (step > 0) trial.Difference("a.weight", change, change, 1, 1);
+  }
+  return trial;
+}
+
+TEST(WeightUpdateRatio, TwoPassesThatCannotHaveGainedAnything_Warn) {
+  const auto findings = FindingsOf(Passing(3e-5), "WeightUpdateRatio", ParameterSet::kLuff);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "creeping");
+  EXPECT_LT(findings[0].step, 16);
+  EXPECT_TRUE(FindingsOf(Passing(3e-3), "WeightUpdateRatio", ParameterSet::kLuff).empty());
+  EXPECT_TRUE(FindingsOf(Passing(3e-5, 0.1), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // warm-up
+  EXPECT_TRUE(
+      FindingsOf(Passing(3e-5, 0, true), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // one pass
+}
+
+std::vector<Finding> WithEps(const std::string& type, const std::string& eps, const std::string& lr) {
+  FakeTrial trial;
+  trial.SetDocument(
+      "model",
+      R"({"models": [{"name": "Net", "type": "Net", "parameters": [{"path": "a", "name": "a.weight",
+      "requires_grad": true, "optimizer": "One"}]}], "optimizers": [{"number": 0, "name": "One", "type": ")" +
+          type + R"(", "groups": [{"parameters": 1, "settings": {"eps": )" + eps + R"(, "lr": )" + lr +
+          "}}]}]}");
+  for (int step = 0; step < 40; ++step)
+    trial.Step().Loss(1.0).Tensor("gradient/a.weight", Role::kGradient, {1e-3, -2e-3});
+  return FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff);
+}
+
+TEST(WeightUpdateRatio, AnEpsFarAboveTheGradients_Warns_UnlessTheRateMakesUpForIt) {
+  const auto findings = WithEps("Adam", "1.0", "1e-3");
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "damped");
+  EXPECT_EQ(findings[0].step, 31);
+  EXPECT_TRUE(WithEps("Adam", "1.0", "0.1").empty());
+  EXPECT_TRUE(WithEps("Adam", "1e-2", "1e-5").empty());
+  EXPECT_TRUE(WithEps("RMSprop", "1.0", "1e-3").empty());
+  EXPECT_TRUE(WithEps("AdamW", "1e-8", "1e-3").empty());
+}
+
 TEST(WeightUpdateRatio, WeightsThrownAwayAndALossThatLeavesItsLevel_Stop) {
   for (const double peak : {400.0, 8.0}) {
     FakeTrial trial;

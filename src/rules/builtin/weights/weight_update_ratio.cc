@@ -11,6 +11,7 @@
 #include "rules/facts/first_updates.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/model_facts.h"
+#include "rules/facts/slow_progress.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -24,7 +25,7 @@ using format::Form;
 using format::Role;
 constexpr const char* kName = "WeightUpdateRatio";
 
-struct Limits : FirstUpdates::Limits {
+struct Limits : FirstUpdates::Limits, SlowProgress::Limits {
   std::string num_steps;
   double large_threshold, small_threshold, epsilon;
   std::int64_t interval;
@@ -60,6 +61,10 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::progress, "progress", "1e-5",
      "share of the loss that an update can at best take away, in the first updates (Luff)"},
     {&Limits::first, "first", "6", "first updates that are measured (Luff)", AtLeast(1)},
+    {&Limits::passes, "passes", "3", "passes over the data, the one that has begun too (Luff)", AtLeast(2)},
+    {&Limits::gained, "gained", "0.01",
+     "share of the loss that all updates of them can at best take away (Luff)"},
+    {&Limits::damped, "damped", "0.1", "root mean square of all gradients beside Adam's eps (Luff)"},
 };
 
 // Of smdebug: mean |W_s - W_p| / (mean |W_s| + epsilon).
@@ -104,7 +109,7 @@ class Original final : public KeptRule {
 // loss by less than `progress` of it.
 class Luff final : public KeptRule {
  public:
-  explicit Luff(const Limits& limits) : limits_(limits), first_(limits) {}
+  explicit Luff(const Limits& limits) : limits_(limits), first_(limits), slow_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -153,6 +158,7 @@ class Luff final : public KeptRule {
     Overwritten(view, move, sink);
     const double loss = tracker_.series().size() == 1 && !recent_.empty() ? recent_.back() : std::nan("");
     if (first_.Judge(view, move, loss, &open_small_, sink)) small_since_step_ = 0;
+    if (!first_.said_small()) slow_.OnStep(view, loss, sink);
   }
 
   void VisitFields(Fields& io) override {
@@ -168,6 +174,7 @@ class Luff final : public KeptRule {
     io("leap", leap_);
     io("window", window_);
     io("start", first_);
+    io("slow", slow_);
   }
 
  private:
@@ -382,13 +389,14 @@ class Luff final : public KeptRule {
   Leap leap_;
   Window window_;
   FirstUpdates first_;
+  SlowProgress slow_;
 };
 
 }  // namespace
 
 RuleSpec WeightUpdateRatioSpec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 3;  // 3: causes "thrown" and "small" from the first updates
+  spec.version = 4;  // 4: causes "creeping" and "damped"
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {

@@ -1,0 +1,166 @@
+#include "rules/facts/slow_progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/format.h"
+#include "rules/facts/model_facts.h"
+#include "rules/facts/step_memo.h"
+
+namespace luff::rules {
+namespace {
+
+using format::Role;
+
+constexpr std::size_t kMaxWeights = 1 << 17, kMaxOptimizers = 1024;
+constexpr std::int64_t kLooks = 32;         // steps with gradients after which eps is judged
+constexpr std::int64_t kLeastMeasured = 8;  // captures before the sum tells anything
+constexpr double kMoved = 0.01;             // of a weight's size, by all updates
+constexpr double kUsualRate = 0.01;         // rate / eps of a plain gradient descent that is not raised
+
+Finding Begin(const StepView& view, const char* cause) {
+  Finding finding = FindingAt("WeightUpdateRatio", cause, view, TensorAt{format::kNoId});
+  finding.since_step = 0;
+  return finding;
+}
+
+bool IsAdam(const std::string& type) {
+  return type == "Adam" || type == "AdamW" || type == "NAdam" || type == "RAdam" || type == "Adamax";
+}
+
+}  // namespace
+
+bool SlowProgress::OnStep(const StepView& view, double loss, Sink& sink) {
+  if (over_ && damped_over_) return false;
+  bool reported = false;
+  if (!over_) {
+    passes_.OnTrainStep(view);
+    Add(view, loss);
+    reported = Creeping(view, sink);
+  }
+  return (!damped_over_ && Damped(view, sink)) || reported;
+}
+
+void SlowProgress::Add(const StepView& view, double loss) {
+  for (const auto& [entry, tensor] : view.index.scalars(Role::kOptimizerSetting)) {
+    if (!tensor.name.ends_with(".lr")) continue;
+    const auto [known, fresh] = rates_.emplace(tensor.name, entry.value);
+    rising_ = rising_ || (!fresh && entry.value > known->second) || !(entry.value > 0);
+    known->second = entry.value;
+  }
+  double gain = 0;
+  double largest = 0;
+  bool any = false;
+  for (const WeightChange& change : view.index.weight_changes()) {
+    const auto gradient = gradients_.find(change.name);
+    if (gradient == gradients_.end() || !std::isfinite(change.sum_sq)) continue;
+    gain += gradient->second * std::sqrt(change.sum_sq);
+    if (change.previous_sum_sq > 0)
+      largest = std::max(largest, std::sqrt(change.sum_sq / change.previous_sum_sq));
+    if (lead_.empty()) lead_ = change.name;
+    any = true;
+  }
+  if (any) {
+    gained_ += std::isfinite(loss) && loss != 0 ? gain / std::abs(loss) : 1;
+    moved_ += largest;
+    ++measured_;
+  }
+  // The next change is measured from the weights of this step on, with the gradient that they have now.
+  if (!any && !gradients_.empty()) return;
+  gradients_.clear();
+  for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+    if (entry.summary.finite_count() == entry.summary.count && gradients_.size() < kMaxWeights)
+      gradients_.emplace(ParameterOfGradient(tensor.name), entry.summary.l2());
+  }
+}
+
+bool SlowProgress::Creeping(const StepView& view, Sink& sink) {
+  if (gained_ >= limits_.gained || moved_ >= kMoved) over_ = true;  // it has moved: nothing more is asked
+  if (over_ || measured_ < kLeastMeasured || passes_.drawn_at_random() ||
+      passes_.count() < static_cast<double>(limits_.passes))
+    return false;
+  over_ = true;
+  if (rising_ || rates_.empty() || gained_ <= 0) return false;
+  Finding finding = Begin(view, "creeping");
+  finding.tensor = lead_;
+  finding.what = fmt::format(
+      "{:.0f} passes over the data can have lowered the loss by no more than {:.1g} of it: updates are far "
+      "too small",
+      std::floor(passes_.count() - 1), gained_);
+  finding.why =
+      "the sum of |gradient| |change| over all updates bounds what they can have gained, to first order; at "
+      "this speed "
+      "nothing is learnt";
+  finding.remedy = "raise the learning rate (by a hundred and more)";
+  finding.causes = {"learning rate far too low", "gradients scaled down or clipped to nothing",
+                    "a scheduler that never leaves its beginning"};
+  finding.evidence = {{"share_of_loss", gained_}, {"share_of_weights", moved_}, {"passes", passes_.count()}};
+  for (const auto& [name, rate] : rates_) {
+    if (finding.evidence.size() < 8) finding.evidence.emplace_back(name, rate);
+  }
+  finding.threshold = fmt::format(
+      "below {:g} of the loss and below {:g} of each weight in {} passes, the rate not rising (Luff)",
+      limits_.gained, kMoved, limits_.passes - 1);
+  sink.Report(std::move(finding));
+  return true;
+}
+
+bool SlowProgress::Damped(const StepView& view, Sink& sink) {
+  const ModelFacts& facts = view.memo.Facts(view.trial);
+  if (facts.missing()) return false;
+  bool due = false;
+  std::map<std::string, bool> now;
+  for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
+    const ParameterFacts* parameter = facts.Find(ParameterOfGradient(tensor.name));
+    if (parameter == nullptr || parameter->optimizer.empty() || largest_.size() >= kMaxOptimizers) continue;
+    const double count = static_cast<double>(std::max<std::uint64_t>(entry.summary.count, 1));
+    double& largest = largest_[parameter->optimizer];
+    largest = std::max(largest, entry.summary.l2() / std::sqrt(count));
+    now[parameter->optimizer] = true;
+  }
+  for (const auto& [optimizer, seen] : now) due = ++seen_[optimizer] == kLooks || due;
+  if (!due) return false;
+  damped_over_ = true;
+  for (const OptimizerFacts& optimizer : facts.optimizers()) {
+    const auto largest = largest_.find(optimizer.name);
+    if (largest == largest_.end() || !IsAdam(optimizer.type) || !(optimizer.eps > 0)) continue;
+    const bool damped = largest->second > 0 && largest->second < limits_.damped * optimizer.eps;
+    if (!damped || !(optimizer.lr < kUsualRate * optimizer.eps)) continue;
+    Finding finding = Begin(view, "damped");
+    finding.tensor = optimizer.name;
+    finding.what =
+        fmt::format("the eps of {} ({:g}) is {:.0f} times its largest gradients (root mean square {:.1g})",
+                    optimizer.name, optimizer.eps, optimizer.eps / largest->second, largest->second);
+    finding.why = fmt::format(
+        "it divides by the gradients' size plus eps, so it divides by eps alone: a plain gradient descent "
+        "with the rate "
+        "{:.1g}",
+        optimizer.lr / optimizer.eps);
+    finding.remedy = "lower eps (the default is 1e-8), or raise the learning rate";
+    finding.causes = {"eps taken for another setting", "an eps of another optimizer or library"};
+    finding.evidence = {{"eps", optimizer.eps}, {"gradient_rms", largest->second}, {"lr", optimizer.lr}};
+    finding.threshold =
+        fmt::format("every gradient below {:g} of eps in {} steps, and a rate below {:g} of it (Luff)",
+                    limits_.damped, kLooks, kUsualRate);
+    sink.Report(std::move(finding));
+    return true;
+  }
+  return false;
+}
+
+void SlowProgress::VisitFields(Fields& io) {
+  io("passes", passes_);
+  io("gradients", gradients_, kMaxWeights);
+  io("rates", rates_, kMaxOptimizers);
+  io("rising", rising_);
+  io("gained", gained_);
+  io("moved", moved_);
+  io("measured", measured_);
+  io("lead", lead_);
+  io("largest", largest_, kMaxOptimizers);
+  io("seen", seen_, kMaxOptimizers);
+  io("over", over_);
+  io("damped_over", damped_over_);
+}
+
+}  // namespace luff::rules
