@@ -25,13 +25,15 @@ constexpr double kMaxKurtosis = 20;  // beyond: the spread of a sample says litt
 
 struct Limits {
   std::int64_t rows;
-  double shift, spread, share;
+  double shift, spread, share, absent;
 };
 constexpr Param<Limits> kParams[] = {
     {&Limits::rows, "rows", "32", "rows of the training and of an evaluation, at least (Luff)"},
     {&Limits::shift, "shift", "2.5", "distance of means in deviations of the training (Luff)"},
     {&Limits::spread, "spread", "2.5", "ratio of deviations, either way (Luff)", Above(1)},
     {&Limits::share, "share", "0.5", "share of features that differ so (Luff)"},
+    {&Limits::absent, "absent", "0.1",
+     "share of features that never vary in training and do in evaluations (Luff)"},
 };
 
 class TrainValSkew final : public KeptRule {
@@ -89,10 +91,13 @@ class TrainValSkew final : public KeptRule {
     if (turns_.taken() || t.kind() != e.kind() || t.rows() < rows || e.rows() < rows) return;
     std::size_t judged = 0;
     std::size_t unlike = 0;
+    std::size_t absent = 0;
     double worst_shift = 0;
     double worst_spread = 1;
     for (std::size_t i = 0; i < t.size(); ++i) {
-      if (!t.varies(i) || t.kurtosis(i) > kMaxKurtosis || e.count(i) == 0) continue;
+      if (e.count(i) == 0) continue;
+      if (!t.varies(i) && e.varies(i) && e.kurtosis(i) <= kMaxKurtosis) ++absent;
+      if (!t.varies(i) || t.kurtosis(i) > kMaxKurtosis) continue;
       ++judged;
       const double deviation = std::sqrt(t.variance(i));
       const double shift = std::abs(e.mean(i) - t.mean(i)) / deviation;
@@ -102,6 +107,7 @@ class TrainValSkew final : public KeptRule {
       if (std::abs(std::log(std::max(spread, 1e-9))) > std::abs(std::log(std::max(worst_spread, 1e-9))))
         worst_spread = spread;
     }
+    if (t.rows() >= kAbsentRows) Absent(trial, name, t, absent, judged + absent, sink);
     const double share = judged == 0 ? 0 : static_cast<double>(unlike) / static_cast<double>(judged);
     if (judged == 0 || share < limits_.share) {
       if (open_.erase(name) > 0) sink.Heal("skew", name, last_.mode_step);
@@ -137,6 +143,34 @@ class TrainValSkew final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Features that say nothing in training: a flag of one row in twenty would have shown among so many.
+  void Absent(const query::Trial& trial, const std::string& name, const Features& training,
+              std::size_t absent, std::size_t all, Sink& sink) {
+    const std::string key = name + "\nabsent";
+    if (absent < 2 || static_cast<double>(absent) < limits_.absent * static_cast<double>(all)) {
+      if (open_.erase(key) > 0) sink.Heal("absent", name, last_.mode_step);
+      return;
+    }
+    open_.insert(key);
+    Finding finding = FindingAt(kName, "absent", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = name;
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("{} of the {} features of {} have one value in all training rows and vary in evaluations",
+                    absent, all, name);
+    finding.why =
+        "what these features say cannot be learnt, and the model was never shown what evaluations give it";
+    finding.remedy =
+        "prepare training inputs by the same steps as those of evaluations; look for columns that were lost";
+    finding.causes = {"columns lost or overwritten in the training data",
+                      "another preparation or column order", "training data of one source only"};
+    finding.evidence = {{"absent", absent}, {"features", all}, {"training_rows", training.rows()}};
+    finding.threshold = fmt::format("{:g} % of the features, and two at least, after {} rows (Luff)",
+                                    100 * limits_.absent, kAbsentRows);
+    sink.Report(std::move(finding));
+  }
+
+  static constexpr std::int64_t kAbsentRows = 128;
   const Limits limits_;
   Anchor last_;
   OptimizerTurns turns_;
@@ -148,6 +182,7 @@ class TrainValSkew final : public KeptRule {
 
 RuleSpec TrainValSkewSpec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
+  spec.version = 2;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -60,6 +60,38 @@ TEST(TrainValSkew, AlikeDrift_FewFeatures_OtherTasks_AndRareFlags_AreSilent) {
   EXPECT_TRUE(Findings(Story({0, 1}, 99, true)).empty());
 }
 
+// Twenty features, of which some have one value in all training rows; in evaluations they vary, or do so
+// rarely.
+FakeTrial Lost(std::size_t lost, bool rarely = false, int batches = 20) {
+  FakeTrial trial;
+  std::mt19937 noise(5);
+  std::normal_distribution<double> normal(0, 1);
+  for (int step = 0; step <= batches; ++step) {
+    const bool train = step < batches;
+    trial.Step(train ? Mode::kTrain : Mode::kEval);
+    std::vector<double> values;
+    for (int row = 0; row < 32; ++row) {
+      for (std::size_t f = 0; f < 20; ++f) {
+        const bool still = f < lost && (train || (rarely && row != 7));
+        values.push_back(still ? 0 : normal(noise));
+      }
+    }
+    trial.Sample("sample/Net_input_0", {32, 20}, values);
+  }
+  trial.Step();
+  return trial;
+}
+
+TEST(TrainValSkew, ColumnsLostInTraining_AreNamed_OneOrRareOnesOrFewRowsAreSilent) {
+  const auto findings = Findings(Lost(5));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "absent");
+  EXPECT_NE(findings[0].what.find("5 of the 20"), std::string::npos) << findings[0].what;
+  EXPECT_TRUE(Findings(Lost(1)).empty());
+  EXPECT_TRUE(Findings(Lost(5, true)).empty());
+  EXPECT_TRUE(Findings(Lost(5, false, 3)).empty());
+}
+
 TEST(TrainValSkew, PreparationThatIsRepaired_Heals) {
   FakeTrial trial = Story({4, 1});
   std::mt19937 noise(6);
