@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
@@ -42,6 +43,12 @@ std::optional<Range> RangeOf(const std::string& type) {
   return std::nullopt;
 }
 
+// Where a function behind the last module can hold outputs: a sigmoid, a ReLU, an exponential, a tanh.
+struct End {
+  double at, side;  // side -1: outputs lie above it, 1: below
+};
+constexpr std::array<End, 3> kEnds = {End{0, -1}, End{-1, -1}, End{1, 1}};
+
 class TargetRange final : public KeptRule {
  public:
   explicit TargetRange(const Limits& limits) : limits_(limits) {}
@@ -74,6 +81,18 @@ class TargetRange final : public KeptRule {
   }
 
  private:
+  // Outputs and targets beside one of kEnds.
+  struct Held {
+    bool inside = true;
+    std::int64_t outputs = 0, near = 0, targets = 0, beyond = 0;
+    void VisitFields(Fields& io) {
+      io("inside", inside);
+      io("outputs", outputs);
+      io("near", near);
+      io("targets", targets);
+      io("beyond", beyond);
+    }
+  };
   struct Kind {
     std::int64_t seen = 0, calls = 0;  // targets of trainings, and calls
     bool constant = true;              // all of them are `value`
@@ -83,6 +102,7 @@ class TargetRange final : public KeptRule {
     std::int64_t bad_shares = 0, ignored = 0;  // calls in a row
     std::int64_t reach_targets = 0, beyond = 0, at_bound = 0;
     bool inside = true;  // all outputs lay in the range
+    std::array<Held, kEnds.size()> held;
     void VisitFields(Fields& io) {
       io("seen", seen);
       io("calls", calls);
@@ -96,6 +116,7 @@ class TargetRange final : public KeptRule {
       io("reach_targets", reach_targets);
       io("beyond", beyond);
       io("at_bound", at_bound);
+      io("held", held);
       io("inside", inside);
     }
   };
@@ -202,6 +223,7 @@ class TargetRange final : public KeptRule {
                             found.formula == Formula::kSmoothL1 || found.formula == Formula::kHuber;
     const ModelTail tail = regression ? TailOf(modules_) : ModelTail();
     const std::optional<Range> range = RangeOf(tail.type);
+    if (regression && !range) JudgeHeld(view, call, kind, sink);
     if (!range || !kind->inside) return;
     const double span = std::isfinite(range->high) ? range->high - range->low : 0;
     for (const double x : call.output.values) {
@@ -228,6 +250,46 @@ class TargetRange final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // No module tells of a function that bounds the outputs; the outputs do: many come to the end, and of all
+  // none goes beyond.
+  void JudgeHeld(const StepView& view, const LossCall& call, Kind* kind, Sink& sink) const {
+    for (std::size_t i = 0; i < kEnds.size(); ++i) {
+      const End& end = kEnds[i];
+      Held& held = kind->held[i];
+      if (!held.inside) continue;
+      for (const double x : call.output.values) {
+        const double past = (x - end.at) * end.side;
+        held.inside = held.inside && past <= 0;
+        held.near += past >= -kNear ? 1 : 0;
+      }
+      held.outputs += static_cast<std::int64_t>(call.output.values.size());
+      for (const double y : call.target.values) held.beyond += (y - end.at) * end.side > kBeyond ? 1 : 0;
+      held.targets += static_cast<std::int64_t>(call.target.values.size());
+      const double share =
+          static_cast<double>(held.beyond) / static_cast<double>(std::max<std::int64_t>(held.targets, 1));
+      if (!held.inside || held.outputs < 4 * limits_.targets || held.near < kPile || share < kHeldShare)
+        continue;
+      Finding finding = Make(view, call, "out_of_reach");
+      finding.since_step = 0;
+      finding.what = fmt::format("{:.0f} % of the targets of {} lie where the model's output does not go",
+                                 100 * share, call.kind);
+      finding.why = fmt::format("{} of {} outputs come to {:g} and none goes {}: something bounds them",
+                                held.near, held.outputs, end.at, end.side < 0 ? "below" : "above");
+      finding.remedy =
+          "leave the last activation out (sigmoid, tanh, ReLU, clamp), or scale the targets into its range";
+      finding.causes = {"an activation behind the output layer", "targets that are not scaled"};
+      finding.evidence.emplace_back("share_beyond", share);
+      finding.threshold =
+          fmt::format("{:g} % of the targets, {} outputs (Luff)", 100 * kHeldShare, 4 * limits_.targets);
+      sink.Report(std::move(finding));
+      return;
+    }
+  }
+
+  // A free output that comes so near so often would also have gone beyond.
+  static constexpr double kNear = 0.02, kBeyond = 0.05;
+  static constexpr std::int64_t kPile = 32;
+  static constexpr double kHeldShare = 0.2;
   const Limits limits_;
   LossReader reader_;
   ModelModules modules_;  // read from the run, not saved
@@ -239,6 +301,7 @@ class TargetRange final : public KeptRule {
 
 RuleSpec TargetRangeSpec() {
   RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
+  spec.version = 2;
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -59,6 +61,36 @@ FakeTrial RegressionStory(const char* last, double scale) {
     testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
   }
   return trial;
+}
+
+// A regression whose outputs come from `output` of a normal number; nothing tells of its last module.
+std::vector<Finding> Bounded(const std::function<double(double)>& output, double scale) {
+  FakeTrial trial;
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal;
+  for (int step = 0; step < 48; ++step) {
+    std::vector<double> outputs(32);
+    std::vector<double> targets(32);
+    for (std::size_t i = 0; i < 32; ++i) {
+      outputs[i] = output(normal(random));
+      targets[i] = scale * normal(random);
+    }
+    testing::TellPairs(&trial, "MSELoss", testing::SquaredError(outputs, targets), outputs, targets);
+  }
+  return FindingsOf(trial);
+}
+
+TEST(TargetRange, OutputsThatAFunctionBounds_AreTold_OthersAreSilent) {
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-4 * x)); };
+  const auto findings = Bounded(sigmoid, 3);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "out_of_reach");
+  EXPECT_NE(findings[0].remedy.find("sigmoid"), std::string::npos);
+  EXPECT_EQ(Bounded([](double x) { return std::tanh(3 * x); }, 3).size(), 1U);
+  EXPECT_TRUE(Bounded([](double x) { return std::tanh(3 * x); }, 0.3).empty());       // few targets beyond
+  EXPECT_TRUE(Bounded([](double x) { return x; }, 3).empty());                        // free
+  EXPECT_TRUE(Bounded([](double x) { return 0.5 + 0.1 * std::sin(x); }, 3).empty());  // not learnt yet
+  EXPECT_EQ(Bounded([](double x) { return std::max(x, 0.0); }, 3).size(), 1U);
 }
 
 TEST(TargetRange, TargetsBeyondATanh_AreTold) {
