@@ -85,9 +85,12 @@ std::vector<Decision> Policy::OnFinding(const rules::Finding& finding, std::stri
 std::vector<Decision> Policy::Tick(double now_s, std::int64_t train_step) {
   std::vector<Decision> decisions;
   std::vector<Watch> due;
-  std::erase_if(watches_, [&](const Watch& watch) {
+  std::erase_if(watches_, [&](Watch& watch) {
+    // A finding may come before the first word on how far the training is: its steps count from that word.
+    if (watch.since.step < 0) watch.since.step = train_step;
     const bool late = watch.spec->after_s >= 0 && now_s - watch.since.s >= watch.spec->after_s;
-    const bool far = watch.spec->after_steps >= 0 && train_step - watch.since.step >= watch.spec->after_steps;
+    const bool far = watch.spec->after_steps >= 0 && watch.since.step >= 0 &&
+                     train_step - watch.since.step >= watch.spec->after_steps;
     if (late || far) due.push_back(watch);
     return late || far;
   });

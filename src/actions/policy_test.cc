@@ -198,6 +198,20 @@ TEST(PolicyTest, EscalatesWhatAnEarlierSupervisorLeftOpen) {
   EXPECT_FALSE(policy.waits());
 }
 
+// A job of 70 steps may be over before anybody has said how far it is.
+TEST(PolicyTest, StepsOfAnEscalationCountFromTheFirstStepThatIsKnown) {
+  ActionSpec stop = Tell("stop");
+  stop.kind = ActionKind::kStop;
+  stop.escalates = "tell";
+  stop.after_steps = 60;
+  Policy policy({Tell(), stop});
+  EXPECT_EQ(policy.OnFinding(MakeFinding("1"), "new", false, 0, -1).size(), 1U);
+  EXPECT_TRUE(policy.Tick(0, -1).empty());
+  EXPECT_TRUE(policy.Tick(1, 69).empty());
+  EXPECT_TRUE(policy.Tick(2, 128).empty());
+  EXPECT_EQ(policy.Tick(3, 129).size(), 1U);
+}
+
 TEST(PolicyTest, KindsHaveNames) {
   EXPECT_EQ(*ParseKind("lower_lr"), ActionKind::kLowerLr);
   EXPECT_EQ(KindName(ActionKind::kMail), "mail");

@@ -89,11 +89,16 @@ void Runner::Begin(std::int64_t now_ns) {
     }
   }
   std::map<std::string, AuditLine> open;
+  std::map<std::string, std::string> last;  // event
+  for (const AuditLine& line : audit_->earlier()) last[line.id] = line.event;
   const std::int64_t unix_ns = Env::Real().NowUnixNs();
   for (const AuditLine& line : audit_->earlier()) {
     // Across processes only the wall clock shows how long ago it was.
     const std::int64_t ago_ns = std::max<std::int64_t>(0, unix_ns - std::max<std::int64_t>(0, line.unix_ns));
-    if (line.event == "begun" || line.event == "dry_run")
+    // A job that ended by itself was not stopped.
+    const bool left = line.kind == "stop" && !committed_.contains(line.id) &&
+                      (last[line.id] == "begun" || last[line.id] == "proposed" || last[line.id] == "aborted");
+    if ((line.event == "begun" && !left) || line.event == "dry_run")
       policy_.Remember(line.action, line.finding, line.cause, Seconds(now_ns - ago_ns));
     if (line.event == "begun" && !line.document.empty()) open[line.id] = line;
     if (line.event == "done" || line.event == "failed" || line.event == "dropped") open.erase(line.id);
@@ -293,7 +298,7 @@ void Runner::HearCoordinator() {
         break;
     }
     Write(line);
-    if (news.what >= What::kCarriedOut && !stop) begun_.erase(begun);
+    if (news.what >= What::kCarriedOut) begun_.erase(begun);
   }
 }
 
@@ -302,11 +307,14 @@ void Runner::JobEnded() {
   HearCoordinator();
   for (auto& [id, begun] : begun_) {
     const ActionSpec* spec = policy_.Find(begun.action);
-    if (spec == nullptr || IsDelivery(spec->kind) || spec->kind == ActionKind::kStop) continue;
+    if (spec == nullptr || IsDelivery(spec->kind)) continue;
+    const bool stop = spec->kind == ActionKind::kStop;
+    if (stop && committed_.contains(id)) continue;
     AuditLine line = begun;
     line.unix_ns = 0;
-    line.event = "failed";
-    line.detail = "the job ended before all ranks had agreed, or answered";
+    line.event = stop ? "aborted" : "failed";
+    line.detail = stop ? "the job ended by itself before the stop was decided"
+                       : "the job ended before all ranks had agreed, or answered";
     Write(std::move(line));
   }
 }

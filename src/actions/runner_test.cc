@@ -221,6 +221,39 @@ TEST_F(RunnerTest, AnEscalationWaitsForStepsOfTheJobThatGoesOn) {
   }
 }
 
+TEST_F(RunnerTest, AStopThatTheJobsOwnEndForestalledIsStillToCome) {
+  ActionSpec stop = Spec(ActionKind::kStop);
+  stop.escalates = "lower_lr";
+  stop.after_steps = 10;
+  const std::vector<ActionSpec> specs = {Spec(ActionKind::kLowerLr), stop};
+  {
+    Runner first(Options(specs));
+    first.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
+    Obey(&first);
+    static_cast<void>(first.Poll(0, 30, 1, {}, {}));
+    EXPECT_TRUE(first.coordinator().stopping());
+    first.JobEnded();
+    EXPECT_EQ(Events().back(), "aborted");
+  }
+  {
+    Runner next(Options(specs));
+    next.Begin(0);
+    next.Resume({MakeFinding("f1")});
+    static_cast<void>(next.Poll(0, 30, 1, {}, {}));
+    EXPECT_FALSE(next.coordinator().stopping());
+    static_cast<void>(next.Poll(0, 40, 1, {}, {}));
+    EXPECT_TRUE(next.coordinator().stopping());
+    Obey(&next);
+    next.JobEnded();
+    EXPECT_EQ(Events().back(), "committed");
+  }
+  Runner last(Options(specs));  // its user knows that it was stopped, and goes on
+  last.Begin(0);
+  last.Resume({MakeFinding("f1")});
+  for (const std::int64_t step : {40, 60}) static_cast<void>(last.Poll(0, step, 1, {}, {}));
+  EXPECT_FALSE(last.coordinator().stopping());
+}
+
 TEST_F(RunnerTest, AnAuditLineOfTheFutureIsOfNow) {
   ActionSpec spec = Spec(ActionKind::kLowerLr);
   spec.limit = 1;
