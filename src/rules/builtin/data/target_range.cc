@@ -257,11 +257,15 @@ class TargetRange final : public KeptRule {
       const End& end = kEnds[i];
       Held& held = kind->held[i];
       if (!held.inside) continue;
+      std::int64_t near = 0;
+      bool spread = false;
       for (const double x : call.output.values) {
         const double past = (x - end.at) * end.side;
         held.inside = held.inside && past <= 0;
-        held.near += past >= -kNear ? 1 : 0;
+        near += past >= -kNear ? 1 : 0;
+        spread = spread || past <= -kSpread;
       }
+      if (spread) held.near += near;  // not a layer that starts at zero and has hardly moved
       held.outputs += static_cast<std::int64_t>(call.output.values.size());
       for (const double y : call.target.values) held.beyond += (y - end.at) * end.side > kBeyond ? 1 : 0;
       held.targets += static_cast<std::int64_t>(call.target.values.size());
@@ -287,7 +291,7 @@ class TargetRange final : public KeptRule {
   }
 
   // A free output that comes so near so often would also have gone beyond.
-  static constexpr double kNear = 0.02, kBeyond = 0.05;
+  static constexpr double kNear = 0.02, kBeyond = 0.05, kSpread = 10 * kNear;
   static constexpr std::int64_t kPile = 32;
   static constexpr double kHeldShare = 0.2;
   const Limits limits_;

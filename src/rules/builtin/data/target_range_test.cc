@@ -91,6 +91,11 @@ TEST(TargetRange, OutputsThatAFunctionBounds_AreTold_OthersAreSilent) {
   EXPECT_TRUE(Bounded([](double x) { return x; }, 3).empty());                        // free
   EXPECT_TRUE(Bounded([](double x) { return 0.5 + 0.1 * std::sin(x); }, 3).empty());  // not learnt yet
   EXPECT_EQ(Bounded([](double x) { return std::max(x, 0.0); }, 3).size(), 1U);
+  // An output layer that starts at zero and goes towards the mean of the targets.
+  EXPECT_TRUE(Bounded([](double) { return 0.0; }, 3).empty());
+  int calls = 0;
+  EXPECT_TRUE(
+      Bounded([&](double x) { return 1e-3 * (calls++ / 32) + 0.01 * std::abs(std::sin(x)); }, 3).empty());
 }
 
 TEST(TargetRange, TargetsBeyondATanh_AreTold) {
