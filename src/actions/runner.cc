@@ -89,16 +89,17 @@ void Runner::Begin(std::int64_t now_ns) {
     }
   }
   std::map<std::string, AuditLine> open;
-  std::map<std::string, std::string> last;  // event
-  for (const AuditLine& line : audit_->earlier()) last[line.id] = line.event;
+  std::set<std::string> decided = committed_;
+  for (const AuditLine& line : audit_->earlier()) {
+    if (line.event == "committed" || line.event == "failed") decided.insert(line.id);
+  }
   const std::int64_t unix_ns = Env::Real().NowUnixNs();
   for (const AuditLine& line : audit_->earlier()) {
     // Across processes only the wall clock shows how long ago it was.
     const std::int64_t ago_ns = std::max<std::int64_t>(0, unix_ns - std::max<std::int64_t>(0, line.unix_ns));
-    // A job that ended by itself was not stopped.
-    const bool left = line.kind == "stop" && !committed_.contains(line.id) &&
-                      (last[line.id] == "begun" || last[line.id] == "proposed" || last[line.id] == "aborted");
-    if ((line.event == "begun" && !left) || line.event == "dry_run")
+    // A stop that was never decided has stopped nothing.
+    const bool acted = line.event == "begun" && (line.kind != "stop" || decided.contains(line.id));
+    if (acted || line.event == "dry_run")
       policy_.Remember(line.action, line.finding, line.cause, Seconds(now_ns - ago_ns));
     if (line.event == "begun" && !line.document.empty()) open[line.id] = line;
     if (line.event == "done" || line.event == "failed" || line.event == "dropped") open.erase(line.id);
@@ -313,8 +314,7 @@ void Runner::JobEnded() {
     AuditLine line = begun;
     line.unix_ns = 0;
     line.event = stop ? "aborted" : "failed";
-    line.detail = stop ? "the job ended by itself before the stop was decided"
-                       : "the job ended before all ranks had agreed, or answered";
+    line.detail = "the job ended before all ranks had agreed, or answered";
     Write(std::move(line));
   }
 }

@@ -43,6 +43,13 @@ ActionSpec Spec(ActionKind kind) {
   return spec;
 }
 
+std::vector<ActionSpec> LowerThenStopAfter10Steps() {
+  ActionSpec stop = Spec(ActionKind::kStop);
+  stop.escalates = "lower_lr";
+  stop.after_steps = 10;
+  return {Spec(ActionKind::kLowerLr), stop};
+}
+
 class RunnerTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -196,10 +203,7 @@ TEST_F(RunnerTest, TimeIsThatOfAClockThatNobodySets) {
 }
 
 TEST_F(RunnerTest, AnEscalationWaitsForStepsOfTheJobThatGoesOn) {
-  ActionSpec stop = Spec(ActionKind::kStop);
-  stop.escalates = "lower_lr";
-  stop.after_steps = 10;
-  const std::vector<ActionSpec> specs = {Spec(ActionKind::kLowerLr), stop};
+  const std::vector<ActionSpec> specs = LowerThenStopAfter10Steps();
   {
     Runner first(Options(specs));
     first.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
@@ -222,10 +226,7 @@ TEST_F(RunnerTest, AnEscalationWaitsForStepsOfTheJobThatGoesOn) {
 }
 
 TEST_F(RunnerTest, AStopThatTheJobsOwnEndForestalledIsStillToCome) {
-  ActionSpec stop = Spec(ActionKind::kStop);
-  stop.escalates = "lower_lr";
-  stop.after_steps = 10;
-  const std::vector<ActionSpec> specs = {Spec(ActionKind::kLowerLr), stop};
+  const std::vector<ActionSpec> specs = LowerThenStopAfter10Steps();
   {
     Runner first(Options(specs));
     first.OnFinding(MakeFinding("f1"), "new", false, 20, 0);
