@@ -22,6 +22,15 @@ function(luff_flags target)
   endif()
 endfunction()
 
+# Eight sources at once: reading the headers is most of a compiler's work. Not in rooms on the training's path.
+function(luff_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LUFF_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  if(LUFF_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # It takes a class in a source that is included for one in a header.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+endfunction()
+
 # Removes files from the list `var` that do not exist (yet), with a warning; CMake looks again at the next build.
 function(luff_existing var)
   set(found)

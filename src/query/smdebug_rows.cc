@@ -13,7 +13,7 @@ using format::Form;
 using format::FormRow;
 using format::SmdebugReduction;
 
-constexpr std::size_t kKeptBytes = 256U << 20;  // of values for the differences to come
+constexpr std::size_t kKeptValueBytes = 256U << 20;  // of values for the differences to come
 
 FormRow RowOf(TensorId id, Form form) {
   FormRow row{};
@@ -71,7 +71,7 @@ void SmdebugTrial::KeepValue(const Record& record, const Value& value) const {
     kept_bytes_ -= old->second.value.bytes.size();
     kept_.erase(old);
   }
-  if (kept_bytes_ + value.bytes.size() > kKeptBytes) return;
+  if (kept_bytes_ + value.bytes.size() > kKeptValueBytes) return;
   kept_bytes_ += value.bytes.size();
   kept_.emplace(key, Kept{directory_.PlaceOf(record), value});
 }

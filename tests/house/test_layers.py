@@ -90,7 +90,7 @@ def test_a_step_upwards_is_one_line_of_complaint(
 def test_steps_downwards_are_fine(tmp_path: Path) -> None:
     files = {
         "src/rules/rule.cc": '#include "luff/query/trial.h"\n#include <vector>\n#include "rule_impl.h"\n',
-        "src/rules/builtin/loss/x.cc": '#include "rules/facts/sample.h"\n#include "rules/builtin/builtin.h"\n',
+        "src/rules/builtin/loss/x.cc": '#include "rules/facts/sample.h"\n#include "rules/kit/select.h"\n',
         "src/rules/builtin/loss/x_test.cc": '#include "rules/engine/grouping.h"\n',
         "src/rules/engine/x.cc": '#include "rules/own/own_spec.h"\n',
         "src/base/env.cc": "#include <sys/stat.h>\n#include <unistd.h>\n",

@@ -13,7 +13,7 @@
 namespace luff::rules {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using format::Form;
 using format::Role;
 
@@ -67,27 +67,27 @@ void Add(std::vector<Wanted>* wanted, const Need& need) {
   wanted->push_back({need, {{need.mode, need.save_interval, need.first_steps}}});
 }
 
-Json ToCollection(const Wanted& wanted, const std::string& name) {
-  Json json;
+OrderedJson ToCollection(const Wanted& wanted, const std::string& name) {
+  OrderedJson json;
   json["name"] = name;
   json["include"] = wanted.need.include;
   const auto names_of = [](const std::vector<Role>& roles) {
-    Json names = Json::array();
+    OrderedJson names = OrderedJson::array();
     for (const Role role : roles) names.push_back(kRoleNames[static_cast<std::size_t>(role)]);
     return names;
   };
   if (!wanted.need.include_roles.empty()) json["include_roles"] = names_of(wanted.need.include_roles);
   json["roles"] = names_of(wanted.need.roles);
   json["module_types"] = wanted.need.module_types;
-  Json forms = Json::array();
+  OrderedJson forms = OrderedJson::array();
   for (const auto& [form, text] : kFormNames) {
     if ((wanted.need.forms & static_cast<std::uint32_t>(form)) != 0) forms.push_back(text);
   }
   json["forms"] = std::move(forms);
   json["unit_axis"] = kAxisNames[static_cast<std::size_t>(wanted.need.unit_axis)];
-  Json save = Json::object();
+  OrderedJson save = OrderedJson::object();
   for (const Saving& saving : wanted.save) {
-    Json first = Json::array();
+    OrderedJson first = OrderedJson::array();
     for (std::int64_t step = 0; step < std::min(saving.first_steps, kMaxFirstSteps); ++step) {
       if (step % saving.interval != 0) first.push_back(step);
     }
@@ -116,8 +116,8 @@ Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::strin
     for (const Need& need : choice.spec->needs(choice.parameters)) Add(&wanted, need);
   }
   try {
-    Json config;
-    Json collections = Json::array();
+    OrderedJson config;
+    OrderedJson collections = OrderedJson::array();
     std::vector<std::string> names;
     for (const Wanted& one : wanted) {
       std::string name = one.need.collection;
@@ -132,7 +132,7 @@ Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::strin
     config["max_overhead"] = 0.05;
     config["max_bytes"] = 0;
     if (!extra.empty()) {
-      const Json more = TryParseJson(extra);
+      const OrderedJson more = TryParseJson(extra);
       if (!more.is_object()) return InvalidArgument("the capture configuration is no JSON object");
       for (const auto& [key, value] : more.items()) {
         if (key != "collections") {
@@ -141,12 +141,12 @@ Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::strin
         }
         if (!value.is_array())
           return InvalidArgument("'collections' of the capture configuration is no list");
-        for (const Json& collection : value) {
+        for (const OrderedJson& collection : value) {
           if (!collection.is_object() || !collection.contains("name") || !collection["name"].is_string()) {
             return InvalidArgument("a collection of the capture configuration has no name");
           }
           auto& list = config["collections"];
-          const auto same = std::find_if(list.begin(), list.end(), [&](const Json& known) {
+          const auto same = std::find_if(list.begin(), list.end(), [&](const OrderedJson& known) {
             return known["name"] == collection["name"];
           });
           if (same != list.end()) {

@@ -5,9 +5,16 @@
 #include "base/format.h"
 #include "base/nearest_names.h"
 #include "luff/rules/rule.h"
-#include "rules/builtin/builtin.h"
 
 namespace luff::rules {
+
+#define LUFF_RULE(name)          \
+  namespace name {               \
+  [[nodiscard]] RuleSpec Spec(); \
+  }
+#include "rules/builtin_rules.inc"  // made by src/rules/CMakeLists.txt
+#undef LUFF_RULE
+
 namespace {
 
 std::string Nearest(std::string_view name, const std::vector<std::string>& known) {
@@ -19,7 +26,7 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& known
 std::span<const RuleSpec> BuiltinRules() {
   static const auto kRules = [] {
     std::array rules = {
-#define LUFF_RULE(Name) Name##Spec(),
+#define LUFF_RULE(name) name::Spec(),
 #include "rules/builtin_rules.inc"
 #undef LUFF_RULE
     };

@@ -12,13 +12,7 @@ namespace luff::rules {
 namespace {
 
 using format::Role;
-constexpr std::size_t kMaxElements = 1 << 20;
-
-std::size_t Product(const std::vector<std::int64_t>& shape) {
-  std::size_t product = 1;
-  for (const std::int64_t size : shape) product *= static_cast<std::size_t>(std::max<std::int64_t>(size, 0));
-  return product;
-}
+constexpr std::size_t kMaxTerms = 1 << 20;
 
 double Softplus(double x) { return x > 30 ? x : std::log1p(std::exp(x)); }
 
@@ -76,7 +70,7 @@ Terms DistanceTerms(const LossCall& call, Formula formula, bool broadcast) {
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) terms.Add(distance(a[i], b[i]));
     return terms;
   }
-  if (a.size() * b.size() > kMaxElements) return terms;
+  if (a.size() * b.size() > kMaxTerms) return terms;
   for (const double left : a) {
     for (const double right : b) terms.Add(distance(left, right));
   }
@@ -169,6 +163,12 @@ Terms TermsOf(const LossCall& call, Formula formula, const std::optional<ClassRo
 
 }  // namespace
 
+std::size_t ElementsOf(const std::vector<std::int64_t>& shape) noexcept {
+  std::size_t elements = 1;
+  for (const std::int64_t size : shape) elements *= static_cast<std::size_t>(std::max<std::int64_t>(size, 0));
+  return elements;
+}
+
 double LogSumExp(const double* row, std::size_t count, std::size_t stride) noexcept {
   double top = -HUGE_VAL;
   for (std::size_t i = 0; i < count; ++i) top = std::max(top, row[i * stride]);
@@ -236,7 +236,7 @@ std::optional<ClassRows> ClassRowsOf(const LossCall& call) {
   rows.rows = output.values.size() / rows.classes;
   // One target for each row of scores; of samples that were cut, as many as both have.
   if (rows.rows != count) {
-    if (call.whole() || Product(output.whole_shape) / rows.classes != Product(target.whole_shape))
+    if (call.whole() || ElementsOf(output.whole_shape) / rows.classes != ElementsOf(target.whole_shape))
       return std::nullopt;
     rows.rows = std::min(rows.rows, count);
   }

@@ -26,6 +26,9 @@ struct SampleValues {
   [[nodiscard]] bool is_float() const noexcept { return IsFloating(dtype); }
 };
 
+/// Elements of a shape.
+[[nodiscard]] std::size_t ElementsOf(const std::vector<std::int64_t>& shape) noexcept;
+
 /// The sample behind a row of the step, read once for all rules. Null if there is no value, or it has more
 /// than 2^20 elements.
 [[nodiscard]] std::shared_ptr<const SampleValues> LoadSample(const StepView& view,

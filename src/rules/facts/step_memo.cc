@@ -49,12 +49,6 @@ bool ToDoubles(const query::Value& value, std::vector<double>* to) {
   }
 }
 
-std::size_t Product(const std::vector<std::int64_t>& shape) {
-  std::size_t product = 1;
-  for (const std::int64_t size : shape) product *= static_cast<std::size_t>(std::max<std::int64_t>(size, 0));
-  return product;
-}
-
 // "sample/WHOSE_input_INDEX"
 struct SampleName {
   std::string whose;  // kind of a loss, or a model
@@ -85,7 +79,7 @@ std::optional<SampleValues> Read(const StepView& view, const query::Trial::Summa
   sample.tensor = entry.tensor;
   sample.dtype = entry.dtype == DType::kInvalid ? value.value().dtype : entry.dtype;
   sample.shape = sample.whole_shape = value.value().shape;
-  if (!ToDoubles(value.value(), &sample.values) || sample.values.size() != Product(sample.shape))
+  if (!ToDoubles(value.value(), &sample.values) || sample.values.size() != ElementsOf(sample.shape))
     return std::nullopt;
   const auto shape = view.trial.Shape(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
   if (shape.ok() && !shape.value().global_shape.empty()) sample.whole_shape = shape.value().global_shape;

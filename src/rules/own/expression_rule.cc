@@ -14,7 +14,6 @@
 namespace luff::rules {
 namespace {
 
-constexpr const char* kPage = "docs/own-rules.md";
 constexpr const char* kCause = "condition";
 constexpr std::size_t kMaxText = 1000;
 
@@ -72,7 +71,7 @@ class ExpressionRule final : public KeptRule {
   void Report(const query::StepInfo& step, const ExpressionState::Verdict& verdict, Sink& sink) const {
     Finding finding;
     finding.rule = settings_.name;
-    finding.page = kPage;
+    finding.page = kOwnRulesPage;
     finding.cause = kCause;
     finding.severity = settings_.severity;
     finding.tensor = tensor_;  // of one finding always the same
@@ -194,7 +193,7 @@ Result<RuleSpec> ExpressionSpec(const Parameters& given) {
   spec.name = settings.name;
   spec.source = "expression";
   spec.summary = expression->text();
-  spec.page = kPage;
+  spec.page = kOwnRulesPage;
   for (const std::string& key : kKnown) spec.parameters.push_back({key, "", "", ""});
   spec.needs = [expression, settings](const Parameters&) { return NeedsOf(*expression, settings); };
   spec.make = [expression, settings](const Parameters&) -> Result<std::unique_ptr<Rule>> {

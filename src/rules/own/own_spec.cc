@@ -28,10 +28,9 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr const char* kExpression = "expression";
-constexpr const char* kPage = "docs/own-rules.md";
 constexpr std::uint64_t kMaxFileBytes = 256ULL << 20;
 constexpr std::size_t kMaxNeeds = 32;
-constexpr std::size_t kMaxText = 16 << 10;  // what its author says of a rule
+constexpr std::size_t kMaxAbout = 16 << 10;  // what its author says of a rule
 
 bool show_output = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): set once, by main
 
@@ -191,8 +190,8 @@ Result<RuleSpec> Described(const std::string& text, const Parameters& given) {
     spec.source = options.rule;
     spec.version = VersionOf(named, WholeNumber<std::int64_t>(json, "version", 1));
     spec.summary = json.value("summary", "");
-    spec.text = json.value("text", "").substr(0, kMaxText);
-    spec.page = kPage;
+    spec.text = json.value("text", "").substr(0, kMaxAbout);
+    spec.page = kOwnRulesPage;
     for (const Json& parameter : json.value("parameters", Json::array())) {
       const std::string otherwise = parameter.value("default", "");
       spec.parameters.push_back(

@@ -26,7 +26,6 @@ constexpr std::array<std::string_view, 30> kLosses = {
     // scikit-learn's
     "log_loss", "squared_error", "absolute_error", "exponential"};
 constexpr std::array<std::string_view, 3> kTrainingNames = {"train", "training", "dtrain"};
-constexpr std::size_t kMaxTrainings = 256;
 
 bool IsLoss(std::string_view metric) {
   return std::find(kLosses.begin(), kLosses.end(), metric) != kLosses.end() ||
@@ -57,7 +56,7 @@ BoostedTraining TrainingFrom(const Json& json) {
 BoostedTraining BoostedTrainings::TrainingOf(const query::Trial& trial, const std::string& prefix) {
   const auto known = known_.find(prefix);
   if (known != known_.end()) return known->second;
-  if (known_.size() >= kMaxTrainings) return {};
+  if (known_.size() >= BoostedTrainings::kMost) return {};
   const Json document = TryParseJson(trial.Document("boosting"));
   BoostedTraining found;
   if (document.is_object() && document.contains("trainings") && document["trainings"].is_array()) {

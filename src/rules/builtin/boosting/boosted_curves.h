@@ -24,6 +24,8 @@ struct BoostedTraining {
 /// once.
 class BoostedTrainings {
  public:
+  static constexpr std::size_t kMost = 256;
+
   [[nodiscard]] BoostedTraining TrainingOf(const query::Trial& trial, const std::string& prefix);
 
  private:

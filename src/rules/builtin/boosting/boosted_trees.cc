@@ -15,8 +15,6 @@
 namespace luff::rules {
 namespace {
 
-constexpr std::size_t kMaxTrainings = 256;
-
 class TreeDepth final : public KeptRule {
  public:
   explicit TreeDepth(const BoostedDepthLimits& limits) : limits_(limits) {}
@@ -27,7 +25,7 @@ class TreeDepth final : public KeptRule {
     for (; known_ < view.trial.tensor_count(); ++known_) {
       const auto id = static_cast<query::TensorId>(known_);
       const std::string& name = view.trial.tensor(id).name;
-      if (name.ends_with("trees/Depth") && columns_.size() < kMaxTrainings)
+      if (name.ends_with("trees/Depth") && columns_.size() < BoostedTrainings::kMost)
         columns_.emplace_back(name.substr(0, name.size() - 11), id);
     }
     // Of several trainings only the newest still grows.
@@ -40,7 +38,7 @@ class TreeDepth final : public KeptRule {
   }
   void VisitFields(Fields& io) override {
     io("curves", curves_);
-    io("deep", deep_, kMaxTrainings);
+    io("deep", deep_, BoostedTrainings::kMost);
   }
 
  private:
@@ -146,7 +144,7 @@ class FeatureImportance final : public KeptRule {
   }
   void VisitFields(Fields& io) override {
     io("curves", curves_);
-    io("seen", seen_, kMaxTrainings);
+    io("seen", seen_, BoostedTrainings::kMost);
   }
 
  private:
@@ -154,7 +152,7 @@ class FeatureImportance final : public KeptRule {
 
   void Judge(const StepView& view, const std::string& prefix,
              std::vector<std::pair<double, query::TensorId>>& shares, Sink& sink) {
-    if (seen_.size() >= kMaxTrainings && !seen_.contains(prefix)) return;
+    if (seen_.size() >= BoostedTrainings::kMost && !seen_.contains(prefix)) return;
     if (++seen_[prefix] <= limits_.from) return;
     const BoostedTraining training = trainings_.TrainingOf(view.trial, prefix);
     const auto offered = std::max<std::int64_t>(training.features, static_cast<std::int64_t>(shares.size()));

@@ -11,13 +11,12 @@
 
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
-#include "rules/builtin/builtin.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// FeatureImportanceOverweight: docs/rules/feature_importance_overweight.md.
-namespace luff::rules {
+namespace luff::rules::feature_importance_overweight {
 namespace {
 
 constexpr const char* kName = "FeatureImportanceOverweight";
@@ -123,7 +122,7 @@ class FeatureImportanceOverweight final : public KeptRule {
 
 }  // namespace
 
-RuleSpec FeatureImportanceOverweightSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(limits.regex));
     const bool original = IsOriginal(all);
@@ -150,4 +149,4 @@ RuleSpec FeatureImportanceOverweightSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::feature_importance_overweight

@@ -6,13 +6,12 @@
 
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
-#include "rules/builtin/builtin.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// TreeDepth: docs/rules/tree_depth.md.
-namespace luff::rules {
+namespace luff::rules::tree_depth {
 namespace {
 
 constexpr const char* kName = "TreeDepth";
@@ -73,7 +72,7 @@ class TreeDepth final : public KeptRule {
 
 }  // namespace
 
-RuleSpec TreeDepthSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(limits.tensors));
     const bool original = IsOriginal(all);
@@ -96,4 +95,4 @@ RuleSpec TreeDepthSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::tree_depth

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/kit/kept_rule.h"
@@ -13,7 +12,7 @@
 #include "rules/kit/select.h"
 
 /// BatchOrder: docs/rules/batch_order.md.
-namespace luff::rules {
+namespace luff::rules::batch_order {
 namespace {
 
 constexpr const char* kName = "BatchOrder";
@@ -238,11 +237,11 @@ class BatchOrder final : public KeptRule {
 
 }  // namespace
 
-RuleSpec BatchOrderSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<BatchOrder>(kName, kParams);
   spec.summary = "training data that come sorted by their targets";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::batch_order

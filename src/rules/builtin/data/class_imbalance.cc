@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
@@ -14,7 +13,7 @@
 #include "rules/kit/select.h"
 
 /// ClassImbalance: docs/rules/class_imbalance.md.
-namespace luff::rules {
+namespace luff::rules::class_imbalance {
 namespace {
 
 constexpr const char* kName = "ClassImbalance";
@@ -248,7 +247,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ClassImbalanceSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(NamedTensors labels, NamedTensors::Make(limits.labels, ""));
     LUFF_ASSIGN_OR_RETURN(NamedTensors predictions, NamedTensors::Make(limits.predictions, ""));
@@ -265,4 +264,4 @@ RuleSpec ClassImbalanceSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::class_imbalance

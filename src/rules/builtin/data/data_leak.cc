@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -15,7 +14,7 @@
 #include "rules/kit/select.h"
 
 /// DataLeak: docs/rules/data_leak.md.
-namespace luff::rules {
+namespace luff::rules::data_leak {
 namespace {
 
 constexpr const char* kName = "DataLeak";
@@ -259,7 +258,7 @@ class DataLeak final : public KeptRule {
 
 }  // namespace
 
-RuleSpec DataLeakSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<DataLeak>(kName, kParams);
   spec.version = 2;
   spec.summary = "rows of evaluations that are rows of the training";
@@ -267,4 +266,4 @@ RuleSpec DataLeakSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::data_leak

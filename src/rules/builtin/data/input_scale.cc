@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/features.h"
 #include "rules/facts/model_modules.h"
@@ -17,7 +16,7 @@
 #include "rules/kit/select.h"
 
 /// InputScale: docs/rules/input_scale.md.
-namespace luff::rules {
+namespace luff::rules::input_scale {
 namespace {
 
 using format::Role;
@@ -158,7 +157,7 @@ class InputScale final : public KeptRule {
 
 }  // namespace
 
-RuleSpec InputScaleSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<InputScale>(kName, kParams);
   spec.summary = "inputs of a model that are far from unit scale";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
@@ -174,4 +173,4 @@ RuleSpec InputScaleSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::input_scale

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
@@ -17,7 +16,7 @@
 #include "rules/kit/select.h"
 
 /// LabelNoise: docs/rules/label_noise.md.
-namespace luff::rules {
+namespace luff::rules::label_noise {
 namespace {
 
 constexpr const char* kName = "LabelNoise";
@@ -249,11 +248,11 @@ class LabelNoise final : public KeptRule {
 
 }  // namespace
 
-RuleSpec LabelNoiseSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<LabelNoise>(kName, kParams);
   spec.summary = "labels of the training that contradict each other, or all that was learned";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::label_noise

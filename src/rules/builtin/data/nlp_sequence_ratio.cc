@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
@@ -15,7 +14,7 @@
 #include "rules/kit/select.h"
 
 /// NLPSequenceRatio: docs/rules/nlp_sequence_ratio.md.
-namespace luff::rules {
+namespace luff::rules::nlp_sequence_ratio {
 namespace {
 
 using format::Form;
@@ -205,7 +204,7 @@ Result<std::vector<Token>> TokensOf(const Limits& limits) {
 
 }  // namespace
 
-RuleSpec NlpSequenceRatioSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
     LUFF_ASSIGN_OR_RETURN(std::vector<Token> tokens, TokensOf(limits));
@@ -226,4 +225,4 @@ RuleSpec NlpSequenceRatioSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::nlp_sequence_ratio

@@ -9,7 +9,6 @@
 
 #include "base/format.h"
 #include "luff/tensor/hash.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/model_modules.h"
 #include "rules/facts/sample.h"
@@ -19,7 +18,7 @@
 #include "rules/kit/select.h"
 
 /// RepeatedBatch: docs/rules/repeated_batch.md.
-namespace luff::rules {
+namespace luff::rules::repeated_batch {
 namespace {
 
 using format::EventKind;
@@ -262,11 +261,11 @@ class RepeatedBatch final : public KeptRule {
 
 }  // namespace
 
-RuleSpec RepeatedBatchSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<RepeatedBatch>(kName, kParams);
   spec.aliases = {"DuplicateShard"};
   spec.summary = "batches that replicas share, or one batch again and again";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::repeated_batch

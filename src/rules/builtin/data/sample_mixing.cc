@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_modules.h"
@@ -17,7 +16,7 @@
 #include "rules/kit/select.h"
 
 /// SampleMixing: docs/rules/sample_mixing.md.
-namespace luff::rules {
+namespace luff::rules::sample_mixing {
 namespace {
 
 using format::Role;
@@ -189,7 +188,7 @@ class SampleMixing final : public KeptRule {
 
 }  // namespace
 
-RuleSpec SampleMixingSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<SampleMixing>(kName, kParams);
   spec.summary = "outputs that depend on the other samples of the batch";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
@@ -205,4 +204,4 @@ RuleSpec SampleMixingSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::sample_mixing

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_tail.h"
@@ -16,7 +15,7 @@
 #include "rules/kit/select.h"
 
 /// TargetRange: docs/rules/target_range.md.
-namespace luff::rules {
+namespace luff::rules::target_range {
 namespace {
 
 constexpr const char* kName = "TargetRange";
@@ -303,7 +302,7 @@ class TargetRange final : public KeptRule {
 
 }  // namespace
 
-RuleSpec TargetRangeSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<TargetRange>(kName, kParams);
   spec.version = 2;
   spec.summary = "targets that the loss cannot take, or the model cannot reach";
@@ -311,4 +310,4 @@ RuleSpec TargetRangeSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::target_range

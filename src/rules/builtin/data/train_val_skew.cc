@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/features.h"
@@ -16,7 +15,7 @@
 #include "rules/kit/select.h"
 
 /// TrainValSkew: docs/rules/train_val_skew.md.
-namespace luff::rules {
+namespace luff::rules::train_val_skew {
 namespace {
 
 constexpr const char* kName = "TrainValSkew";
@@ -180,7 +179,7 @@ class TrainValSkew final : public KeptRule {
 
 }  // namespace
 
-RuleSpec TrainValSkewSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
   spec.version = 2;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
@@ -188,4 +187,4 @@ RuleSpec TrainValSkewSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::train_val_skew

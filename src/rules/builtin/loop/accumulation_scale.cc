@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/loss_call.h"
@@ -17,7 +16,7 @@
 #include "rules/kit/select.h"
 
 /// AccumulationScale: docs/rules/accumulation_scale.md.
-namespace luff::rules {
+namespace luff::rules::accumulation_scale {
 namespace {
 
 using Json = nlohmann::json;
@@ -162,11 +161,11 @@ class AccumulationScale final : public KeptRule {
 
 }  // namespace
 
-RuleSpec AccumulationScaleSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<AccumulationScale>(kName, kParams);
   spec.summary = "gradients of several batches that are added up instead of averaged";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::accumulation_scale

@@ -4,14 +4,13 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// ClipSaturated: docs/rules/clip_saturated.md.
-namespace luff::rules {
+namespace luff::rules::clip_saturated {
 namespace {
 
 constexpr const char* kName = "ClipSaturated";
@@ -94,10 +93,10 @@ class ClipSaturated final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ClipSaturatedSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<ClipSaturated>(kName, kParams);  // settings are always recorded
   spec.summary = "gradient clipping cuts every step by a large factor, and nothing is learnt";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::clip_saturated

@@ -4,13 +4,12 @@
 #include <utility>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// GradientNotCleared: docs/rules/gradient_not_cleared.md.
-namespace luff::rules {
+namespace luff::rules::gradient_not_cleared {
 namespace {
 
 using format::EventKind;
@@ -130,11 +129,11 @@ class GradientNotCleared final : public KeptRule {
 
 }  // namespace
 
-RuleSpec GradientNotClearedSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<GradientNotCleared>(kName, kParams);
   spec.version = 2;
   spec.summary = "gradients of earlier updates that are added up and used again";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::gradient_not_cleared

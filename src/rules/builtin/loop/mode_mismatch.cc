@@ -3,7 +3,6 @@
 #include <string>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/phases.h"
 #include "rules/facts/sample.h"
 #include "rules/kit/kept_rule.h"
@@ -11,7 +10,7 @@
 #include "rules/kit/select.h"
 
 /// ModeMismatch: docs/rules/mode_mismatch.md.
-namespace luff::rules {
+namespace luff::rules::mode_mismatch {
 namespace {
 
 using format::EventKind;
@@ -282,7 +281,7 @@ class ModeMismatch final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ModeMismatchSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<ModeMismatch>(kName, kParams);
   spec.version = 2;
   spec.aliases = {"BatchNormStats"};
@@ -290,4 +289,4 @@ RuleSpec ModeMismatchSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::mode_mismatch

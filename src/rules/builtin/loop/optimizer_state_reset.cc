@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/model_facts.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// OptimizerStateReset: docs/rules/optimizer_state_reset.md.
-namespace luff::rules {
+namespace luff::rules::optimizer_state_reset {
 namespace {
 
 using format::EventKind;
@@ -165,7 +164,7 @@ class OptimizerStateReset final : public KeptRule {
 
 }  // namespace
 
-RuleSpec OptimizerStateResetSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<OptimizerStateReset>(kName, kParams);
   spec.summary = "an optimizer that is made anew again and again, and loses its state";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
@@ -174,4 +173,4 @@ RuleSpec OptimizerStateResetSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::optimizer_state_reset

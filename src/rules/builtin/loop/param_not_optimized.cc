@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
@@ -14,7 +13,7 @@
 #include "rules/kit/select.h"
 
 /// ParamNotOptimized: docs/rules/param_not_optimized.md.
-namespace luff::rules {
+namespace luff::rules::param_not_optimized {
 namespace {
 
 using format::EventKind;
@@ -237,7 +236,7 @@ class ParamNotOptimized final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ParamNotOptimizedSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<ParamNotOptimized>(kName, kParams);
   spec.aliases = {"UnregisteredParameter", "OptimizerDetached"};
   spec.version = 1;
@@ -246,4 +245,4 @@ RuleSpec ParamNotOptimizedSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::param_not_optimized

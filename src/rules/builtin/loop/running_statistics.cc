@@ -4,14 +4,13 @@
 #include <string>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/model_modules.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// RunningStatistics: docs/rules/running_statistics.md.
-namespace luff::rules {
+namespace luff::rules::running_statistics {
 namespace {
 
 using format::EventKind;
@@ -129,10 +128,10 @@ class RunningStatistics final : public KeptRule {
 
 }  // namespace
 
-RuleSpec RunningStatisticsSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<RunningStatistics>(kName, kParams);
   spec.summary = "batch normalisation whose running statistics hardly move";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::running_statistics

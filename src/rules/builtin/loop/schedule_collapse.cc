@@ -5,13 +5,12 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// ScheduleCollapse: docs/rules/schedule_collapse.md.
-namespace luff::rules {
+namespace luff::rules::schedule_collapse {
 namespace {
 
 using format::Role;
@@ -185,10 +184,10 @@ class ScheduleCollapse final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ScheduleCollapseSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<ScheduleCollapse>(kName, kParams);  // settings are always recorded
   spec.summary = "the learning rate has fallen to next to nothing, long before the training ends";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::schedule_collapse

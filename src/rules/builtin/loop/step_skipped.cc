@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -13,7 +12,7 @@
 #include "rules/kit/select.h"
 
 /// StepSkipped: docs/rules/step_skipped.md.
-namespace luff::rules {
+namespace luff::rules::step_skipped {
 namespace {
 
 using format::EventKind;
@@ -172,11 +171,11 @@ class StepSkipped final : public KeptRule {
 
 }  // namespace
 
-RuleSpec StepSkippedSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
   spec.version = 2;
   spec.summary = "gradients are made and thrown away: the update is always left out";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::step_skipped

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
 #include "rules/kit/kept_rule.h"
@@ -12,7 +11,7 @@
 #include "rules/kit/select.h"
 
 /// CausalLeak: docs/rules/causal_leak.md.
-namespace luff::rules {
+namespace luff::rules::causal_leak {
 namespace {
 
 using Json = nlohmann::json;
@@ -87,11 +86,11 @@ class CausalLeak final : public KeptRule {
 
 }  // namespace
 
-RuleSpec CausalLeakSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<CausalLeak>(kName, kParams);
   spec.summary = "a model of next tokens that sees them";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::causal_leak

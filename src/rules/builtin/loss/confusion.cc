@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
@@ -14,7 +13,7 @@
 #include "rules/kit/select.h"
 
 /// Confusion: docs/rules/confusion.md.
-namespace luff::rules {
+namespace luff::rules::confusion {
 namespace {
 
 constexpr const char* kName = "Confusion";
@@ -220,7 +219,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ConfusionSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     std::int64_t categories = 0;
     if (HasParameter(all, "category_no")) {
@@ -242,4 +241,4 @@ RuleSpec ConfusionSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::confusion

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/sample.h"
@@ -15,7 +14,7 @@
 #include "rules/kit/select.h"
 
 /// ConstantOutput: docs/rules/constant_output.md.
-namespace luff::rules {
+namespace luff::rules::constant_output {
 namespace {
 
 constexpr const char* kName = "ConstantOutput";
@@ -120,7 +119,7 @@ class ConstantOutput final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ConstantOutputSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<ConstantOutput>(kName, kParams);
   spec.version = 1;
   spec.summary = "a model that gives one answer for all samples while its inputs differ";
@@ -128,4 +127,4 @@ RuleSpec ConstantOutputSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::constant_output

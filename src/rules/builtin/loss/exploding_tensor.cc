@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/phases.h"
 #include "rules/kit/kept_rule.h"
@@ -15,7 +14,7 @@
 #include "rules/kit/select.h"
 
 /// ExplodingTensor: docs/rules/exploding_tensor.md.
-namespace luff::rules {
+namespace luff::rules::exploding_tensor {
 namespace {
 
 using format::Role;
@@ -343,7 +342,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ExplodingTensorSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, true));
     if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), limits.only_nan));
@@ -360,4 +359,4 @@ RuleSpec ExplodingTensorSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::exploding_tensor

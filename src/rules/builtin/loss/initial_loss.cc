@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_facts.h"
@@ -13,7 +12,7 @@
 #include "rules/kit/select.h"
 
 /// InitialLoss: docs/rules/initial_loss.md.
-namespace luff::rules {
+namespace luff::rules::initial_loss {
 namespace {
 
 constexpr const char* kName = "InitialLoss";
@@ -147,7 +146,7 @@ class InitialLoss final : public KeptRule {
 
 }  // namespace
 
-RuleSpec InitialLossSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<InitialLoss>(kName, kParams);
   spec.version = 1;
   spec.summary = "a first loss far above that of a model that knows nothing";
@@ -155,4 +154,4 @@ RuleSpec InitialLossSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::initial_loss

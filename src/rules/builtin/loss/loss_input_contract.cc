@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/model_tail.h"
@@ -14,7 +13,7 @@
 #include "rules/kit/select.h"
 
 /// LossInputContract: docs/rules/loss_input_contract.md.
-namespace luff::rules {
+namespace luff::rules::loss_input_contract {
 namespace {
 
 constexpr const char* kName = "LossInputContract";
@@ -237,7 +236,7 @@ class LossInputContract final : public KeptRule {
 
 }  // namespace
 
-RuleSpec LossInputContractSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossInputContract>(kName, kParams);
   spec.summary =
       "a loss that is given something else than it needs: probabilities for scores, or the reverse";
@@ -245,4 +244,4 @@ RuleSpec LossInputContractSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::loss_input_contract

@@ -8,14 +8,13 @@
 
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// LossNotDecreasing: docs/rules/loss_not_decreasing.md.
-namespace luff::rules {
+namespace luff::rules::loss_not_decreasing {
 namespace {
 
 using format::Role;
@@ -247,7 +246,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec LossNotDecreasingSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
     LUFF_ASSIGN_OR_RETURN(const query::Mode mode, query::ParseMode(limits.mode));
@@ -269,4 +268,4 @@ RuleSpec LossNotDecreasingSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::loss_not_decreasing

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/kit/kept_rule.h"
@@ -14,7 +13,7 @@
 #include "rules/kit/select.h"
 
 /// LossShapeMismatch: docs/rules/loss_shape_mismatch.md.
-namespace luff::rules {
+namespace luff::rules::loss_shape_mismatch {
 namespace {
 
 constexpr const char* kName = "LossShapeMismatch";
@@ -107,11 +106,11 @@ class LossShapeMismatch final : public KeptRule {
 
 }  // namespace
 
-RuleSpec LossShapeMismatchSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossShapeMismatch>(kName, kParams);
   spec.summary = "output and target of a loss that broadcast to something larger than both";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::loss_shape_mismatch

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/phases.h"
 #include "rules/kit/kept_rule.h"
@@ -13,7 +12,7 @@
 #include "rules/kit/select.h"
 
 /// LossSpike: docs/rules/loss_spike.md.
-namespace luff::rules {
+namespace luff::rules::loss_spike {
 namespace {
 
 constexpr const char* kName = "LossSpike";
@@ -170,10 +169,10 @@ class LossSpike final : public KeptRule {
 
 }  // namespace
 
-RuleSpec LossSpikeSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<LossSpike>(kName, kParams);  // losses are always taken
   spec.summary = "one loss far above all before it, and whether its level comes back";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::loss_spike

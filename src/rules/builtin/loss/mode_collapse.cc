@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_call.h"
 #include "rules/facts/phases.h"
@@ -16,7 +15,7 @@
 #include "rules/kit/select.h"
 
 /// ModeCollapse: docs/rules/mode_collapse.md.
-namespace luff::rules {
+namespace luff::rules::mode_collapse {
 namespace {
 
 constexpr const char* kName = "ModeCollapse";
@@ -216,11 +215,11 @@ class ModeCollapse final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ModeCollapseSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<ModeCollapse>(kName, kParams);
   spec.summary = "a generator that makes a few of what the data hold";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::mode_collapse

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/loss_call.h"
@@ -16,7 +15,7 @@
 #include "rules/kit/select.h"
 
 /// NoBetterThanConstant: docs/rules/no_better_than_constant.md.
-namespace luff::rules {
+namespace luff::rules::no_better_than_constant {
 namespace {
 
 constexpr const char* kName = "NoBetterThanConstant";
@@ -332,11 +331,11 @@ class NoBetterThanConstant final : public KeptRule {
 
 }  // namespace
 
-RuleSpec NoBetterThanConstantSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<NoBetterThanConstant>(kName, kParams);
   spec.summary = "a model that stays no better than the best constant answer on data it has not seen";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::no_better_than_constant

@@ -8,14 +8,13 @@
 
 #include "base/format.h"
 #include "base/json.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// NonFinite: docs/rules/non_finite.md.
-namespace luff::rules {
+namespace luff::rules::non_finite {
 namespace {
 
 using Json = nlohmann::json;
@@ -391,7 +390,7 @@ class NonFinite final : public KeptRule {
 
 }  // namespace
 
-RuleSpec NonFiniteSpec() {
+RuleSpec Spec() {
   // Summaries of weights and gradients, losses and events are always taken.
   RuleSpec spec = SpecOf<NonFinite>(kName, kParams);
   spec.version = 1;
@@ -399,4 +398,4 @@ RuleSpec NonFiniteSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::non_finite

@@ -5,7 +5,6 @@
 
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/curve_rule.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/kit/kept_rule.h"
@@ -13,7 +12,7 @@
 #include "rules/kit/select.h"
 
 /// Overfit: docs/rules/overfit.md.
-namespace luff::rules {
+namespace luff::rules::overfit {
 namespace {
 
 constexpr const char* kName = "Overfit";
@@ -155,7 +154,7 @@ class Luff final : public CurveRule {
 
 }  // namespace
 
-RuleSpec OverfitSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
     if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(std::move(selector), limits));
@@ -177,4 +176,4 @@ RuleSpec OverfitSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::overfit

@@ -4,7 +4,6 @@
 
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/curve_rule.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/kit/kept_rule.h"
@@ -12,7 +11,7 @@
 #include "rules/kit/select.h"
 
 /// Overtraining: docs/rules/overtraining.md.
-namespace luff::rules {
+namespace luff::rules::overtraining {
 namespace {
 
 constexpr const char* kName = "Overtraining";
@@ -132,7 +131,7 @@ class Luff final : public CurveRule {
 
 }  // namespace
 
-RuleSpec OvertrainingSpec() {  // losses are always taken
+RuleSpec Spec() {  // losses are always taken
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(limits));
     return std::unique_ptr<Rule>(
@@ -144,4 +143,4 @@ RuleSpec OvertrainingSpec() {  // losses are always taken
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::overtraining

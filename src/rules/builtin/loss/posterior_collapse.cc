@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
 #include "rules/kit/kept_rule.h"
@@ -14,7 +13,7 @@
 #include "rules/kit/select.h"
 
 /// PosteriorCollapse: docs/rules/posterior_collapse.md.
-namespace luff::rules {
+namespace luff::rules::posterior_collapse {
 namespace {
 
 using Json = nlohmann::json;
@@ -115,11 +114,11 @@ class PosteriorCollapse final : public KeptRule {
 
 }  // namespace
 
-RuleSpec PosteriorCollapseSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<PosteriorCollapse>(kName, kParams);
   spec.summary = "a variational model whose code tells nothing of the input";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::posterior_collapse

@@ -4,14 +4,13 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/curve_rule.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// Underfit: docs/rules/underfit.md.
-namespace luff::rules {
+namespace luff::rules::underfit {
 namespace {
 
 constexpr const char* kName = "Underfit";
@@ -73,10 +72,10 @@ class Underfit final : public CurveRule {
 
 }  // namespace
 
-RuleSpec UnderfitSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<Underfit>(kName, kParams);  // losses are always taken
   spec.summary = "training and validation losses that come to rest near where they began";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::underfit

@@ -2,13 +2,12 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// AllZero: docs/rules/all_zero.md. Both parameter sets are the published rule; without tensors it is silent.
-namespace luff::rules {
+namespace luff::rules::all_zero {
 namespace {
 
 using format::Form;
@@ -53,11 +52,11 @@ class AllZero final : public KeptRule {
 
 }  // namespace
 
-RuleSpec AllZeroSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<AllZero>(kName, kParams);
   spec.summary = "tensors that you name consist of zeros";
   spec.needs = [](const Parameters& all) { return SelectedNeeds(all, "all_zero", Bit(Form::kSummary)); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::all_zero

@@ -5,14 +5,13 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/loss_call.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// CheckInputImages: docs/rules/check_input_images.md.
-namespace luff::rules {
+namespace luff::rules::check_input_images {
 namespace {
 
 using format::Form;
@@ -143,7 +142,7 @@ Parameters WithSelector(const Parameters& parameters) {
 
 }  // namespace
 
-RuleSpec CheckInputImagesSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(WithSelector(all), false));
     return std::unique_ptr<Rule>(new CheckInputImages(std::move(selector), limits));
@@ -157,4 +156,4 @@ RuleSpec CheckInputImagesSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::check_input_images

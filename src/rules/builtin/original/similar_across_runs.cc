@@ -7,14 +7,13 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/builtin/original/similar_across_runs.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// SimilarAcrossRuns: docs/rules/similar_across_runs.md.
-namespace luff::rules {
+namespace luff::rules::similar_across_runs {
 namespace {
 
 constexpr const char* kName = "SimilarAcrossRuns";
@@ -174,7 +173,7 @@ std::unique_ptr<Rule> MakeSimilarAcrossRuns(TensorSelector selector, Others othe
   return std::make_unique<SimilarAcrossRuns>(std::move(selector), std::move(others), tolerance, by_mode);
 }
 
-RuleSpec SimilarAcrossRunsSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, true));
     if (!HasParameter(all, "other_trials")) return std::unique_ptr<Rule>(new Silent());
@@ -194,4 +193,4 @@ RuleSpec SimilarAcrossRunsSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::similar_across_runs

@@ -6,7 +6,7 @@
 #include "luff/rules/rule.h"
 #include "rules/kit/select.h"
 
-namespace luff::rules {
+namespace luff::rules::similar_across_runs {
 
 struct Tolerance {
   double rtol = 1e-5, atol = 1e-8;
@@ -18,4 +18,4 @@ using Others = std::vector<std::unique_ptr<query::Trial>>;
 [[nodiscard]] std::unique_ptr<Rule> MakeSimilarAcrossRuns(TensorSelector selector, Others others,
                                                           const Tolerance& tolerance, bool by_mode);
 
-}  // namespace luff::rules
+}  // namespace luff::rules::similar_across_runs

@@ -3,13 +3,12 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// StalledTrainingRule: docs/rules/stalled_training_rule.md.
-namespace luff::rules {
+namespace luff::rules::stalled_training_rule {
 namespace {
 
 constexpr const char* kName = "StalledTrainingRule";
@@ -113,7 +112,7 @@ class StalledTrainingRule final : public KeptRule {
 
 }  // namespace
 
-RuleSpec StalledTrainingRuleSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<StalledTrainingRule>(kName, kParams);
   spec.aliases = {"StalledTraining"};
   spec.version = 2;
@@ -121,4 +120,4 @@ RuleSpec StalledTrainingRuleSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::stalled_training_rule

@@ -3,14 +3,13 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// TensorVariance: docs/rules/tensor_variance.md. Both parameter sets are the published rule; without tensors
 /// and thresholds it is silent.
-namespace luff::rules {
+namespace luff::rules::tensor_variance {
 namespace {
 
 using format::Form;
@@ -60,7 +59,7 @@ class TensorVariance final : public KeptRule {
 
 }  // namespace
 
-RuleSpec TensorVarianceSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<TensorVariance>(kName, kParams);
   spec.summary = "the variance of tensors that you name leaves the range that you name";
   spec.needs = [](const Parameters& all) {
@@ -69,4 +68,4 @@ RuleSpec TensorVarianceSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::tensor_variance

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/json_event.h"
 #include "rules/kit/kept_rule.h"
@@ -15,7 +14,7 @@
 #include "rules/kit/select.h"
 
 /// AttentionCollapse: docs/rules/attention_collapse.md.
-namespace luff::rules {
+namespace luff::rules::attention_collapse {
 namespace {
 
 using Json = nlohmann::json;
@@ -179,11 +178,11 @@ class AttentionCollapse final : public KeptRule {
 
 }  // namespace
 
-RuleSpec AttentionCollapseSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<AttentionCollapse>(kName, kParams);
   spec.summary = "attention that looks at one place only and has learned nothing by it";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::attention_collapse

@@ -3,14 +3,13 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/token_stats.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// DeadEmbeddingRows: docs/rules/dead_embedding_rows.md.
-namespace luff::rules {
+namespace luff::rules::dead_embedding_rows {
 namespace {
 
 constexpr const char* kName = "DeadEmbeddingRows";
@@ -85,11 +84,11 @@ class DeadEmbeddingRows final : public KeptRule {
 
 }  // namespace
 
-RuleSpec DeadEmbeddingRowsSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<DeadEmbeddingRows>(kName, kParams);
   spec.summary = "an embedding table whose rows are hardly used, because one id takes their place";
   spec.needs = [](const Parameters&) { return std::vector<Need>{TableNeed()}; };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::dead_embedding_rows

@@ -4,13 +4,12 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// DeadRelu: docs/rules/dead_relu.md.
-namespace luff::rules {
+namespace luff::rules::dead_relu {
 namespace {
 
 using format::Form;
@@ -234,7 +233,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec DeadReluSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   spec.version = 2;  // 2: born dead is known after three captures
   spec.summary = "units of a ReLU layer that never give a positive output";
@@ -254,4 +253,4 @@ RuleSpec DeadReluSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::dead_relu

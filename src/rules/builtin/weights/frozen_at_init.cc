@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -13,7 +12,7 @@
 #include "rules/kit/select.h"
 
 /// FrozenAtInit: docs/rules/frozen_at_init.md.
-namespace luff::rules {
+namespace luff::rules::frozen_at_init {
 namespace {
 
 using format::EventKind;
@@ -163,10 +162,10 @@ class FrozenAtInit final : public KeptRule {
 
 }  // namespace
 
-RuleSpec FrozenAtInitSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<FrozenAtInit>(kName, kParams);
   spec.summary = "frozen weights that a file was to give and did not";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::frozen_at_init

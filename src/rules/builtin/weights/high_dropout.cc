@@ -3,14 +3,13 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/model_modules.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
 
 /// HighDropout: docs/rules/high_dropout.md.
-namespace luff::rules {
+namespace luff::rules::high_dropout {
 namespace {
 
 constexpr const char* kName = "HighDropout";
@@ -88,10 +87,10 @@ class HighDropout final : public KeptRule {
 
 }  // namespace
 
-RuleSpec HighDropoutSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<HighDropout>(kName, kParams);
   spec.summary = "dropout that lets hardly anything pass";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::high_dropout

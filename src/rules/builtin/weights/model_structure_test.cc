@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "rules/builtin/builtin.h"
 #include "rules/builtin/original/similar_across_runs.h"
 #include "rules/facts/step_memo.h"
 #include "rules/testing/recorder.h"
@@ -264,11 +263,11 @@ class Told final : public Sink {
 };
 
 std::vector<Finding> Compared(const FakeTrial& trial, FakeTrial other, bool by_mode) {
-  Others others;
+  similar_across_runs::Others others;
   others.push_back(std::make_unique<FakeTrial>(std::move(other)));
   auto selector = TensorSelector::Make({}, true);
   const std::unique_ptr<Rule> rule =
-      MakeSimilarAcrossRuns(std::move(selector).value(), std::move(others), {}, by_mode);
+      similar_across_runs::MakeSimilarAcrossRuns(std::move(selector).value(), std::move(others), {}, by_mode);
   Told told;
   query::Trial::StepRows rows;
   for (std::size_t n = 0; n < trial.step_count(); ++n) {
@@ -296,8 +295,9 @@ TEST(SimilarAcrossRuns, FirstStepThatDiffersIsTold_NumpysTolerance) {
 
 TEST(SimilarAcrossRuns, WithoutAnotherRun_IsSilent_ARunThatIsNotThereIsAnError) {
   EXPECT_TRUE(FindingsOf(Values({1, 2}), "SimilarAcrossRuns").empty());
-  const RuleSpec spec = SimilarAcrossRunsSpec();
-  EXPECT_FALSE(CompleteParameters(spec, ParameterSet::kLuff, {{"other_trials", "/nowhere"}}).ok());
+  const auto spec = FindRule("SimilarAcrossRuns");
+  ASSERT_TRUE(spec.ok());
+  EXPECT_FALSE(CompleteParameters(**spec, ParameterSet::kLuff, {{"other_trials", "/nowhere"}}).ok());
 }
 
 }  // namespace

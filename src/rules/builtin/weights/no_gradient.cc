@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -13,7 +12,7 @@
 #include "rules/kit/select.h"
 
 /// NoGradient: docs/rules/no_gradient.md.
-namespace luff::rules {
+namespace luff::rules::no_gradient {
 namespace {
 
 using format::EventKind;
@@ -289,7 +288,7 @@ class NoGradient final : public KeptRule {
 
 }  // namespace
 
-RuleSpec NoGradientSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters&) -> MadeRule {
     if (limits.front < limits.fast || limits.late < limits.front)
       return InvalidArgument("'fast', 'front' and 'late' must ascend");
@@ -309,4 +308,4 @@ RuleSpec NoGradientSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::no_gradient

@@ -7,7 +7,6 @@
 
 #include "base/format.h"
 #include "luff/base/regex.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/model_facts.h"
@@ -17,7 +16,7 @@
 #include "rules/kit/select.h"
 
 /// PoorWeightInitialization: docs/rules/poor_weight_initialization.md.
-namespace luff::rules {
+namespace luff::rules::poor_weight_initialization {
 namespace {
 
 using format::Form;
@@ -251,7 +250,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec PoorWeightInitializationSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecMadeBy(kName, kParams, [](const Limits& limits, const Parameters& all) -> MadeRule {
     LUFF_ASSIGN_OR_RETURN(Regex inputs, Regex::Compile(limits.inputs));
     if (!(limits.steps < 1e15)) return InvalidArgument("'steps' must be below 1e15");
@@ -274,4 +273,4 @@ RuleSpec PoorWeightInitializationSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::poor_weight_initialization

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
 #include "rules/kit/kept_rule.h"
@@ -16,7 +15,7 @@
 #include "rules/kit/select.h"
 
 /// PrecisionLoss: docs/rules/precision_loss.md.
-namespace luff::rules {
+namespace luff::rules::precision_loss {
 namespace {
 
 using Json = nlohmann::json;
@@ -159,10 +158,10 @@ class PrecisionLoss final : public KeptRule {
 
 }  // namespace
 
-RuleSpec PrecisionLossSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<PrecisionLoss>(kName, kParams);
   spec.summary = "updates of 16-bit weights that rounding swallows";
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::precision_loss

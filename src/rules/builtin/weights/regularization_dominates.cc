@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/step_memo.h"
@@ -13,7 +12,7 @@
 #include "rules/kit/select.h"
 
 /// RegularizationDominates: docs/rules/regularization_dominates.md.
-namespace luff::rules {
+namespace luff::rules::regularization_dominates {
 namespace {
 
 using format::Form;
@@ -188,7 +187,7 @@ class RegularizationDominates final : public KeptRule {
 
 }  // namespace
 
-RuleSpec RegularizationDominatesSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<RegularizationDominates>(kName, kParams);
   spec.version = 2;
   spec.summary = "weight decay or a penalty outweighs the gradient: updates only shrink the weights";
@@ -196,4 +195,4 @@ RuleSpec RegularizationDominatesSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::regularization_dominates

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -15,7 +14,7 @@
 #include "rules/kit/select.h"
 
 /// ReplicaDivergence: docs/rules/replica_divergence.md.
-namespace luff::rules {
+namespace luff::rules::replica_divergence {
 namespace {
 
 using format::EventKind;
@@ -283,7 +282,7 @@ class ReplicaDivergence final : public KeptRule {
 
 }  // namespace
 
-RuleSpec ReplicaDivergenceSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<ReplicaDivergence>(kName, kParams);
   spec.summary = "replicas of a model that began equal and are no longer so";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
@@ -292,4 +291,4 @@ RuleSpec ReplicaDivergenceSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::replica_divergence

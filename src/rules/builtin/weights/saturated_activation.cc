@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/model_modules.h"
@@ -15,7 +14,7 @@
 #include "rules/kit/select.h"
 
 /// SaturatedActivation: docs/rules/saturated_activation.md.
-namespace luff::rules {
+namespace luff::rules::saturated_activation {
 namespace {
 
 using format::Form;
@@ -259,7 +258,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec SaturatedActivationSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   spec.summary = "tanh or sigmoid units at their limits, where no gradient gets through";
   spec.needs = [](const Parameters& all) {
@@ -276,4 +275,4 @@ RuleSpec SaturatedActivationSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::saturated_activation

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -12,7 +11,7 @@
 #include "rules/kit/select.h"
 
 /// SymmetricUnits: docs/rules/symmetric_units.md.
-namespace luff::rules {
+namespace luff::rules::symmetric_units {
 namespace {
 
 using format::Form;
@@ -147,11 +146,11 @@ class SymmetricUnits final : public KeptRule {
 
 }  // namespace
 
-RuleSpec SymmetricUnitsSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<SymmetricUnits>(kName, kParams);
   spec.summary = "all units of a layer are copies of each other, and stay so";
   spec.needs = [](const Parameters& all) { return std::vector{WeightRowsNeed(IntervalOf(all))}; };
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::symmetric_units

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
@@ -15,7 +14,7 @@
 #include "rules/kit/select.h"
 
 /// UnchangedTensor: docs/rules/unchanged_tensor.md.
-namespace luff::rules {
+namespace luff::rules::unchanged_tensor {
 namespace {
 
 using format::EventKind;
@@ -262,7 +261,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec UnchangedTensorSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   spec.version = 2;
   spec.summary = "weights that ought to be trained and do not change";
@@ -273,4 +272,4 @@ RuleSpec UnchangedTensorSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::unchanged_tensor

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/model_facts.h"
 #include "rules/kit/kept_rule.h"
@@ -14,7 +13,7 @@
 #include "rules/kit/select.h"
 
 /// VanishingGradient: docs/rules/vanishing_gradient.md.
-namespace luff::rules {
+namespace luff::rules::vanishing_gradient {
 namespace {
 
 using format::Role;
@@ -266,7 +265,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec VanishingGradientSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always taken
   spec.version = 2;                                        // 2: cause "start"
   spec.summary =
@@ -274,4 +273,4 @@ RuleSpec VanishingGradientSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::vanishing_gradient

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "rules/builtin/builtin.h"
 #include "rules/facts/common_needs.h"
 #include "rules/facts/first_updates.h"
 #include "rules/facts/loss_tracker.h"
@@ -18,7 +17,7 @@
 #include "rules/kit/select.h"
 
 /// WeightUpdateRatio: docs/rules/weight_update_ratio.md.
-namespace luff::rules {
+namespace luff::rules::weight_update_ratio {
 namespace {
 
 using format::Form;
@@ -394,7 +393,7 @@ class Luff final : public KeptRule {
 
 }  // namespace
 
-RuleSpec WeightUpdateRatioSpec() {
+RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
   spec.version = 4;  // 4: causes "creeping" and "damped"
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
@@ -413,4 +412,4 @@ RuleSpec WeightUpdateRatioSpec() {
   return spec;
 }
 
-}  // namespace luff::rules
+}  // namespace luff::rules::weight_update_ratio
