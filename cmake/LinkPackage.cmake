@@ -1,4 +1,4 @@
-# Links every entry of FROM into TO; links whose target is gone are removed.
+# Links every entry of FROM into TO, and removes links whose target is gone.
 file(MAKE_DIRECTORY ${TO})
 file(GLOB old ${TO}/*)
 foreach(f ${old})

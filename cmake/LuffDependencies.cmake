@@ -1,4 +1,4 @@
-# Every part that Luff borrows, found once. Nothing is downloaded. What ends up inside luff._core must be
+# Finds all third-party dependencies. Nothing is downloaded. Everything linked into luff._core must be
 # header-only or a static PIC archive (docs/adr/0001): TensorFlow exports the names of many shared libraries.
 find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
@@ -11,7 +11,7 @@ find_path(LUFF_PROTOZERO_INCLUDE protozero/pbf_reader.hpp REQUIRED)
 find_path(LUFF_PCRE2_INCLUDE pcre2.h REQUIRED)
 find_library(LUFF_PCRE2_STATIC NAMES libpcre2-8.a REQUIRED)
 
-# Headers only: the shared libhwy is not linked, targets are chosen by our own CPU test.
+# Headers only: the shared libhwy is not linked, and our own CPU test chooses the target.
 add_library(luff_hwy INTERFACE)
 target_include_directories(luff_hwy SYSTEM INTERFACE ${LUFF_HWY_INCLUDE})
 add_library(luff_xxhash INTERFACE)

@@ -1,5 +1,6 @@
-# What makes a mistake in Luff end in an abort instead of somebody else's code: all of it in everything that is built,
-# except where a sanitizer checks the same and more. Each flag is tried first, so that other compilers and machines build too.
+# Hardening flags for everything that is built: a memory error in Luff should abort the process instead of running an
+# attacker's code. Sanitizer builds go without, since they check the same and more. Each flag is tried first, so that
+# other compilers and machines build too.
 include(CheckCXXCompilerFlag)
 include(CheckLinkerFlag)
 include(CheckPIESupported)
@@ -10,7 +11,7 @@ if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   return()
 endif()
 
-# _FORTIFY_SOURCE=3 (GCC 12, clang 9) needs optimisation; -U, since distributions predefine a lower level.
+# _FORTIFY_SOURCE=3 (GCC 12, clang 9) needs optimisation. -U, since distributions predefine a lower level.
 add_compile_options($<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=3>)
 
 foreach(flag -fstack-protector-strong -fstack-clash-protection -fcf-protection=full)

@@ -1,10 +1,10 @@
 # luff_library(NAME base PUBLIC_HEADERS base/status.h ... SOURCES a.cc ... DEPS ... PRIVATE_DEPS ...)
 #   One static PIC library per room, target luff_<name>, alias luff::<name>. Public headers live under
-#   include/luff/<name>. DEPS are other rooms; PRIVATE_DEPS are borrowed parts used in sources only.
+#   include/luff/<name>. DEPS are other rooms; PRIVATE_DEPS are third-party parts used in sources only.
 # luff_test(NAME store_writer_test ROOM store SOURCES writer_test.cc DEPS ... [THREADS])
-#   THREADS: the thread sanitizer has something to see in it.
+#   THREADS: the test is also run under the thread sanitizer.
 # luff_fuzz(NAME frame_fuzz ROOM format SOURCES frame_fuzz.cc SEEDS testdata/format/v1)
-#   SEEDS: folders, from the repository's root, whose files are its first inputs; testdata/fuzz/<NAME> always is.
+#   SEEDS: folders of initial inputs, relative to the repository's root; testdata/fuzz/<NAME> is always one.
 set(LUFF_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Wold-style-cast)
 
 function(luff_flags target)
@@ -15,23 +15,23 @@ function(luff_flags target)
       target_compile_options(${target} PRIVATE -Wno-restrict)  # GCC bug 105651: "text" + std::string() at -O3
     endif()
     if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
-      # Clang counts signs among conversions; GCC does not in C++, and both see the same code.
-      # libstdc++ 12 itself uses what it deprecates (std::stable_sort).
+      # Clang's -Wconversion includes sign conversions; GCC's does not in C++, and the same code must pass both.
+      # libstdc++ 12 itself uses functions that it deprecates (in std::stable_sort).
       target_compile_options(${target} PRIVATE -Wthread-safety -Wno-sign-conversion -Wno-deprecated-declarations)
     endif()
   endif()
 endfunction()
 
-# Eight sources at once: reading the headers is most of a compiler's work. Not in rooms on the training's path.
+# Compiles eight sources together, since most of the time goes into headers. Not for rooms on the training's path.
 function(luff_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LUFF_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(LUFF_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    # It takes a class in a source that is included for one in a header.
+    # In a unity build GCC mistakes a class in an included source for one in a header.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 
-# Removes files from the list `var` that do not exist (yet), with a warning; CMake looks again at the next build.
+# Removes files that do not exist (yet) from the list `var`, with a warning. CMake checks again at the next build.
 function(luff_existing var)
   set(found)
   foreach(f ${${var}})
@@ -60,7 +60,7 @@ function(luff_library)
   foreach(d ${A_DEPS})
     target_link_libraries(${t} PUBLIC luff_${d})
   endforeach()
-  # Installed, only what has to be linked remains of the borrowed parts; cmake/luffConfig.cmake.in finds it.
+  # An installed library refers only to third-party parts that must be linked; cmake/luffConfig.cmake.in finds them.
   foreach(d ${A_PRIVATE_DEPS})
     if(d STREQUAL "luff_pcre2")
       target_link_libraries(${t} PRIVATE $<BUILD_INTERFACE:${d}> $<INSTALL_INTERFACE:luff::borrowed_pcre2>)
@@ -86,7 +86,7 @@ function(luff_test)
   add_executable(${A_NAME} ${A_SOURCES})
   target_link_libraries(${A_NAME} PRIVATE luff_${A_ROOM} ${A_DEPS} GTest::gmock GTest::gtest_main luff_rapidcheck)
   luff_flags(${A_NAME})
-  if(CMAKE_BUILD_TYPE STREQUAL "Release")  # what they test is optimised; they themselves need not be
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")  # the tested code is optimised; the tests need not be
     target_compile_options(${A_NAME} PRIVATE -O1)
   endif()
   target_compile_definitions(${A_NAME} PRIVATE LUFF_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
@@ -97,7 +97,7 @@ function(luff_test)
   endif()
 endfunction()
 
-# The thread sanitizer runs a test and builds its target, among those of luff_thread_tests.
+# Labels a test for the thread sanitizer, and makes luff_thread_tests build its target.
 function(luff_thread_test name target)
   set_property(TEST ${name} PROPERTY LABELS threads)
   add_dependencies(luff_thread_tests ${target})
@@ -125,7 +125,7 @@ function(luff_fuzz)
   set_property(GLOBAL APPEND_STRING PROPERTY LUFF_FUZZERS "${A_NAME}|$<TARGET_FILE:${A_NAME}>|$<JOIN:${A_SEEDS},\;>\n")
 endfunction()
 
-# Once, after all rooms: the list of fuzz targets for ./dev, and what `cmake --install` gives.
+# Call it after all rooms. Writes the list of fuzz targets for ./dev, and defines what `cmake --install` installs.
 function(luff_finish)
   get_property(fuzzers GLOBAL PROPERTY LUFF_FUZZERS)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/fuzzers.txt CONTENT "${fuzzers}")

@@ -1,12 +1,12 @@
 // Writes runs for benchmarks/read.py and benchmarks/store.py through the real writer.
 //   luff_bench_store RUN TENSORS STEPS FLOATS [--raw-every N] [--pace-us N]
-//     one run; prints one JSON object: records, seconds, ns_per_record. FLOATS 0: summaries only.
+//     writes one run; prints one JSON object: records, seconds, ns_per_record. FLOATS 0: summaries only.
 //   luff_bench_store FOLDER --compare SHORT LONG ROUNDS
-//     one run of LONG records beside runs of SHORT records, in turns: ROUNDS pieces of the long run, and
-//     after each as many records in short runs. Prints one JSON object for each round: ns of wall and of CPU
-//     time (all threads) per record, of the piece and of the short runs. What is timed of a run is all from
-//     its first step to its end, seals of segments included; creating its files and names is not. Nothing is
-//     deleted, so both sides fill the same amount of page cache.
+//     alternates between one run of LONG records and runs of SHORT records: writes ROUNDS pieces of the long
+//     run, and after each piece as many records in short runs. Prints one JSON object for each round: wall
+//     and CPU time (all threads) in ns per record, for the piece and for the short runs. A run is timed from
+//     its first step to its end, including the sealing of segments but not the creation of its files and
+//     names. Nothing is deleted, so both sides fill the same amount of page cache.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -57,7 +57,7 @@ class Producer {
     return producer;
   }
 
-  /// One step of all tensors: summaries, and values when `raw`.
+  /// Writes one step of all tensors: summaries, and values if `raw`.
   Status Step(bool raw) {
     raw = raw && floats_ > 0;
     for (std::uint32_t t = 0; t < tensors_; ++t) {
@@ -129,7 +129,7 @@ class Producer {
   std::vector<store::Place> places_;
 };
 
-/// Wall and CPU time of what lies between Start and Stop, summed.
+/// Sums wall and CPU time (ns) between Start and Stop.
 class Stopwatch {
  public:
   void Start() {

@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
     luff::FillOrdinary(dtype, &bench.from);
     const std::int64_t dims[] = {count};
     const TensorView view{bench.from.data(), Layout::Contiguous(dtype, dims).value()};
-    kernel(bench, view);  // chooses the target, sizes vectors
+    kernel(bench, view);  // a first call chooses the SIMD target and sizes vectors
     LuffCountedRegion(kernel, bench, view);
     return 0;
   }

@@ -8,8 +8,8 @@
 
 namespace luff {
 
-/// Fills whole multiples of 4 bytes with ordinary, finite values of any dtype (float32: uniform in [-1, 1)),
-/// always the same ones.
+/// Fills a multiple of 4 bytes with ordinary values, finite in any dtype (float32: uniform in [-1, 1)) and
+/// always the same.
 inline void FillOrdinary(DType dtype, std::vector<std::byte>* memory) {
   std::uint64_t state = 88172645463325252u;
   const std::size_t size = DTypeSize(dtype);

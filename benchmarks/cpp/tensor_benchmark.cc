@@ -1,9 +1,10 @@
-// Speed of the tensor kernels beside memcpy and a plain sum in the same run. Sizes from 16 bytes to 256 MiB.
+// Measures the tensor kernels, and memcpy and a plain sum in the same run for comparison. Sizes from 16 bytes
+// to 256 MiB.
 //
 //   luff_tensor_benchmark --benchmark_filter='float32.*/4194304' --benchmark_min_time=0.2
 //   LUFF_SIMD=avx2 luff_tensor_benchmark ...
 //
-// Compare rows of one run (bytes_per_second): absolute times depend on the machine and on what else it does.
+// Compare rows of one run (bytes_per_second): absolute times depend on the machine and its other load.
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
@@ -50,7 +51,7 @@ void Memcpy(benchmark::State& state) {
   SetBytes(state, bytes);
 }
 
-/// Reads and adds, nothing else: the bound of anything that reads the tensor once.
+/// Only reads and adds: a bound for anything that reads the tensor once.
 __attribute__((optimize("O3", "fast-math"), target_clones("arch=x86-64-v4", "avx2", "default"))) float
 PlainSum(const float* from, std::size_t count) {
   float lanes[128] = {};

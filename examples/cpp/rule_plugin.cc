@@ -1,9 +1,9 @@
-// A rule in a shared library: `LossAbove` says when a loss is above a limit at several steps in a row.
+// A rule in a shared library: `LossAbove` reports a loss that is above a limit at several steps in a row.
 //
 //   luff check RUN --rules ./libluff_example_rule.so:LossAbove:limit=3
 //
-// The interface is plain C (luff/rules/plugin.h); what is inside may be C++, as long as nothing is thrown out
-// of it.
+// The interface is plain C (luff/rules/plugin.h). The implementation may be C++, but must not throw across
+// the interface.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -41,7 +41,7 @@ void* Create(const luff_host_v1* host, const luff_parameter_v1* parameters, std:
 
 void Destroy(void* rule) { delete static_cast<LossAbove*>(rule); }
 
-// The first loss of the step, as a number or as the summary of one element.
+// Finds the first loss of the step, recorded as a scalar or as the summary of one element.
 bool FindLoss(const luff_host_v1* host, const luff_step_v1* step, double* loss, const char** name) {
   const auto is_loss = [&](std::uint32_t tensor) {
     const char* role = host->tensor_role(host, tensor);
@@ -97,7 +97,7 @@ void OnStep(void* self, const luff_host_v1* host, const luff_step_v1* step) {
 
 std::uint64_t Save(void* rule, char* buffer, std::uint64_t capacity) {
   const auto* self = static_cast<LossAbove*>(rule);
-  // Text, so that a state can be read by another machine.
+  // Text, so that another machine can read the state.
   char text[64];
   const int length = std::snprintf(text, sizeof(text), "%lld %lld", static_cast<long long>(self->row),
                                    static_cast<long long>(self->since));

@@ -26,7 +26,7 @@ using luff::format::Role;
 constexpr std::size_t kHidden = 32, kBatch = 64;
 constexpr int kSteps = 300;
 
-// One parameter with its gradient, and what Luff knows them by.
+// A parameter with its gradient, and their references in Luff.
 struct Parameter {
   std::vector<float> value, gradient;
   TensorRef value_ref, gradient_ref;
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   for (int step = 0; step < kSteps; ++step) {
     luff_session.BeginStep(Mode::kTrain, step);
     for (const Parameter& p : parameters)
-      luff_session.Capture({&p.value_ref, 1});  // those the forward pass uses
+      luff_session.Capture({&p.value_ref, 1});  // the values that the forward pass uses
     for (Parameter& p : parameters) p.gradient.assign(p.gradient.size(), 0);
     loss = 0;
     for (std::size_t n = 0; n < kBatch; ++n) {

@@ -12,7 +12,7 @@ namespace luff::python {
 namespace nb = nanobind;
 namespace {
 
-// The class in luff/errors.py for each code; a test raises every code and compares.
+// Returns the class in luff/errors.py for a code. A test raises every code and compares.
 const char* ErrorClassName(StatusCode code) noexcept {
   switch (code) {
     case StatusCode::kInvalidArgument: return "InvalidArgumentError";

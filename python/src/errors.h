@@ -26,7 +26,7 @@ inline void ThrowIfError(Status status) {
   if (!status.ok()) throw StatusException(std::move(status));
 }
 
-/// The value of `result`, or the Python exception of its status. May be called without the GIL.
+/// Returns the value of `result`, or raises the Python exception of its status. Does not need the GIL.
 template <typename T>
 [[nodiscard]] T Unwrap(Result<T> result) {
   if (!result.ok()) throw StatusException(std::move(result).status());

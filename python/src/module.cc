@@ -9,7 +9,7 @@
 
 namespace luff::python {
 
-// One line per area, here and in the body below; the files stand in CMakeLists.txt beside this one.
+// One line per area, here and in the body below. CMakeLists.txt in this folder lists the files.
 void InitErrors(nanobind::module_& m);
 void InitOutput(nanobind::module_& m);
 void InitRegex(nanobind::module_& m);
@@ -24,8 +24,8 @@ void InitTrial(nanobind::module_& m);
 }  // namespace luff::python
 
 NB_MODULE(_core, m) {
-  // A framework may keep what Luff has wrapped for as long as the process lives; that is no matter for its
-  // output.
+  // A framework may keep objects that Luff has wrapped until the process ends; no warning should appear in
+  // its output.
   nanobind::set_leak_warnings(false);
   m.doc() = "The C++ core of Luff. Private: use the modules of `luff`.";
   m.def("version", [] { return std::string(luff::Version()); }, "The version of this build.");

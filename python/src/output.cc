@@ -1,4 +1,4 @@
-// luff._core: what leaves a run for files and terminals (base/text_escape.h, base/output_file.h).
+// luff._core: output to files and terminals (base/text_escape.h, base/output_file.h).
 #include <nanobind/nanobind.h>
 
 #include <string>

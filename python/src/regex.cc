@@ -1,4 +1,4 @@
-// luff._core: Luff's own expressions, whose matching is bounded.
+// luff._core: Luff's own regular expressions, whose matching is bounded.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 

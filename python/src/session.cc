@@ -1,5 +1,5 @@
-// luff._core.Session: what a hook calls while a model trains. Capture lets go of the GIL only when it reads
-// more than 32 KiB; the calls made for every module and event are plain ones.
+// luff._core.Session: the functions that a hook calls while a model trains. Capture releases the GIL only
+// when it reads more than 32 KiB; the calls made for every module and event keep it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

@@ -25,19 +25,19 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// From the signal on.
-constexpr milliseconds kPythonBegins{150};  // until the main thread has come to Python code
+// Deadlines, measured from the signal.
+constexpr milliseconds kPythonBegins{150};  // for the main thread to reach Python code
 constexpr milliseconds kPythonEnds{350};
 constexpr milliseconds kSessionsEnd{450};
-constexpr milliseconds kAll{500};  // a timer of the kernel, should our thread not come that far
+constexpr milliseconds kAll{500};  // a kernel timer, in case our thread does not get that far
 constexpr std::size_t kStack = 256U << 10;
 
-// Words that a handler may touch; waited for by futex, which is a plain system call.
+// Words that a signal handler may touch. Waits use futex, which is a plain system call.
 using Word = std::atomic<std::uint32_t>;
 enum Asked : std::uint32_t { kNothing, kTerminate, kLeave };
 enum Python : std::uint32_t { kNotBegun, kBegun, kEnded };
 Word g_asked{kNothing}, g_python{kNotBegun}, g_over{0};
-std::atomic<PyObject*> g_function{nullptr};  // for as long as the process lives
+std::atomic<PyObject*> g_function{nullptr};  // never released
 std::atomic<pid_t> g_pid{0};
 std::atomic<bool> g_has_timer{false};
 timer_t g_timer{};
@@ -73,7 +73,7 @@ void DieOfIt() noexcept {
   raise(SIGTERM);
 }
 
-/// In Python's main thread, between two lines of it.
+/// Runs in Python's main thread, as a pending call.
 int EndInPython(void*) {
   if (getpid() != g_pid.load() || g_asked.load() != kTerminate) return 0;
   Set(&g_python, kBegun);
@@ -85,15 +85,15 @@ int EndInPython(void*) {
   return 0;
 }
 
-/// Calls what may be called in a handler, and Py_AddPendingCall as CPython's own handler does: it takes a
-/// lock, and should this thread hold that one, the timer ends the wait. Only from the main thread it is heard
-/// at once, so that a training that kills itself runs no further line. SA_RESETHAND: a second signal, or the
-/// timer's, finds the default.
+/// Calls only async-signal-safe functions, and Py_AddPendingCall as CPython's own handler does: it takes a
+/// lock, and if this thread already holds that lock, the timer ends the wait. It is called only in the main
+/// thread, which runs the pending call at once, so that a training that kills itself runs no further line.
+/// SA_RESETHAND: a second signal, or the timer's, gets the default action.
 void OnTerminate(int) {
   const int error = errno;
   std::uint32_t nothing = kNothing;
-  // A child that shares our memory (vfork), or one that was cloned past the C library; and a second signal
-  // that somebody's own handler has handed on.
+  // Dies at once in a child that shares our memory (vfork) or was cloned without the C library, and of a
+  // second signal that another handler has passed on.
   if (getpid() != g_pid.load() || !g_asked.compare_exchange_strong(nothing, kTerminate)) {
     DieOfIt();
     return;
@@ -112,7 +112,7 @@ void OnTerminate(int) {
 class Terminator {
  public:
   static Terminator& Get() {
-    static auto* one = new Terminator;  // never goes: a process may end while its thread runs
+    static auto* one = new Terminator;  // never destroyed: the process may end while the thread runs
     return *one;
   }
 
@@ -129,7 +129,7 @@ class Terminator {
   }
 
   void Call(nb::object function) {
-    // Pending calls run in the main interpreter, where no other one's objects may be touched.
+    // Pending calls run in the main interpreter, which must not touch objects of another interpreter.
     if (PyInterpreterState_Get() == PyInterpreterState_Main()) g_function = function.release().ptr();
   }
 
@@ -146,7 +146,7 @@ class Terminator {
   }
 
   void Install() {
-    // The kernel keeps a default SIGTERM from the first process of a container; a handler would let it in.
+    // The kernel drops a SIGTERM to a container's first process unless it has a handler: install none.
     if (getpid() == 1) return;
     struct sigaction now{};
     if (sigaction(SIGTERM, nullptr, &now) != 0 || !IsDefault(now)) return;
@@ -204,7 +204,7 @@ class Terminator {
     EndSessions(begin + kSessionsEnd);
     struct sigaction now{};
     if (sigaction(SIGTERM, nullptr, &now) == 0 && IsDefault(now)) DieOfIt();
-    // Somebody has put a handler there in the meantime, or handed the signal on to ours: theirs decides.
+    // Another handler was installed in the meantime, or has passed the signal on to ours: that one decides.
     if (g_has_timer.exchange(false)) timer_delete(g_timer);
     Set(&g_over, 1);
     kill(getpid(), SIGTERM);

@@ -4,12 +4,13 @@
 #include <string>
 #include <string_view>
 
-/// Texts between Python and C++, in place of <nanobind/stl/string.h> and <nanobind/stl/string_view.h>: bytes
-/// that are no UTF-8, as names in a run may have them, become lone surrogates and come back as they were (PEP
-/// 383).
+/// Converts text between Python and C++, in place of <nanobind/stl/string.h> and
+/// <nanobind/stl/string_view.h>: bytes that are not UTF-8, which names in a run may contain, become lone
+/// surrogates and convert back unchanged (PEP 383).
 namespace nanobind::detail {
 
-/// Bytes of a str, valid as long as the str and `kept`. False, without a Python error, for what is none.
+/// Gets the bytes of a str, valid as long as the str and `kept`. Returns false, without a Python error, if
+/// `text` is not a str or cannot be encoded.
 inline bool BytesOf(handle text, std::string_view* bytes, object* kept) noexcept {
   if (!str_check(text.ptr())) return false;
   Py_ssize_t size = 0;

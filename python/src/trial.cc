@@ -1,4 +1,4 @@
-// Trial of luff._core: runs opened for reading. Names, defaults and conversions are those of luff/trial.py.
+// luff._core.Trial: runs opened for reading. luff/trial.py decides about names, defaults and conversions.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -36,8 +36,7 @@ Mode ModeOf(int mode) {
   return static_cast<Mode>(mode);
 }
 
-/// A read-only array over memory that `owner` keeps alive. Empty memory gets no owner: there is nothing to
-/// keep.
+/// Returns a read-only array over memory that `owner` keeps alive.
 template <typename T>
 nb::object View(const T* data, std::vector<std::size_t> shape, std::shared_ptr<const void> owner) {
   auto* keep = new std::shared_ptr<const void>(std::move(owner));
@@ -45,7 +44,7 @@ nb::object View(const T* data, std::vector<std::size_t> shape, std::shared_ptr<c
   return nb::cast(nb::ndarray<nb::numpy, const T>(data, shape.size(), shape.data(), capsule));
 }
 
-/// dtypes that NumPy has itself are made here; others come as bytes and luff/trial.py gives them their type.
+/// Returns an array for dtypes that NumPy has, else (dtype, shape, bytes), which luff/trial.py converts.
 nb::object ArrayOf(DType dtype, const std::byte* data, std::uint64_t bytes,
                    const std::vector<std::size_t>& shape, std::shared_ptr<const void> owner) {
   const auto view = [&]<typename T>(T) {
@@ -119,17 +118,17 @@ nb::dict Columns(const std::shared_ptr<const query::SummaryColumns>& c) {
   return d;
 }
 
-std::atomic<std::uint32_t> g_process{1};  // grows in the child of each fork
+std::atomic<std::uint32_t> g_process{1};  // incremented in the child of each fork
 
-/// A mutex that knows the process in which it was locked: a child inherits locks of threads that it does not
-/// have, and what such a thread was changing stays half changed.
+/// A mutex that knows which process locked it. A forked child inherits locks of threads that do not exist in
+/// it, and the data that such a thread was changing stays half changed.
 class ForkAwareMutex {
  public:
   [[nodiscard]] bool try_lock() noexcept {
     std::uint32_t free = 0;
     return holder_.compare_exchange_strong(free, g_process);
   }
-  /// Throws where a thread of the parent holds it.
+  /// Throws if a thread of the parent process holds it.
   void lock() {
     for (std::uint32_t holder = 0; !holder_.compare_exchange_strong(holder, g_process); holder = 0) {
       if (IsAbandoned(holder)) {
@@ -148,7 +147,7 @@ class ForkAwareMutex {
 
  private:
   static bool IsAbandoned(std::uint32_t holder) noexcept { return holder != 0 && holder != g_process; }
-  std::atomic<std::uint32_t> holder_{0};  // the process whose thread has it; 0: none
+  std::atomic<std::uint32_t> holder_{0};  // the process (g_process) whose thread holds it; 0: none
 };
 
 /// A trial that Python threads share. A call holds the lock while C++ works on the trial and makes Python
@@ -164,22 +163,22 @@ class SharedTrial {
   SharedTrial(const SharedTrial&) = delete;
   SharedTrial& operator=(const SharedTrial&) = delete;
 
-  /// Returns `use(trial)`; `use` must not touch Python. Keeps the GIL where the lock is free: releasing it
+  /// Returns `use(trial)`; `use` must not touch Python. Keeps the GIL if the lock is free: releasing it
   /// costs more than most calls take.
   template <typename Use>
   auto With(Use use) {
     std::unique_lock lock(mutex_, std::try_to_lock);
     return lock ? use(*trial_) : WithoutGil(use);
   }
-  /// The same for long reads: other threads run meanwhile.
+  /// Like With, for long reads: releases the GIL, so that other threads run.
   template <typename Use>
   auto WithoutGil(Use use) {
     nb::gil_scoped_release release;  // reacquires the GIL after the lock is released
     const std::lock_guard lock(mutex_);
     return use(*trial_);
   }
-  /// Refreshes until `done(trial)` or the time-out. Between two looks the trial is free for other threads,
-  /// and Ctrl-C is handled. `news`: set if any look found something new.
+  /// Refreshes until `done(trial)` or the time-out. Between two refreshes other threads may use the trial,
+  /// and Ctrl-C is handled. `news`: set if any refresh found something new.
   template <typename Done>
   bool WaitFor(double timeout_s, Done done, bool* news = nullptr) {
     using std::chrono::nanoseconds;
@@ -212,7 +211,7 @@ nb::tuple StepTuple(const query::StepInfo& info) {
                         info.wall_unix_ns, info.duration_ns);
 }
 
-/// Binds a call of the trial without arguments.
+/// Binds a method of the trial without arguments.
 template <typename Read>
 auto Get(Read read) {
   return [read](SharedTrial& shared) { return shared.With(read); };
@@ -396,7 +395,7 @@ void InitTrial(nb::module_& m) {
         return shared.With([&](const Trial& t) { return Unwrap(t.TensorWorkers(id, step, ModeOf(mode))); });
       },
       nb::arg("id"), nb::arg("step"), nb::arg("mode"));
-  // Readings of one tensor: over all steps, and at one step. `made` turns the answer into a Python object.
+  // Bind reads of one tensor, over all steps and at one step. `made` turns the result into a Python object.
   const auto over_steps = [&](const char* name, auto read, auto made) {
     trial.def(
         name,

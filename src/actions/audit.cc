@@ -99,7 +99,7 @@ bool Audit::Append(AuditLine line) {
     if (!line.document.empty()) json["document"] = TryParseOrderedJson(line.document);
     std::string text = JsonText(json) + "\n";
     if (std::exchange(torn_, false)) text.insert(0, "\n");
-    // Without the folder the file cannot be opened, which is told.
+    // If this fails, opening the file fails as well, and that error is reported.
     static_cast<void>(Env::Real().MakeDirectories(std::filesystem::path(path_).parent_path().string()));
     constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
     const int file = Uninterrupted([&] { return open(path_.c_str(), kFlags, 0600); });

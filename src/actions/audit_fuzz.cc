@@ -1,4 +1,4 @@
-// Lines of the audit of actions, as a supervisor reads them that goes on with a run of somebody else's.
+// Fuzzes the parser of audit lines, which a supervisor reads when it resumes a run that someone else wrote.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kRateWindowNs = 2'000'000'000;
 constexpr double kNs = 1e9;
 constexpr double kLeastWindowS =
-    0.05;  // steps are published in batches: a shorter time does not show their rate
+    0.05;  // steps are published in batches, so a shorter window does not show their rate
 constexpr std::size_t kMaxWaiting = 64;
 constexpr std::uint32_t kAccepted = 1, kTooLate = 2, kCarriedOut = 3, kRefused = 4, kFailed = 5, kAlone = 6;
 
@@ -40,7 +40,7 @@ void Coordinator::Request(ActionRequest request) {
   if (stopping_) return;
   if (request.kind == "stop") {
     stopping_ = true;
-    waiting_.clear();  // what is not proposed yet has no sense any more
+    waiting_.clear();  // actions that are not proposed yet are pointless now
     if (state_ == State::kWanted) state_ = State::kIdle;
   } else {
     const auto same = [&](const ActionRequest& other) { return other.id == request.id; };
@@ -81,7 +81,7 @@ Coordinator::Signal Coordinator::Poll(std::int64_t now_ns, std::uint32_t world,
       if (any_live) Propose(now_ns, furthest);
       return Signal::kNone;
     case State::kProposed:
-      if (!any_live) return Signal::kNone;  // they have left by themselves
+      if (!any_live) return Signal::kNone;  // all workers have left on their own
       return Proposed(now_ns, world, furthest, workers, acks);
     case State::kCommitted:
       if (current_.kind == "stop") return Leaving(now_ns, furthest, any_live, !workers.empty());
@@ -113,7 +113,7 @@ Coordinator::Answers Coordinator::Count(std::uint32_t world, std::span<const que
     *why = fmt::format("only {} of {} ranks are watched", workers.size(), world);
   }
   for (const query::WorkerInfo& worker : workers) {
-    // A stop's signals end a lost worker; a correction needs an answer from every rank.
+    // A stop ends a lost worker by signal; a correction needs an answer from every rank.
     if (worker.ended || (stop && !Lives(worker))) continue;
     const std::uint32_t verdict = VerdictOf(worker.worker, proposal_, acks);
     if (verdict == kRefused && !stop) {
@@ -141,7 +141,7 @@ Coordinator::Signal Coordinator::Proposed(std::int64_t now_ns, std::uint32_t wor
   if (proposal_ == 0) why = "the proposal could not be written into the run";
   if (answers == Answers::kAll) {
     const Result<store::ControlRecord> counts = Decide("commit");
-    if (!counts.ok()) {  // tried again until the proposal's time is up
+    if (!counts.ok()) {  // retried until the proposal is overdue
       if (!overdue) return Signal::kNone;
       why = fmt::format("the decision could not be written into the run: {}", counts.status().message());
       if (stop) return Terminate(now_ns, why);
@@ -155,7 +155,7 @@ Coordinator::Signal Coordinator::Proposed(std::int64_t now_ns, std::uint32_t wor
     answers = Answers::kLate;
   } else {
     if (answers == Answers::kOpen && !overdue) return Signal::kNone;
-    // The log may hold a commit of an earlier attempt, although writing it returned an error.
+    // An earlier attempt may have written the commit to the log although it returned an error.
     const Result<store::ControlRecord> counts = Decide("abort");
     if (counts.ok() && counts->phase == "commit") {
       Committed(now_ns);
@@ -206,7 +206,7 @@ void Coordinator::CarryingOut(std::int64_t now_ns, std::span<const query::Worker
       case kFailed: failed.push_back(worker.worker); break;
       case kAlone: alone.push_back(worker.worker); break;
       case kAccepted: silent.push_back(worker.worker); break;
-      default: break;  // it had ended before the proposal
+      default: break;  // the worker ended before the proposal
     }
   }
   const double patience = stopping_ ? std::min(settings_.answer_s, settings_.leave_s) : settings_.leave_s;
@@ -228,7 +228,7 @@ void Coordinator::CarryingOut(std::int64_t now_ns, std::span<const query::Worker
 }
 
 void Coordinator::Propose(std::int64_t now_ns, std::int64_t furthest) {
-  double rate = 100;  // TRAIN steps a second, of the fastest worker; a guess until two steps were seen
+  double rate = 100;  // TRAIN steps per second of the fastest worker; a guess until it can be measured
   if (progress_.size() >= 2) {
     const double seconds = Seconds(progress_.front().first, progress_.back().first);
     if (seconds >= kLeastWindowS)

@@ -123,7 +123,7 @@ TEST_F(CoordinatorTest, WorkersThatNeverAnswer_AreEndedBySignals) {
   EXPECT_LE(ms, 5 * 5000 + 1000);
   EXPECT_EQ(PollAt(ms + 9000, {Worker(0, 5)}), Signal::kNone);
   EXPECT_EQ(PollAt(ms + 10'000, {Worker(0, 5)}), Signal::kKill);
-  EXPECT_EQ(PollAt(ms + 20'000, {Worker(0, 5)}), Signal::kNone);  // each is asked for once
+  EXPECT_EQ(PollAt(ms + 20'000, {Worker(0, 5)}), Signal::kNone);  // each signal is requested once
   for (const auto& record : records) EXPECT_NE(record.phase, "commit");
 }
 
@@ -221,7 +221,7 @@ TEST_F(CoordinatorTest, ACommitThatStandsInTheLogIsNotTakenForAnAbort) {
   store::ControlRecord commit = records[0];
   commit.phase = "commit";
   commit.proposal = 1;
-  records.push_back(commit);  // written, though the writer was told of an error
+  records.push_back(commit);  // written, although the writer got an error
   PollAt(6000, {Worker(0, 5), Worker(1, 5)}, {Ack(0, 1, 1)});
   EXPECT_EQ(News(), "PC");
 }

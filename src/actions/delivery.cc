@@ -25,7 +25,7 @@ namespace {
 constexpr std::int64_t kTermNs = 2'000'000'000;
 constexpr std::size_t kMaxLine = 4096;
 
-// An input of any size, without a pipe to fill.
+// Returns a memory file that holds `text`, or -1. Unlike a pipe, it takes any size without blocking.
 int InputFile(const std::string& text) {
   const int file = memfd_create("luff", MFD_CLOEXEC);
   if (file < 0) return -1;
@@ -70,7 +70,7 @@ void Deliveries::Start(Delivery delivery, std::int64_t now_ns) {
   ProcessOptions process;
   process.argv = delivery.argv;
   process.new_session = true;
-  process.dies_with_parent = true;  // --resume begins it again
+  process.dies_with_parent = true;  // --resume restarts the delivery
   process.stdin_fd = input;
   process.stdout_fd = delivery.speaks ? out[1] : nothing;
   process.stderr_fd = nothing;
@@ -131,7 +131,7 @@ void Deliveries::HearLine(Running* one, const std::string& line) {
     one->last = said["detail"].get<std::string>().substr(0, 500);
     news_.push_back(
         {one->delivery.id, DeliveryNews::What::kAttempt, WholeNumber<int>(said, "attempt", 0), one->last});
-  } catch (const std::exception&) {  // not a line of notify.py
+  } catch (const std::exception&) {  // not a line that notify.py wrote
     return;
   }
 }
@@ -153,7 +153,7 @@ bool Deliveries::Ended(pid_t pid, const ExitState& state) {
   }
   news_.push_back(
       {at->delivery.id, done ? DeliveryNews::What::kDone : DeliveryNews::What::kFailed, 0, detail});
-  SignalGroup(pid, SIGKILL);  // processes that a command left behind in its group
+  SignalGroup(pid, SIGKILL);  // ends processes that a command left in its group
   if (at->out >= 0) close(at->out);
   running_.erase(at);
   return true;

@@ -12,7 +12,7 @@
 namespace luff::actions {
 namespace {
 
-constexpr std::size_t kMaxRemembered = 10'000;  // findings of one action
+constexpr std::size_t kMaxRemembered = 10'000;  // findings per action
 constexpr std::size_t kMaxWatches = 1'000;
 
 constexpr std::array<std::pair<std::string_view, ActionKind>, 7> kKinds = {
@@ -86,7 +86,7 @@ std::vector<Decision> Policy::Tick(double now_s, std::int64_t train_step) {
   std::vector<Decision> decisions;
   std::vector<Watch> due;
   std::erase_if(watches_, [&](Watch& watch) {
-    // A finding may come before the first word on how far the training is: its steps count from that word.
+    // A finding may arrive before any TRAIN step is known; its steps then count from the first known one.
     if (watch.since.step < 0) watch.since.step = train_step;
     const bool late = watch.spec->after_s >= 0 && now_s - watch.since.s >= watch.spec->after_s;
     const bool far = watch.spec->after_steps >= 0 && watch.since.step >= 0 &&
@@ -102,8 +102,8 @@ std::vector<Decision> Policy::Tick(double now_s, std::int64_t train_step) {
   return decisions;
 }
 
-// A finding may reach the severity of an escalation long after the action that is escalated: the time counts
-// from that action.
+// A finding may reach the severity of an escalation long after the escalated action was taken. The time
+// counts from that action, unless `anew`.
 void Policy::WatchFor(const rules::Finding& finding, When now, bool anew) {
   for (const ActionSpec& spec : specs_) {
     if (spec.escalates.empty() || finding.severity < spec.severity) continue;

@@ -42,7 +42,7 @@ TEST(PolicyTest, ChoosesByRuleSeverityAndLeader) {
   EXPECT_EQ(
       policy.OnFinding(MakeFinding("3", "NonFinite", rules::Severity::kStop), "new", false, 0, 0).size(), 2U);
   rules::Finding consequence = MakeFinding("4", "NonFinite", rules::Severity::kStop);
-  consequence.leader = "1";  // only who names its rule is told
+  consequence.leader = "1";  // only the action that names the rule acts for a consequence
   const auto decisions = policy.OnFinding(consequence, "new", false, 0, 0);
   ASSERT_EQ(decisions.size(), 1U);
   EXPECT_EQ(decisions[0].spec->name, "tell");
@@ -79,7 +79,7 @@ TEST(PolicyTest, WaitsForTheNumberOfFindings) {
   spec.findings = 3;
   Policy policy({spec});
   EXPECT_TRUE(policy.OnFinding(MakeFinding("1"), "new", false, 0, 0).empty());
-  EXPECT_TRUE(policy.OnFinding(MakeFinding("1"), "update", false, 0, 0).empty());  // the same one
+  EXPECT_TRUE(policy.OnFinding(MakeFinding("1"), "update", false, 0, 0).empty());  // the same finding
   EXPECT_TRUE(policy.OnFinding(MakeFinding("2"), "new", false, 0, 0).empty());
   EXPECT_EQ(policy.OnFinding(MakeFinding("3"), "new", false, 0, 0).size(), 1U);
   EXPECT_EQ(policy.OnFinding(MakeFinding("4"), "new", false, 0, 0).size(), 1U);
@@ -128,7 +128,7 @@ TEST(PolicyTest, EscalatesByTimeOrStepsUnlessItHeals) {
   EXPECT_FALSE(policy.waits());
 }
 
-// What NonFinite does: a warning that becomes a stop, when the action that is escalated has acted long ago.
+// As NonFinite does: a warning becomes a stop long after the escalated action was taken.
 TEST(PolicyTest, EscalatesAWarningThatBecomesAStop) {
   ActionSpec lower = Tell("lower");
   lower.kind = ActionKind::kLowerLr;
@@ -143,7 +143,7 @@ TEST(PolicyTest, EscalatesAWarningThatBecomesAStop) {
   again.after_steps = 5;
   Policy policy({lower, stop, again});
   EXPECT_EQ(policy.OnFinding(MakeFinding("1"), "new", false, 100, 10).size(), 1U);
-  EXPECT_TRUE(policy.Tick(5000, 90).empty());  // a warning is none of its business
+  EXPECT_TRUE(policy.Tick(5000, 90).empty());  // a warning is below the severity of `stop`
   const rules::Finding worse = MakeFinding("1", "LossSpike", rules::Severity::kStop);
   EXPECT_TRUE(policy.OnFinding(worse, "update", true, 650, 60).empty());
   EXPECT_TRUE(policy.Tick(699, 60).empty());
@@ -153,7 +153,7 @@ TEST(PolicyTest, EscalatesAWarningThatBecomesAStop) {
   EXPECT_EQ(due[0].finding.severity, rules::Severity::kStop);
   EXPECT_TRUE(policy.OnFinding(worse, "update", false, 701, 62).empty());
   EXPECT_EQ(policy.Tick(702, 65).size(), 1U);
-  EXPECT_TRUE(policy.Tick(9000, 900).empty());  // each once
+  EXPECT_TRUE(policy.Tick(9000, 900).empty());  // each escalation acts once
 }
 
 TEST(PolicyTest, RemembersWhatAnEarlierSupervisorDid) {
@@ -163,7 +163,7 @@ TEST(PolicyTest, RemembersWhatAnEarlierSupervisorDid) {
   Policy policy({spec});
   policy.Remember("tell", "1", "LossSpike/spike", 1000);
   policy.Remember("gone", "1", "LossSpike/spike", 1000);
-  Policy young({spec});  // of a machine that has just started: it acted before the clock began
+  Policy young({spec});  // on a machine that has just booted: the action is older than the clock's zero
   young.Remember("tell", "1", "LossSpike/spike", -50);
   EXPECT_EQ(Kinds(young.OnFinding(MakeFinding("2"), "new", false, 20, 0)), std::vector{What::kLimited});
   EXPECT_EQ(Kinds(young.OnFinding(MakeFinding("3"), "new", false, 50, 0)), std::vector{What::kAct});
@@ -187,8 +187,8 @@ TEST(PolicyTest, EscalatesWhatAnEarlierSupervisorLeftOpen) {
   policy.Remember("late", "4", "LossSpike/spike", -5000);
   policy.Resume(MakeFinding("1", "LossSpike", rules::Severity::kStop), 100, 1000);
   policy.Resume(MakeFinding("3"), 100, 1000);                                       // a warning
-  policy.Resume(MakeFinding("4", "LossSpike", rules::Severity::kStop), 100, 1000);  // was stopped for already
-  policy.Resume(MakeFinding("5", "LossSpike", rules::Severity::kStop), 100, 1000);  // nobody acted for it
+  policy.Resume(MakeFinding("4", "LossSpike", rules::Severity::kStop), 100, 1000);  // already stopped for it
+  policy.Resume(MakeFinding("5", "LossSpike", rules::Severity::kStop), 100, 1000);  // no action
   EXPECT_TRUE(policy.Tick(699, 1049).empty());  // both count from the restart
   const auto far = policy.Tick(699, 1050);
   ASSERT_EQ(far.size(), 1U);
@@ -198,7 +198,7 @@ TEST(PolicyTest, EscalatesWhatAnEarlierSupervisorLeftOpen) {
   EXPECT_FALSE(policy.waits());
 }
 
-// A job of 70 steps may be over before anybody has said how far it is.
+// A job of 70 steps may be almost over before its first step is known.
 TEST(PolicyTest, StepsOfAnEscalationCountFromTheFirstStepThatIsKnown) {
   ActionSpec stop = Tell("stop");
   stop.kind = ActionKind::kStop;

@@ -17,12 +17,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr const char* kOnFinding = "--on-finding";
-constexpr double kGraceS = 5;  // a notifier ends itself; this is for one that does not
+constexpr double kGraceS = 5;  // a notifier that exceeds its own limit by this much is ended
 
 double Seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 std::string Dump(const Json& json) {
-  return JsonEscaped(JsonText(json));  // others' programs show it
+  return JsonEscaped(JsonText(json));  // other programs display it
 }
 
 std::vector<ActionSpec> WithOnFinding(std::vector<ActionSpec> specs, bool stop_on_finding) {
@@ -95,9 +95,9 @@ void Runner::Begin(std::int64_t now_ns) {
   }
   const std::int64_t unix_ns = Env::Real().NowUnixNs();
   for (const AuditLine& line : audit_->earlier()) {
-    // Across processes only the wall clock shows how long ago it was.
+    // Only the wall clock gives the age of a line that another process wrote.
     const std::int64_t ago_ns = std::max<std::int64_t>(0, unix_ns - std::max<std::int64_t>(0, line.unix_ns));
-    // A stop that was never decided has stopped nothing.
+    // A stop that was never decided had no effect.
     const bool acted = line.event == "begun" && (line.kind != "stop" || decided.contains(line.id));
     if (acted || line.event == "dry_run")
       policy_.Remember(line.action, line.finding, line.cause, Seconds(now_ns - ago_ns));

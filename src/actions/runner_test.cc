@@ -126,7 +126,7 @@ TEST_F(RunnerTest, ACorrectionIsCarriedOutOnceAlsoByTheNextSupervisor) {
   ASSERT_EQ(records.size(), 4U);
   EXPECT_EQ(nlohmann::json::parse(records[0].body)["factor"], 0.5);
   EXPECT_EQ(nlohmann::json::parse(records[2].body)["step"], 17);
-  std::filesystem::remove(run_ + "/rules/luff/actions.jsonl");  // the log alone tells it
+  std::filesystem::remove(run_ + "/rules/luff/actions.jsonl");  // the control log alone must suffice
   Runner second(Options(specs));
   second.OnFinding(MakeFinding("f1"), "new", false, 30, 0);
   Obey(&second);
@@ -197,7 +197,7 @@ TEST_F(RunnerTest, TimeIsThatOfAClockThatNobodySets) {
   const std::int64_t begin = 5'000'000 * kMs;
   runner.OnFinding(MakeFinding("f1"), "new", false, 20, begin);
   static_cast<void>(runner.Poll(begin + 3'599'000 * kMs, 20, 1, {}, {}));
-  EXPECT_FALSE(runner.coordinator().stopping());  // whatever the calendar says
+  EXPECT_FALSE(runner.coordinator().stopping());  // the wall clock does not matter
   static_cast<void>(runner.Poll(begin + 3'600'000 * kMs, 20, 1, {}, {}));
   EXPECT_TRUE(runner.coordinator().stopping());
 }
@@ -248,7 +248,7 @@ TEST_F(RunnerTest, AStopThatTheJobsOwnEndForestalledIsStillToCome) {
     next.JobEnded();
     EXPECT_EQ(Events().back(), "committed");
   }
-  Runner last(Options(specs));  // its user knows that it was stopped, and goes on
+  Runner last(Options(specs));  // the user resumes the run although it was stopped
   last.Begin(0);
   last.Resume({MakeFinding("f1")});
   for (const std::int64_t step : {40, 60}) static_cast<void>(last.Poll(0, step, 1, {}, {}));
@@ -260,7 +260,7 @@ TEST_F(RunnerTest, AnAuditLineOfTheFutureIsOfNow) {
   spec.limit = 1;
   spec.per_s = 3600;
   {
-    Audit audit(run_ + "/rules/luff/actions.jsonl");  // its supervisor's clock was two hours ahead
+    Audit audit(run_ + "/rules/luff/actions.jsonl");  // the earlier supervisor's clock was two hours ahead
     AuditLine line;
     line.unix_ns = Env::Real().NowUnixNs() + 7'200'000 * kMs;
     line.id = "1";

@@ -30,7 +30,7 @@ constexpr std::size_t kBins = 10, kColumns = 30, kMaxCharts = 12;
 
 enum class Kind { kBinary, kClasses, kRegression, kOther };
 
-// One training: its tensors have this prefix.
+// One training of the run; the names of its tensors begin with `prefix`.
 struct Training {
   std::string prefix;
   std::string objective;  // "" if unknown
@@ -89,7 +89,7 @@ std::vector<std::int64_t> ValueSteps(const Trial& trial, std::string_view name) 
   return steps.ok() ? std::move(steps).value() : std::vector<std::int64_t>{};
 }
 
-// A number over the rounds: scalars, or values of one element.
+// Returns a number over the rounds, from scalars or else from values of one element.
 std::vector<std::pair<double, double>> NumbersOver(const Trial& trial, TensorId id) {
   std::vector<std::pair<double, double>> points;
   if (const auto scalars = trial.Scalars(id, Mode::kGlobal); scalars.ok()) {
@@ -294,7 +294,7 @@ std::string ScoreTable(const Scores& scores) {
   return html + fmt::format("</table></div><p>accuracy {:.4f}</p>\n", scores.accuracy);
 }
 
-// At most `most` of the steps, the first and the last among them.
+// Returns at most `most` of the steps, evenly spread, including the first and the last.
 std::vector<std::int64_t> Some(const std::vector<std::int64_t>& steps, std::size_t most) {
   if (steps.size() <= most) return steps;
   std::vector<std::int64_t> some;
@@ -304,7 +304,7 @@ std::vector<std::int64_t> Some(const std::vector<std::int64_t>& steps, std::size
 
 struct Recorded {
   std::vector<Prediction> rounds;  // ascending, the last saved one included
-  std::vector<double> labels;      // of the last round
+  std::vector<double> labels;      // the newest that were saved
   Kind kind = Kind::kOther;
 };
 
@@ -324,7 +324,7 @@ Recorded Read(const Trial& trial, const Training& training) {
   }
   recorded.kind = KindOf(training.objective, recorded.labels, shape.size() > 1 && shape[1] > 1);
   for (const std::int64_t step : Some(steps, kMaxRounds)) {
-    // Labels of the same round where they were saved then, else the newest.
+    // Uses the labels saved at the same round if there are any, else the newest.
     std::optional<std::vector<double>> own;
     if (std::binary_search(label_steps.begin(), label_steps.end(), step))
       own = NumbersAt(trial, labels_id.value(), step);

@@ -22,27 +22,27 @@ struct Scores {
   ClassScores micro, macro, weighted;
   double accuracy = 0;
 };
-/// Precision, recall and F1; a quotient by zero counts as 0. `macro` is the mean of the classes, `weighted`
-/// that by support, `micro` of all decisions together. Source: the usual definitions, as scikit-learn has
-/// them.
+/// Computes precision, recall and F1; division by zero gives 0. `macro` is the mean over the classes,
+/// `weighted` the mean weighted by support, and `micro` counts all decisions together. Source: the usual
+/// definitions, as in scikit-learn.
 [[nodiscard]] Scores ScoresOf(const ConfusionMatrix& matrix);
 
 struct Roc {
   std::vector<std::pair<double, double>> points;  // (false, true positive rate), from (0, 0) to (1, 1)
-  double area = 0;                                // by trapezoids; ties of scores are one point
+  double area = 0;                                // by the trapezoidal rule; tied scores form one point
 };
-/// The curve of positives (truth > 0.5) against scores; no points if there is only one class.
+/// Computes the curve with truth > 0.5 as positive; it has no points if there is only one class.
 [[nodiscard]] Roc RocOf(std::span<const double> truth, std::span<const double> score);
 
 struct Histogram {
   double low = 0, width = 0;
   std::vector<std::uint64_t> counts;
 };
-/// Equal bins over the range of the finite values; one bin when they are all the same.
+/// Counts the finite values in equal bins over their range; one bin if they are all the same.
 [[nodiscard]] Histogram HistogramOf(std::span<const double> values, std::size_t bins);
 
-/// Mean absolute error of the rows whose truth lies in each of `bins` equal intervals; NaN for one without
-/// rows.
+/// Mean absolute error of the rows whose truth lies in each of `bins` equal intervals from `low` to `high`;
+/// NaN for an interval without rows.
 [[nodiscard]] std::vector<double> ErrorByBin(std::span<const double> truth, std::span<const double> guess,
                                              double low, double high, std::size_t bins);
 

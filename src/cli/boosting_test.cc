@@ -18,7 +18,7 @@ TEST(BoostingScores, ConfusionCountsRowsAndLeavesStrangersOut) {
 }
 
 TEST(BoostingScores, AveragesAsUsuallyDefined) {
-  // Class 0: 3 of 4 right; class 1: 1 of 2 right, one of class 0 among those told to be 1.
+  // Class 0: 3 of 4 rows right; class 1: 1 of 2 right; one row of class 0 was predicted as class 1.
   const Scores scores = ScoresOf({{3, 1}, {1, 1}});
   EXPECT_DOUBLE_EQ(scores.classes[0].precision, 0.75);
   EXPECT_DOUBLE_EQ(scores.classes[0].recall, 0.75);
@@ -43,7 +43,7 @@ TEST(BoostingScores, RocWithTies) {
   const Roc blind = RocOf(std::vector<double>{0, 1, 0, 1}, std::vector<double>{0.5, 0.5, 0.5, 0.5});
   EXPECT_DOUBLE_EQ(blind.area, 0.5);
   EXPECT_EQ(blind.points.size(), 2U);
-  // Pairs (positive, negative): 3 of 4 in order.
+  // 3 of 4 pairs (positive, negative) are in order.
   const Roc some = RocOf(std::vector<double>{0, 1, 0, 1}, std::vector<double>{0.1, 0.2, 0.3, 0.4});
   EXPECT_DOUBLE_EQ(some.area, 0.75);
   EXPECT_TRUE(RocOf(std::vector<double>{1, 1}, std::vector<double>{0.1, 0.2}).points.empty());

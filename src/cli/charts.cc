@@ -18,7 +18,7 @@ constexpr std::size_t kMostPoints = 400;  // of a curve: no screen shows more
 
 std::string Tick(double value) { return fmt::format("{:.3g}", value); }
 
-/// A place on the x axis: steps and rounds in full.
+/// Formats a position on the x axis; steps and rounds are written in full.
 std::string PlaceText(double x) {
   return x == std::floor(x) && std::abs(x) < 1e15 ? fmt::format("{:.0f}", x) : Tick(x);
 }
@@ -47,8 +47,8 @@ std::string Shortened(const std::string& name, std::size_t most) {
   return name.substr(0, end) + "…";
 }
 
-/// At most kMostPoints: the first, the last, and of equal stretches between them the smallest and the
-/// largest.
+/// Reduces a curve to at most kMostPoints: the first, the last, and the smallest and largest of each of the
+/// equal stretches between them.
 Points Thinned(const Points& points) {
   if (points.size() <= kMostPoints) return points;
   constexpr std::size_t kStretches = (kMostPoints - 2) / 2;
@@ -104,11 +104,11 @@ std::string CurvesSvg(const CurveChart& chart) {
   }
   if (!any) return {};
   if (chart.square) left = low = 0, right = high = 1;
-  // Orders of magnitude need a logarithmic axis, where all values allow one.
+  // Values that span orders of magnitude get a logarithmic axis, if all are positive.
   const bool logarithmic = !chart.square && low > 0 && high / low > 1e3;
   const auto scaled = [&](double value) { return logarithmic ? std::log10(value) : value; };
   const int width = chart.square ? 420 : chart.width;
-  // Names go on in a second row where one is too short.
+  // The legend continues in a further row when one is full.
   std::vector<std::pair<double, int>> names;
   double used = kLeft;
   int rows = 0;

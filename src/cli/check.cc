@@ -23,7 +23,7 @@ struct CheckOptions {
 };
 
 int Check(const CheckOptions& wanted) {
-  rules::ShowOutputOfOwnRules(true);  // whoever tries a rule wants to see what it prints
+  rules::ShowOutputOfOwnRules(true);  // users who try out a rule want to see what it prints
   Result<FileConfig> file = wanted.config.empty() ? FileConfig{} : ReadConfigFile(wanted.config);
   if (!file.ok()) return PrintError(file.status()), kExitUsage;
   const Result<rules::ParameterSet> set = rules::ParseParameterSet(
@@ -47,7 +47,7 @@ int Check(const CheckOptions& wanted) {
   if (!opened.ok()) return PrintError(opened.status()), kExitUsage;
   query::Trial& trial = *opened.value();
 
-  rules::EvaluatorOptions options;  // no folder: a check leaves nothing in the run
+  rules::EvaluatorOptions options;  // no folder: a check writes nothing into the run
   options.choices = std::move(choices).value();
   options.on_note = [](const rules::RuleNote& note) { PrintNote(note.rule, note.text); };
   const bool colour = isatty(STDOUT_FILENO) != 0 && StderrHasColour();

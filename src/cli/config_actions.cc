@@ -45,7 +45,7 @@ std::vector<std::string> KeysOf(ActionKind kind) {
   return keys;
 }
 
-// An address for an envelope and a header: nothing that could begin another one.
+// True if `text` is one mail address, without characters that could begin another address or header.
 bool IsAddress(const std::string& text) {
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
     return c > ' ' && c != 0x7f && c != ',' && c != ';' && c != '<' && c != '>' && c != '"';
@@ -55,7 +55,7 @@ bool IsAddress(const std::string& text) {
          text.find('@', at + 1) == std::string::npos;
 }
 
-// One [[action]].
+// Reads one [[action]].
 class ActionReader {
  public:
   ActionReader(const toml::table& table, const ConfigPlace& place) : table_(table), place_(place) {}
@@ -137,7 +137,7 @@ class ActionReader {
     *to = *node->value<bool>();
     return Status::Ok();
   }
-  // Of two keys at most one.
+  // Checks that at most one of two keys is given, and if `needed`, exactly one.
   Status OneOf(const char* first, const char* second, bool needed) const {
     if (table_.contains(first) && table_.contains(second))
       return place_.Wrong(*table_.get(second),
@@ -163,7 +163,7 @@ class ActionReader {
     LUFF_RETURN_IF_ERROR(Into("rules", &spec_.rules));
     if (const toml::node* node = table_.get("rules")) {
       for (std::size_t i = 0; i < spec_.rules.size(); ++i) {
-        // A rule of the user's: by the name of its findings, or as --rules names it.
+        // The user's own rule is named as in its findings, or as in --rules.
         if (const std::size_t cut = spec_.rules[i].rfind(':'); cut != std::string::npos) {
           spec_.rules[i].erase(0, cut + 1);
           continue;
@@ -235,7 +235,7 @@ class ActionReader {
     if (!text.empty()) (*json)[key] = text;
     return Status::Ok();
   }
-  // Files are read by another process, in its own folder.
+  // Makes the path absolute, since a process with another working directory reads the file.
   Status FileInto(const char* key, Json* json) const {
     std::string text;
     LUFF_RETURN_IF_ERROR(Into(key, &text));

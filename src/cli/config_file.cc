@@ -54,7 +54,7 @@ class Reader : private ConfigPlace {
           LUFF_RETURN_IF_ERROR(ReadCapture(*table, &config.capture_json));
         }
       } else if (name == "action") {
-        continue;  // below, when the rules are known
+        continue;  // read below, when the rules are known
       } else {
         return Unknown(key, "at the top level",
                        {"rules", "rule", "rule_expression", "parameters", "on_finding", "capture", "stop",
@@ -123,7 +123,7 @@ class Reader : private ConfigPlace {
     return Status::Ok();
   }
 
-  // [[rule_expression]]: rules without code, beside all others.
+  // [[rule_expression]]: rules without code, added to the chosen rules, or to all if none are chosen.
   Status TakeExpressions(const toml::table& file, std::vector<std::string>* names) const {
     const toml::node* wanted = file.get("rule_expression");
     if (wanted == nullptr) return Status::Ok();
@@ -180,10 +180,10 @@ class Reader : private ConfigPlace {
                                         key.str(), rule.str()));
       }
       std::string list = own ? rules::EncodeValue(written.str()) : written.str();
-      std::replace(list.begin(), list.end(), ',', ';');  // commas divide rules in the text of --rules
+      std::replace(list.begin(), list.end(), ',', ';');  // commas separate rules in the text of --rules
       const std::string one = fmt::format(":{}={}", key.str(), list);
       text += one;
-      if (own) continue;  // it may need several
+      if (own) continue;  // it may need several parameters at once; checked below
       const auto tried = rules::ParseChoices(std::string(rule.str()) + one, set_);
       if (!tried.ok()) return At(tried.status(), key.source());
     }

@@ -21,7 +21,7 @@ class ConfigPlace {
   explicit ConfigPlace(std::string path) : path_(std::move(path)) {}
 
   [[nodiscard]] Status At(const Status& status, const toml::source_region& where) const {
-    // A text that shows the place stands below.
+    // Lines after the first show the place; they stay below.
     const std::string_view message = status.message();
     const std::size_t cut = std::min(message.find('\n'), message.size());
     return {status.code(), fmt::format("{}: {}, line {}{}", message.substr(0, cut), path_, where.begin.line,
@@ -37,7 +37,7 @@ class ConfigPlace {
               key.source());
   }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Names of the user's own rules that the file chooses.
+  /// Registers one of the user's own rules that the file chooses.
   void KnowOwnRule(const std::string& name) { own_rules_.push_back(name); }
   [[nodiscard]] bool IsOwnRule(const std::string& name) const {
     return std::find(own_rules_.begin(), own_rules_.end(), name) != own_rules_.end();

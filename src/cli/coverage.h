@@ -11,9 +11,9 @@ namespace luff::cli {
 /// "25 rules had nothing to look at: 12 need boosting rounds, 8 images, 5 other things"; "" if all had.
 [[nodiscard]] std::string LacksText(const rules::CoverageSummary& coverage);
 
-/// Writes it as lines, each with its line break, for the pipe from rule worker to supervisor.
+/// Formats it as lines, each with its line break, for the pipe from rule worker to supervisor.
 [[nodiscard]] std::string CoverageLines(const rules::CoverageSummary& coverage);
-/// Reads one such line, without its line break; false if it is another line.
+/// Parses one such line, without its line break; false for any other line.
 bool TakeCoverageLine(const std::string& line, rules::CoverageSummary* coverage);
 
 }  // namespace luff::cli

@@ -48,7 +48,7 @@ void SayNote(const rules::RuleNote& note) {
 }
 
 void Say(const std::string& line) {
-  static_cast<void>(WriteAll(STDOUT_FILENO, line + "\n"));  // a supervisor that is gone is noticed on stdin
+  static_cast<void>(WriteAll(STDOUT_FILENO, line + "\n"));  // stdin shows when the supervisor is gone
 }
 
 int Evaluate(const std::string& run, const std::string& name, const std::string& rules_text,
@@ -84,7 +84,7 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
     const Result<bool> news = trial.Refresh();
     Result<std::size_t> done = evaluator.value()->Advance(trial, 1000);
     if (!done.ok()) return PrintError(done.status()), 1;
-    if (std::exchange(found, false)) Say("finding");  // once for all that came together
+    if (std::exchange(found, false)) Say("finding");  // once for all findings of this pass
     const auto now = Clock::now();
     if (done.value() > 0 && now - last_said > milliseconds(100)) {
       std::int64_t train_step = -1;
@@ -94,11 +94,11 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
       last_said = now;
     }
     if (done.value() > 0 && told == Told::kNothing) {
-      told = Listen(milliseconds(5));  // lets steps gather: one look at many is cheaper than many looks
+      told = Listen(milliseconds(5));  // lets steps gather: one pass over many is cheaper than many passes
       continue;
     }
     if (done.value() > 0) continue;
-    // The user's own rules judge at their own pace; while they do, this process is alive.
+    // The user's own rules judge at their own pace; progress lines show that this process is alive.
     const bool behind = evaluator.value()->behind() > 0;
     if (behind && told == Told::kFinish && now - last_said > milliseconds(500)) {
       Say(fmt::format("progress {} -1", evaluator.value()->steps_done()));
@@ -106,7 +106,7 @@ int Evaluate(const std::string& run, const std::string& name, const std::string&
     }
     if (behind && told == Told::kFinish) continue;
     if (told == Told::kFinish && (!news.ok() || !news.value())) {
-      // The last look misses nothing, such as the worker of a short resumed training.
+      // RefreshAll misses nothing, e.g. the worker of a short resumed training.
       const Result<bool> more = trial.RefreshAll();
       if (!more.ok() || !more.value()) break;
     }

@@ -37,7 +37,8 @@ std::string Sparkline(const std::vector<std::pair<std::int64_t, double>>& series
   return line;
 }
 
-/// The finding whose id begins with `name`, or the first of the rule `name`.
+/// Returns the finding with the id `name`, or the first of the rule `name`, or else the only one whose id
+/// begins with `name` (at least 4 characters).
 const rules::Finding* Find(const std::vector<rules::Finding>& findings, const std::string& name) {
   for (const rules::Finding& finding : findings) {
     if (finding.id == name || finding.rule == name) return &finding;
@@ -79,7 +80,7 @@ void Print(const rules::Finding& finding, const std::vector<rules::Finding>& all
 
 void Explain(const std::string& name, ReadOptions* options) {
   if (options->run.empty()) options->run = ValueOrExit(NewestRun());
-  const auto trial = OpenOrExit(*options);  // tells what is no run
+  const auto trial = OpenOrExit(*options);  // reports an error if it is not a run
   const std::vector<rules::Finding> findings = FindingsOfRun(trial->path()).findings;
   if (name.empty()) {
     for (const rules::Finding* finding : InGroups(findings)) {

@@ -36,10 +36,10 @@ struct ExportOptions : ReadOptions {
   std::string to, out, regex, collection;
   std::optional<std::int64_t> step;
   bool follow = false, force = false;
-  bool until_closed = false;  // of the supervisor: the job is over when stdin is closed
+  bool until_closed = false;  // set by the supervisor: the job is over when stdin is closed
 };
 
-/// True if no process holds the other end of stdin any more.
+/// True if no process holds the other end of stdin open.
 bool StdinClosed() {
   pollfd fd{STDIN_FILENO, POLLIN, 0};
   if (poll(&fd, 1, 0) <= 0) return false;
@@ -85,7 +85,7 @@ class Export {
   }
 
  private:
-  /// A run that is followed may not have begun.
+  /// Opens the run; with --follow, waits until it has begun.
   Status OpenTrial() {
     for (;;) {
       auto opened = query::Trial::Open(options_.run);
@@ -110,7 +110,7 @@ class Export {
     if (options_.step) {
       LUFF_ASSIGN_OR_RETURN(const query::StepInfo info, trial_->FindStep(*options_.step, choice_.mode));
       step = info.global_step;
-    } else {  // the newest that has values
+    } else {  // the newest step that has values
       for (std::size_t n = steps; n-- > 0 && !wanted;) {
         query::Trial::StepContents contents;
         LUFF_RETURN_IF_ERROR(trial_->ReadStepContents(n, &contents));
@@ -143,7 +143,7 @@ class Export {
             {"worker", options_.worker ? Json(*options_.worker) : Json(nullptr)}};
   }
 
-  /// True when all is there already.
+  /// Opens the output folder and reads the state of an earlier export. Returns true if that is complete.
   Result<bool> Prepare() {
     Env& env = Env::Real();
     const std::string path = out_ + "/" + kStateFile;
@@ -216,7 +216,7 @@ class Export {
       }
       if (!options_.follow || closed || trial_->loaded_all_steps()) break;
       if (news) LUFF_RETURN_IF_ERROR(Flush(false));
-      // After the job has ended, dead workers are detected within a moment.
+      // After the job has ended, dead workers are detected within kClosingTime.
       if (!closing_ && options_.until_closed && StdinClosed()) closing_ = Clock::now() + kClosingTime;
       closed = closing_ && Clock::now() > *closing_;
       LUFF_ASSIGN_OR_RETURN(const bool more, trial_->WaitForNews(kLookEvery));
@@ -253,7 +253,7 @@ class Export {
   std::optional<Clock::time_point> closing_;
 };
 
-/// Parquet is written in Python.
+/// Becomes the Python program that writes Parquet.
 [[noreturn]] void ExportInPython(const ExportOptions& options) {
   std::vector<std::string> words = {"--to=" + options.to, "--mode=" + options.mode};
   if (!options.regex.empty()) words.push_back("--tensors=" + options.regex);

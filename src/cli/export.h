@@ -34,11 +34,11 @@ struct ExportChoice {
 /// The progress of an export, stored as luff-export.json beside the output, so that the same command
 /// continues where the last one ended.
 struct ExportState {
-  std::size_t steps = 0;                       // of the trial are written
-  std::map<std::string, std::uint64_t> files;  // bytes that count of files that are appended to, by name
+  std::size_t steps = 0;                       // number of steps of the trial that are written
+  std::map<std::string, std::uint64_t> files;  // by name, of files that are appended to: valid bytes
 };
 
-/// Puts rows in a fixed order: an open segment has another one than a sealed segment, but exports must be
+/// Puts rows in a fixed order: open and sealed segments order them differently, but their exports must be
 /// equal.
 template <typename Row>
 void InOrder(std::vector<Row>* rows) {
@@ -51,16 +51,16 @@ void InOrder(std::vector<Row>* rows) {
 class Exporter {
  public:
   virtual ~Exporter() = default;
-  /// `state` says what was written before.
+  /// `state` describes what was written before.
   [[nodiscard]] virtual Status Begin(const query::Trial& trial, const ExportState& state) = 0;
   [[nodiscard]] virtual Status Step(const query::Trial& trial, std::size_t n,
                                     const query::Trial::StepRows& rows) = 0;
-  /// Puts everything received so far into the files, and names them in `state`.
+  /// Writes everything received so far to the files, and records them in `state`.
   [[nodiscard]] virtual Status Flush(ExportState* state) = 0;
-  /// No more steps for now; with `over`, no more at all.
+  /// Called when no more steps come for now; with `over`, none will ever come.
   [[nodiscard]] virtual Status End(const query::Trial& trial, bool over) = 0;
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  /// Reports what could not be written as it was, each kind once.
+  /// What could not be written unchanged, each kind once.
   [[nodiscard]] const std::vector<std::string>& remarks() const noexcept { return remarks_; }
 
  protected:

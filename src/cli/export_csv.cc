@@ -8,14 +8,14 @@
 namespace luff::cli {
 namespace {
 
-/// As many digits as it takes to read the same number again.
+/// The shortest text that reads back as the same number.
 std::string Number(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   return fmt::format("{}", value);
 }
 
-/// summaries.csv, scalars.csv, findings.csv.
+/// Writes summaries.csv, scalars.csv and findings.csv.
 class CsvExporter final : public Exporter {
  public:
   CsvExporter(const OutputFolder& out, const ExportChoice* choice) : out_(out), choice_(choice) {}

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMaxRemarks = 20;
 
-/// Names of the format for types; "" for what it has not.
+/// The format's name for a type; "" if it has none.
 const char* SafetensorsType(DType dtype) {
   switch (dtype) {
     case DType::kBool: return "BOOL";
@@ -34,7 +34,7 @@ const char* SafetensorsType(DType dtype) {
   }
 }
 
-/// A name that the format can hold: valid UTF-8, not the reserved one, and unique.
+/// Returns a name that the format can hold: valid UTF-8, not the reserved name, and unique.
 std::string NameFor(const std::string& name, const nlohmann::json& header) {
   std::string one = ValidUtf8(name);
   while (header.contains(one)) one += '_';

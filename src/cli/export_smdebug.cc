@@ -45,7 +45,7 @@ std::vector<std::byte> Converted(std::span<const std::byte> from) {
   return to;
 }
 
-/// What smdebug's reader knows; the other types become the next wider one that holds all their values.
+/// A value in a type that smdebug's reader knows; others are widened to a type that holds all their values.
 struct Readable {
   DType dtype = DType::kInvalid;
   std::span<const std::byte> bytes;
@@ -117,7 +117,7 @@ class SmdebugExporter final : public Exporter {
  private:
   static std::string WorkerName(std::uint32_t worker) { return "worker_" + std::to_string(worker); }
 
-  /// One event file on its way.
+  /// An event file that is being written.
   struct Writing {
     std::unique_ptr<OutputFile> file;
     format::SmdebugIndex index;
@@ -153,7 +153,7 @@ class SmdebugExporter final : public Exporter {
       Remark(std::string(value.status().message()));
       return Status::Ok();
     }
-    if (value->bytes.empty()) return Status::Ok();  // smdebug's reader cannot read it, its hooks leave it out
+    if (value->bytes.empty()) return Status::Ok();  // smdebug's reader cannot read it, and its hooks omit it
     format::TensorToWrite tensor;
     tensor.name = name;
     const std::int64_t one = 1;
@@ -181,7 +181,7 @@ class SmdebugExporter final : public Exporter {
     return Append(to, info, tensor);
   }
 
-  /// Statistics of what has no value go where smdebug's reductions are.
+  /// Stores the statistics of a tensor without a value as smdebug stores reductions.
   Status AppendReductions(Writing* to, const query::Trial& trial, const query::StepInfo& info,
                           const query::Trial::SummaryEntry& row) {
     const std::string& name = trial.tensor(row.tensor).name;
@@ -196,7 +196,7 @@ class SmdebugExporter final : public Exporter {
       return Status::Ok();
     }
     const Summary& s = row.summary;
-    // smdebug's are over all elements: one that is not finite shows in them.
+    // smdebug's reductions cover all elements, so a non-finite one shows in them.
     const double strange = s.nan_count != 0 ? std::nan("") : s.inf_count != 0 ? HUGE_VAL : 0;
     const bool finite = s.nan_count + s.inf_count == 0;
     for (const auto& [reduction, abs, value] : {std::tuple("min", false, s.min(row.dtype)),
@@ -240,7 +240,7 @@ class SmdebugExporter final : public Exporter {
     const std::string text = format::FormatSmdebugIndex(to.index);
     bytes_ += text.size();
     return out_.Write(format::SmdebugIndexPath(info.global_step, name),
-                      text);  // last: what it names is there
+                      text);  // last, when the file that it names exists
   }
 
   Status WriteCollections(const query::Trial& trial) {

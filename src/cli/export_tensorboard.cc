@@ -9,7 +9,7 @@
 namespace luff::cli {
 namespace {
 
-/// Bins as TensorBoard wants them: ascending right edges, the gaps between them as buckets of nothing.
+/// Bins as TensorBoard wants them: ascending right edges, with empty buckets for the gaps.
 format::EventHistogram HistogramOf(const SparseHistogram& bins, const Summary& summary, DType dtype) {
   format::EventHistogram histogram;
   histogram.min = summary.min(dtype);
@@ -38,7 +38,7 @@ format::EventHistogram HistogramOf(const SparseHistogram& bins, const Summary& s
   return histogram;
 }
 
-/// One folder, which TensorBoard calls a run, for each mode and worker.
+/// Writes one folder, which TensorBoard calls a run, for each mode and worker.
 class TensorBoardExporter final : public Exporter {
  public:
   TensorBoardExporter(const OutputFolder& out, const ExportChoice* choice) : out_(out), choice_(choice) {}
@@ -116,7 +116,7 @@ class TensorBoardExporter final : public Exporter {
       LUFF_RETURN_IF_ERROR(write(tensor, worker, bins, row->summary, row->dtype));
     }
     for (const auto& [tensor, worker] :
-         contents_.values) {  // those that were not recorded follow from the values
+         contents_.values) {  // histograms that were not recorded are computed from values
       if (!choice_->Takes(tensor, worker) || done.contains({tensor, worker})) continue;
       const auto value = trial.ReadValue(tensor, info.global_step, query::Mode::kGlobal, worker);
       if (!value.ok()) {

@@ -1,4 +1,5 @@
-// A run's findings.jsonl: any bytes give findings and problems, in groups, in short and in full.
+// Fuzzes the reading of findings.jsonl: any bytes must give findings and problems that can be grouped and
+// printed.
 #include <unistd.h>
 
 #include <cstdint>

@@ -23,7 +23,7 @@ std::vector<Column> Columns(const query::Trial& trial, query::TensorId id, query
   std::vector<Column> columns;
   const auto steps = trial.TensorSteps(id, mode);
   if (!steps.ok()) return columns;
-  // Histograms may be recorded more seldom than summaries: first which steps have one, then every n-th.
+  // Histograms may be rarer than summaries: finds the steps that have one, then takes every n-th of these.
   std::vector<std::int64_t> with;
   for (const std::int64_t step : *steps) {
     if (auto bins = trial.Histogram(id, step, mode, worker); bins.ok() && !bins->empty())

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kMostBytes = 1 << 20;
 constexpr std::int64_t kMostNs = 60'000'000'000;
 
-/// A file in memory that a child writes.
+/// A memory file that a child process writes.
 class Sink {
  public:
   explicit Sink(const char* name) : fd_(memfd_create(name, MFD_CLOEXEC)) {}
@@ -51,7 +51,7 @@ class Sink {
   int fd_;
 };
 
-/// Its exit code; it is killed when it takes too long.
+/// Waits for the process and returns its exit code; kills it after kMostNs.
 int CodeOf(pid_t pid) {
   Env& env = Env::Real();
   const std::int64_t end_ns = env.NowMonotonicNs() + kMostNs;
@@ -87,7 +87,7 @@ Result<std::string> TranslateJobFile(const std::string& path) {
   std::string words = told.Text();
   if (code != 0) {
     while (!words.empty() && words.back() == '\n') words.pop_back();
-    const std::size_t last = words.rfind('\n');  // of a traceback the last line
+    const std::size_t last = words.rfind('\n');  // the last line of a traceback
     if (last != std::string::npos) words = words.substr(last + 1);
     if (words.starts_with("luff: ")) words = words.substr(6);
     return InvalidArgument(words.empty() ? fmt::format("it cannot be translated: {}", path) : words);

@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 constexpr std::array kStops = {SIGTSTP, SIGTTIN, SIGTTOU};
-constexpr std::int64_t kStopsSoonNs = 10'000'000'000;  // a command that tidies up its screen first
+constexpr std::int64_t kStopsSoonNs = 10'000'000'000;  // a command may restore the screen before it stops
 constexpr useconds_t kSettleUs = 5'000;
 constexpr useconds_t kOneByOneUs = 20'000;
 
@@ -53,7 +53,7 @@ void Rename(const char* name) {
     length += static_cast<std::size_t>(got);
   prctl(PR_SET_NAME, name);
   if (length < std::strlen(name) + 1) return;
-  std::memset(program_invocation_name, 0, length);  // argv[0], behind which the others lie
+  std::memset(program_invocation_name, 0, length);  // argv[0]; the other arguments follow it in memory
   std::memcpy(program_invocation_name, name, std::strlen(name));
 }
 
@@ -71,7 +71,7 @@ void Witness::Start() {
   if (getppid() != parent) _exit(0);
   Rename("job-witness");
 #ifdef SYS_close_range
-  syscall(SYS_close_range, 0U, ~0U, 0U);  // what it held open, others would wait for
+  syscall(SYS_close_range, 0U, ~0U, 0U);  // other processes would wait for the end of inherited pipes
 #endif
   while (true) pause();
 }
@@ -103,7 +103,7 @@ JobSignals::JobSignals() : alive_ns_(NowNs()) {
   }
   sigprocmask(SIG_BLOCK, &set, &at_start_.mask);
   at_start_.pipe = signal(SIGPIPE, SIG_IGN);
-  at_start_.child = signal(SIGCHLD, SIG_DFL);  // ignored, it would hide how the command ends
+  at_start_.child = signal(SIGCHLD, SIG_DFL);  // if ignored, waitpid could not tell how the command ended
   fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   witness_.Start();
 }
@@ -119,7 +119,7 @@ JobSignals::Asked JobSignals::Take() {
   signalfd_siginfo info{};
   while (read(fd_, &info, sizeof(info)) == sizeof(info))
     TakeOne(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL, &asked);
-  if (group_ != 0) witness_.Start();  // the old one has these signals for good
+  if (group_ != 0) witness_.Start();  // these signals stay pending in the old one
   group_ |= before;
   alive_ns_ = NowNs();
   return asked;
@@ -134,7 +134,7 @@ void JobSignals::TakeOne(int number, bool from_kernel, Asked* asked) {
     return;
   }
   bool for_group = from_kernel || witness_.Got(number);
-  if (!for_group && command_ > 0) {  // who signals a control group's processes one by one may begin with us
+  if (!for_group && command_ > 0) {  // a cgroup's processes may be signalled one by one, us first
     usleep(kOneByOneUs);
     for_group = witness_.Got(number);
   }
@@ -159,10 +159,10 @@ void JobSignals::StopWithCommand(const std::function<void()>& before) {
   before();
   alive_ns_ = NowNs();
   Mask(SIG_UNBLOCK, number);
-  raise(number);  // we come back when the job goes on
+  raise(number);  // returns when the job continues
   Mask(SIG_BLOCK, number);
   stopped_ = false;
-  usleep(kSettleUs);  // a shell lets the whole group go on; who continued us alone meant the job
+  usleep(kSettleUs);  // a shell continues the whole group; a SIGCONT to us alone is meant for the job
   for (const BelowProcess& one : ProcessesBelow(getpid())) {
     if (one.pid == command_ && one.stopped) kill(0, SIGCONT);
   }

@@ -31,7 +31,7 @@ KeptActions ActionsOfRun(const std::string& run) {
       kept.actions.push_back(std::move(one));
     }
     KeptAction& action = kept.actions[known->second];
-    if (line.event == "silenced" || line.event == "limited") continue;  // again, of one that was done
+    if (line.event == "silenced" || line.event == "limited") continue;  // a suppressed repetition
     action.state = line.event;
     action.detail = line.detail;
     action.unix_ns = line.unix_ns;

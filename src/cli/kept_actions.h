@@ -8,7 +8,7 @@ namespace luff::cli {
 
 /// One action or delivery, as the audit records it.
 struct KeptAction {
-  std::string id, action, kind;  // of the entry in the configuration: its name, its kind
+  std::string id, action, kind;  // action, kind: name and kind of the configuration entry
   std::string rule, finding;     // what caused it; `finding` is an id
   std::string state;             // the last event of the audit: "done", "dry_run", "carried_out", ...
   std::string detail;            // the latest message

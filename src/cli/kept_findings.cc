@@ -35,7 +35,7 @@ class Collector {
     const std::string_view lines = *text;
     for (std::size_t from = 0; from < lines.size();) {
       const std::size_t end = lines.find('\n', from);
-      // The last line may still be on its way to the file.
+      // The last line may not be completely written yet.
       const bool whole = end != std::string_view::npos;
       Line(lines.substr(from, whole ? end - from : end), whole);
       from = whole ? end + 1 : lines.size();
@@ -142,7 +142,7 @@ std::vector<const rules::Finding*> InGroups(const std::vector<rules::Finding>& f
       at->second.clear();
     }
   }
-  // A follower of a follower (a leader that was taken over by one no longer there): nothing is left out.
+  // Adds the rest: followers of followers, whose former leader now follows another finding.
   for (const rules::Finding& finding : findings) take(&finding);
   return ordered;
 }

@@ -13,7 +13,7 @@ namespace luff::cli {
 /// How many names of RUN/rules/EVALUATOR/findings.jsonl lie in the run (base/bounded_read.h).
 inline constexpr std::size_t kFindingsInRun = 3;
 
-/// Findings of all evaluators of a run in their newest form, in the order they came.
+/// Findings of all evaluators of a run in their newest form, in the order in which they appeared.
 struct KeptFindings {
   std::vector<rules::Finding> findings;
   /// What is missing: lines that are not findings, files that cannot be read, findings beyond kMaxFindings.

@@ -1,5 +1,5 @@
-// A coordinator that dies at any moment leaves no action that only one of two workers carries out. The
-// workers are processes with sessions of their own; LUFF_KILLS says how often (20).
+// Tests that a coordinator that dies at any moment leaves no action that only one of two workers carries out.
+// The workers are processes with their own sessions. LUFF_KILLS: the number of coordinators (20).
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -31,11 +31,11 @@ struct Carried {
   std::int64_t step;
 };
 
-/// What the processes tell each other without a file.
+/// Memory that the processes share.
 struct Shared {
   std::atomic<bool> finish{false};
-  std::array<std::atomic<std::int64_t>, 2> step{};    // as ranks that meet in a collective of each step
-  std::array<std::atomic<std::int64_t>, 2> passed{};  // boundaries
+  std::array<std::atomic<std::int64_t>, 2> step{};    // workers meet here at each step, as in a collective
+  std::array<std::atomic<std::int64_t>, 2> passed{};  // step boundaries
   std::array<std::atomic<int>, 2> count{};
   std::array<std::array<Carried, kMaxCarried>, 2> carried{};
 };
@@ -71,7 +71,7 @@ void TrainUntilToldToFinish(const std::string& run, std::uint32_t worker, Shared
   session.value()->Close(format::EndReason::kCompleted, milliseconds(2000));
 }
 
-/// Where a coordinator comes to its end.
+/// Where a coordinator is killed.
 enum class Death {
   kBeforePropose,
   kAfterPropose,
@@ -90,7 +90,7 @@ StopSettings Hasty(Death death) {
   settings.decision_s = 0.3;
   settings.leave_s = 1;
   settings.proposals = 3;
-  if (death == Death::kNever) settings.lead_s = 0.3;  // comes to its end on a busy machine too
+  if (death == Death::kNever) settings.lead_s = 0.3;  // finishes on a busy machine too
   return settings;
 }
 
@@ -115,7 +115,7 @@ StopSettings Hasty(Death death) {
                                          }});
   auto trial = query::Trial::Open(run);
   if (!trial.ok()) _exit(1);
-  for (int i = 0; i < 10; ++i) {  // as the supervisor, which knows how fast they are
+  for (int i = 0; i < 10; ++i) {  // learns the workers' rate, as the supervisor does
     const auto news = trial.value()->Refresh();
     static_cast<void>(news);
     for (const query::WorkerInfo& worker : trial.value()->workers())
@@ -135,7 +135,7 @@ StopSettings Hasty(Death death) {
   _exit(0);
 }
 
-/// Waits, bounded; false when it did not come.
+/// Waits about 20 s for `holds`; false if it did not become true.
 bool Eventually(const std::function<bool()>& holds) {
   for (int i = 0; i < 20'000; ++i) {
     if (holds()) return true;

@@ -40,7 +40,7 @@ std::vector<std::string> LiveOutputs::Start(const std::string& run, const std::v
     ProcessOptions process;
     process.argv = {"/proc/self/exe", "export", "--to", output.format,   "--follow",
                     "--until-closed", "--",     run,    output.directory};
-    process.new_session = true;  // Ctrl-C is for the training
+    process.new_session = true;  // Ctrl-C is meant for the training
     process.stdin_fd = to[0];
     const Result<pid_t> started = StartProcess(process);
     close(to[0]);

@@ -7,8 +7,8 @@
 #include "luff/base/process.h"
 #include "luff/base/result.h"
 
-/// Outputs in other programs' formats, written while a job runs: for each a process `luff export --follow`
-/// beside the training, never inside it.
+/// Outputs in other programs' formats, written while a job runs. A process `luff export --follow` writes each
+/// one beside the training, never inside it.
 namespace luff::cli {
 
 struct LiveOutput {
@@ -31,11 +31,11 @@ class LiveOutputs {
   [[nodiscard]] std::vector<std::string> Start(const std::string& run, const std::vector<LiveOutput>& wanted);
   [[nodiscard]] bool Owns(pid_t pid) const noexcept;
   [[nodiscard]] bool living() const noexcept;
-  /// Takes the end of a child. Returns a message about it, or "".
+  /// Takes the end of a child. Returns a message if the output failed, or "".
   [[nodiscard]] std::string Ended(pid_t pid, const ExitState& state);
-  /// Tells them to write the rest and end.
+  /// Closes their standard input, so that they write the rest and end.
   void JobEnded() noexcept;
-  /// Ends those that are still alive. Returns a message, or "".
+  /// Kills those that are still alive. Returns a message for each.
   [[nodiscard]] std::vector<std::string> Kill();
 
  private:

@@ -14,7 +14,7 @@
 
 namespace {
 
-// What CLI11 found wrong, the nearest word where one is unknown, and where help is.
+// Formats an error of CLI11, with the nearest known word for an unknown one, and where to find help.
 std::string UsageError(const CLI::App* app, const CLI::Error& error) {
   const CLI::App* verb = app;
   if (const auto used = app->get_subcommands(); !used.empty()) verb = used.front();

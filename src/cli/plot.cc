@@ -21,14 +21,14 @@ struct Series {
   std::string name;
   std::vector<std::int64_t> step;
   std::vector<double> value;
-  std::vector<bool> bad;  // some of its elements are NaN or Inf
+  std::vector<bool> bad;  // some elements are NaN or Inf
 };
 
 constexpr std::size_t kDefaultSeries = 6;
-constexpr double kLogFrom = 1000;  // greatest over least value from which on the axis is logarithmic
+constexpr double kLogFrom = 1000;  // a larger ratio of greatest to least value makes the axis logarithmic
 
-/// Scalars as they are, each mode on its own; other tensors by their L2 norm, losses by their mean. Steps are
-/// numbered as `mode` counts them.
+/// Returns scalars as they are, one series for each mode; for tensors, the mean of a loss and the L2 norm of
+/// others. Steps are numbered as `mode` counts them.
 std::vector<Series> SeriesOf(const query::Trial& trial, query::TensorId id, query::Mode mode,
                              std::optional<std::uint32_t> worker) {
   const std::string& name = trial.tensor(id).name;
@@ -58,7 +58,7 @@ std::vector<Series> SeriesOf(const query::Trial& trial, query::TensorId id, quer
   return {std::move(series)};
 }
 
-/// Losses, then gradients.
+/// Names of losses, then of gradients; at most kDefaultSeries.
 std::vector<std::string> DefaultNames(const query::Trial& trial) {
   std::vector<std::string> names;
   for (const query::Role role : {query::Role::kLoss, query::Role::kGradient}) {
@@ -79,8 +79,8 @@ std::string StrangeText(const Series& series) {
                      series.step[static_cast<std::size_t>(first - series.bad.begin())]);
 }
 
-/// Four rows of dots for each line of text, in Braille. A row of crosses marks where there was NaN or Inf:
-/// nothing drawn must not read as nothing wrong.
+/// Draws a series in Braille, with four rows of dots for each line of text. A row of crosses marks NaN and
+/// Inf, since an empty column would look harmless.
 void Draw(const Series& series, std::size_t width, std::size_t height) {
   double low = INFINITY;
   double high = -INFINITY;
@@ -131,7 +131,7 @@ void Draw(const Series& series, std::size_t width, std::size_t height) {
   fmt::print("{}\n{}\n", StepAxis(series.step.front(), series.step.back(), width), StrangeText(series));
 }
 
-/// The picture is drawn in Python.
+/// Becomes the Python program that draws the picture.
 [[noreturn]] void DrawPng(const PlotOptions& options) {
   std::vector<std::string> words = {"--out=" + options.out, "--mode=" + options.mode};
   if (options.worker) words.push_back("--worker=" + std::to_string(*options.worker));
@@ -153,7 +153,7 @@ void Plot(const PlotOptions& options) {
   const std::size_t width = std::clamp<std::size_t>(TerminalWidth(), 40, 120) - 16;
   for (const std::string& name : names) {
     const query::TensorId id = ValueOrExit(trial->FindTensor(name));
-    // Tensors given by name are drawn as whole distributions where recorded.
+    // Tensors given by name are drawn as whole distributions if histograms were recorded.
     if (!options.names.empty()) {
       const std::string map = HeatMap(*trial, id, mode, options.worker, width, 12);
       if (!map.empty()) {

@@ -39,7 +39,7 @@ template <typename T>
 /// Prints one line of JSON; replaces invalid UTF-8. JSON has no numbers for NaN and infinities; they become
 /// the strings "NaN", "Infinity" and "-Infinity".
 void PrintJson(Json json, int indent = 2);
-/// The number of a row's step as `mode` counts it; the same of columns.
+/// The step number of a row as `mode` counts it, or all step numbers of columns.
 [[nodiscard]] inline const auto& StepAs(query::Mode mode, const auto& of) {
   return mode == query::Mode::kGlobal ? of.global_step : of.mode_step;
 }
@@ -49,7 +49,7 @@ void PrintJson(Json json, int indent = 2);
   const std::uint64_t strange = columns.nan_count[row] + columns.inf_count[row];
   return columns.count[row] != 0 && strange == columns.count[row];
 }
-/// Describes `count` whole steps that are not in the run: docs/spec/run-format.md, 4.
+/// True if the gap describes `count` whole steps that are missing from the run (docs/spec/run-format.md, 4).
 [[nodiscard]] bool IsOfWholeSteps(const query::GapInfo& gap);
 /// "12.3 MiB".
 [[nodiscard]] std::string SizeText(std::uint64_t bytes);

@@ -57,7 +57,7 @@ std::string FindingText(const rules::Finding& finding, bool colour, std::size_t 
     text += Line("likely", Escaped(causes), width);
   }
   if (!finding.remedy.empty()) text += Line("to do", Escaped(finding.remedy), width);
-  if (finding.page != "docs/own-rules.md") {  // a rule of the user's has no page here
+  if (finding.page != "docs/own-rules.md") {  // the user's own rules have no page here
     text += Line("more", fmt::format("luff rules explain {}", Escaped(finding.rule)), width);
   }
   return text;
@@ -154,7 +154,7 @@ std::string Teller::Tell(const std::vector<FindingEvent>& events) {
     const std::pair key(finding->rule, finding->step);
     if (led_.insert(key).second) {
       text += FindingText(*finding, colour_, width_);
-      // The others of its rule and step stay beside it.
+      // The other findings of its rule and step follow it directly.
       for (const rules::Finding* other : beside[key]) {
         if (other == finding) continue;
         if (++shorts[key] <= kMaxShort) {

@@ -31,7 +31,7 @@ class Teller {
 
   /// Takes a finding that an earlier part of a resumed run has already reported.
   void Know(const rules::Finding& finding) { told_[finding.id] = finding.severity; }
-  /// The text for events that came together; "" if they hold nothing new for people.
+  /// Returns the text for events that came together; "" if they hold nothing new for people.
   [[nodiscard]] std::string Tell(const std::vector<FindingEvent>& events);
 
  private:

@@ -6,7 +6,7 @@
 #include "cli/terminal.h"
 #include "query/testing/work.h"
 
-// What a person reads: every finding once in full, then one line for what became of it.
+// The text that people read: each finding once in full, then one line for each change of it.
 namespace luff::cli {
 namespace {
 
@@ -139,11 +139,11 @@ TEST(InGroups, LeadersComeBeforeWhatFollowsFromThem) {
   std::string order;
   for (const rules::Finding* finding : InGroups(findings)) order += finding->tensor;
   EXPECT_EQ(order, "bdaec");
-  for (rules::Finding& finding : findings) finding.id = finding.leader = "";  // of somebody who means ill
+  for (rules::Finding& finding : findings) finding.id = finding.leader = "";  // as in a hostile file
   EXPECT_EQ(InGroups(findings).size(), 5U);
 }
 
-/// As many findings, each of a step and rule of its own, every second one a follower of the one before it.
+/// Returns `count` findings of one rule at different steps; every second one follows from the one before it.
 std::vector<rules::Finding> Many(std::size_t count) {
   std::vector<rules::Finding> findings;
   for (std::size_t i = 0; i < count; ++i) {

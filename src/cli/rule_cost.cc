@@ -13,7 +13,7 @@ namespace {
 using format::Form;
 using format::Role;
 
-constexpr std::int64_t kNever = 1024;  // an interval that stands for "only at the start"
+constexpr std::int64_t kNever = 1024;  // an interval that means "only at the start"
 
 bool Has(std::uint32_t forms, Form form) { return (forms & static_cast<std::uint32_t>(form)) != 0; }
 

@@ -9,7 +9,7 @@
 #include "luff/query/trial.h"
 #include "luff/rules/choice.h"
 
-/// What rules' needs cost in a run's training process.
+/// The cost of rules' needs in a run's training process.
 namespace luff::cli {
 
 /// "raw, summary of role sample, every 4th TRAIN step and the first 16".
@@ -35,7 +35,7 @@ class CostModel {
   std::vector<Tensor> tensors_;
 };
 
-/// What capture costs without rules (losses, summaries of weights, biases and gradients).
+/// The needs of capture without rules (losses, summaries of weights, biases and gradients).
 [[nodiscard]] std::vector<rules::Need> DefaultNeeds();
 
 }  // namespace luff::cli

@@ -37,7 +37,7 @@ void List(bool json) {
   fmt::print("\n`luff rules explain NAME` says more of one, `luff rules --cost` what each needs captured.\n");
 }
 
-/// What each rule needs, and what leaving it out would save where a run tells the sizes of tensors.
+/// Prints what each rule needs, and, given a run with the sizes of tensors, what omitting the rule saves.
 void Cost(const std::string& run, bool json) {
   std::unique_ptr<query::Trial> trial;
   std::unique_ptr<CostModel> model;
@@ -89,7 +89,7 @@ void Cost(const std::string& run, bool json) {
   }
 }
 
-/// The text of docs/rules/*.md, kept in the program.
+/// The text of docs/rules/*.md, compiled into the program.
 std::string_view PageText(const std::string& page) {
   static constexpr std::pair<std::string_view, std::string_view> kPages[] = {
 #include "cli/rule_pages.inc"
@@ -100,7 +100,7 @@ std::string_view PageText(const std::string& page) {
   return {};
 }
 
-/// The author's description of a user's own rule, and what it needs.
+/// Prints the author's description of a user's own rule, and its parameters.
 void PrintOwn(const rules::RuleSpec& rule) {
   fmt::print("{}: a rule of yours, {}\n\n", Escaped(rule.name), Escaped(rule.source));
   std::string_view text = rule.text.empty() ? rule.summary : rule.text;
@@ -116,7 +116,7 @@ void PrintOwn(const rules::RuleSpec& rule) {
   if (rule.parameters.empty()) fmt::print("  none\n");
 }
 
-/// The rule of that name; parameters may follow it, as in `--rules`.
+/// Returns the rule of that name; parameters may follow the name, as in `--rules`.
 rules::Choice ChoiceOrExit(const std::string& name) {
   Result<std::vector<rules::Choice>> choices = rules::ParseChoices(name, rules::ParameterSet::kLuff);
   if (choices.ok() && choices.value().size() == 1) return std::move(choices.value().front());

@@ -40,7 +40,7 @@ struct RunOptions {
   std::vector<std::string> command;
 };
 
-// The job's name for people: that of its script.
+// The job's name for people, taken from its script.
 std::string JobName(const std::vector<std::string>& command) {
   std::string name = fs::path(command.front()).filename().string();
   for (std::size_t i = 1; i < command.size(); ++i) {
@@ -60,7 +60,7 @@ std::string JobName(const std::vector<std::string>& command) {
   return clean.substr(0, 40);
 }
 
-// Reserves the run directory: a new one is made here (empty), so that two jobs can never share it.
+// Reserves the run directory. Creates a new one empty, so that two jobs can never share it.
 Result<std::string> ReserveRun(const RunOptions& wanted) {
   Env& env = Env::Real();
   if (!wanted.run.empty()) {
@@ -70,7 +70,7 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
       if (!names.ok()) return names.status().WithContext("--run names something that is no directory");
       const bool is_run = env.Exists(path + "/run.json");
       if (wanted.resume && is_run) {
-        const auto opened = query::Trial::Open(path);  // damaged or newer: told before the job begins
+        const auto opened = query::Trial::Open(path);  // reports a damaged or newer run before the job begins
         if (!opened.ok()) return opened.status().WithContext("--resume cannot go on with this run");
         return path;
       }
@@ -121,8 +121,8 @@ Result<std::string> ReserveRun(const RunOptions& wanted) {
   return ResourceExhausted("ten thousand runs began in this second: " + folder);
 }
 
-// Checks that nobody else commands the job: the user owns the run, one supervisor holds it, and no worker of
-// an earlier part still uses it.
+// Makes this process the only one that commands the job: checks that the user owns the run, takes the
+// supervisor's lock, and checks that no worker of an earlier part still uses the run.
 Status TakeCommand(SuperviseOptions* options) {
   LUFF_RETURN_IF_ERROR(store::CheckOwner(options->run));
   LUFF_ASSIGN_OR_RETURN(options->lock, store::SupervisorLock::Take(options->run));
@@ -139,7 +139,7 @@ Status TakeCommand(SuperviseOptions* options) {
   return Status::Ok();
 }
 
-// The program that sends webhooks and mails.
+// Returns the command of the program that sends webhooks and mails.
 Result<std::vector<std::string>> FindNotifier(const std::string& package) {
   const std::string script = package + "/actions/notify.py";
   if (!Env::Real().Exists(script))
@@ -150,8 +150,8 @@ Result<std::vector<std::string>> FindNotifier(const std::string& package) {
 // Prints where the report is, or why there is none. Does not change the job's exit code.
 void TellReport(const std::string& run, const std::string& path) {
   const auto trial = query::Trial::Open(run);
-  if (!trial.ok()) return;  // nothing was recorded: told already
-  const Status written = WriteReport(**trial, path, Existing::kReplace);  // a script runs again
+  if (!trial.ok()) return;  // nothing was recorded, which the verdict reports
+  const Status written = WriteReport(**trial, path, Existing::kReplace);  // a script may run again
   fmt::print(stderr, "luff: {}{}\n", written.ok() ? "report: " : "",
              Escaped(written.ok() ? path : std::string(written.message())));
 }
@@ -193,7 +193,7 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
   options.capture_json = config;
   const Result<std::string> package = FindPackage();
   if (!package.ok()) return package.status().WithContext("Luff cannot attach to a training");
-  options.bootstrap = package.value() + "/_bootstrap";  // Python's start-up finds it first
+  options.bootstrap = package.value() + "/_bootstrap";  // first on PYTHONPATH, for Python's start-up
   if (std::any_of(options.actions.begin(), options.actions.end(),
                   [](const actions::ActionSpec& spec) { return actions::OnlyTells(spec.kind); })) {
     LUFF_ASSIGN_OR_RETURN(options.notifier, FindNotifier(package.value()));
@@ -216,7 +216,7 @@ Result<SuperviseOptions> Prepare(const RunOptions& wanted, std::string* report) 
     fs::create_directories(fs::path(*report).parent_path());
   }
   const bool existed = !wanted.run.empty() && Env::Real().Exists(wanted.run);
-  LUFF_ASSIGN_OR_RETURN(options.run, ReserveRun(wanted));  // last: an error before leaves nothing behind
+  LUFF_ASSIGN_OR_RETURN(options.run, ReserveRun(wanted));  // last: earlier errors leave nothing behind
   if (const Status taken = TakeCommand(&options); !taken.ok()) {
     if (!existed) RemoveUnusedRun(options);
     return taken.WithContext("--run");

@@ -79,7 +79,7 @@ std::pair<std::uint64_t, std::uint64_t> CountFiles(const std::string& run) {
   return {files, bytes};
 }
 
-/// Time of day here.
+/// Local date and time.
 std::string TimeText(std::int64_t unix_ns) {
   const auto seconds = static_cast<std::time_t>(unix_ns / 1'000'000'000);
   std::tm local{};
@@ -90,7 +90,7 @@ std::string TimeText(std::int64_t unix_ns) {
   return text;
 }
 
-/// When the run was begun, and how long the steps took.
+/// When the run began, and how long the steps took.
 std::string BegunText(const query::Trial& trial) {
   std::string text = TimeText(trial.created_unix_ns());
   if (trial.step_count() == 0) return text;

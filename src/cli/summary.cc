@@ -72,7 +72,7 @@ void Show(const SummaryOptions& options) {
     fmt::print("nothing was recorded of {} in mode {}\n", Escaped(options.name), query::ModeName(mode));
     ExitWith(kExitOk);
   }
-  // A loss has both, and its value is enough.
+  // A loss has both, and its scalars are enough.
   if (!scalars.empty())
     PrintScalars(scalars, mode);
   else

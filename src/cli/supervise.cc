@@ -46,7 +46,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kEvaluator = "luff";
 constexpr int kRuleWorkerStarts = 4;  // the first and three more
 constexpr std::int64_t kNsPerMs = 1'000'000;
-constexpr double kFinishIdleSeconds = 60;  // the rule worker may be silent for so long at the end
+constexpr double kFinishIdleSeconds = 60;  // how long the rule worker may be silent at the end
 constexpr std::int64_t kDeliveryQuietNs = 2'000 * kNsPerMs, kDeliveryNs = 30'000 * kNsPerMs;
 constexpr std::int64_t kGroupGraceNs = 500 * kNsPerMs, kGroupTermNs = 3'000 * kNsPerMs;
 
@@ -206,7 +206,7 @@ class Supervisor {
   void TakeSignals() {
     const JobSignals::Asked asked = signals_.Take();
     interrupted_ = asked.leave || interrupted_;
-    // A scheduler ends the job, of which only workers are left.
+    // The command is gone, so a scheduler's signal is forwarded to the workers that are left.
     if (asked.alone != 0 && workers_left_) {
       for (const BelowProcess& one : Job()) kill(one.pid, asked.alone);
     }
@@ -258,11 +258,11 @@ class Supervisor {
       const Json json = ParseOrderedJson(text);
       const auto rule = json.at("rule").get<std::string>();
       if (json.at("failed").get<bool>()) failed_rules_.insert(rule);
-      if (!notes_.insert(text).second) return;  // the next rule worker says it again
+      if (!notes_.insert(text).second) return;  // a restarted rule worker repeats it
       const std::string said = Escaped(json.at("text").get<std::string>());
       Say(fmt::format("luff: rule {}: {}\n", Escaped(rule),
                       Wrapped(said, 6, terminal_ ? TerminalWidth() : 100)));
-    } catch (const std::exception&) {  // no line of our rule worker: nothing to tell
+    } catch (const std::exception&) {  // not a line of our rule worker
     }
   }
 
@@ -335,7 +335,7 @@ class Supervisor {
     findings_file_failed_ = findings_file_failed_ || !written.ok();
   }
 
-  // False: there is nothing to read yet.
+  // Returns false if there is nothing to read yet.
   bool RefreshTrial() {
     if (!trial_) {
       auto opened = query::Trial::Open(options_.run);
@@ -343,7 +343,7 @@ class Supervisor {
     }
     if (!trial_) return false;
     const Result<bool> news = trial_->Refresh();
-    static_cast<void>(news);  // what could not be read now is read later; deadlines go on
+    static_cast<void>(news);  // what cannot be read now is read later; deadlines continue
     return true;
   }
 
@@ -432,15 +432,14 @@ class Supervisor {
       const std::int64_t passed = Now() - begin;
       if (sent == 0 && passed > kGroupGraceNs) SignalAll(sent = SIGTERM);
       if (sent == SIGTERM && passed > kGroupGraceNs + kGroupTermNs) SignalAll(sent = SIGKILL);
-      if (passed > kGroupGraceNs + 2 * kGroupTermNs) break;  // e.g. a process that waits for a dead disk
+      if (passed > kGroupGraceNs + 2 * kGroupTermNs) break;  // e.g. a process that hangs on a dead disk
       Wait(50);
     }
   }
 
-  // Takes signals and ends of children, nothing else.
+  // Waits at most `wait_ms`. Takes signals, ended children and the rule worker's lines, nothing else.
   void Wait(int wait_ms) {
-    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0},
-                               {rule_out_, POLLIN, 0}};  // of -1 poll takes no notice
+    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}, {rule_out_, POLLIN, 0}};  // poll ignores -1
     runner_.deliveries().AddTo(&fds);
     poll(fds.data(), fds.size(), wait_ms);
     if (rule_out_ >= 0 && (fds[1].revents & (POLLIN | POLLHUP)) != 0) HearRuleWorker();
@@ -449,7 +448,7 @@ class Supervisor {
 
   void TellFinish() {
     const ssize_t written = write(rule_in_, "finish\n", 7);
-    static_cast<void>(written);  // a worker that is dead is noticed by its end
+    static_cast<void>(written);  // RuleWorkerEnded handles a dead worker
   }
 
   void FinishRules() {
@@ -497,7 +496,7 @@ class Supervisor {
     }
   }
 
-  // Waits for outputs to write the rest, as long as they make progress; Ctrl-C ends the wait.
+  // Waits until the outputs have written the rest and ended; Ctrl-C kills them.
   void FinishOutputs() {
     const std::int64_t begin = Now();
     bool said = false;
@@ -517,7 +516,7 @@ class Supervisor {
 
   void Say(const std::string& text) { SayAsItIs(EscapedLines(text)); }
 
-  // Of text that is escaped already, and has colours.
+  // For text that is already escaped, and may have colours.
   void SayAsItIs(const std::string& text) {
     ClearStatus();
     std::fwrite(text.data(), 1, text.size(), stderr);

@@ -14,7 +14,7 @@ struct TailOptions : ReadOptions {
   bool follow = true;
 };
 
-/// Scalars of one name, of each worker that has it.
+/// Scalars by name, with the value of each worker that has one.
 using Named = std::map<std::string, std::vector<std::pair<std::uint32_t, double>>>;
 
 Json StepJson(const query::Trial::StepRows& rows, const Named& named) {
@@ -31,7 +31,7 @@ Json StepJson(const query::Trial::StepRows& rows, const Named& named) {
           {"scalars_by_worker", std::move(workers)}};
 }
 
-/// Prints steps, and settings of an optimizer only when they change: they are many, and mostly constant.
+/// Prints steps. Prints optimizer settings only when they change, since they are many and rarely change.
 class Printer {
  public:
   Printer(const query::Trial& trial, bool json) : trial_(trial), json_(json) {}

@@ -12,7 +12,7 @@
 namespace luff::cli {
 
 void PrintError(const Status& status) {
-  // A message that shows a place in a text has several lines; what they hold is escaped.
+  // A message that shows a place in a text has several lines; each is escaped on its own.
   std::string_view rest = status.message();
   for (const char* lead = "luff: "; !rest.empty(); lead = "") {
     const std::size_t end = rest.find('\n');

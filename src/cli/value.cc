@@ -14,7 +14,7 @@ struct ValueOptions : ReadOptions {
   std::size_t limit = 1000;
 };
 
-/// The stored value, or what was recorded as a scalar, as losses mostly are.
+/// Returns the stored value, or else the recorded scalar, as most losses have.
 Result<query::Value> ValueAt(const query::Trial& trial, query::TensorId id, query::Mode mode,
                              const ValueOptions& options) {
   auto value = trial.ReadValue(id, options.step, mode, options.worker);

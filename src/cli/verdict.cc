@@ -37,7 +37,7 @@ void Tell(const std::string& text) {
   fmt::print(stderr, "luff: {}\n", Wrapped(text, 6, StderrIsTerminal() ? TerminalWidth() : 100));
 }
 
-// Reports whole steps that are not in the run, which "no findings" does not cover. True if there are some.
+// Reports whole steps missing from the run, which "no findings" does not cover. True if there are any.
 bool TellLostSteps(const query::Trial& trial) {
   bool lost = false;
   for (const query::GapInfo& gap : trial.Gaps()) {
@@ -83,7 +83,7 @@ void WriteOutcome(const Ending& ending, bool stopped) {
 
 std::string AtAboutStep(std::int64_t step) { return step >= 0 ? fmt::format(" at about step {}", step) : ""; }
 
-// Why there is no run that could be read.
+// Explains why no run could be read.
 std::string WhyNoRun(const Ending& ending, const Status& error) {
   const RunPlace& place = ending.place;
   const std::string when = AtAboutStep(place.last_step());
@@ -141,7 +141,7 @@ std::string TellAside(const std::string& run) {
   return first;
 }
 
-// Reports damage: the run now holds less than it did.
+// Reports damage, and returns true if there is any: the run holds less than was recorded.
 bool TellDamage(const Ending& ending, const query::Trial& trial, std::uint64_t steps) {
   if (ending.place.state() == RunPlace::State::kMoved)
     Tell(fmt::format("the run's directory was moved{} while the job ran; what came later may be missing: {}",
@@ -175,7 +175,7 @@ void RemoveUnusedRun(const SuperviseOptions& options) {
   if (std::filesystem::exists(options.run + "/run.json", error)) return;
   std::filesystem::remove(options.run + "/aside.jsonl", error);
   if (options.lock != nullptr) options.lock->Remove();
-  std::filesystem::remove(options.run, error);  // only when it is empty
+  std::filesystem::remove(options.run, error);  // fails unless it is empty
 }
 
 int Conclude(const Ending& ending) {
@@ -192,7 +192,7 @@ int Conclude(const Ending& ending) {
   const bool lost = TellLostSteps(trial);
   const std::uint64_t steps = trial.Steps(query::Mode::kTrain).size();
   const bool damaged = TellDamage(ending, trial, steps);
-  // For a worker that ended before the training, its hook's reason; for others the outcome has it.
+  // For a job that completed, `why` holds the hooks' notes on workers that ended before the training.
   if (!stopped && ending.exit.code == 0) {
     if (const std::string why = trial.outcome().why; !why.empty()) Tell(Escaped(why));
   }
