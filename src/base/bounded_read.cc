@@ -35,7 +35,7 @@ Status Failed(int error, const std::string& path) {
   }
 }
 
-/// Where the last `inside` names of `path` begin.
+/// Returns the offset at which the last `inside` names of `path` begin.
 std::size_t RootBytes(std::string_view path, std::size_t inside) {
   std::size_t at = path.size();
   for (; inside > 0 && at > 0; --inside) {
@@ -56,7 +56,7 @@ int OpenBeneath(int root, const std::string& names) noexcept {
     for (int tries = 0; tries < 8; ++tries) {
       const long fd = syscall(SYS_openat2, root, names.c_str(), &how, sizeof(how));
       if (fd >= 0) return static_cast<int>(fd);
-      if (errno != EAGAIN && errno != EINTR) break;  // a directory moved meanwhile
+      if (errno != EAGAIN && errno != EINTR) break;  // EAGAIN: a directory was moved meanwhile
     }
     if (errno != ENOSYS && errno != EPERM && errno != EAGAIN) return -1;
     if (errno == ENOSYS) has_openat2.store(false, std::memory_order_relaxed);
@@ -90,7 +90,7 @@ int OpenBeneathByWalking(int root, const std::string& names) noexcept {
     const int flags = (last ? kFlags : O_PATH | O_CLOEXEC | O_DIRECTORY) | O_NOFOLLOW;
     const int fd = Uninterrupted([&] { return openat(folder, name.c_str(), flags); });
     if (fd < 0) {
-      // A link to a directory is "not a directory" to a walk that follows none.
+      // With O_DIRECTORY and O_NOFOLLOW, a link to a directory fails with ENOTDIR.
       struct stat info{};
       const int error = errno;
       const bool link =

@@ -33,7 +33,7 @@ class BoundedReadTest : public ::testing::Test {
   [[nodiscard]] Result<std::string> Read(const std::string& name, std::size_t inside = 2) const {
     return ReadRegular(root_ + "/" + name, 100, inside);
   }
-  /// The same by walking; "" and errno.
+  /// Reads with OpenBeneathByWalking. On failure returns "" and sets errno.
   [[nodiscard]] std::string Walked(const std::string& names) const {
     const int root = open((root_ + "/run").c_str(), O_PATH | O_DIRECTORY);
     const int fd = OpenBeneathByWalking(root, names);
@@ -55,7 +55,7 @@ TEST_F(BoundedReadTest, ReadsAFile) {
   EXPECT_EQ(Walked("w0000/live"), "inside");
   EXPECT_EQ(Read("run/w0000/none").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(Read("run/none/live").status().code(), StatusCode::kNotFound);
-  // The directory that the user names may be reached by links, what is in it may not.
+  // The user's path to the directory may contain links, paths below it may not.
   fs::create_symlink(root_ + "/run", root_ + "/link");
   EXPECT_EQ(Read("link/w0000/live").value(), "inside");
   EXPECT_EQ(Read("link/w0000/live", 3).status().code(), StatusCode::kCorruption);

@@ -24,7 +24,7 @@ class RealEnv : public Env {
   Result<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
     int flags = O_CLOEXEC;
     switch (mode) {
-      case OpenMode::kRead: flags |= O_RDONLY | O_NONBLOCK; break;  // a pipe must not be waited for
+      case OpenMode::kRead: flags |= O_RDONLY | O_NONBLOCK; break;               // do not wait for a pipe
       case OpenMode::kReadWrite: flags |= O_RDWR | O_CREAT | O_NOFOLLOW; break;  // never through a link
       case OpenMode::kCreateNew: flags |= O_RDWR | O_CREAT | O_EXCL; break;
       case OpenMode::kWriteDirect: flags |= O_WRONLY | O_DIRECT; break;
@@ -106,7 +106,7 @@ class RealEnv : public Env {
       const Result<Place> place = Find(path);
       return place.ok() && faccessat(place->directory, place->name, F_OK, 0) == 0;
     } catch (const std::bad_alloc&) {
-      return true;  // nothing is known
+      return true;  // unknown: assume that it exists
     }
   }
   std::int64_t NowUnixNs() noexcept override { return Now(CLOCK_REALTIME); }
@@ -115,7 +115,7 @@ class RealEnv : public Env {
  protected:
   struct Place {
     int directory = AT_FDCWD;
-    const char* name = nullptr;  // in the path that was asked for
+    const char* name = nullptr;  // within the path passed to Find, or "."
   };
   [[nodiscard]] virtual Result<Place> Find(const std::string& path) { return Place{AT_FDCWD, path.c_str()}; }
 
@@ -151,8 +151,8 @@ class AnchoredEnv final : public RealEnv {
       return RealEnv::Find(path);
     }
     std::uint64_t links = 0;
-    if (!directory_.Prove(&links)) {  // the process has closed it: the path may lead there still
-      directory_ = Descriptor();      // before its number is given out again
+    if (!directory_.Prove(&links)) {  // the process closed it; the path may still lead there
+      directory_ = Descriptor();      // forget the number before OpenDirectory can get it again
       Descriptor again = OpenDirectory(root_);
       if (again.identity() == identity_ && again.Prove(&links)) directory_ = std::move(again);
     }
@@ -181,8 +181,8 @@ std::uint64_t Fnv1a(std::uint64_t hash, const char* bytes, std::size_t count) no
   return hash;
 }
 
-/// Over NFS the answer to a link that was made may be lost, and the repeated request says that the name
-/// exists: what counts is whether our file has it.
+/// Over NFS, the reply to a successful link(2) may be lost; the repeated request then reports that the name
+/// exists. So check whether the name refers to our file.
 bool IsSameFile(const std::string& a, const std::string& b) noexcept {
   struct stat first{};
   struct stat second{};
@@ -190,7 +190,7 @@ bool IsSameFile(const std::string& a, const std::string& b) noexcept {
          first.st_ino == second.st_ino;
 }
 
-/// `put` gives the finished file its name.
+/// Writes and syncs a temporary file in the same directory; `put` gives it its final name.
 template <typename Put>
 Status WriteBeside(Env& env, const std::string& path, std::string_view text, Put put) {
   const std::string temporary =
@@ -206,7 +206,7 @@ Status WriteBeside(Env& env, const std::string& path, std::string_view text, Put
     (void)env.Remove(temporary);
     return status;
   }
-  (void)env.SyncDirectory(path.substr(0, path.rfind('/')));  // it has its name: too late for an error
+  (void)env.SyncDirectory(path.substr(0, path.rfind('/')));  // the file has its name: too late to fail
   return status;
 }
 
@@ -214,7 +214,7 @@ Status WriteBeside(Env& env, const std::string& path, std::string_view text, Put
 
 Env& Env::Real() noexcept {
   alignas(RealEnv) static std::byte place[sizeof(RealEnv)];
-  static Env* const env = new (place) RealEnv();  // never destroyed: other threads may ask while we exit
+  static Env* const env = new (place) RealEnv();  // never destroyed: other threads may use it at exit
   return *env;
 }
 
@@ -282,8 +282,8 @@ std::uint64_t ProcessStartTicks(std::uint64_t pid) noexcept {
   char text[1024];
   const std::size_t n = ReadSmall(path, text, sizeof(text) - 1);
   text[n] = '\0';
-  // The command name may hold spaces and brackets: fields are counted after the last one. Start time is
-  // field 22.
+  // The command name may contain spaces and brackets, so fields are counted from the last bracket on. Start
+  // time is field 22.
   const char* at = std::strrchr(text, ')');
   if (at == nullptr) return 0;
   bool zombie = false;
@@ -291,7 +291,7 @@ std::uint64_t ProcessStartTicks(std::uint64_t pid) noexcept {
     at = std::strchr(at + 1, ' ');
     if (at == nullptr) return 0;
     if (field == 2) zombie = at[1] == 'Z' || at[1] == 'X';
-    // If the first thread has ended, others may still run.
+    // If only the first thread has ended, others may still run: field 20 is the number of threads.
     if (field == 19 && zombie && std::strtoll(at + 1, nullptr, 10) <= 1) return 0;
   }
   return std::strtoull(at + 1, nullptr, 10);

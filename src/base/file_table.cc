@@ -24,7 +24,7 @@ std::atomic<std::uint64_t> g_tables{0};
 thread_local std::uint64_t t_table = 0;
 
 bool Detach() noexcept {
-  // Leaves the table without copying it: nothing of the process is opened a second time, or closed.
+  // Leaves the table without copying it, so that no file of the process is opened a second time or closed.
   if (syscall(kCloseRange, 0U, ~0U, kUnshare) == 0) return true;
   if (unshare(CLONE_FILES) != 0) return false;  // a copy, which is emptied
   rlimit limit{};
@@ -40,7 +40,7 @@ bool TakeOwnFileTable() noexcept {
   if (t_table != 0) return true;
   if (!Detach()) return false;
   t_table = g_tables.fetch_add(1, std::memory_order_relaxed) + 1;
-  // What a library writes to its standard error must not end up in a file of ours.
+  // Occupies 0, 1 and 2: output of a library to standard error must not end up in one of our files.
   while (true) {
     const int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (fd < 0 || fd >= 2) return true;

@@ -1,4 +1,4 @@
-// Descriptors that somebody else in the process closes, and directories that are moved.
+// Tests descriptors that other code in the process closes, and directories that are moved.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -30,7 +30,7 @@ std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// The number under which this process has a file open; -1: it hasn't.
+/// Descriptor number under which this process has a file open; -1 if it has not.
 int NumberOf(const std::string& path) {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code ignored;
@@ -199,8 +199,8 @@ TEST_F(FileTest, AFileThatWasRemovedOrCutOffSaysSo) {
   EXPECT_EQ(ours->Intact().code(), StatusCode::kNotFound);
 }
 
-/// Exit code of a child that tries to lock the file while the kernel answers with an error: 0 not locked, 1
-/// locked, 2 its kernel takes no filter.
+/// Tries to lock the file in a child in which flock fails with `error`. Returns its exit code: 0 not locked,
+/// 1 locked, 2 the kernel does not accept the filter.
 int TryLockWhere(int error, File* file) {
   const pid_t child = fork();
   if (child == 0) {
@@ -245,7 +245,7 @@ TEST_F(FileTest, AThreadWithItsOwnTableIsOutOfReach) {
   EXPECT_EQ(CurrentFileTable(), 0U);
   EXPECT_EQ(NumberOf(path), -1);
   EXPECT_EQ(ours->WriteAt(Bytes("more"), 4).code(), StatusCode::kUnavailable) << "of another table";
-  ours.reset();  // here its number is somebody else's
+  ours.reset();  // in this thread, its number may refer to another file
   EXPECT_NE(fcntl(theirs, F_GETFD), -1);
   EXPECT_EQ(Text("ours"), "ours");
   close(theirs);
@@ -257,14 +257,14 @@ TEST_F(FileTest, AnAnchorIsTheDirectoryAndNotItsName) {
   auto env = Env::Anchored(run);
   ASSERT_TRUE(env.ok());
   fs::rename(run, directory_ + "/moved");
-  fs::create_directory(run);  // somebody else's
+  fs::create_directory(run);  // a different directory
   ASSERT_TRUE(WriteWholeFile(**env, run + "/a", "text").ok());
   EXPECT_TRUE(fs::is_empty(run));
   EXPECT_EQ(Text("moved/a"), "text");
   EXPECT_EQ((*env)->List(run).value(), std::vector<std::string>{"a"});
   EXPECT_TRUE((*env)->Exists(run + "/a"));
 
-  // Its descriptor is closed: the path leads to another directory, which is left alone.
+  // Once its descriptor is closed, the path leads to another directory, which is left alone.
   const int number = NumberOf(directory_ + "/moved");
   ASSERT_GE(number, 0);
   ASSERT_EQ(close(number), 0);

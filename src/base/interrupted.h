@@ -6,7 +6,8 @@
 
 namespace luff {
 
-/// Makes a system call again until no signal interrupts it. Not for close(2), which has closed by then.
+/// Repeats a system call until no signal interrupts it. Not for close(2), which closes the descriptor even
+/// when it is interrupted.
 template <typename Call>
 auto Uninterrupted(Call call) {
   auto result = call();
@@ -14,7 +15,7 @@ auto Uninterrupted(Call call) {
   return result;
 }
 
-/// Writes all bytes. False on an error; errno says which.
+/// Writes all bytes. Returns false on an error, with errno set.
 inline bool WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = Uninterrupted([&] { return write(fd, bytes.data(), bytes.size()); });

@@ -58,7 +58,7 @@ std::string BeyondJsonLimits(std::string_view text, JsonLimits limits) {
                " deep in one another at byte " + std::to_string(at - 1);
       }
     } else if ((c == ']' || c == '}') && depth > 0) {
-      --depth;  // the parser stops at one too many
+      --depth;  // the parser rejects a surplus one
     }
   }
   return {};

@@ -6,9 +6,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-/// All JSON goes through these functions. The library's parser, writer and copies recurse, or take many times
+/// All JSON goes through these functions. The library's parser, writer and copies recurse or take many times
 /// the memory of the text, so bytes and depth are bounded before the library sees the text. They are compiled
-/// once, because they would be most of what a small file compiles. tools/check_layers.py keeps other files
+/// once, because they would dominate the compile time of small files. tools/check_layers.py keeps other files
 /// from calling the library's own.
 namespace luff {
 
@@ -17,7 +17,7 @@ struct JsonLimits {
   std::size_t depth = 64;  // of nested lists and objects
 };
 
-/// Says how `text` exceeds `limits`; empty if it does not. Reads each byte once, never recurses.
+/// Describes how `text` exceeds `limits`; empty if it does not. Reads each byte once, never recurses.
 [[nodiscard]] std::string BeyondJsonLimits(std::string_view text, JsonLimits limits = {});
 
 /// Throws std::invalid_argument beyond the limits, and nlohmann::json::exception if `text` is not JSON.
@@ -27,7 +27,7 @@ struct JsonLimits {
 /// not throw for that.
 [[nodiscard]] nlohmann::json TryParseJson(std::string_view text, JsonLimits limits = {});
 
-/// The same two, with members in the order of the text.
+/// The same two functions, keeping members in the order of the text.
 [[nodiscard]] nlohmann::ordered_json ParseOrderedJson(std::string_view text, JsonLimits limits = {});
 [[nodiscard]] nlohmann::ordered_json TryParseOrderedJson(std::string_view text, JsonLimits limits = {});
 

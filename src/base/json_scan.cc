@@ -43,7 +43,7 @@ bool JsonScan::Hex4(std::uint32_t* to) {
   return true;
 }
 
-/// at_ is at the first backslash of a string that begins at `from`.
+/// Precondition: at_ is at the first backslash of a string that begins at `from`.
 bool JsonScan::Unescape(std::size_t from, std::string_view* to) {
   std::string& text = unescaped_->emplace_back(text_.substr(from, at_ - from));
   while (at_ < text_.size() && text_[at_] != '"') {

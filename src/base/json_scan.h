@@ -16,8 +16,8 @@ class JsonScan {
  public:
   JsonScan(std::string_view text, std::deque<std::string>* unescaped) : text_(text), unescaped_(unescaped) {}
 
-  /// '{' ... Use: `if (!scan.BeginObject()) ...; for (std::string_view key; scan.NextKey(&key);) ...`. Every
-  /// value must be read or skipped.
+  /// Reads '{'. Use: `if (!scan.BeginObject()) ...; for (std::string_view key; scan.NextKey(&key);) ...`.
+  /// Every value must be read or skipped.
   bool BeginObject() { return Begin('{'); }
   bool NextKey(std::string_view* key) {
     if (!NextItem('}')) return false;
@@ -51,7 +51,7 @@ class JsonScan {
   [[nodiscard]] bool failed() const noexcept { return failed_; }
   /// Offset of the next byte; after a mistake, the offset of the mistake.
   [[nodiscard]] std::size_t at() const noexcept { return at_; }
-  /// kCorruption with what was expected, and where.
+  /// After a mistake: kCorruption, with what was found, what was expected, and where.
   [[nodiscard]] Status status() const;
 
  private:

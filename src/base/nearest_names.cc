@@ -7,7 +7,7 @@
 namespace luff {
 namespace {
 
-/// Levenshtein distance, letters of either case alike; texts are cut at 128 bytes.
+/// Levenshtein distance, ignoring case. Texts are cut at 128 bytes.
 std::size_t EditDistance(std::string_view a, std::string_view b) {
   a = a.substr(0, 128);
   b = b.substr(0, 128);
@@ -31,7 +31,7 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
 std::vector<std::string> NearestNames(std::string_view name, std::span<const std::string> known) {
   std::vector<std::pair<std::size_t, std::size_t>> ranked;  // distance, position
   for (std::size_t i = 0; i < known.size(); ++i) {
-    // A name that holds the other is near, however long it is.
+    // A known name that contains `name` is near, however long it is.
     const bool holds = !name.empty() && known[i].find(name) != std::string::npos;
     ranked.emplace_back(holds ? 0 : 1 + EditDistance(name, known[i]), i);
   }

@@ -51,7 +51,7 @@ Status NoFile(mode_t mode, const std::string& path) {
   return InvalidArgument(fmt::format("{} stands there, expected a regular file or nothing: {}", what, path));
 }
 
-/// /dev/stdout and its like, by their names: what they lead to is the process's already.
+/// True for /dev/stdout and the like, judged by name: they refer to files that the process already has open.
 bool IsOwnDescriptor(std::string_view path) {
   if (path == "/dev/stdout" || path == "/dev/stderr") return true;
   for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
@@ -69,7 +69,7 @@ struct Found {
   mode_t mode = 0;
 };
 
-/// What exists at the path; an error if it can never be written.
+/// Finds out what exists at the path. Returns an error if it can never be written.
 Result<Found> LookAt(int folder, const std::string& name, const std::string& path) {
   struct stat info{};
   if (IsOwnDescriptor(path)) return Found{Kind::kStraight, 0};
@@ -85,7 +85,7 @@ Result<Found> LookAt(int folder, const std::string& name, const std::string& pat
   return ALink(path);
 }
 
-/// Opens what LookAt called kStraight, without waiting for anybody; `waits`: writing may wait.
+/// Opens a path that LookAt found to be kStraight, without blocking. `waits`: whether writes may block.
 Result<OwnedFd> OpenStraight(const std::string& path, bool waits) {
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   OwnedFd fd(Uninterrupted([&] { return open(path.c_str(), kFlags); }));
@@ -96,7 +96,7 @@ Result<OwnedFd> OpenStraight(const std::string& path, bool waits) {
   return fd;
 }
 
-/// A regular file that is written in place.
+/// Opens a regular file to write it in place.
 Result<OwnedFd> OpenInPlace(int folder, const std::string& name, const std::string& path, int flags) {
   flags |= O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   OwnedFd fd(Uninterrupted([&] { return openat(folder, name.c_str(), flags, kFileMode); }));
@@ -124,14 +124,14 @@ std::string TemporaryName(const std::string& name) {
   return fmt::format(".{}.{:016x}.tmp", name.substr(0, 200), number);
 }
 
-/// Folder and last part of a path.
+/// Splits a path into its folder and its last part.
 std::pair<std::string, std::string> Split(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   if (slash == std::string::npos) return {".", path};
   return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
-/// `path`: what an error names.
+/// `path`: the path to name in errors.
 Result<OwnedFd> OpenFolder(const std::string& folder, const std::string& path) {
   OwnedFd fd(Uninterrupted([&] { return open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!fd.valid()) return Failed(errno, path);
@@ -221,13 +221,13 @@ Status OutputFile::Commit() {
 Status OutputFile::PutInPlace() {
   const int folder = where_.folder.get();
   if (where_.existing == Existing::kReplace) {
-    // Between LookAt and here a link may have come: it is replaced, not followed.
+    // A link may have appeared since LookAt. It is replaced, not followed.
     if (renameat(folder, temporary_.c_str(), folder, where_.name.c_str()) == 0) return Status::Ok();
     return errno == EISDIR ? NoFile(S_IFDIR, where_.path) : Failed(errno, where_.path);
   }
   if (renameat2(folder, temporary_.c_str(), folder, where_.name.c_str(), RENAME_NOREPLACE) == 0)
     return Status::Ok();
-  if (errno == EINVAL || errno == ENOSYS) {  // a file system without it
+  if (errno == EINVAL || errno == ENOSYS) {  // the file system does not support it
     if (linkat(folder, temporary_.c_str(), folder, where_.name.c_str(), 0) == 0) {
       (void)unlinkat(folder, temporary_.c_str(), 0);
       return Status::Ok();
@@ -259,7 +259,7 @@ Result<OwnedFd> OutputFolder::Parent(const std::string& name, std::string* last)
     if (mkdirat(at.get(), part.c_str(), kFolderMode) != 0 && errno != EEXIST) return Failed(errno, path);
     constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     OwnedFd next(Uninterrupted([&] { return openat(at.get(), part.c_str(), kFlags); }));
-    if (!next.valid()) {  // a link is ENOTDIR here
+    if (!next.valid()) {  // errno is ENOTDIR for a link
       const int error = errno;
       struct stat info{};
       const bool link =

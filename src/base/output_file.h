@@ -77,15 +77,17 @@ class OutputFolder {
   OutputFolder() = default;
   [[nodiscard]] static Result<OutputFolder> Open(const std::string& path);
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// A file that replaces one of this name when it is committed. It is not synced: an export can be repeated.
+  /// Creates a file that replaces any file of this name when it is committed. It is not synced, since an
+  /// export can be repeated.
   [[nodiscard]] Result<std::unique_ptr<OutputFile>> Create(const std::string& name) const;
   [[nodiscard]] Status Write(const std::string& name, std::string_view text) const;
   [[nodiscard]] Status Remove(const std::string& name) const;
-  /// A file to append to after its first `counted` bytes; the rest is cut off. kCorruption if it is shorter.
+  /// Opens a file to append to after its first `counted` bytes, and cuts off the rest. kCorruption if it is
+  /// shorter.
   [[nodiscard]] Result<BufferedFile> OpenAt(const std::string& name, std::uint64_t counted) const;
 
  private:
-  /// The directory that `name` lies in; `last` becomes the last part of the name.
+  /// Opens the directory that contains `name`, and sets `last` to the last part of the name.
   [[nodiscard]] Result<OwnedFd> Parent(const std::string& name, std::string* last) const;
 
   OwnedFd fd_;

@@ -59,7 +59,7 @@ TEST_F(OutputFileTest, NothingIsReplacedUnasked) {
   const Status refused = Write(At("victim"), Existing::kRefuse, "other");
   EXPECT_EQ(refused.code(), StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--force"));
-  // Also what came while it was written.
+  // A file that appears while ours is written is not replaced either.
   const auto file = OutputFile::Create(At("late"), Existing::kRefuse);
   ASSERT_TRUE(file.ok());
   Put("late", "theirs");

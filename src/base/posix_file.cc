@@ -44,7 +44,7 @@ bool Look(int fd, Found* found) noexcept {
     found->regular = S_ISREG(info.stx_mode);
     return true;
   }
-  if (errno != ENOSYS && errno != EPERM) return false;  // a sandbox older than the call
+  if (errno != ENOSYS && errno != EPERM) return false;  // a kernel or sandbox that does not know statx
   struct stat old{};
   if (fstat(fd, &old) != 0) return false;
   found->identity = {old.st_dev, old.st_ino, 0};
@@ -54,8 +54,9 @@ bool Look(int fd, Found* found) noexcept {
   return true;
 }
 
-/// Use it only for regular files: a device might take the number for another command. The number says that
-/// the answer is a long; most file systems write an int, those in user space may write all of it.
+/// Returns the generation of the inode number; 0 if the file system has none. Only for regular files: a
+/// device might take the request for another command. By its number the request returns a long; most file
+/// systems write an int, but those in user space may write the whole long.
 std::uint32_t GenerationOf(int fd) noexcept {
   std::uint32_t answer[sizeof(long) / sizeof(std::uint32_t)] = {};
   return ioctl(fd, FS_IOC_GETVERSION, answer) == 0 ? answer[0] : 0;
@@ -67,7 +68,7 @@ bool SameFile(int fd, const FileIdentity& found, const FileIdentity& known) noex
          (known.generation == 0 || GenerationOf(fd) == known.generation);
 }
 
-/// New files get the lowest free number; ours get high ones, which are rarely reused.
+/// New files get the lowest free number, so we use high numbers, which are rarely reused.
 int LeastNumber() noexcept {
   if (CurrentFileTable() != 0) return 3;
   rlimit limit{};
@@ -128,7 +129,7 @@ class PosixFile final : public File {
   Status Sync() override {
     LUFF_RETURN_IF_ERROR(Ours());
     const bool synced = Uninterrupted([&] { return fdatasync(fd()); }) == 0;
-    return synced || errno == EINVAL ? Status::Ok() : FromErrno(errno, "sync", path_);  // EINVAL: it has none
+    return synced || errno == EINVAL ? Status::Ok() : FromErrno(errno, "sync", path_);  // EINVAL: cannot sync
   }
 
   Status Reserve(std::uint64_t offset, std::uint64_t bytes) override {
@@ -155,7 +156,7 @@ class PosixFile final : public File {
 
   bool TryLock() noexcept override {
     if (!descriptor_.Prove()) return false;
-    return flock(fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;  // others: it has no locks
+    return flock(fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;  // other errors: no locks here
   }
 
   Status Intact() override {
@@ -182,7 +183,7 @@ class PosixFile final : public File {
 
   Descriptor descriptor_;
   const std::string path_;
-  std::uint64_t end_ = 0;  // of what was written through this
+  std::uint64_t end_ = 0;  // end of what was written through this object
 };
 
 }  // namespace
@@ -237,7 +238,7 @@ Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
 
 bool Descriptor::Prove(std::uint64_t* links, std::uint64_t* size) const noexcept {
   if (fd_ < 0 || table_ != CurrentFileTable()) return false;
-  if (table_ != 0 && links == nullptr && size == nullptr) return true;  // nobody else has this table
+  if (table_ != 0 && links == nullptr && size == nullptr) return true;  // no other thread has this table
   Found found;
   if (!Look(fd_, &found)) return false;
   if (table_ == 0 && !SameFile(fd_, found.identity, identity_)) return false;

@@ -6,18 +6,18 @@
 
 #include "luff/base/env.h"
 
-/// System files. Each is checked to be still ours before it is changed.
+/// Files of the operating system. Before each use, a file checks that its descriptor is still ours.
 namespace luff {
 
 [[nodiscard]] Status FromErrno(int error, std::string_view what, const std::string& path);
 
 /// A descriptor, and the identity of the file it referred to when it was opened. Other code in the process
-/// may close the number, and the kernel then reuses it for the next file; we must neither use nor close it
-/// any more. In a thread's own table (file_table.h) that cannot happen.
+/// may close the number, and the kernel then reuses it for another file, which we must neither use nor close.
+/// In a thread's own table (file_table.h) that cannot happen.
 class Descriptor {
  public:
   Descriptor() = default;
-  /// Takes `fd`, and moves it to a number that will not be reused soon.
+  /// Takes ownership of `fd` and moves it to a number that is unlikely to be reused soon.
   explicit Descriptor(int fd) noexcept;
   Descriptor(Descriptor&& other) noexcept;
   Descriptor& operator=(Descriptor&& other) noexcept;
@@ -25,7 +25,7 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() { Close(); }
 
-  /// Whether the number still refers to the same file. `links`, `size`: of the file.
+  /// Returns whether the number still refers to the same file. Sets `links` and `size` to those of the file.
   [[nodiscard]] bool Prove(std::uint64_t* links = nullptr, std::uint64_t* size = nullptr) const noexcept;
   /// Closes the descriptor if it is still ours.
   void Close() noexcept;

@@ -18,7 +18,7 @@ extern char** environ;
 namespace luff {
 namespace {
 
-/// In the child: as somebody was started, or all at their defaults.
+/// In the child: restores the signals of `at_start`, or resets all to their defaults if it is null.
 void SetSignals(const SignalsAtStart* at_start) {
   sigset_t mask;
   sigemptyset(&mask);
@@ -57,7 +57,7 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
   if (options.argv.empty()) return InvalidArgument("no command to run");
   const ExecTexts argv(options.argv);
   const ExecTexts environment(EnvironmentWith(options.environment));
-  // The child says through this pipe why exec failed; a successful exec closes it.
+  // The child reports through this pipe why exec failed; a successful exec closes it.
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0)
     return IoError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
@@ -90,7 +90,7 @@ Result<pid_t> StartProcess(const ProcessOptions& options) {
   }
   close(report[1]);
   if (!options.new_session && options.in_our_group == nullptr)
-    setpgid(pid, pid);  // both sides, so that it holds before either goes on
+    setpgid(pid, pid);  // in both processes, so that it is set before either continues
   int error = 0;
   const ssize_t got = Uninterrupted([&] { return read(report[0], &error, sizeof(error)); });
   close(report[0]);

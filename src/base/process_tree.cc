@@ -21,7 +21,8 @@ struct Known {
   char state;
 };
 
-/// Of /proc/PID/stat: what stands behind the name, which may hold anything. False: it is gone.
+/// Reads parent and state from /proc/PID/stat. They follow the process's name, which may contain any
+/// character. Returns false if the process is gone.
 bool Read(pid_t pid, Known* known) {
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
   const int file = Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); });
@@ -66,7 +67,7 @@ std::vector<BelowProcess> ProcessesBelow(pid_t top, const std::function<bool(pid
       open.push_back(one.pid);
       if (one.state != 'Z' && one.state != 'X') found.push_back({one.pid, one.state == 'T'});
     }
-    children.erase(of);  // what is read while it changes may go in a circle
+    children.erase(of);  // /proc changes while it is read: parents may form a cycle
   }
   return found;
 }
@@ -74,7 +75,7 @@ std::vector<BelowProcess> ProcessesBelow(pid_t top, const std::function<bool(pid
 std::vector<pid_t> ProcessesAbove(pid_t bottom) {
   std::vector<pid_t> above;
   Known known{bottom, 0, 0};
-  while (known.pid > 0 && above.size() < 1000) {  // what is read while it changes may go in a circle
+  while (known.pid > 0 && above.size() < 1000) {  // /proc changes while it is read: a cycle is possible
     above.push_back(known.pid);
     if (!Read(known.pid, &known)) break;
     known.pid = known.parent;
@@ -84,7 +85,7 @@ std::vector<pid_t> ProcessesAbove(pid_t bottom) {
 
 bool KillBelow(pid_t top, const std::function<bool(pid_t)>& skip) noexcept {
   try {
-    for (int turn = 0; turn < 50; ++turn) {  // somebody may fork while we look
+    for (int turn = 0; turn < 50; ++turn) {  // a process may fork meanwhile
       const std::vector<BelowProcess> living = ProcessesBelow(top, skip);
       if (living.empty()) return true;
       for (const BelowProcess& one : living) kill(one.pid, SIGKILL);

@@ -4,7 +4,8 @@
 #include <functional>
 #include <vector>
 
-/// Who runs below a process, from /proc. With PR_SET_CHILD_SUBREAPER nobody can leave.
+/// Finds and kills the descendants of a process, as /proc shows them. If the process has set
+/// PR_SET_CHILD_SUBREAPER, no descendant can leave its tree.
 namespace luff {
 
 struct BelowProcess {
@@ -12,16 +13,16 @@ struct BelowProcess {
   bool stopped = false;  // by a signal
 };
 
-/// Living processes below `top`, parents first; those that `skip` names are left out with all that is below
-/// them.
+/// Returns the living descendants of `top`, parents first. Leaves out processes for which `skip` is true, and
+/// their descendants.
 [[nodiscard]] std::vector<BelowProcess> ProcessesBelow(pid_t top,
                                                        const std::function<bool(pid_t)>& skip = {});
 
-/// A process, its parent, the parent's parent and so on.
+/// Returns a process, its parent, the parent's parent and so on.
 [[nodiscard]] std::vector<pid_t> ProcessesAbove(pid_t bottom);
 
-/// Kills all below `top`, until nobody is left there or only those that do not die (a dead disk). False: some
-/// are.
+/// Kills the descendants of `top` repeatedly until none is left. Returns false if some survive 50 rounds
+/// (half a second), e.g. because they wait for a dead disk, or if memory runs out.
 bool KillBelow(pid_t top, const std::function<bool(pid_t)>& skip = {}) noexcept;
 
 }  // namespace luff

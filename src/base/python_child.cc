@@ -28,14 +28,14 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Folder of this program.
+/// The folder of this program.
 fs::path Beside() {
   std::error_code error;
   return fs::read_symlink("/proc/self/exe", error).parent_path();
 }
 
-/// A program by its name; "" if there is none. Relative folders of PATH mean another place in each working
-/// directory.
+/// Finds a program by name in the absolute folders of PATH; "" if there is none. Skips relative folders,
+/// which mean another place in each working directory.
 std::string OnPath(const std::string& name) {
   const std::string path = Variable("PATH");
   for (std::size_t from = 0; from <= path.size();) {
@@ -51,7 +51,8 @@ bool IsPackage(const fs::path& path) {
   return access((path / "_bootstrap" / "sitecustomize.py").c_str(), R_OK) == 0;
 }
 
-/// The package below `prefix`; of several Pythons' that of the one beside this program.
+/// Finds the package below `prefix`. If several Python versions have one, prefers that of the Python beside
+/// this program.
 std::string PackageBelow(const fs::path& prefix) {
   std::error_code error;
   const std::string version = fs::canonical(Beside() / "python", error).filename().string();
@@ -105,7 +106,7 @@ Result<std::vector<std::string>> PythonCommand(std::string_view verb) {
   std::vector<std::string> command = {python, "-I", "-u"};
   if (const Result<std::string> package = FindPackage(); package.ok()) {
     command.push_back(package.value() + "/_verbs/_start.py");
-  } else {  // as the interpreter finds it, e.g. in an editable installation
+  } else {  // let the interpreter find it, e.g. in an editable installation
     command.insert(command.end(), {"-m", "luff._verbs._start"});
   }
   command.emplace_back(verb);

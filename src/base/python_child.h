@@ -5,22 +5,24 @@
 
 #include "luff/base/result.h"
 
-/// Python that Luff starts for itself: rules, pictures, tables, job files, messages. Never the training.
+/// Python processes that Luff starts for itself: rules, pictures, tables, job files, messages. Never the
+/// training.
 ///
-/// It is started isolated (`-I`): it imports what is installed for the interpreter, and Luff's package;
-/// nothing of the working directory, of PYTHONPATH or of the user's own site, which may be a stranger's or
-/// hold a stranger's.
+/// They run isolated (`-I`): they import what is installed for the interpreter, and Luff's package, but
+/// nothing from the working directory, PYTHONPATH or the user's site directory, where other people may have
+/// put code.
 namespace luff {
 
-/// The interpreter, absolute: LUFF_PYTHON (a name is looked for in the absolute folders of PATH), else
-/// `python` or `python3` beside this program. kNotFound.
+/// Absolute path of the interpreter: LUFF_PYTHON (a bare name is searched for in the absolute folders of
+/// PATH), else `python` or `python3` beside this program. Error: kNotFound.
 [[nodiscard]] Result<std::string> FindPython();
-/// Luff's Python package, absolute: where LUFF_BOOTSTRAP lies, else what was installed with this program.
-/// kNotFound.
+/// Absolute path of Luff's Python package: the one that contains LUFF_BOOTSTRAP, else the one installed with
+/// this program. Error: kNotFound.
 [[nodiscard]] Result<std::string> FindPackage();
-/// The command that runs `luff._verbs.VERB`; arguments follow. kNotFound.
+/// The command that runs `luff._verbs.VERB`; the caller appends arguments. Error: kNotFound.
 [[nodiscard]] Result<std::vector<std::string>> PythonCommand(std::string_view verb);
-/// The command that runs a script on the standard library alone, for which any Python will do. kNotFound.
+/// The command that runs a script that needs only the standard library, so that any Python will do. Error:
+/// kNotFound.
 [[nodiscard]] Result<std::vector<std::string>> PlainPythonCommand(const std::string& script);
 
 }  // namespace luff

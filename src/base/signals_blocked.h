@@ -2,11 +2,11 @@
 #include <pthread.h>
 #include <signal.h>
 
-/// Keeps the training's signals out of our threads, so that they run in the training's own.
+/// Keeps the training's signals out of our threads, so that the training's own threads handle them.
 namespace luff {
 
-/// Blocks all signals for a scope, except those that a thread's own fault raises. A thread started in the
-/// scope inherits this.
+/// Blocks all signals for a scope, except those that a fault of the thread itself raises. A thread started in
+/// the scope inherits the mask.
 class SignalsBlocked {
  public:
   SignalsBlocked() noexcept {

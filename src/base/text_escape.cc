@@ -9,7 +9,7 @@ namespace {
 
 struct Character {
   char32_t code = 0;
-  std::size_t bytes = 0;  // 0: no valid UTF-8
+  std::size_t bytes = 0;  // 0: not valid UTF-8
 };
 
 Character First(std::string_view text) {
@@ -33,10 +33,10 @@ bool Harmless(char32_t code) {
   if (code == 0xAD || code == 0x61C || code == 0xFEFF) return false;
   if ((code >= 0x200B && code <= 0x200F) || (code >= 0x2028 && code <= 0x202E)) return false;
   if (code >= 0x2060 && code <= 0x206F) return false;
-  return code < 0xE0000 || code > 0xE007F;  // tags: letters that no one sees
+  return code < 0xE0000 || code > 0xE007F;  // tags: invisible letters
 }
 
-/// `text` with everything replaced that is not valid, or that `keep` refuses.
+/// Replaces invalid bytes, and the bytes of characters that `keep` rejects, by \xNN.
 template <typename Keep>
 std::string Replaced(std::string_view text, Keep keep) {
   std::string out;
@@ -84,7 +84,7 @@ std::string HtmlEscaped(std::string_view text) {
 
 std::string CsvField(std::string_view text) {
   std::string field = Escaped(text);
-  // Spreadsheets pass over blanks in front of a formula.
+  // Spreadsheets skip blanks before a formula.
   const std::size_t begin = field.find_first_not_of(' ');
   if (begin != std::string::npos && std::string_view("=+-@").find(field[begin]) != std::string_view::npos)
     field.insert(0, 1, '\'');
@@ -106,7 +106,7 @@ std::string JsonEscaped(std::string_view dumped) {
     if (character.bytes == 0) {
       out += "\\ufffd";
     } else if (Harmless(character.code) ||
-               character.code == '\n') {  // a dump in lines has these between values
+               character.code == '\n') {  // an indented dump has these between values
       out += dumped.substr(0, bytes);
     } else if (character.code > 0xFFFF) {
       const char32_t rest = character.code - 0x10000;

@@ -16,8 +16,7 @@ namespace luff {
 /// For HTML: as Escaped, with & < > " ' as entities.
 [[nodiscard]] std::string HtmlEscaped(std::string_view text);
 /// A field of a CSV file: as Escaped, with an apostrophe in front of what a spreadsheet would take for a
-/// formula
-/// (= + - @), quoted where RFC 4180 asks for it.
+/// formula (= + - @), quoted where RFC 4180 requires it.
 [[nodiscard]] std::string CsvField(std::string_view text);
 /// For dumped JSON: characters that are not harmless become \uNNNN. A parser reads the same text.
 [[nodiscard]] std::string JsonEscaped(std::string_view dumped);

@@ -1,4 +1,4 @@
-// Difference to an earlier value of the same tensor, optionally replacing it in the same pass.
+// Difference from an earlier value of the same tensor, optionally replacing it in the same pass.
 #include <algorithm>
 #include <cstring>
 
@@ -18,7 +18,7 @@ void ComputeDifference(const TensorView& view, std::byte* previous, bool update_
   const tensor::FloatEnvironment environment;
   const std::size_t size = DTypeSize(view.layout.dtype);
   const auto kernel = tensor::Kernels().difference[static_cast<std::size_t>(view.layout.dtype)];
-  // A tile at a time, so that what is copied over is still in the first-level cache.
+  // A tile at a time, so that the copy finds the elements in the first-level cache.
   const std::uint64_t tile = tensor::kTileBytes / size;
   tensor::ForEachPiece(view, /*any_order=*/false, nullptr,
                        [&](const std::byte* data, std::uint64_t count, std::byte*) noexcept {

@@ -73,7 +73,7 @@ void ToFloat(const std::byte* from, std::size_t count, float* to) noexcept {
   }
 }
 
-// ---- Difference to an earlier value ----
+// ---- Difference from an earlier value ----
 
 template <typename Bits>
 HWY_INLINE std::uint64_t CountChanged(const std::byte* a, const std::byte* b, std::size_t count) {
@@ -110,7 +110,7 @@ void Differ(const std::byte* current, const std::byte* previous, std::size_t cou
   for (std::size_t k = 0; k < 2; ++k) l1[k] = sq[k] = top[k] = previous_l1[k] = previous_sq[k] = hn::Zero(dd);
   const auto add = [&](VD x, VD y, std::size_t k) HWY_ATTR {
     VD d = hn::Abs(hn::Sub(x, y));
-    d = hn::IfThenElseZero(hn::IsFinite(d), d);  // a non-finite side says nothing about a distance
+    d = hn::IfThenElseZero(hn::IsFinite(d), d);  // omits distances from or to non-finite values
     y = hn::Abs(y);
     y = hn::IfThenElseZero(hn::IsFinite(y), y);
     l1[k] = hn::Add(l1[k], d);

@@ -1,4 +1,4 @@
-// Histograms, units, differences, further reductions, hashes: each against a loop that says what it means.
+// Tests histograms, units, differences, further reductions and hashes, each against a plain loop.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

@@ -1,4 +1,4 @@
-// XXH3 with its AVX512 loop. Only called after dispatch.cc has seen that the CPU has it.
+// XXH3 with its AVX512 loop. Called only after dispatch.cc has found that the CPU supports it.
 #include <cstring>
 
 #include "tensor/kernel_table.h"
@@ -6,8 +6,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-// The loop is chosen by this macro, and its functions need the target's instructions; the headers that xxhash
-// includes are already in, so no function of theirs is compiled with them.
+// This macro selects the loop, whose functions need the target's instructions. The headers that xxhash.h
+// includes are included above, so that none of their functions is compiled for this target.
 #define XXH_VECTOR 3
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi2"))), \

@@ -1,4 +1,4 @@
-// XXH3 for the CPU every build may assume (SSE2 or NEON), and its form in pieces.
+// XXH3 for the CPU that every build may assume (SSE2 or NEON), in one call and in pieces.
 #include <new>
 
 #include <xxhash.h>

@@ -1,7 +1,7 @@
 #pragma once
 // Counts into the 4,096 bins. Increments of one bin wait for each other (a load must see the store before
 // it), and neighbours in a tensor often share a bin. So large tensors count into four tables in turn, which
-// are joined at the end.
+// are added up at the end.
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -12,7 +12,8 @@
 
 namespace luff::tensor {
 
-/// Counts elements of one dtype into `dense`; the destructor joins. 64 KiB on the stack, no allocation.
+/// Counts elements of one dtype into `dense`, which is complete after the destructor. 64 KiB on the stack, no
+/// allocation.
 class HistogramCounters {
  public:
   /// `expected`: roughly how many elements will come; small tensors are not worth clearing the tables.

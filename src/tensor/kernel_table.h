@@ -24,8 +24,8 @@ using HashKernel = std::uint64_t (*)(const void* from, std::size_t bytes) noexce
 /// Adds the difference of `count` contiguous elements. The sums omit elements with a non-finite distance.
 using DifferenceKernel = void (*)(const std::byte* current, const std::byte* previous, std::size_t count,
                                   Difference* into) noexcept;
-/// Takes one value from each of `count` adjacent units: positive[i], zero[i], sum[i] belong to values[i].
-/// Takes `count` values of one unit; the counters are that unit's.
+/// `units_across` takes one value from each of `count` adjacent units: positive[i], zero[i] and sum[i] belong
+/// to values[i]. `units_within` takes `count` values of one unit, to which the counters belong.
 using UnitsKernel = void (*)(const double* values, std::size_t count, std::uint64_t* positive,
                              std::uint64_t* zero, double* sum) noexcept;
 
@@ -46,7 +46,7 @@ struct KernelTable {
 [[nodiscard]] const KernelTable& Kernels() noexcept;
 /// All tables this CPU can run, worst first. For tests and benchmarks.
 [[nodiscard]] std::span<const KernelTable* const> UsableKernels() noexcept;
-/// For tests: from now on Kernels() is `table`.
+/// For tests: makes Kernels() return `table` from now on.
 void SetKernels(const KernelTable* table) noexcept;
 
 // Defined by the files of kernels; null where the compiler or CPU architecture lacks the target.

@@ -108,8 +108,7 @@ template <DType kType>
 void Differ(const std::byte* current, const std::byte* previous, std::size_t count,
             Difference* into) noexcept {
   const std::size_t size = DTypeSize(kType);
-  Difference
-      part;  // of its own, so that a long run of small additions is not added to a large sum one by one
+  Difference part;  // separate, so that small terms are not added singly to large sums
   for (std::size_t i = 0; i < count; ++i) {
     const std::byte* now = current + i * size;
     const std::byte* before = previous + i * size;

@@ -1,23 +1,24 @@
 // The kernels for every SIMD target, written once with Highway and compiled once per target by
 // foreach_target.h.
 //
-// One pass computes everything. A loader turns elements of a dtype into lanes of float, double, int32, uint32
-// or int64; min and max stay in that width. Sums are taken:
+// One pass computes everything. A loader turns elements of a dtype into lanes of float, double, int32,
+// uint32, int64 or uint64; min and max stay in that width. Sums are taken:
 //
 // - in float64 lanes, block by block. The error for n elements is at most (160 + n / 2^15) * 2^-53 of the sum
 //   of magnitudes.
 // - for lanes of float (float32, float16, bfloat16, float8), from the second block on, in float lanes of at
 //   most 16 terms that are then joined in float64: half the instructions. The values are taken relative to a
-//   centre when the tensor's mean is large against its deviation, so that the variance keeps its digits (mean
-//   1e6, deviation 1). The error is at most 1.1e-6 of the sum of magnitudes, in practice some 1e-8. Blocks
-//   whose squares would leave the range of a float are done again in float64.
+//   centre when the tensor's mean is large compared with its deviation, so that the variance keeps its digits
+//   (mean 1e6, deviation 1). The error is at most 1.1e-6 of the sum of magnitudes, in practice some 1e-8.
+//   Blocks whose squares would leave the range of a float are repeated in float64.
 //
-// Both loops assume that all elements are finite and find out afterwards: a sum of squares of finite values
-// is finite, one with a NaN or Inf is not. A block in which it is not is done again, lane by lane masked.
+// Both loops assume that all elements are finite and check it afterwards: a sum of squares of finite values
+// is finite, one with a NaN or Inf is not. If it is not finite, the block is repeated with non-finite lanes
+// masked out.
 #include "tensor/element.h"
 #include "tensor/kernel_table.h"
 
-// Targets: SSE4, AVX2, AVX-512 (AVX3), NEON. Where none fits, kernels_scalar.cc serves.
+// Targets: SSE4, AVX2, AVX-512 (AVX3), NEON. Other CPUs use kernels_scalar.cc.
 #ifdef LUFF_SIMD_AVX2_ONLY
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
@@ -94,7 +95,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace luff::tensor {
 
-// Tables are made on first use, by a CPU that dispatch.cc has found able to run the code that makes them.
+// Tables are made on first use, after dispatch.cc has found that the CPU can run the code that makes them.
 #if HWY_TARGETS & HWY_SSE4
 const KernelTable* Sse4Kernels() noexcept {
   static const KernelTable table = N_SSE4::MakeTable("SSE4", "sse4", &HashBaseline);

@@ -156,7 +156,7 @@ struct Complex128 {
   }
 };
 
-/// Integers of up to 32 bits, promoted to int32 lanes (uint32 and int64 stay what they are).
+/// Integers. Those of up to 32 bits are promoted to int32 lanes; uint32 and 64-bit types keep their own.
 template <typename Element>
 struct Integer {
   using T = std::conditional_t<sizeof(Element) == 8 || std::is_same_v<Element, std::uint32_t>, Element,
@@ -188,7 +188,7 @@ struct Bool {
 
 // ---- Lanes to float64 ----
 
-/// How many vectors of doubles one vector of T makes.
+/// Number of vectors of doubles that one vector of T becomes.
 template <typename T>
 inline constexpr std::size_t kParts = sizeof(double) / sizeof(T);
 
@@ -225,7 +225,7 @@ HWY_INLINE VD ToDoubles(V v, T /*lane*/) {
 
 // ---- Fewer elements than a vector has ----
 
-/// Copies fewer than 512 bytes. The compiler's own memcpy of unknown length starts a string instruction here.
+/// Copies fewer than 512 bytes. The compiler turns memcpy of unknown length into a string instruction here.
 HWY_INLINE void CopyFew(const std::byte* from, std::size_t bytes, std::byte* to) {
   const auto copy = [](const std::byte* source, std::byte* target, auto chunk) {
     std::memcpy(&chunk, source, sizeof(chunk));

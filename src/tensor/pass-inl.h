@@ -1,5 +1,5 @@
-// The fused pass: one read of the elements gives the summary, and copies them.
-// Included once per SIMD target by kernels_simd.cc; the guard flips with each.
+// The fused pass: reads the elements once, summarizes and copies them. Included once per SIMD target by
+// kernels_simd.cc; the guard flips with each.
 #if defined(LUFF_TENSOR_PASS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LUFF_TENSOR_PASS_INL_H_
 #undef LUFF_TENSOR_PASS_INL_H_
@@ -38,7 +38,7 @@ class Pass {
   static constexpr std::size_t kTerms = 16;
   static constexpr std::size_t kFloatBlock = kTerms * kStep;
   static constexpr std::size_t kFloatBlocks = 64;
-  // Bytes of one step in memory, copied by full vectors where it has that many.
+  // The bytes of one step in memory are copied in full vectors, or in smaller ones if they do not fill one.
   using DCopy = hn::CappedTag<std::uint8_t, kStep * L::kSize>;
   static constexpr std::size_t kCopyLanes = hn::MaxLanes(DCopy());
 
@@ -99,7 +99,7 @@ class Pass {
       WidenAs<double>(static_cast<double>(low) + 0.0, static_cast<double>(high) + 0.0, into);
     } else if constexpr (L::kSigned) {
       WidenAs<std::int64_t>(low, high, into);
-    } else if (low <= high) {  // in int32 lanes the bounds of nothing would turn into large unsigned ones
+    } else if (low <= high) {  // else no element: initial int32 bounds would become large unsigned ones
       WidenAs<std::uint64_t>(static_cast<std::uint64_t>(low), static_cast<std::uint64_t>(high), into);
     }
   }
@@ -116,7 +116,7 @@ class Pass {
     if constexpr (kCopy) {
       for (std::size_t k = 0; k < kStep * L::kSize; k += kCopyLanes) {
         const auto raw = hn::LoadU(DCopy(), As<std::uint8_t>(from + k));
-        // Highway streams 16 bytes at least.
+        // Highway streams at least 16 bytes at a time.
         if constexpr (kStream && kCopyLanes >= 16)
           hn::Stream(raw, DCopy(), reinterpret_cast<std::uint8_t*>(to + k));
         else
@@ -145,8 +145,8 @@ class Pass {
     }
   }
 
-  /// Adds `count` elements, a multiple of kStep. False, with nothing added (but copied), if not all are
-  /// finite.
+  /// Adds `count` elements, a multiple of kStep. Returns false if not all are finite; then it has copied them
+  /// but added nothing.
   template <bool kCopy, bool kStream>
   HWY_INLINE bool AddFinite(const std::byte* from, std::size_t count, std::byte* to) {
     const DD dd;
@@ -173,7 +173,8 @@ class Pass {
     low_ = low;
     high_ = high;
     zeros_ = zeros;
-    // A block starts at zero and is added as a whole: errors grow with the number of blocks, not of elements.
+    // A block is summed from zero and added as a whole: errors grow with the number of blocks, not of
+    // elements.
     for (std::size_t k = 0; k < kChains; ++k) {
       sum_[k] = hn::Add(sum_[k], sum[k]);
       sq_[k] = hn::Add(sq_[k], sq[k]);
@@ -182,16 +183,16 @@ class Pass {
     return true;
   }
 
-  /// Adds `blocks` blocks of kFloatBlock elements: the first in float64 lanes, which gives the centre of the
-  /// others.
+  /// Adds `blocks` blocks of kFloatBlock elements. Adds the first in float64 lanes; its mean may become the
+  /// centre of the others.
   template <bool kCopy, bool kStream>
   HWY_INLINE void RunCentred(const std::byte* from, std::size_t blocks, std::byte* to) {
     const double sum_before = Total(sum_), sq_before = Total(sq_);
     AddBlock<kCopy, kStream>(from, kFloatBlock, to);
     const double mean = (Total(sum_) - sum_before) / static_cast<double>(kFloatBlock);
     const double mean_sq = (Total(sq_) - sq_before) / static_cast<double>(kFloatBlock);
-    // Any centre is right; one far from the values would cost digits. Below 2^-30 differences of neighbouring
-    // floats could underflow when squared.
+    // Any centre gives correct sums, but one far from the values costs digits. Below 2^-30, squared
+    // differences of neighbouring floats could underflow.
     const double size = mean < 0 ? -mean : mean;
     const bool offset = mean * mean > 0.95 * mean_sq && size > 0x1p-30 && size < 0x1p60;
     const float centre = offset ? static_cast<float>(mean) : 0.0f;
@@ -214,8 +215,8 @@ class Pass {
     centred_sq_ += hn::GetLane(hn::SumOfLanes(DD(), hn::Add(sq[0], sq[1]))) + 2 * c * deviation + c * c * n;
   }
 
-  /// Adds one block in float lanes, relative to `centre`. False, with nothing added (but copied), if not all
-  /// are finite or squares leave the range in which a float keeps its digits.
+  /// Adds one block in float lanes, relative to `centre`. Returns false if not all elements are finite, or if
+  /// squares leave the range in which a float keeps its digits; then it has copied them but added nothing.
   template <bool kCopy, bool kStream>
   HWY_INLINE bool AddFloats(const std::byte* from, std::byte* to, float centre, VD* total_sum, VD* total_sq) {
     const D d;
@@ -240,7 +241,7 @@ class Pass {
       sq[0] = hn::Add(sq[0], sq[k]);
       abs[0] = hn::Add(abs[0], abs[k]);
     }
-    // In lanes of all zeros nothing can have been lost; neither can it relative to a centre.
+    // Nothing can have been lost in lanes of zeros, nor relative to a centre.
     const V least = hn::Set(d, centre == 0 ? 0x1p-90f : 0.0f);
     const auto kept = hn::Or(hn::Ge(sq[0], least), hn::Eq(abs[0], hn::Zero(d)));
     if (!hn::AllTrue(d, hn::And(kept, hn::Lt(sq[0], hn::Set(d, 0x1p100f))))) return false;
@@ -297,7 +298,7 @@ class Pass {
 
 template <class L>
 void Summarize(const std::byte* from, std::size_t count, std::byte* to, bool stream, Summary* into) noexcept {
-  // Zeros are counted in lanes as wide as the elements': join before 32 bits could wrap.
+  // Zeros are counted in lanes as wide as the elements' lanes: join before 32 bits could wrap.
   constexpr std::size_t kMost = std::size_t{1} << 30;
   while (count != 0) {
     const std::size_t part = count < kMost ? count : kMost;

@@ -54,7 +54,7 @@ Loops MakeLoops(const TensorView& view, bool any_order) noexcept {
     loops.count[at] = count;
     loops.stride[at] = stride;
   }
-  // Join a loop with the one inside it when it goes on exactly where that one ends.
+  // Merge a loop with the one inside it if each iteration continues exactly where the inner loop ended.
   int joined = 0;
   for (int i = 1; i < loops.depth; ++i) {
     const auto outer = static_cast<std::size_t>(joined);

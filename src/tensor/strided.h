@@ -25,7 +25,7 @@ struct Loops {
   }
 };
 
-/// The facts that almost every call needs, found in one look at the dimensions.
+/// Element count and contiguity, which almost every call needs, found in one pass over the dimensions.
 struct Extent {
   std::uint64_t count = 1;
   bool contiguous = true;
@@ -49,7 +49,7 @@ struct Extent {
 void PackRange(const Loops& loops, std::size_t element_size, std::uint64_t first, std::uint64_t count,
                std::byte* to) noexcept;
 
-/// ForEachPiece for views that are not contiguous; `total` is their number of elements, not 0.
+/// ForEachPiece for views that are not contiguous. `total`: number of elements, not 0.
 template <typename Fn>
 [[gnu::noinline]] void ForEachStridedPiece(const TensorView& view, std::uint64_t total, bool any_order,
                                            std::byte* copy_to, Fn&& fn) noexcept {
@@ -87,10 +87,11 @@ template <typename Fn>
   }
 }
 
-/// Calls `fn(data, count, to)` for contiguous pieces that together are the view.
+/// Calls `fn(data, count, to)` for contiguous pieces that together make up the view.
 ///
 /// When `copy_to` is null, `to` is null. Otherwise `to` is where `fn` has to copy the piece, or null if it is
-/// already there. With neither `any_order` nor holes, pieces come in row-major order. Never allocates.
+/// already there. Pieces come in row-major order unless `any_order` is set and `copy_to` is null. Never
+/// allocates.
 template <typename Fn>
 inline void ForEachPiece(const TensorView& view, bool any_order, std::byte* copy_to, Fn&& fn) noexcept {
   const Extent extent = ExtentOf(view.layout);

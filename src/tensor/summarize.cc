@@ -17,9 +17,9 @@ using tensor::FloatEnvironment;
 using tensor::Kernels;
 using tensor::KernelTable;
 
-/// From here on a copy bypasses the caches: it would evict the training's data, and reading for ownership
-/// costs bandwidth. Below, the copy stays in the last-level cache, where the writer thread finds it. Source:
-/// tensor_benchmark, rows summary_copy against memcpy at 4 and 64 MiB.
+/// Copies of at least this size bypass the caches: they would evict the training's data, and reading for
+/// ownership costs bandwidth. Smaller copies stay in the last-level cache, where the writer thread finds
+/// them. Source: tensor_benchmark, rows summary_copy against memcpy at 4 and 64 MiB.
 constexpr std::size_t kStreamBytes = std::size_t{16} << 20;
 
 bool Measurable(const TensorView& view) noexcept {

@@ -51,7 +51,7 @@ TEST_P(SummarizeTest, ReadsUnalignedMemory_AndNothingElse) {
   const std::size_t size = DTypeSize(dtype);
   for (std::size_t shift = 0; shift < 9; ++shift) {
     for (std::size_t count = 0; count < 40; ++count) {
-      // As large as needed and not a byte more: sanitizers see a read beyond it.
+      // Not a byte larger than needed, so that sanitizers see a read beyond it.
       std::vector<std::byte> room(shift + count * size);
       const auto data = MakeElements(dtype, count, Content::kAnyBits, count + shift);
       if (!data.empty()) std::memcpy(room.data() + shift, data.data(), data.size());

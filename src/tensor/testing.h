@@ -26,10 +26,10 @@ inline std::vector<DType> AllDTypes() {
   return all;
 }
 
-/// Kinds of bit patterns of the values.
+/// Kinds of test values.
 enum class Content { kOrdinary, kWithNonFinite, kAnyBits, kOffset, kZeros };
 
-/// `count` elements of `dtype`, the same for the same seed.
+/// Makes `count` elements of `dtype`, the same for the same seed.
 inline std::vector<std::byte> MakeElements(DType dtype, std::size_t count, Content content,
                                            std::uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -58,7 +58,7 @@ inline std::vector<std::byte> MakeElements(DType dtype, std::size_t count, Conte
         if (pick == 3) value = E{0};
         if (pick == 4) value = -E{0};
         if (pick == 5) value = std::numeric_limits<E>::denorm_min();
-        // Of float64 half the range: sums that overflow depend on their order.
+        // 1e150 for float64: whether sums of larger values overflow depends on their order.
         if (pick == 6) value = sizeof(E) == 4 ? std::numeric_limits<E>::max() : static_cast<E>(1e150);
       }
       std::memcpy(bytes.data() + i, &value, sizeof(E));
@@ -82,7 +82,7 @@ struct Reference {
   long double sum = 0, sum_sq = 0, abs_sum = 0;
 };
 
-/// One element at a time in long double.
+/// Summarizes one element at a time in long double.
 inline Reference ReferenceSummary(DType dtype, const std::byte* data, std::size_t count) {
   Reference r;
   r.dtype = dtype;
@@ -133,8 +133,8 @@ inline Reference ReferenceSummary(DType dtype, const std::byte* data, std::size_
   return r;
 }
 
-/// Empty if `got` agrees with the reference. Sums: within 1.1e-6 (float lanes) or 1e-12 of the sum of
-/// magnitudes; bounds of complex numbers to 1e-12; all else exact.
+/// Returns "" if `got` agrees with the reference, else the differences. Sums must agree within 1.1e-6 (float
+/// lanes) or 1e-12 of the sum of magnitudes, bounds of complex numbers within 1e-12, all else exactly.
 inline std::string Mismatch(const Summary& got, const Reference& want) {
   std::string text;
   const auto exact = [&](const char* name, std::uint64_t a, std::uint64_t b) {
@@ -167,7 +167,8 @@ inline std::string Mismatch(const Summary& got, const Reference& want) {
   return text;
 }
 
-/// Uses each table this CPU can run in turn, and restores the chosen one at the end.
+/// Calls `fn` once for each table this CPU can run, with that table in use; restores the previous one at the
+/// end.
 template <typename Fn>
 void ForEachTarget(Fn&& fn) {
   const KernelTable* before = &Kernels();

@@ -43,7 +43,7 @@ class Counter {
  public:
   Counter(UnitShape shape, UnitCounts* out) noexcept : shape_(shape), out_(out) {}
 
-  /// The next elements in row-major order.
+  /// Adds the next elements in row-major order.
   void Add(const double* values, std::uint64_t count) noexcept {
     while (count != 0) {
       std::uint64_t part;

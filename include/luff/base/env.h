@@ -16,8 +16,8 @@ namespace luff {
 /// reused, often at once.
 struct FileIdentity {
   std::uint64_t device = 0, inode = 0;
-  std::int64_t born_ns = 0;      // 0: the file system does not say
-  std::uint32_t generation = 0;  // of the inode number; 0: the file system does not say
+  std::int64_t born_ns = 0;      // 0: unknown to the file system
+  std::uint32_t generation = 0;  // of the inode number; 0: unknown to the file system
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
@@ -46,7 +46,8 @@ class File {
   /// Starts writing dirty pages of the range; with `finish` waits for them and drops them from the page
   /// cache.
   virtual void WriteBack(std::uint64_t offset, std::uint64_t bytes, bool finish) noexcept = 0;
-  /// Locks the whole file exclusively, without waiting. False if another process holds the lock.
+  /// Locks the whole file exclusively, without waiting. Returns false if another process holds the lock or
+  /// the descriptor is no longer ours, and true if the file system has no locks.
   [[nodiscard]] virtual bool TryLock() noexcept = 0;
   /// Checks that others can still see what was written. Errors: kUnavailable (above), kNotFound (the file was
   /// removed), kCorruption (it is shorter than what was written to it).
@@ -54,8 +55,8 @@ class File {
   [[nodiscard]] virtual FileIdentity Identity() noexcept { return {}; }
 };
 
-/// **Thread-safe.** The process's view of the file system and the clocks. Env::Real() is the only one outside
-/// tests.
+/// **Thread-safe.** The process's view of the file system and the clocks. Code outside tests uses only Real()
+/// and Anchored().
 class Env {
  public:
   enum class OpenMode : std::uint8_t {
@@ -66,8 +67,8 @@ class Env {
   };
   virtual ~Env() = default;
   [[nodiscard]] static Env& Real() noexcept;
-  /// The real one, except that paths at and below `directory` refer to the directory that exists now, even
-  /// after it is moved or another takes its name; once it is removed they give kNotFound. `directory` is
+  /// Returns the real Env, except that paths at and below `directory` refer to the directory that exists now,
+  /// even after it is moved or another takes its name; once it is removed they give kNotFound. `directory` is
   /// compared as text.
   [[nodiscard]] static Result<std::unique_ptr<Env>> Anchored(const std::string& directory);
 
@@ -78,7 +79,7 @@ class Env {
   [[nodiscard]] virtual Status MakeDirectory(const std::string& path) = 0;
   /// Names in a directory, sorted, without "." and "..". kNotFound when it is missing.
   [[nodiscard]] virtual Result<std::vector<std::string>> List(const std::string& path) = 0;
-  /// Puts the names in a directory on stable storage.
+  /// Forces the names in a directory to stable storage (fsync).
   [[nodiscard]] virtual Status SyncDirectory(const std::string& path) = 0;
   [[nodiscard]] virtual Status Rename(const std::string& from, const std::string& to) = 0;
   /// Gives a file a second name (link(2)). Never replaces: kAlreadyExists instead.
@@ -89,25 +90,26 @@ class Env {
   [[nodiscard]] virtual std::int64_t NowMonotonicNs() noexcept = 0;
 };
 
-/// Whole content of a small file. kOutOfRange when it is larger than `limit`.
+/// Reads the whole content of a small file. kOutOfRange when it is larger than `limit`.
 [[nodiscard]] Result<std::string> ReadWholeFile(Env& env, const std::string& path, std::uint64_t limit);
 
-/// Writes `text` under a temporary name in the same directory, syncs and renames it: readers see the old
-/// file or the new one, whole, also after a loss of power.
+/// Writes `text` under a temporary name in the same directory, syncs and renames it: readers see either the
+/// whole old file or the whole new one, even after a power failure.
 [[nodiscard]] Status WriteWholeFile(Env& env, const std::string& path, std::string_view text);
 
-/// The same for a name that must not exist yet: kAlreadyExists instead of replacing.
+/// The same for a name that must not exist yet: returns kAlreadyExists instead of replacing.
 [[nodiscard]] Status WriteNewFile(Env& env, const std::string& path, std::string_view text);
 
-/// A machine and its current boot. Tells who wrote a live page, and whether that process can still exist.
+/// A machine and its current boot. Identifies the machine that wrote a live page, and shows whether its
+/// process can still exist.
 struct HostIdentity {
   std::uint64_t host = 0;      // hash of machine id and host name
   std::uint64_t boot[2] = {};  // the kernel's boot id
   friend bool operator==(const HostIdentity&, const HostIdentity&) = default;
 };
 [[nodiscard]] HostIdentity ThisHost() noexcept;
-/// Start time of a process in clock ticks since boot; 0 if there is no such process. Together with it a pid
-/// is unique.
+/// Returns the start time of a process in clock ticks since boot; 0 if there is no such process. The pid and
+/// this time together identify a process of this boot.
 [[nodiscard]] std::uint64_t ProcessStartTicks(std::uint64_t pid) noexcept;
 
 }  // namespace luff

@@ -8,10 +8,10 @@
 
 #include "luff/base/result.h"
 
-/// Child processes. Single-threaded programs only (fork without exec in between).
+/// Child processes. For single-threaded programs only: the child runs code between fork and exec.
 namespace luff {
 
-/// Texts as exec takes them. Made before fork: a child may allocate nothing.
+/// Strings in the form that exec takes. Make them before fork: the child must not allocate.
 class ExecTexts {
  public:
   explicit ExecTexts(std::vector<std::string> texts);
@@ -29,7 +29,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;  // name and
 /// The environment of this process with variables added or replaced.
 [[nodiscard]] std::vector<std::string> EnvironmentWith(const Variables& changes);
 
-/// What a program was started with, of what it has changed for itself.
+/// The signal state that this program inherited and has since changed for itself.
 struct SignalsAtStart {
   sigset_t mask{};
   sighandler_t pipe = SIG_DFL, child = SIG_DFL;
@@ -39,7 +39,8 @@ struct ProcessOptions {
   std::vector<std::string> argv;
   Variables environment;     // added to the current one
   bool new_session = false;  // setsid: no terminal, no signals from it
-  /// In our own process group, so that the terminal treats both as one job, and with these signals.
+  /// If set, the process joins our process group, so that the terminal treats both as one job, and starts
+  /// with these signals.
   const SignalsAtStart* in_our_group = nullptr;
   int stdin_fd = -1;  // -1: inherited
   int stdout_fd = -1;
@@ -53,17 +54,17 @@ struct ExitState {
   int signal = 0;  // 0: it exited by itself
 };
 
-/// Starts a process, unless told otherwise in a process group of its own (its pid is the group's id) and with
-/// all signals reset to their defaults. Errors: kNotFound (no such command), kFailedPrecondition (not
-/// executable), kIo.
+/// Starts a process. By default it gets its own process group, whose id is its pid, and all signals at their
+/// defaults. Errors: kInvalidArgument (empty argv), kNotFound (no such command), kFailedPrecondition (not
+/// executable), kResourceExhausted (fork failed), kIo.
 [[nodiscard]] Result<pid_t> StartProcess(const ProcessOptions& options);
-/// Sends to the whole group. False when nobody is left in it.
+/// Sends a signal to the whole group. Returns false if that fails, e.g. because no process is left in it.
 bool SignalGroup(pid_t group, int signal) noexcept;
-/// Waits until a child ends; waitpid's status.
+/// Waits until a child ends. Returns its status as waitpid reports it.
 int WaitFor(pid_t pid) noexcept;
-/// From waitpid's status.
+/// Decodes a status that waitpid reported.
 [[nodiscard]] ExitState DecodeStatus(int status) noexcept;
-/// Orphans of our children become our children, so that nothing can be left running unseen.
+/// Makes orphaned descendants our children, so that none keeps running unnoticed.
 void BecomeReaper() noexcept;
 
 }  // namespace luff

@@ -18,7 +18,7 @@ class Regex {
  public:
   static constexpr std::size_t kMaxPatternBytes = 10'000;
 
-  /// Errors: kInvalidArgument with the place (byte offset) of the mistake.
+  /// Errors: kInvalidArgument with the byte offset of the mistake.
   [[nodiscard]] static Result<Regex> Compile(std::string_view pattern);
   /// True if the expression matches anywhere in `text`.
   [[nodiscard]] bool Search(std::string_view text) const noexcept;

@@ -3,7 +3,7 @@
 
 namespace luff {
 
-/// The version of this build, e.g. "0.1.0": the one that CMakeLists.txt declares. Never fails, any thread.
+/// The version of this build as CMakeLists.txt declares it, e.g. "0.1.0". **Thread-safe.**
 [[nodiscard]] std::string_view Version() noexcept;
 
 }  // namespace luff

@@ -38,7 +38,7 @@ struct Summary {
   [[nodiscard]] double min(DType dtype) const noexcept;  // NaN if nothing is finite
   [[nodiscard]] double max(DType dtype) const noexcept;
   [[nodiscard]] double abs_max(DType dtype) const noexcept;
-  /// Joins the summary of another part or step of the same dtype.
+  /// Merges the summary of another part or step of the same dtype into this one.
   void Merge(const Summary& other, DType dtype) noexcept;
 };
 
@@ -50,8 +50,9 @@ struct ExtraReductions {
 };
 
 /// Logarithmic histogram of 4,096 bins: bin = float32 bit pattern of the value >> 20 (sign, exponent, top 3
-/// mantissa bits). Mergeable by addition; any quantile within 6.25 % relative error. NaN and Inf are not
-/// binned. Source: the DDSketch argument in docs/spec/run-format.md.
+/// mantissa bits). Mergeable by addition. A bin is at most 12.5 % of its value wide, so its middle is within
+/// 6.25 % of every value in it. NaN and Inf are not binned. Source: the DDSketch argument in
+/// docs/spec/run-format.md.
 struct HistogramBin {
   std::uint16_t bin;
   std::uint64_t count;
@@ -69,7 +70,7 @@ inline constexpr std::size_t kHistogramBins = 4096;
 enum class UnitAxis : std::uint8_t {  // permanent
   kChannel = 0,                       // axis 1 (rank >= 2); `channels_last` modules use kLast
   kLast = 1,                          // the last axis
-  kAllButFirst = 2,  // every position except along axis 0 (the original's definition of a node)
+  kAllButFirst = 2,                   // every position except along axis 0 (smdebug's definition of a node)
 };
 
 /// For each unit: how many values are > 0, how many are == 0, and the sum of the finite ones.
@@ -93,7 +94,8 @@ struct Difference {
 
 /// Summarizes `view` in one pass. The same pass copies the elements to `copy_to`, unless it is null:
 /// contiguously, in row-major order, view.layout.byte_count() bytes. Never throws, never allocates. Source:
-/// fused kernels in src/tensor/kernels*; checked against float64 in summary_test.
+/// fused kernels (src/tensor/pass-inl.h; error bounds in kernels_simd.cc), checked against long double in
+/// summarize_test.cc.
 void Summarize(const TensorView& view, Summary* out, std::byte* copy_to = nullptr) noexcept;
 /// Copies elements contiguously in row-major order. Any strides.
 void CopyContiguous(const TensorView& view, std::byte* to) noexcept;
@@ -107,7 +109,7 @@ void SummarizeWithHistogram(const TensorView& view, Summary* out, std::span<std:
 void ComputeExtra(const TensorView& view, ExtraReductions* out) noexcept;
 /// XXH3-64 of the elements in row-major order (independent of strides), seed 0.
 [[nodiscard]] std::uint64_t ContentHash(const TensorView& view) noexcept;
-/// Resizes the vectors of `out`. A tensor of rank 0 or 1 is one row of units.
+/// Resizes the vectors of `out`. Treats a tensor of rank 0 or 1 as one row of units.
 void ComputeUnits(const TensorView& view, UnitAxis axis, UnitCounts* out);
 /// `previous` holds the earlier elements contiguously, in the same layout. If `update_previous`, the same
 /// pass overwrites them with the current elements.

@@ -6,7 +6,7 @@
 
 #include "luff/base/env.h"
 
-/// Real files for tests to derive from: what is not overridden is as it is.
+/// Forwards to real files. Tests derive from these classes and override what they need.
 namespace luff {
 
 class ForwardingFile : public File {
