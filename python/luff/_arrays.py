@@ -1,6 +1,6 @@
-"""Tensors of a run by name, and the capture of NumPy arrays: for frameworks whose values arrive as arrays.
+"""Defines a run's tensors by name and captures NumPy arrays, for frameworks whose values arrive as arrays.
 
-Values are read while a call runs and never kept.
+Values are read during a call and never kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def dtype_code(dtype: Any) -> int | None:
 
 
 class Arrays:
-    """The tensors that one hook has named.
+    """The tensors that one hook has defined.
 
     Parameters
     ----------
@@ -41,25 +41,25 @@ class Arrays:
         self._codes: dict[Any, int | None] = {}
 
     def number(self, name: str, role: int = _OTHER, path: str = "", kind: str = "") -> int:
-        """Number of a tensor; `path` and `kind`: of the module or layer that it belongs to."""
+        """Returns the number of a tensor; `path` and `kind` are those of the module or layer that it belongs to."""
         found = self._numbers.get(name)
         if found is None:
             found = self._numbers[name] = self.session.define_tensor(name, role, path, kind)
         return found
 
     def due(self, number: int) -> int:
-        """Forms of a tensor that are due in the step that has begun; 0: nothing."""
+        """Returns the forms of a tensor that are due in the current step; 0 if there are none."""
         return self.session.due_tensor(number)
 
     def array(self, number: int, value: Any, dtype: int | None = None) -> bool:
-        """Captures the due forms of an array; a type that cannot be captured is a gap. True if it was captured.
+        """Captures the due forms of an array; a type that cannot be captured becomes a gap. True if it was captured.
 
         Parameters
         ----------
         value
-            Anything that `numpy.asarray` takes without a copy, or with one.
+            Anything that `numpy.asarray` accepts, with or without a copy.
         dtype
-            Code of the elements, where NumPy's own type does not say it.
+            Code of the elements' type, where NumPy's own type does not show it.
         """
         array = np.asarray(value)
         code = dtype
@@ -76,7 +76,7 @@ class Arrays:
         return True
 
     def layout(self, code: int, shape: tuple[int, ...]) -> int:
-        """Number of a dtype and a shape."""
+        """Returns the number of the layout with this dtype and shape."""
         key = (code, shape)
         layout = self._layouts.get(key)
         if layout is None:
@@ -86,12 +86,12 @@ class Arrays:
         return layout
 
     def text(self, number: int, text: str) -> None:
-        """A text as an array of bytes, of which the first 64 KiB are kept."""
+        """Records a text as an array of bytes, of which the first 64 KiB are kept."""
         raw = np.frombuffer(text.encode("utf-8", "replace")[:_MAX_TEXT], dtype=np.uint8)
         self.array(number, raw, int(DType.STRING))
 
     def setting(self, number: int, value: Any) -> None:
-        """Records a number as such, anything else as text."""
+        """Records a number as a scalar, anything else as text."""
         if isinstance(value, (bool, int, float, np.number)):
             self.session.scalar(number, float(value))
         else:

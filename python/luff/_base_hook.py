@@ -31,19 +31,19 @@ from luff.errors import InvalidArgumentError
 __all__ = ["ACT", "SCHEDULE", "STOP", "BaseHook", "choose_run", "listed", "make_config", "mode_of", "thinned"]
 
 STOP, ACT = 2, 3  # what Session.at_step_boundary returns
-MAX_ERRORS = 1000  # then a hook gives up
-_CLOSE_S = 2.0  # deadline for a run that nobody closed
+MAX_ERRORS = 1000  # a hook gives up after more errors than this
+_CLOSE_S = 2.0  # deadline for closing a run that the user did not close
 SCHEDULE = ("save_interval", "start_step", "end_step", "save_steps")
-#: Of statistics, attached by hand where the framework says what a step is: at 50 their cost no longer shows in a
-#: dense network of 16 ms a step. smdebug saves every 500th step by default.
+#: Default save interval of statistics for hooks that are attached by hand and whose framework defines the steps. At
+#: 50, their cost no longer shows in a dense network of 16 ms a step. smdebug saves every 500th step by default.
 _INTERVAL = 50
 _THINNED = {
     "weights": ["summary"],
     "biases": ["summary"],
     "gradients": ["summary"],
-    "losses": ["summary", "raw"],  # as tensors; as numbers they are there at every step
+    "losses": ["summary", "raw"],  # as tensors; losses as numbers are recorded at every step
 }
-#: What the arguments `collections` of the hooks take.
+#: What the hooks accept as `collections`.
 Collections = Iterable["str | Mapping[str, Any]"] | Mapping[str, Mapping[str, Any]] | None
 
 _living: weakref.WeakSet[BaseHook] = weakref.WeakSet()
@@ -72,16 +72,16 @@ class BaseHook:
     steps
         Writes the steps.
     first_rank
-        Whether this worker is the first of those that train one model: it records what all of them have.
+        Whether this worker is the first of those that train one model, and so records what all of them share.
     reference
         A weak reference to the hook.
     registry
-        Where it is registered, or None.
+        The registry that holds this hook, or None.
     """
 
-    #: Name in the document "environment".
+    #: Name of the framework in the document "environment".
     framework = ""
-    #: What writes the steps.
+    #: Class of `steps`.
     writer: type[StepWriter] = StepWriter
     steps: StepWriter
 
@@ -106,10 +106,10 @@ class BaseHook:
     def _make_writer(self) -> StepWriter:
         return self.writer(weakref.WeakMethod(self.ensure_session), self.guard)
 
-    # What a framework says -------------------------------------------------------------------------------------
+    # Overridden by frameworks ----------------------------------------------------------------------------------
 
     def versions(self) -> dict[str, Any]:
-        """What the document "environment" says of the framework."""
+        """Returns the framework's entries in the document "environment"."""
         return {}
 
     def rank(self) -> tuple[int, int] | None:
@@ -117,17 +117,17 @@ class BaseHook:
         return rank_from_environment()
 
     def opened(self, session: Session) -> None:
-        """The session is open; documents can be written."""
+        """Called when the session is open and documents can be written."""
 
     def _finish(self) -> None:
-        """Publishes what waits, before the session is closed."""
+        """Publishes what is still buffered, before the session is closed."""
 
     def _lower_lr(self, factor: float) -> None:
-        """Multiplies the learning rate."""
+        """Multiplies the learning rate by `factor`."""
         raise LookupError(f"no learning rate is known to the hook ({factor})")
 
     def forked(self) -> None:
-        """In a forked child: drops the parent's session; what it trains is a worker of its own. Overrides call this."""
+        """Drops the parent's session in a forked child, which trains as a worker of its own. Overrides call this."""
         session, forced = self.session, self.steps.forced
         self.lock = threading.RLock()
         self._options.join = True
@@ -150,12 +150,13 @@ class BaseHook:
         return self.steps.session
 
     def set_mode(self, mode: Mode | str | None) -> None:
-        """Sets the mode of the steps that follow by hand.
+        """Sets the mode of the following steps by hand.
 
         Parameters
         ----------
         mode
-            ``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"``; None or ``"GLOBAL"``: as the training shows, which is the default.
+            ``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"``. None or ``"GLOBAL"`` (the default): the mode that the training
+            shows.
         """
         self.steps.forced = mode_of(mode)
 
@@ -169,7 +170,7 @@ class BaseHook:
 
     @property
     def calls_back(self) -> bool:
-        """Whether it holds the user's functions, and thus what these hold."""
+        """Whether the hook holds functions of the user, and thus everything that these functions refer to."""
         return self._on_stop is not None or self._correct_by is not None
 
     def health(self) -> dict[str, Any]:
@@ -192,7 +193,7 @@ class BaseHook:
             self._end_run(int(reason), "", timeout_s)
 
     def replaced_by(self, newer: BaseHook) -> None:
-        """Ends the run, with the reason that a newer hook now watches what this one did."""
+        """Ends the run because a newer hook now watches what this one watched."""
         if self.live:
             self.guarded("close", self._finish)
             self._end_run(
@@ -200,14 +201,14 @@ class BaseHook:
             )
 
     def give_up(self, why: str) -> None:
-        """Ends the run, with the reason why the hook gives up."""
+        """Ends the run and records why the hook gives up."""
         session = self.session
         if session is not None and self.live:
             session.gap(NO_ID, int(GapReason.HOOK_ERROR), 0, 1)
         self._end_run(int(EndReason.FAILED), why)
 
     def _end_run(self, reason: int, why: str, timeout_s: float = _CLOSE_S) -> None:
-        """Ends the run; `why`: the reason, if the user did not close it."""
+        """Ends the run. `why` is the reason if the user did not close it."""
         if not self.live:
             return
         self.live = False
@@ -228,9 +229,9 @@ class BaseHook:
             self.guard.note("close", error)
 
     def __del__(self) -> None:
-        try:  # nothing holds it or what it watched
+        try:  # nothing refers to the hook, or to what it watched, any more
             self.close(timeout_s=_CLOSE_S)
-        except Exception:  # half made, or the interpreter is half gone
+        except Exception:  # the hook is only half constructed, or the interpreter is shutting down
             pass
 
     def __enter__(self) -> Any:
@@ -240,10 +241,10 @@ class BaseHook:
         self.close(int(EndReason.COMPLETED if kind is None else EndReason.EXCEPTION))
 
     def __deepcopy__(self, memo: object) -> Any:
-        return self  # copying models, estimators and callbacks copies what they hold
+        return self  # copying a model, an estimator or a callback copies what it holds
 
     def __reduce__(self) -> Any:
-        return (_nothing, ())  # another process has its own hook, or none
+        return (_nothing, ())  # unpickles as None: another process has its own hook, or none
 
     # Session ---------------------------------------------------------------------------------------------------
 
@@ -273,7 +274,7 @@ class BaseHook:
         self.opened(session)
 
     def ensure_session(self) -> Session | None:
-        """The session, opened by the first step; None where that fails: the training goes on unwatched."""
+        """Returns the session, which the first step opens. None if that fails: the training then continues unwatched."""
         if self.session is None and self.live:
             try:
                 self.open_now()
@@ -285,11 +286,11 @@ class BaseHook:
     # Inside ----------------------------------------------------------------------------------------------------
 
     def while_live(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """As `guarded`, while the hook is live; None otherwise."""
+        """Like `guarded` while the hook is live; afterwards does nothing and returns None."""
         return self.guarded(place, function, *arguments) if self.live else None
 
     def guarded(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Runs Luff's own work: errors are counted, never raised."""
+        """Runs Luff's own code: errors are counted, never raised."""
         try:
             with self.lock:
                 return function(*arguments)
@@ -330,7 +331,7 @@ class BaseHook:
         return str(reason)
 
     def _correct(self, session: Session) -> None:
-        """Calls the training's call-back. Counts its errors, and reports them to the supervisor."""
+        """Carries out a correction. Counts its error, and reports to the supervisor whether it was done."""
         action = session.take_action()
         if action is None:
             return
@@ -357,7 +358,7 @@ def _nothing() -> None:
 
 
 def mode_of(mode: Mode | str | int | None) -> int | None:
-    """Number of a mode given by the user; None for GLOBAL, which means that the hook finds it out.
+    """Returns the number of a mode given by the user. None stands for GLOBAL: the hook determines the mode itself.
 
     Raises
     ------
@@ -376,12 +377,12 @@ def mode_of(mode: Mode | str | int | None) -> int | None:
 
 
 def listed(collections: Collections, **named: Any) -> list[dict[str, Any]]:
-    """Collections as a list of settings; `named`: those of one that is only named.
+    """Returns collections as a list of settings; `named` are the settings of a collection given only by name.
 
     Raises
     ------
     InvalidArgumentError
-        For anything that is neither a name nor settings.
+        If an item is neither a name nor settings.
     """
     if collections is None:
         return []
@@ -416,7 +417,9 @@ def _settings(name: object, given: object, named: Mapping[str, Any]) -> dict[str
         return {"name": name, **named}
     if isinstance(given, Mapping):
         return _named({"name": name, **plain(given, place)}, place)
-    if callable(getattr(given, "to_json_dict", None)):  # a SaveConfig: when, of what the name means
+    if callable(
+        getattr(given, "to_json_dict", None)
+    ):  # a SaveConfig: the schedule for what the name stands for
         return {"name": name, **named, "save": plain(given, place)}
     raise InvalidArgumentError(
         f"{place} is {shown(given)}, expected a mapping of settings, a SaveConfig or None"
@@ -430,20 +433,21 @@ def _named(settings: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The capture configuration of a hook's arguments.
+    """Makes the capture configuration from a hook's arguments.
 
     Parameters
     ----------
     collections
         Names (raw values and summaries of the collection's tensors), or settings by name.
     options
-        ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all else of docs/capture.md. Numbers may be
-        NumPy's, `save` a `luff.config.SaveConfig`, a list of texts one text.
+        ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all other settings of docs/capture.md.
+        Numbers may be NumPy's, `save` may be a `luff.config.SaveConfig`, and a single text may stand for a list of
+        texts.
 
     Raises
     ------
     InvalidArgumentError
-        For a value that no configuration can hold; names it, and what is expected.
+        If a configuration cannot hold a value; the message names the value and what is expected.
     """
     config: dict[str, Any] = {}
     if collections is not None:
@@ -456,9 +460,10 @@ def make_config(collections: Collections, options: Mapping[str, Any]) -> dict[st
 
 
 def thinned(collections: Collections, options: Mapping[str, Any]) -> Collections:
-    """Collections that record the default tensors only at every 50th step.
+    """Returns collections that record the default tensors only at every 50th step.
 
-    Changes nothing if `options` say when, and leaves listed collections alone.
+    Changes nothing if `options` give a schedule or turn the defaults off. Collections that the caller lists keep
+    their settings.
     """
     if "save" in options or not options.get("defaults", True) or any(key in options for key in SCHEDULE):
         return collections
@@ -475,18 +480,19 @@ def choose_run(
     config: Mapping[str, Any],
     merge: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] | None = None,
 ) -> RunOptions:
-    """The run that a hook records into: the supervisor's under ``luff run``, else the one given.
+    """Chooses the run that a hook records into: the supervisor's under ``luff run``, else the given one.
 
     Parameters
     ----------
     merge
-        Merges the hook's configuration, the second, into the supervisor's; by default the hook's keys win and its
-        collections are added.
+        Merges the hook's configuration, the second argument, into the supervisor's. By default the hook's keys win
+        and
+        its collections are added.
 
     Raises
     ------
     InvalidArgumentError
-        If there is neither.
+        If there is no supervisor and no run is given.
     """
     supervised = run_from_environment()
     if supervised is not None:
@@ -510,7 +516,7 @@ def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(item: Mapping[str, Any], taken: Container[Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Renames a collection if a rule's already has its name."""
+    """Renames a collection whose name one of the rules' collections already has; it keeps what its name stands for."""
     from luff.config import describe
 
     asked = {key: config[key] for key in ("save", "save_interval") if key in config}

@@ -1,4 +1,6 @@
-"""Reads what others may have made: deep JSON, names that lead anywhere. In C++: base/json, base/bounded_read."""
+"""Reads what others may have written: deeply nested JSON, names that lead anywhere. C++: base/json,
+base/bounded_read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses `text`; ValueError also if it is nested too deep."""
+    """Parses `text`; raises ValueError also if it is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -17,7 +19,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_regular(root: str | os.PathLike[str], name: str, limit: int) -> bytes:
-    """Reads a file beneath `root`, opened name by name: no link, pipe or device, and at most `limit` bytes.
+    """Reads a file below `root`, opening its path name by name: no link, pipe or device, at most `limit` bytes.
 
     Raises OSError for any other file, ValueError if it is larger.
     """

@@ -1,6 +1,6 @@
 """Codes shared with the C++ library (``include/luff/format/layout.h``, ``include/luff/tensor/dtype.h``).
 
-They are stored on disk: permanent, never renumbered. Plain integers, because hooks use them on hot paths.
+They are stored on disk, so they never change. Plain integers, because hooks use them on hot paths.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Role(IntEnum):
 
 
 class Form(IntEnum):
-    """Bits: what is kept of a value."""
+    """What is kept of a value; each form is one bit."""
 
     SUMMARY = 1
     RAW = 2

@@ -15,8 +15,12 @@ from typing import Any
 
 __all__ = ["is_garbage"]
 
-MOST = 200_000  # objects that are looked at: some 0.2 s
-_NOT_ENTERED = (type, types.ModuleType, types.FrameType)  # what these hold is held from outside
+MOST = 200_000  # objects examined at most: takes about 0.2 s
+_NOT_ENTERED = (
+    type,
+    types.ModuleType,
+    types.FrameType,
+)  # everything that these refer to is held from outside
 
 
 def is_garbage(reference: Any, held: int, things: set[int], table: Any) -> bool:
@@ -29,9 +33,9 @@ def is_garbage(reference: Any, held: int, things: set[int], table: Any) -> bool:
     held
         How often the table holds it.
     things
-        By their ``id()``.
+        The things, by their ``id()``.
     table
-        Not followed.
+        The table, whose references are not followed.
     """
     inner: defaultdict[int, int] = defaultdict(int)
     found = _from(reference, table, inner)
@@ -49,7 +53,9 @@ def is_garbage(reference: Any, held: int, things: set[int], table: Any) -> bool:
 
 
 def _from(reference: Any, table: Any, inner: defaultdict[int, int]) -> dict[int, Any]:
-    """All that an object refers to, by id, with the references among it counted. Nothing if that is too much."""
+    """Returns everything that an object refers to, by id, and counts the references. Returns nothing if it is too
+    much.
+    """
     found = {id(one): one for one in (reference(),) if one is not None}
     waiting = list(found.values())
     while waiting:
@@ -67,14 +73,14 @@ def _from(reference: Any, table: Any, inner: defaultdict[int, int]) -> dict[int,
 
 def _referents(one: Any) -> list[Any]:
     found = gc.get_referents(one)
-    if type(one) is types.FunctionType:  # a module's names are the module's
+    if type(one) is types.FunctionType:  # the names of its module belong to the module
         names = one.__globals__, one.__builtins__
         found = [other for other in found if all(other is not name for name in names)]
     return found
 
 
 def _by_us() -> int:
-    """References that looking at an object adds by itself."""
+    """Returns the references that examining an object adds."""
     found = {0: object()}
     return sys.getrefcount(found[0])
 

@@ -1,6 +1,6 @@
 """A long-lived file in a training process, which may close descriptors that it did not open.
 
-The capture session's files are out of its reach anyway (docs/adr/0013).
+Files of the capture session are out of the process's reach anyway (docs/adr/0013).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class HeldFile(io.RawIOBase):
         return self._descriptor.number
 
     def write(self, data: Any) -> int:
-        """Write to the file, if it is ours.
+        """Writes to the file.
 
         Raises
         ------
         OSError
-            If the number refers to another file.
+            If the number now refers to another file.
         """
         if not self._descriptor.is_ours():
             raise OSError(errno.EBADF, "the process has closed a descriptor that was luff's", self.name)

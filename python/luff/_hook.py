@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 ENVIRONMENT_VARIABLE = "LUFF_SESSION"
-_MAX_ASIDE_BYTES = 1 << 16  # then others have said enough
+_MAX_ASIDE_BYTES = 1 << 16  # a file of this size takes no more notes
 
 
 class Session(Protocol):
@@ -90,7 +90,7 @@ class Session(Protocol):
 
 
 class Guard:
-    """Counts errors inside a hook, and keeps the first of each place as text. Bounded."""
+    """Counts errors inside a hook and keeps the text of the first one of each place. Bounded."""
 
     LIMIT = 64
 
@@ -111,11 +111,11 @@ class Guard:
                 text = f"{type(error).__name__}: {error}"[:500]
                 self.first[place] = text
                 self.unreported.append(place)
-        except Exception:  # an exception whose text cannot be made
+        except Exception:  # the exception cannot be converted to text
             self.count += 1
 
     def report(self, session: Session) -> None:
-        """Records errors not yet reported in the run: a gap and an event with the text."""
+        """Records the errors not yet reported: for each place a gap, and an event with the text."""
         places, self.unreported = self.unreported, []
         for place in places:
             session.gap(codes.NO_ID, int(codes.GapReason.HOOK_ERROR), 0, 1)
@@ -124,7 +124,7 @@ class Guard:
 
 @dataclass
 class ResumePoint:
-    """Counts of the steps that a run holds: the numbers of the next ones."""
+    """Counts of the steps in a run, which are the numbers of the next steps."""
 
     global_step: int
     mode_steps: dict[int, int]
@@ -132,9 +132,9 @@ class ResumePoint:
 
 
 def resume_point(path: str) -> ResumePoint | None:
-    """Where a resumed run continues; None for a run without steps, or one that cannot be read.
+    """Returns where a resumed run continues; None for a run without steps, or one that cannot be read.
 
-    Read before the session is opened: in a distributed job no rank can have published a step by then.
+    Called before the session is opened: in a distributed job no rank can have published a step by then.
     """
     try:
         from luff.trial import open_trial
@@ -146,16 +146,17 @@ def resume_point(path: str) -> ResumePoint | None:
             modes = [m for m in codes.Mode if m is not codes.Mode.GLOBAL]
             ends = {int(m): trial.steps(m)[-1:] for m in modes}
             newest = trial.step_info(last[-1])
-            updated = int(newest["mode"] == "TRAIN")  # a step in progress counts as an update
+            # newest["update"] excludes the step itself, which is an update if its mode is TRAIN
+            updated = int(newest["mode"] == "TRAIN")
             counts = {m: end[0] + 1 for m, end in ends.items() if end}
             return ResumePoint(last[-1] + 1, counts, int(newest["update"]) + updated)
-    except Exception:  # an unreadable run does not stop the training: it counts from 0, in a new epoch
+    except Exception:  # an unreadable run does not stop the training: counting starts at 0, in a new epoch
         return None
 
 
 @dataclass
 class StepClock:
-    """Counts steps by mode, all steps, and updates of each optimizer."""
+    """Counts all steps, the steps of each mode, and the updates of each optimizer."""
 
     global_step: int = 0
     mode_steps: dict[int, int] = field(default_factory=lambda: {1: 0, 2: 0, 3: 0, 4: 0})
@@ -171,16 +172,16 @@ class StepClock:
         self.first_train_step = self.mode_steps[int(codes.Mode.TRAIN)]
 
     def update_of(self, optimizer: int) -> int:
-        """Updates of one optimizer so far."""
+        """Returns the updates of one optimizer so far."""
         return self.updates.get(optimizer, self.first_update)
 
     def advance(self, mode: int) -> None:
-        """One step of the mode has ended."""
+        """Counts a finished step of the mode."""
         self.global_step += 1
         self.mode_steps[mode] += 1
 
     def latest_update(self) -> int:
-        """The largest number of updates of any optimizer."""
+        """Returns the largest number of updates of any optimizer."""
         return max(self.updates.values(), default=self.first_update)
 
 
@@ -195,7 +196,7 @@ class RunOptions:
 
 
 def run_from_environment() -> RunOptions | None:
-    """The run that `luff run` chose for this process, or None."""
+    """Returns the run that `luff run` chose for this process, or None."""
     text = os.environ.get(ENVIRONMENT_VARIABLE)
     if not text:
         return None
@@ -215,7 +216,7 @@ def run_from_environment() -> RunOptions | None:
 
 
 def rank_from_environment() -> tuple[int, int] | None:
-    """(rank, world size) that a launcher set in the environment, or None."""
+    """Returns the rank and world size that a launcher set in the environment, or None."""
     try:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     except (KeyError, ValueError):
@@ -281,14 +282,14 @@ def _open_session(options: RunOptions, rank: tuple[int, int] | None) -> Session:
         except Exception:
             if not options.join:
                 raise
-            # Another process has this rank already (a training started by a training): make it a separate worker.
+            # Another process already has this rank (a training started by a training): become a separate worker.
             return opener(options.path, worker=None, world_size=world, join=True, **arguments)  # type: ignore[no-any-return]
     worker = None if options.join else 0
     return opener(options.path, worker=worker, world_size=world, join=join, **arguments)  # type: ignore[no-any-return]
 
 
 def environment_document(**more: Any) -> str:
-    """The document "environment" as JSON: which software runs here."""
+    """Returns the document "environment" as JSON: the software of this process."""
     record: dict[str, Any] = {
         "python": platform.python_version(),
         "executable": sys.executable,

@@ -22,14 +22,14 @@ _MISSING: Any = object()
 
 
 class _Inner:
-    """A wrapper that is removed while something compiles what it wraps."""
+    """A wrapper that is removed while a compiler looks inside the wrapped function."""
 
     def __init__(
         self, owner: Any, name: str, original: Method, own: Any, make: Callable[[Method], Method]
     ) -> None:
         self.owner, self.name, self.make = owner, name, make
         self.original = original
-        self.own = own  # what the owner itself had; nothing: inherited
+        self.own = own  # the owner's own attribute; _MISSING if it is inherited
         self.wrapper: Method = _wrapper(original, make)
         self.out = False
 
@@ -43,7 +43,7 @@ class _Inner:
         self.out = False
 
     def take_out(self) -> None:
-        """Removes the wrapper, unless others are around it: then theirs stays, with ours inside."""
+        """Removes the wrapper, unless others have wrapped it: then theirs stays, with ours inside."""
         if vars(self.owner).get(self.name) is not self.wrapper:
             return
         if self.own is _MISSING:
@@ -59,7 +59,7 @@ _depth = 0
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()  # another thread may have held it
+    _lock = threading.RLock()  # another thread may have held the lock
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -88,16 +88,17 @@ def _wrapper(original: Method, make: Callable[[Method], Method]) -> Method:
 def wrap(
     owner: Any, name: str, make: Callable[[Method], Method], inner: bool = False, also: Iterable[Any] = ()
 ) -> None:
-    """Puts a wrapper around a function of a class or a module.
+    """Wraps a function of a class or a module.
 
     Parameters
     ----------
     make
-        Returns the wrapper of a function.
+        Takes a function and returns its wrapper.
     inner
-        The function is called while a step is computed; the wrapper is removed while a compiler that looks inside runs.
+        Whether the function is called while a step is computed: its wrapper is removed while a compiler runs that
+        looks inside.
     also
-        Modules that may have the same function under the same name; None: one that is not imported.
+        Modules that may have the same function under the same name; None stands for one that is not imported.
     """
     original = getattr(owner, name)
     if not inner:
@@ -114,7 +115,7 @@ def wrap(
 
 @contextlib.contextmanager
 def unwrapped() -> Iterator[None]:
-    """Removes, for a block, the wrappers of functions that are called while a step is computed."""
+    """Removes the wrappers of functions that are called while a step is computed, for a block."""
     global _depth
     with _lock:
         _depth += 1

@@ -15,7 +15,7 @@ __all__ = ["plain", "shown", "texts", "whole"]
 
 _MAX_DEPTH = 16
 _MAX_ITEMS = 1_000_000
-#: Keys of a configuration that hold a list of texts; one text alone is a list of one.
+#: Keys of a configuration that hold a list of texts; a single text stands for a list of one.
 _LISTS = {
     "exclude",
     "forms",
@@ -29,7 +29,7 @@ _LISTS = {
 
 
 def shown(value: object) -> str:
-    """A value in an error message: short, and whatever its `repr` does."""
+    """Formats a value for an error message: short, and even if its `repr` fails."""
     try:
         text = repr(value)
     except Exception:
@@ -39,7 +39,7 @@ def shown(value: object) -> str:
 
 
 def whole(value: object) -> int | None:
-    """A whole number of any kind, including NumPy's; None for anything else, including True and False."""
+    """Returns a whole number of any kind, including NumPy's; None for anything else, including True and False."""
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return None
     try:
@@ -49,12 +49,12 @@ def whole(value: object) -> int | None:
 
 
 def texts(value: str | Iterable[str], place: str) -> list[str]:
-    """A list of texts; one text alone is a list of one.
+    """Returns a list of texts; a single text becomes a list of one.
 
     Raises
     ------
     InvalidArgumentError
-        For everything else.
+        For anything else.
     """
     if isinstance(value, str):
         return [value]
@@ -66,7 +66,7 @@ def texts(value: str | Iterable[str], place: str) -> list[str]:
 
 
 def plain(value: Any, place: str, depth: int = 0) -> Any:
-    """A setting as a JSON value.
+    """Converts a setting to a JSON value.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def plain(value: Any, place: str, depth: int = 0) -> Any:
     Raises
     ------
     InvalidArgumentError
-        For values that no configuration can hold, with the name of the argument.
+        If no configuration can hold the value; the message names the argument.
     """
     if depth > _MAX_DEPTH:
         raise InvalidArgumentError(f"{place} is nested more than {_MAX_DEPTH} deep; a setting is not")
@@ -97,7 +97,7 @@ def plain(value: Any, place: str, depth: int = 0) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """One number of NumPy or a tensor library."""
+    """Whether the value is a single number of NumPy or of a tensor library."""
     return getattr(value, "shape", None) == () and callable(getattr(value, "item", None))
 
 

@@ -1,4 +1,4 @@
-"""What a trial says of steps, workers, gaps and events: plain dictionaries, with types."""
+"""Typed dictionaries that a trial returns for steps, workers, gaps and events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class StepInfo(TypedDict):
 
     global_step: int
     mode_step: int
-    update: int  # updates before it
+    update: int  # updates before the step
     mode: str
     wall_unix_ns: int  # when it ended
     duration_ns: int
@@ -24,7 +24,7 @@ class Worker(TypedDict):
     worker: int
     alive: bool
     ended: bool
-    reason: str  # why it ended, e.g. "completed"; empty while it has not
+    reason: str  # why it ended, e.g. "completed"; empty while it runs
     last_step: int  # -1: none
     last_train_step: int
     heartbeat_unix_ns: int
@@ -34,8 +34,8 @@ class Gap(TypedDict):
     """Something that was not recorded."""
 
     worker: int
-    tensor: str  # empty if not of one tensor
-    collection: str  # empty if of none
+    tensor: str  # empty if the gap is not about one tensor
+    collection: str  # empty if it is not about a collection
     reason: str  # e.g. "pool full"
     forms: str  # e.g. "raw"
     count: int
@@ -51,8 +51,8 @@ class _Happened(TypedDict):
 
 
 class Event(_Happened, total=False):
-    """Event of the training loop. One that was recorded as JSON has its own keys in place of the last three."""
+    """An event of the training loop. Events that were recorded as JSON have their own keys instead of the last three."""
 
-    subject: int  # number of a module, an optimizer, …, by kind
+    subject: int  # number of a module, an optimizer or the like, depending on the kind
     argument: int
     since_step_ns: int

@@ -1,10 +1,10 @@
-"""The hooks of one framework in this process: which of them watches what, how long it lives, what a second one means.
+"""The hooks of one framework in this process: which one watches what, how long it lives, what a second one means.
 
-- A hook lives as long as something holds it, or what it was attached to. When it goes, its run ends.
+- A hook lives as long as something holds it, or while what it was attached to lives. When it goes, its run ends.
 - A call-back that refers to what its hook was attached to keeps both alive until the next hook is attached, since
   Python's collector cannot see that nothing else holds them.
-- A hook that watches everything that trains (`default`) lives until it is closed, or another takes its place.
-- Of two hooks of one thing the newer one watches it; the run of the older one ends, with that reason.
+- A hook that watches everything that trains (`default`) lives until it is closed or replaced.
+- If two hooks are attached to the same thing, the newer one watches it; the older one's run ends and says so.
 - In a forked child, hooks are separate workers, which record once the child trains.
 """
 
@@ -29,46 +29,46 @@ _all: weakref.WeakSet[Registry[Any]] = weakref.WeakSet()
 
 
 class _Here(threading.local):
-    """Of each thread."""
+    """State of each thread."""
 
-    last: Any = None  # weak reference to the hook that was at work last
+    last: Any = None  # weak reference to the hook that worked last
     muted = 0
 
 
 class Registry(Generic[H]):
-    """Hooks of one framework. False if there is none, or none is active in this thread.
+    """The hooks of one framework. False if there are none, or if they are muted in this thread.
 
     Parameters
     ----------
     make
         Makes the hook that watches everything that this process trains, for `attach_to_all`.
     install
-        Installs the wrappers; called before that.
+        Installs the wrappers, for `attach_to_all`.
 
     Attributes
     ----------
     default
-        The hook that watches what no other does, or None.
+        The hook that watches what no other hook does, or None.
     """
 
     def __init__(self, make: Callable[[RunOptions], H], install: Callable[[], object] = lambda: None) -> None:
         self._make = make
         self._install = install
-        self._hooks: tuple[Any, ...] = ()  # weak references, the newest first; replaced, never changed
+        self._hooks: tuple[Any, ...] = ()  # weak references, newest first; replaced, never modified
         self._owners: Identities[H] = Identities()
         self._here = _Here()
         self._lock = threading.RLock()  # never held while a run ends
         self.default: H | None = None
         _all.add(self)
 
-    # Who there is ----------------------------------------------------------------------------------------------
+    # Lookup -----------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         return bool(self._hooks) and not self._here.muted
 
     @property
     def living(self) -> list[H]:
-        """The hooks that are live: the newest first, last the one that watches what no other does."""
+        """The live hooks, newest first; the one that watches what no other does comes last."""
         found = [
             hook for hook in (reference() for reference in self._hooks) if hook is not None and hook.live
         ]
@@ -79,7 +79,7 @@ class Registry(Generic[H]):
         return found
 
     def of(self, thing: Any) -> H | None:
-        """The hook that was attached to a thing, while it is live."""
+        """Returns the hook that was attached to a thing, if it is live, else None."""
         hook = self._owners.get(thing)
         return hook if hook is not None and hook.live else None
 
@@ -88,12 +88,12 @@ class Registry(Generic[H]):
         self._here.last = hook.reference
 
     def last(self) -> H | None:
-        """The hook used last in this thread, while it is live."""
+        """Returns the hook used last in this thread, if it is live, else None."""
         hook = None if self._here.last is None else self._here.last()
         return hook if hook is not None and hook.live else None
 
     def current(self) -> H | None:
-        """The hook used last in this thread, else the newest one, else the one that watches everything."""
+        """Returns the hook used last in this thread, else the newest one, else the one that watches everything."""
         found = self.last()
         if found is None:
             living = self.living
@@ -102,14 +102,14 @@ class Registry(Generic[H]):
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Without the hooks, in this thread."""
+        """Disables the hooks in this thread, for a block."""
         self._here.muted += 1
         try:
             yield
         finally:
             self._here.muted -= 1
 
-    # Who comes and goes ----------------------------------------------------------------------------------------
+    # Adding and removing ----------------------------------------------------------------------------------------
 
     def add(self, hook: H, things: Iterable[Any] = (), default: bool = False) -> H:
         """Registers a hook, and returns it.
@@ -117,9 +117,10 @@ class Registry(Generic[H]):
         Parameters
         ----------
         things
-            What it is attached to: each keeps it alive. A hook that had one of them before ends.
+            What it is attached to: each thing keeps it alive. An older hook ends when it has no other things than
+            these.
         default
-            It watches what no other hook does, replacing the one that did.
+            Whether it watches what no other hook does; it then replaces the one that did.
         """
         self._let_go()
         things = list(things)
@@ -140,12 +141,12 @@ class Registry(Generic[H]):
         return hook
 
     def hold(self, hook: H, thing: Any) -> None:
-        """Makes a thing keep a hook alive, unless it already has one."""
+        """Makes a thing keep a hook alive, unless the thing already has one."""
         if hook.live and hook is not self.default and self.of(thing) is None:
             self._owners[thing] = hook
 
     def _let_go(self) -> None:
-        """Ends the hooks of things that only their own call-backs hold."""
+        """Ends the hooks whose things are held only by the hooks' own call-backs."""
         for reference in self._hooks:
             if self._is_garbage(reference):
                 self._owners.forget(reference())
@@ -155,11 +156,11 @@ class Registry(Generic[H]):
         if hook is None or hook is self.default or not hook.calls_back:
             return False
         things = self._owners.with_value(hook)
-        del hook  # what holds it is counted
+        del hook  # so that this reference is not counted
         return bool(things) and is_garbage(reference, len(things), things, self)
 
     def gives_way(self, other: H, things: list[Any]) -> bool:
-        """Ends the other hook, since a newer one watches these things."""
+        """Whether the other hook ends because a newer one watches these things."""
         held = self._owners.with_value(other)
         return bool(held) and held <= set(map(id, things))
 
@@ -172,13 +173,13 @@ class Registry(Generic[H]):
                 self.default = None
 
     def silence(self) -> None:
-        """In a forked child that must record nothing: drops all hooks."""
+        """Drops all hooks, in a forked child that must record nothing."""
         for hook in self.living:
             hook.live = False
         self._hooks, self._owners, self.default = (), Identities(), None
 
     def forked(self) -> None:
-        """In a forked child: another thread may have held the lock."""
+        """Replaces the lock in a forked child: another thread may have held it."""
         self._lock = threading.RLock()
 
     # For users, as functions of the framework's package --------------------------------------------------------
@@ -194,7 +195,7 @@ class Registry(Generic[H]):
         return self.default
 
     def get_hook(self) -> H | None:
-        """The hook in use in this thread; else the one attached last, or that of ``luff run``."""
+        """Returns the hook in use in this thread, else the one attached last, else that of ``luff run``."""
         return self.current()
 
     def save_scalar(self, name: str, value: float) -> None:

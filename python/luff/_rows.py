@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 __all__ = ["MAX_CALLS", "MAX_TENSORS", "WHOLE_BYTES", "rows_that_fit"]
 
-WHOLE_BYTES = 64 << 10  # up to here a value is whole
-_ROW_BYTES = 1 << 20  # and of a larger one at least one row, unless it is larger than this
+WHOLE_BYTES = 64 << 10  # a value up to this size is kept whole
+_ROW_BYTES = 1 << 20  # of a larger value at least one row is kept, unless a row is larger than this
 MAX_TENSORS = 8  # of one model in one step
 MAX_CALLS = 8  # of one kind of loss in one step
 
 
 def rows_that_fit(shape: Sequence[int], nbytes: int) -> int:
-    """Rows (axis 0) of a value that fit; all of a small one, 1 of a number, 0 if not even one does."""
+    """Returns how many rows (axis 0) of a value fit: all of a small one, 1 for a number, 0 if not even one does."""
     if not shape or not nbytes:
         return 1
     if nbytes <= WHOLE_BYTES:

@@ -1,4 +1,4 @@
-"""Loads own rules by name, and makes them with parameters given as text."""
+"""Loads the user's own rules by name, and makes them with parameters given as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
 
 
 def load(name: str) -> type[Rule]:
-    """Class of ``file.py:Name``, or of the entry point of this name."""
+    """Returns the class named by ``file.py:Name``, or by the entry point of this name."""
     if ".py:" in name:
         path, _, attribute = name.rpartition(":")
         found = getattr(_module(path), attribute, None)
@@ -53,7 +53,7 @@ def _is_rule(value: object) -> bool:
 
 def _module(path: str) -> Any:
     path = os.path.abspath(path)
-    # The same file is one module, so that pickled or compared classes stay the same.
+    # The same file is always one module, so that pickled or compared classes stay the same.
     name = "luff_rules_" + hashlib.sha256(path.encode()).hexdigest()[:16]
     if name in sys.modules:
         return sys.modules[name]
@@ -61,7 +61,7 @@ def _module(path: str) -> Any:
     if spec is None or spec.loader is None:
         raise InvalidArgumentError(f"no Python file: {path}")
     with open(path, "rb") as file:
-        if b"smdebug" in file.read():  # a rule of the original's: its base class is Luff's
+        if b"smdebug" in file.read():  # written for smdebug: Luff provides its base class
             from luff.compat import smdebug
 
             smdebug.install()
@@ -76,14 +76,14 @@ def _module(path: str) -> Any:
 
 
 def parameters_of(rule: type[Rule]) -> dict[str, inspect.Parameter]:
-    """Parameters of the constructor behind the trial, by name."""
+    """Returns the constructor's parameters other than the trials and the action, by name."""
     found = list(inspect.signature(rule.__init__).parameters.values())[1:]
     named = [p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return {p.name: p for p in named if p.name not in ("base_trial", "other_trials", "action_str")}
 
 
 def convert(rule: type[Rule], given: Mapping[str, str]) -> dict[str, Any]:
-    """Parameters as the constructor takes them."""
+    """Converts parameters to the types that the constructor takes."""
     known = parameters_of(rule)
     try:
         hints = typing.get_type_hints(rule.__init__)
@@ -136,7 +136,7 @@ def _value(rule: type[Rule], parameter: inspect.Parameter, hint: Any, text: str)
 
 
 def make(rule: type[Rule], trial: Any, given: Mapping[str, str]) -> Rule:
-    """A rule over a trial."""
+    """Makes a rule that reads a trial."""
     made = rule(trial, **convert(rule, given))
     if made.base_trial is None:
         made.base_trial = trial
@@ -170,7 +170,7 @@ def describe(rule: type[Rule], given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def place_of(error: BaseException, rule: type[Rule] | None) -> str:
-    """The error in one line, with the innermost line of the user's own file."""
+    """Formats an error as one line, with the innermost line of the user's own file."""
     own = inspect.getsourcefile(rule) if rule is not None else None
     place = ""
     trace = error.__traceback__

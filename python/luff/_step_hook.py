@@ -1,7 +1,7 @@
-"""The hook of frameworks that say when a step begins, ends and updates: threads and stops.
+"""The hook of frameworks that report when a step begins, ends and updates: threads and stops.
 
-A framework's module derives from `StepHook`, writes by `steps` inside of `told` (or `while_live`), and calls `boundary`
-outside of it, at the end of a TRAIN step.
+A framework's module derives from `StepHook`, writes through `steps` inside of `told` (or `while_live`), and calls
+`boundary` outside of it, at the end of a TRAIN step.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TRAIN = int(Mode.TRAIN)
 
 
 class StepHook(BaseHook):
-    """Steps of one run.
+    """A hook that the framework notifies of each step.
 
     Attributes
     ----------
     turn
-        The thread whose calls are the steps.
+        Decides which thread's calls make the steps.
     """
 
     def __init__(
@@ -38,24 +38,24 @@ class StepHook(BaseHook):
         super().__init__(options, on_stop, correct)
         self.turn = Turn()
 
-    # What a framework says -------------------------------------------------------------------------------------
+    # Overridden by frameworks -----------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Ends a step that is over, where only the next one would have ended it."""
+        """Ends a step that is over, where otherwise only the next one would end it."""
 
     def publish(self) -> None:
-        """Publishes steps that have ended and wait to be written."""
+        """Publishes finished steps that are waiting to be written."""
 
     # Calls of the training -------------------------------------------------------------------------------------
 
     def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """As `while_live`, of what the training does: None in a thread whose steps these are not."""
+        """Like `while_live`, for calls of the training: does nothing in a thread that does not have the turn."""
         return self.guarded(place, self._told, function, arguments) if self.live else None
 
     def _told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         if not self.turn.here():
             if self.steps.mode and self.turn.lost():
-                self.abandon()  # of a thread that has ended
+                self.abandon()  # its thread has ended
             elif self.steps.mode and self.turn.idle():
                 self.settle()
             if not self.turn.mine(not self.steps.mode):
@@ -64,17 +64,17 @@ class StepHook(BaseHook):
         return function(*arguments)
 
     def abandon(self) -> None:
-        """Drops the step that has begun."""
+        """Drops the open step."""
         self.steps.abandon()
 
     def _count_missed(self) -> None:
-        """Another thread's call was not recorded."""
+        """Counts a call of another thread that was not recorded."""
         count = self.turn.to_tell()
         if count and self.session is not None:
             self.session.gap(NO_ID, int(GapReason.NOT_SEEN), 0, count)
 
     def boundary(self) -> None:
-        """After a TRAIN step, outside of the lock.
+        """Carries out corrections and stops after a TRAIN step, outside of the lock.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class StepHook(BaseHook):
     # End -------------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Waits until every step that has ended can be read; False if time ran out."""
+        """Waits until every finished step can be read; False if time ran out."""
         self.while_live("publish", self.publish)
         return super().flush(timeout_s)
 
@@ -101,6 +101,6 @@ class StepHook(BaseHook):
         self.steps.finish()
 
     def forked(self) -> None:
-        """In a forked child: what it trains is a worker of its own."""
+        """Makes the hook of a forked child a worker of its own."""
         super().forked()
         self.turn = Turn()

@@ -1,4 +1,4 @@
-"""Writes the steps of one run: modes, updates, numbers and arrays, and what users save between steps."""
+"""Writes the steps of one run: modes, updates, numbers, arrays, and what users save between steps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _OPTIMIZER_STEP = int(EventKind.OPTIMIZER_STEP)
 _OTHER, _SCALAR, _CUSTOM = int(Role.OTHER), int(Role.SCALAR), int(Role.CUSTOM)
 _MAX_SAVED = 1024
 _MAX_SAVED_BYTES = 64 << 20
-# Steps that have ended may be written later, together (docs/adr/0012-steps-may-wait.md).
+# Finished steps may be written later, several together (docs/adr/0012-steps-may-wait.md).
 MAX_WAITING_STEPS = 64
 MAX_WAITING_NS = 200_000_000
 
 
 class Saved:
-    """Numbers and arrays that users have saved, until a step takes them. Bounded."""
+    """Numbers and arrays that users have saved and no step has taken yet. Bounded."""
 
     def __init__(self) -> None:
         self.scalars: list[tuple[str, float]] = []
@@ -34,14 +34,14 @@ class Saved:
         return bool(self.scalars or self.arrays)
 
     def scalar(self, name: str, value: float) -> bool:
-        """Adds a number; False if there are too many."""
+        """Adds a number; returns False if there are too many."""
         if len(self.scalars) >= _MAX_SAVED:
             return False
         self.scalars.append((name, value))
         return True
 
     def array(self, name: str, array: Any) -> bool:
-        """Adds a copy of an array; False if there are too many, or too many bytes."""
+        """Adds a copy of an array; returns False if there are too many arrays or bytes."""
         if len(self.arrays) >= _MAX_SAVED or self._bytes + array.nbytes > _MAX_SAVED_BYTES:
             return False
         self.arrays.append((name, array.copy()))
@@ -50,28 +50,28 @@ class Saved:
 
 
 class StepWriter:
-    """Writes steps, one after the other. A framework's hook holds one, and calls it under its lock.
+    """Writes steps, one after the other. A framework's hook owns one, and calls it under its lock.
 
-    A step begins (`begin`), gets values (`scalar`, `array`, `updated`), and is published (`end`) or dropped
-    (`abandon`). Values that come while no step has begun are ignored; errors are the caller's.
+    A step begins (`begin`), receives values (`scalar`, `array`, `updated`), and is published (`end`) or dropped
+    (`abandon`). Values that arrive while no step is open are ignored; errors are left to the caller.
 
     Parameters
     ----------
     opener
-        Gives a function that opens the session, or None once the hook is gone. The first step calls it.
+        Returns a function that opens the session, or None once the hook is gone. The first step calls it.
     guard
-        Errors of the hook; those not reported yet go into the step that ends.
+        Counts the hook's errors; those not reported yet go into the step that ends.
 
     Attributes
     ----------
     session
         None until it is open.
     arrays
-        Names and values; None until the session is open.
+        Defines and captures tensors; None until the session is open.
     clock
         Counts of steps and updates.
     mode
-        Mode of the step that has begun; 0: none has.
+        Mode of the open step; 0 if none is open.
     update
         Updates before that step.
     saved
@@ -79,7 +79,7 @@ class StepWriter:
     forced
         Mode set by hand, or None.
     provisional
-        The step that has begun may be dropped: what users save goes into the next one unless it is confirmed.
+        Whether the open step may be dropped: what users save then goes into the next one unless it is confirmed.
     """
 
     def __init__(self, opener: Callable[[], Callable[[], object] | None], guard: Guard) -> None:
@@ -95,7 +95,7 @@ class StepWriter:
         self.provisional = False
 
     def opened(self, session: Session) -> None:
-        """The session is open."""
+        """Called when the session is open."""
         self.session, self.arrays = session, Arrays(session)
 
     # Steps -----------------------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ class StepWriter:
         Parameters
         ----------
         saved
-            Recorded in place of what users have saved.
+            Recorded instead of what users have saved.
         update
-            Updates before the step; by default those that were counted.
+            Updates before the step; by default as counted.
         provisional
             See the attribute.
         """
@@ -133,31 +133,31 @@ class StepWriter:
         return session
 
     def begin_as(self, session: Session, mode: int) -> None:
-        """Begins a step of this mode, whatever was set by hand; `update` and what users have saved are the caller's."""
+        """Begins a step of this mode, whatever was set by hand. The caller sets `update` and writes what users saved."""
         self.mode = mode
         session.begin_step(mode, self.clock.mode_steps[mode])
 
     def open(self) -> Session | None:
-        """The session, opened now; None if it cannot be."""
+        """Opens the session and returns it; None if that fails."""
         opener = self._opener()
         if opener is not None:
             opener()
         return self.session
 
     def confirm(self) -> None:
-        """The step that has begun is one: it is not provisional."""
+        """Confirms the open step: it is no longer provisional."""
         self.provisional = False
         if self.saved:
             self.write(self.take_saved())
 
     def updated(self, optimizer: int = 0) -> None:
-        """An optimizer has updated, in this step."""
+        """Counts an update of an optimizer in this step."""
         self.clock.updates[optimizer] = self.clock.update_of(optimizer) + 1
         if self.session is not None and self.mode:
             self.session.event(_OPTIMIZER_STEP, optimizer)
 
     def end(self, ended_ns: int = 0, lasted_ns: int = 0) -> None:
-        """Publishes the step that has begun, if one has; with a time (Unix, ns): one that ended then."""
+        """Publishes the open step, if any. A step that ended earlier is given its time: `ended_ns` in Unix ns."""
         session, mode = self.session, self.mode
         if session is None or not mode:
             return
@@ -169,14 +169,14 @@ class StepWriter:
         self.clock.advance(mode)
 
     def abandon(self) -> None:
-        """Drops the step that has begun."""
+        """Drops the open step."""
         self.provisional = False
         if self.session is not None and self.mode:
             self.mode = 0
             self.session.abandon_step()
 
     def finish(self) -> None:
-        """Publishes what is left; what users have saved since the last step gets a step of its own."""
+        """Publishes what is left; what users have saved since the last step becomes a step of its own."""
         if self.provisional:
             self.abandon()
         if self.saved and not self.mode and self.session is not None:
@@ -186,13 +186,13 @@ class StepWriter:
     # Values of the step ----------------------------------------------------------------------------------------
 
     def number(self, name: str, role: int = _OTHER, path: str = "", kind: str = "") -> int:
-        """Number of a tensor."""
+        """Returns the number of a tensor."""
         if self.arrays is None:
             raise LookupError("no session is open")
         return self.arrays.number(name, role, path, kind)
 
     def due(self, name: str, role: int = _OTHER, path: str = "", kind: str = "") -> int:
-        """Forms of a tensor due in this step; 0: nothing, or no step has begun."""
+        """Returns the forms of a tensor that are due in this step; 0 if none are, or no step is open."""
         if self.arrays is None or not self.mode:
             return 0
         return self.arrays.due(self.arrays.number(name, role, path, kind))
@@ -203,7 +203,7 @@ class StepWriter:
             self.session.scalar(self.number(name, role, path, kind), float(value))
 
     def array(self, name: str, value: Any, role: int = _OTHER, path: str = "", kind: str = "") -> bool:
-        """Records what is due of an array; `value` may be a function that gives it, called if it is due."""
+        """Records the due forms of an array; `value` may be a function that returns it, called only if any are due."""
         if self.arrays is None or not self.mode:
             return False
         number = self.arrays.number(name, role, path, kind)
@@ -231,16 +231,16 @@ class StepWriter:
             self._too_many(name, _CUSTOM)
 
     def readable(self, value: Any) -> Any:
-        """A user's array, as `Arrays.array` takes it; it has `nbytes`, and `copy`."""
+        """Converts a user's array to what `Arrays.array` takes; the result has `nbytes` and `copy`."""
         return np.asarray(value)
 
     def take_saved(self) -> Saved:
-        """Hands over what users have saved since the last step."""
+        """Returns what users have saved since the last step, and clears it."""
         saved, self.saved = self.saved, Saved()
         return saved
 
     def before_saved(self) -> None:
-        """What users have saved is about to be recorded in this step."""
+        """Called before something that users have saved is recorded in this step."""
 
     def write(self, saved: Saved) -> None:
         """Records what users have saved in this step."""
@@ -251,6 +251,6 @@ class StepWriter:
             self.array(name, array, _CUSTOM)
 
     def _too_many(self, name: str, role: int) -> None:
-        """What a user saves is dropped."""
+        """Records that a value saved by the user was dropped."""
         if self.session is not None:
             self.session.gap(self.number(name, role), int(GapReason.TOO_MANY), 0, 1)

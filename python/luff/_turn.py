@@ -8,12 +8,12 @@ from typing import Any
 
 __all__ = ["IDLE", "Turn"]
 
-#: Calls of another thread after which a thread that has made none meanwhile is taken to be done.
+#: After this many calls of other threads, a thread that made none meanwhile counts as done.
 IDLE = 64
 
 
 class _Thread:
-    """Stands for a thread and dies with it, since numbers of threads are reused."""
+    """Stands for a thread and dies with it, since thread numbers are reused."""
 
     __slots__ = ("__weakref__",)
 
@@ -31,7 +31,7 @@ class Turn:
 
     def __init__(self) -> None:
         self._owner: Any = None  # weak reference
-        self._passed = 0  # calls of others since the last of the owner's
+        self._passed = 0  # calls of other threads since the owner's last
         self.missed = 0
 
     def here(self) -> bool:
@@ -39,19 +39,19 @@ class Turn:
         return self._owner is not None and self._owner() is _local.token
 
     def vacant(self) -> bool:
-        """No thread has it: none ever had, or the thread has ended."""
+        """Whether no thread has it: none ever had, or the thread has ended."""
         return self._owner is None or self._owner() is None
 
     def unused(self) -> bool:
-        """No thread ever had it."""
+        """Whether no thread ever had it."""
         return self._owner is None
 
     def lost(self) -> bool:
-        """The thread that had it has ended."""
+        """Whether the thread that had it has ended."""
         return self._owner is not None and self._owner() is None
 
     def idle(self) -> bool:
-        """The thread that has it has done nothing for long."""
+        """Whether the thread that has it has made no call for long."""
         return self._passed >= IDLE
 
     def take(self) -> None:
@@ -65,7 +65,7 @@ class Turn:
         Parameters
         ----------
         between
-            No step is open, so the turn can change without a step that mixes both threads.
+            Whether no step is open, so that the turn can change without mixing two threads in one step.
         """
         owner = None if self._owner is None else self._owner()
         if owner is _local.token:
@@ -83,5 +83,5 @@ class Turn:
         self.missed += 1
 
     def to_tell(self) -> int:
-        """For how many missed calls to write a gap now: at the 1st, 2nd, 4th, 8th, ... of them; 0: none."""
+        """Returns for how many missed calls to write a gap now: at the 1st, 2nd, 4th, 8th, ... of them; otherwise 0."""
         return 0 if self.missed & (self.missed - 1) else max(self.missed // 2, 1)

@@ -1,4 +1,4 @@
-"""Values by the identity of things. A bare ``id()`` does not identify one: Python reuses it for the next object."""
+"""Maps things to values by identity. A bare ``id()`` does not identify a thing: Python reuses it for the next one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Identities(Generic[V]):
         self._entries[id(thing)] = (reference, value)
 
     def get(self, thing: object) -> V | None:
-        """The value of a thing, or None."""
+        """Returns the value of a thing, or None."""
         found = self._entries.get(id(thing))
         return found[1] if found is not None and found[0]() is thing else None
 
@@ -51,7 +51,7 @@ class Identities(Generic[V]):
         return self._entries.pop(id(thing))[1] if thing in self else None
 
     def with_value(self, value: object) -> set[int]:
-        """The things with exactly this value, by their ``id()``."""
+        """Returns the things with exactly this value, by their ``id()``."""
         return {number for number, entry in list(self._entries.items()) if entry[1] is value}
 
     def forget(self, value: object) -> None:
@@ -60,15 +60,15 @@ class Identities(Generic[V]):
             self._entries.pop(number, None)
 
     def things(self) -> list[Any]:
-        """The things, in the order in which they were put in."""
+        """Returns the things, in the order in which they were put in."""
         return [
             thing for thing in (entry[0]() for entry in list(self._entries.values())) if thing is not None
         ]
 
     def values(self) -> list[V]:
-        """The values, in the same order."""
+        """Returns the values, in the same order."""
         return [entry[1] for entry in list(self._entries.values()) if entry[0]() is not None]
 
     def clear(self) -> None:
-        """Removes all."""
+        """Removes all entries."""
         self._entries.clear()

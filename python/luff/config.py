@@ -1,7 +1,7 @@
 """What is captured, and when: collections, save configurations, reductions.
 
-The classes work as in SageMaker Debugger, and produce the JSON that the C++ library reads
-(docs/capture.md). Pass collections to ``attach(..., collections=[...])``.
+The classes work like those of SageMaker Debugger and produce the JSON that the C++ library reads (docs/capture.md).
+Pass collections to ``attach(..., collections=[...])``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 _MODES = ("TRAIN", "EVAL", "PREDICT", "GLOBAL")
 _REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "prod")
 _NORMS = ("l1", "l2")
-# Reductions that a summary does not hold.
+# Reductions that a summary does not contain.
 _EXTRA = {("prod", False), ("prod", True), ("min", True)}
 
 
@@ -53,7 +53,7 @@ def _steps(value: object) -> list[int]:
 
 
 class CaptureOptions(TypedDict, total=False):
-    """Settings of a capture (docs/capture.md), as `attach` and call-backs of all frameworks take them by name."""
+    """Settings of a capture (docs/capture.md): keyword arguments of `attach` and of the call-backs of all frameworks."""
 
     save: SaveConfig | SaveConfigMode | Mapping[str, Any]
     save_interval: int
@@ -79,11 +79,11 @@ class SaveConfigMode:
     Parameters
     ----------
     save_interval
-        Every step that is a multiple of it, within the bounds.
+        Saves every step that is a multiple of it, within the bounds.
     start_step, end_step
         First step, and the step before which saving ends (None: never). They do not shift the interval.
     save_steps
-        Steps in addition to the interval.
+        Steps to save in addition to the interval.
     """
 
     save_interval: int = 500
@@ -101,7 +101,9 @@ class SaveConfigMode:
         self.save_steps = _steps(self.save_steps) if self.save_steps is not None else []
 
     def should_save_step(self, step: int) -> bool:
-        """True if listed, or within the bounds and a multiple of the interval. Negative steps never count."""
+        """Whether a step is listed, or within the bounds and a multiple of the interval. Negative steps are never
+        saved.
+        """
         if step < 0:
             return False
         if self.save_steps and step in self.save_steps:
@@ -113,7 +115,7 @@ class SaveConfigMode:
         )
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         return {
             "save_interval": self.save_interval,
             "start_step": self.start_step,
@@ -130,7 +132,7 @@ class SaveConfig:
     mode_save_configs
         A `SaveConfigMode` for each `Mode` or mode name; missing modes use the run's defaults.
     save_interval, start_step, end_step, save_steps
-        Without `mode_save_configs`: the same for all modes.
+        The same for all modes, if `mode_save_configs` is not given.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class SaveConfig:
         self.modes[name] = config
 
     def get_save_config(self, mode: Mode | str) -> SaveConfigMode:
-        """One mode's configuration.
+        """Returns one mode's configuration.
 
         Raises
         ------
@@ -187,7 +189,7 @@ class SaveConfig:
         return self.get_save_config(mode).should_save_step(step)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         return {name: config.to_json_dict() if config else None for name, config in self.modes.items()}
 
     def __eq__(self, other: object) -> bool:
@@ -198,7 +200,7 @@ class SaveConfig:
 
 @dataclass(eq=True)
 class ReductionConfig:
-    """Which numbers of a tensor are kept instead of, or beside, its values.
+    """Which numbers of a tensor are kept instead of, or in addition to, its values.
 
     Most reductions come from one summary, computed in one pass; `prod`, `abs_prod` and `abs_min` are kept separately.
     Standard deviation and variance divide by n; norms are those of the flattened tensor.
@@ -233,7 +235,7 @@ class ReductionConfig:
                 )
 
     def forms(self) -> list[str]:
-        """The forms that hold these reductions."""
+        """Returns the forms that contain these reductions."""
         wanted = {(name, False) for name in self.reductions or []} | {
             (name, True) for name in self.abs_reductions or []
         }
@@ -252,37 +254,37 @@ class ReductionConfig:
 class Collection(Mapping[str, Any]):
     """Tensors grouped by name, role or module type, with their own forms and save configuration.
 
-    As a mapping it is its JSON form, so it can be passed wherever a collection is accepted.
+    As a mapping it equals its JSON form, so it can be passed wherever a collection is accepted.
 
     Parameters
     ----------
     name
-        Unique. ``weights``, ``biases``, ``gradients``, ``losses``, ``inputs``, ``outputs``, ``buffers``,
+        Must be unique. ``weights``, ``biases``, ``gradients``, ``losses``, ``inputs``, ``outputs``, ``buffers``,
         ``optimizer_state``, ``labels`` and ``all`` need no expression.
     include, exclude
         Regular expressions, searched anywhere in the tensor's name.
     include_roles
-        Roles of the tensors that `include` is tried on; default: all. An expression that may match inputs or outputs
-        of modules makes the hook look at each of their calls.
+        Roles of the tensors that `include` is matched against; default: all. If an expression may match inputs or
+        outputs of modules, the hook looks at each of their calls.
     tensor_names
         Exact names.
     roles, module_types
-        Tensors of these roles, and only of modules of these types where given.
+        Tensors of these roles; if module types are given, only those of modules of these types.
     forms
         What is kept: ``summary``, ``raw``, ``histogram``, ``hash``, ``units``, ``difference``, ``extra``, ``shape``.
         Default: summary and raw.
     reduction_config
-        Another way to say `forms`.
+        Another way to give `forms`.
     save_config
-        When; default: the run's.
+        When to save; default: the run's.
     unit_axis
         For the form ``units``: ``channel``, ``last`` or ``all_but_first``.
     keep
         ``"all"``, ``"thin"`` or ``{"last": K}``.
     max_bytes
-        Raw bytes, 0: no limit.
+        Limit of raw bytes; 0 means no limit.
     policy
-        When memory is short: ``degrade``, ``block`` or ``drop``.
+        What to do when memory is short: ``degrade``, ``block`` or ``drop``.
     """
 
     def __init__(
@@ -344,7 +346,7 @@ class Collection(Mapping[str, Any]):
             self._json["policy"] = policy
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         return dict(self._json)
 
     def __getitem__(self, key: str) -> Any:
@@ -361,7 +363,7 @@ class Collection(Mapping[str, Any]):
 
 
 def to_json(collections: Iterable[Collection | Mapping[str, Any]] = (), **settings: Any) -> str:
-    """The capture configuration as JSON, checked.
+    """Returns the capture configuration as JSON, checked.
 
     Parameters
     ----------
@@ -373,7 +375,7 @@ def to_json(collections: Iterable[Collection | Mapping[str, Any]] = (), **settin
     Raises
     ------
     InvalidArgumentError
-        With the key that is wrong, its place and the nearest known key.
+        Names the key that is wrong, its place and the nearest known key.
     """
     record: dict[str, Any] = plain(settings, "")
     listed = [plain(collection, f"collections[{index}]") for index, collection in enumerate(collections)]
@@ -385,6 +387,6 @@ def to_json(collections: Iterable[Collection | Mapping[str, Any]] = (), **settin
 
 
 def describe(config_json: str = "") -> list[dict[str, Any]]:
-    """The collections that a configuration means, with every default filled in."""
+    """Returns the collections of a configuration, with every default filled in."""
     out: list[dict[str, Any]] = json.loads(check_config(config_json))
     return out

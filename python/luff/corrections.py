@@ -53,7 +53,7 @@ class Corrections:
             raise InvalidArgumentError(f"{name} is a {type(value).__name__}; expected a function or None")
 
     def kinds(self) -> list[str]:
-        """Kinds that are not refused."""
+        """Returns the kinds that are not refused."""
         return [name for name in ("lower_lr", "skip_batch", "rollback") if getattr(self, name)]
 
     def carry_out(self, kind: str, body: str, lower_lr: Callable[[float], object]) -> None:
@@ -62,9 +62,9 @@ class Corrections:
         Parameters
         ----------
         kind, body
-            Of the proposal (docs/spec/control.md).
+            Kind and body of the proposal (docs/spec/control.md).
         lower_lr
-            The framework's own way, for ``lower_lr=True``.
+            The framework's own way to do it, for ``lower_lr=True``.
         """
         settings: dict[str, Any] = json.loads(body) if body else {}
         if kind == "lower_lr" and self.lower_lr:
@@ -94,12 +94,12 @@ def accept(
     Parameters
     ----------
     lower_lr, skip_batch, rollback
-        As in `Corrections`. If all are None, Luff corrects nothing any more.
+        As in `Corrections`. If all are None, Luff corrects nothing from now on.
 
     Raises
     ------
     InvalidArgumentError
-        For something that cannot be called.
+        If something cannot be called.
     """
     global _accepted
     _accepted = Corrections(lower_lr, skip_batch, rollback)
@@ -109,12 +109,12 @@ def accept(
 
 
 def accepted() -> Corrections:
-    """The corrections last passed to `accept`."""
+    """Returns the corrections last passed to `accept`."""
     return _accepted
 
 
 def listen(listener: Callable[[], None]) -> None:
-    """Calls `listener`, a method, on each call of `accept`, as long as its object is alive."""
+    """Calls `listener`, a method, on each call of `accept` while its object is alive."""
     _listeners.append(weakref.WeakMethod(listener))
 
 

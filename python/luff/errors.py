@@ -27,7 +27,7 @@ __all__ = [
 
 
 class LuffError(Exception):
-    """Base of all errors of Luff.
+    """Base class of all errors that Luff raises.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class ResourceExhaustedError(LuffError, RuntimeError):
 
 
 class UnavailableError(LuffError, RuntimeError):
-    """Not available now, perhaps later; trying again may succeed."""
+    """Not available now; trying again later may succeed."""
 
     code = "unavailable"
 

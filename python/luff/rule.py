@@ -34,7 +34,7 @@ _SEVERITIES = ("warn", "stop")
 _MAX_TENSORS = 20
 _MAX_SERIES = 64
 _MAX_TEXT = 4000
-#: Errors that a rule may raise if the run does not hold what it reads; they are not mistakes of the rule.
+#: Errors that a rule may raise if the run does not contain what it reads; they are not mistakes of the rule.
 LACKS = (NotFoundError, OutOfRangeError, UnavailableError)
 
 
@@ -47,21 +47,21 @@ class Finding:
     what
         One sentence: what is wrong.
     cause
-        Short stable key inside the rule; different causes are different findings.
+        Short stable key within the rule; findings with different causes are different findings.
     severity
         ``"warn"``, or ``"stop"``: further training is wasted.
     tensor, other_tensors
         The tensor that it is about, and others that are also affected.
     since_step
-        Step of the mode at which the trouble began; default: the step of the finding.
+        Step of the mode at which the trouble began; by default the step of the finding.
     why, remedy, causes
         Why it is wrong, what to do, likely causes with the likeliest first.
     evidence, series
-        Numbers by name; (step, value) around it.
+        Numbers by name; (step, value) pairs around the finding.
     threshold
-        Which limit it exceeded, and where that comes from.
+        The limit that was exceeded, and where the limit comes from.
     forecast, lead_steps
-        It has not happened yet, and in how many steps it is expected.
+        Whether it has not happened yet; in how many steps it is expected.
     """
 
     what: str
@@ -93,7 +93,7 @@ class Finding:
             raise InvalidArgumentError(f"found severity {self.severity!r}, expected 'warn' or 'stop'")
 
     def to_dict(self) -> dict[str, Any]:
-        """Members as in docs/spec/findings.md."""
+        """Returns the members as in docs/spec/findings.md."""
         others = list(self.other_tensors)
         return {
             "rule": self.rule,
@@ -132,7 +132,7 @@ def _number(value: Any) -> float | str:
 
 
 class StepView:
-    """One complete step, as a rule sees it. Reads everything on demand."""
+    """One complete step, as a rule sees it. Everything is read on demand."""
 
     def __init__(self, trial: Trial, number: int) -> None:
         self.trial = trial
@@ -154,7 +154,7 @@ class StepView:
         if self._summaries is None:
             summaries, scalars = self.trial._core.step_rows(self.number)
             self._summaries = {}
-            for name, summary in summaries:  # the first of several workers counts
+            for name, summary in summaries:  # if several workers have it, the first one counts
                 self._summaries.setdefault(name, summary)
             for name, _, value in scalars:
                 self._scalars.setdefault(name, value)
@@ -167,13 +167,13 @@ class StepView:
 
     @property
     def scalars(self) -> dict[str, float]:
-        """Numbers recorded in this step by name."""
+        """Numbers recorded in this step, by name."""
         self._read()
         return self._scalars
 
     @property
     def loss(self) -> float | None:
-        """The loss of this step, None if none was recorded; of several losses the first that the run defines."""
+        """The loss of this step, or None if none was recorded; of several losses, the first that the run defines."""
         self._read()
         for name, value in self._scalars.items():
             if name == "loss" or self.trial.tensor(name).role == Role.LOSS.name.lower():
@@ -184,32 +184,34 @@ class StepView:
         return None
 
     def tensors(self, regex: str | None = None) -> Iterator[str]:
-        """Names of what was recorded in this step, sorted."""
+        """Iterates over the names of the tensors recorded in this step, sorted."""
         return iter(self.trial.tensors(regex, step=self.step))
 
     def value(self, name: str, worker: int | None = None) -> Any:
-        """Value of a tensor in this step; raises `OutOfRangeError` if it was not saved."""
+        """Returns the value of a tensor in this step; raises `OutOfRangeError` if it was not saved."""
         return self.trial.tensor(name).value(self.step, worker=worker)
 
 
 class Rule:
-    """Base of rules. Derive from it and define `on_step` or `invoke_at_step`.
+    """Base class of rules. Derive from it and define `on_step` or `invoke_at_step`.
 
-    The constructor takes the trial first, then its parameters by name; texts from the command line are converted to
+    The constructor takes the trial first, then its parameters by name. Texts from the command line are converted to
     the types of their annotations or defaults.
 
     Parameters
     ----------
     base_trial
-        The run. It shows the steps up to the current one, and none that come later.
+        The run. It shows the steps up to the current one, and none after it.
     """
 
     #: What has to be captured: collections as in docs/capture.md, e.g.
-    #: ``[{"include": ["^gradient/"], "forms": ["summary"], "save_interval": 10}]``. A function gets the parameters.
+    #: ``[{"include": ["^gradient/"], "forms": ["summary"], "save_interval": 10}]``. May be a function of the
+    #: parameters.
     needs: ClassVar[Any] = ()
-    #: Version of behaviour and state: a rule with another one begins at the first step, as after a change of its file.
+    #: Version of behaviour and state. Changing it makes the rule start over at the first step, as changing its file
+    #: does.
     version: ClassVar[int] = 1
-    #: For rules with `invoke_at_step`: severity and sentence of the finding.
+    #: For rules with `invoke_at_step`: the severity of the finding, and its sentence.
     severity: str = "warn"
     message: str = ""
 
@@ -227,7 +229,7 @@ class Rule:
         return type(self).__name__
 
     def on_step(self, view: StepView) -> Finding | None:
-        """Look at one step. Return a finding, or report several with `report`.
+        """Evaluates one step. Return a finding, or report several with `report`.
 
         Called once for each complete step of any mode, in order. By default it calls `invoke_at_step` with the
         global step.
@@ -241,22 +243,22 @@ class Rule:
         )
 
     def invoke_at_step(self, step: int) -> bool:
-        """Tell whether the condition is met at a global step."""
+        """Returns whether the condition is met at a global step."""
         raise NotImplementedError(f"{self.rule_name} has neither on_step nor invoke_at_step")
 
     def on_end(self) -> None:
         """Called when the run is over. Report findings with `report`; they belong to the last step."""
 
     def state(self) -> Any:
-        """What to keep for a restart, as JSON can hold it; None: a restart goes through all steps."""
+        """Returns what to keep for a restart, as JSON; None means that a restart goes through all steps."""
         return None
 
     def restore(self, state: Any) -> None:
-        """Restore a state that `state` returned."""
+        """Restores a state that `state` returned."""
         raise NotImplementedError(f"{self.rule_name} has state() and no restore()")
 
     def report(self, finding: Finding) -> None:
-        """Report a finding at the current step."""
+        """Reports a finding at the current step."""
         if not isinstance(finding, Finding):
             raise InvalidArgumentError(f"found {type(finding).__name__}, expected a luff.Finding")
         view = self._view
@@ -273,13 +275,13 @@ class Rule:
         self._told.append(("finding", finding))
 
     def heal(self, cause: str = "condition", tensor: str = "") -> None:
-        """End the finding that was reported with this cause and tensor."""
+        """Ends the finding that was reported with this cause and tensor."""
         view = self._view
         if view is None:
             raise InvalidArgumentError("a rule can report only during a step, or at the end")
         self._told.append(("heal", (cause, tensor, view.mode_step)))
 
-    # ---- for the process that runs it ----
+    # ---- for the process that runs the rule ----
 
     def _step(self, view: StepView) -> list[tuple[str, Any]]:
         self._view, self._told = view, []
@@ -296,12 +298,12 @@ class Rule:
 
 
 def check_state(rule: Rule) -> Any:
-    """State of a rule, checked to be what JSON can hold.
+    """Returns the state of a rule, after checking that JSON can represent it.
 
     Raises
     ------
     InvalidArgumentError
-        It is not, or the rule cannot restore it.
+        If JSON cannot represent it, or the rule cannot restore it.
     """
     state = rule.state()
     if state is None:
@@ -315,5 +317,5 @@ def check_state(rule: Rule) -> Any:
 
 
 def is_lack(error: BaseException) -> bool:
-    """Tell whether the error means that the run does not hold what the rule reads, which is not the rule's mistake."""
+    """Returns whether the error means that the run lacks what the rule reads, which is not a mistake of the rule."""
     return isinstance(error, LuffError) and isinstance(error, LACKS)

@@ -1,6 +1,6 @@
 """The end of a watched training process: stopped by a finding, by an exception, by a signal, or normally.
 
-The same rule holds for all: what was recorded reaches the run before the process ends, within a deadline, and the
+The same holds for all of them: what was recorded reaches the run before the process ends, within a deadline, and the
 process ends as it would have without Luff.
 """
 
@@ -41,7 +41,7 @@ _MAX_CALLBACKS = 64
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()
 _reason = EndReason.COMPLETED
 _installed = False
-_last = None  # what a process of multiprocessing calls when it ends
+_last = None  # finalizer that multiprocessing calls when its process ends
 
 
 def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
@@ -54,7 +54,7 @@ def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
     Raises
     ------
     InvalidArgumentError
-        For something that cannot be called; for more than 64.
+        If it cannot be called, or if there are more than 64.
     """
     if not callable(callback):
         raise InvalidArgumentError(f"on_stop got a {type(callback).__name__}; expected a function")
@@ -68,12 +68,12 @@ def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
 
 
 def callbacks() -> list[Callable[[], object]]:
-    """The call-backs passed to `on_stop`, the newest last."""
+    """Returns the call-backs passed to `on_stop`, newest last."""
     return list(_callbacks)
 
 
 def raise_stop(reason: str) -> NoReturn:
-    """Raises `StopTraining` with the exit code; `reason` is its text."""
+    """Raises `StopTraining` with the exit code; `reason` is stored in the exception."""
     global _reason
     _reason = EndReason.STOPPED
     stop = StopTraining(EXIT_CODE)
@@ -97,14 +97,14 @@ def watch(hook: Closable) -> None:
 
 
 def forget() -> None:
-    """In a forked child: drops what the parent watched."""
+    """Drops what the parent watched, in a forked child."""
     global _last, _reason
     _watched.clear()
     _reason, _last = EndReason.COMPLETED, None
 
 
 def _close_all(reason: EndReason, timeout_s: float = _CLOSE_DEADLINE_S) -> None:
-    """Closes all hooks. Together they get the time that one alone would have, and a moment each."""
+    """Closes all hooks within one common deadline, and a moment for each."""
     until = time.monotonic() + timeout_s
     for hook in list(_watched):
         try:
@@ -119,7 +119,9 @@ def _at_exit() -> None:
 
 
 def _end_with_multiprocessing() -> None:
-    """Closes in processes of `multiprocessing` too: forked ones exit by `os._exit`, and none calls `sys.excepthook`."""
+    """Registers a finalizer in processes of `multiprocessing`: forked ones exit by `os._exit`, none calls
+    `sys.excepthook`.
+    """
     global _last
     process = sys.modules.get("multiprocessing.process")
     if _last is not None or process is None or process.parent_process() is None:
@@ -130,7 +132,7 @@ def _end_with_multiprocessing() -> None:
 
 
 def _at_exit_of_child() -> None:
-    kind = sys.exc_info()[0]  # of the process's target: finalizers are called while it passes
+    kind = sys.exc_info()[0]  # exception of the process's target: finalizers run while it propagates
     if kind is not None and not issubclass(kind, SystemExit):
         _ended_by(kind)
     _at_exit()
@@ -153,5 +155,5 @@ def _chain_excepthook() -> None:
 
 
 def _by_signal() -> None:
-    """Called between two lines of the main thread after SIGTERM, which ends the process in any case."""
+    """Closes the hooks after SIGTERM, between two lines of the main thread; the process ends in any case."""
     _close_all(EndReason.SIGNAL, _SIGNAL_DEADLINE_S)

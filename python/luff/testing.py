@@ -34,7 +34,7 @@ __all__ = ["findings", "step", "trial"]
 
 _CLOSE_S = 60.0
 _FLUSH_STEPS = 64
-# As the hooks name tensors.
+# Roles that the hooks give to tensors, by name.
 _ROLES = (
     (r"^gradient/", Role.GRADIENT),
     (r"^sample/", Role.SAMPLE),
@@ -83,27 +83,27 @@ def trial(
     documents: Mapping[str, Any] | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Trial:
-    """Write a run from arrays and open it.
+    """Writes a run from arrays and opens it.
 
     Parameters
     ----------
     tensors
-        By name, one value for each step: an array (kept with summary and histogram), a number, or None where nothing
-        was recorded. All lists have the same length.
+        By name, one value for each step: an array (kept with summary and histogram), a number, or None if nothing was
+        recorded. All lists have the same length.
     modes
-        Mode of each step, or of all.
+        Mode of each step, or one mode for all steps.
     roles
-        By name, where the name does not imply the role. Names mean the same as in the hooks: ``gradient/…`` is a
+        By name, if the name does not imply the role. Names mean the same as in the hooks: ``gradient/…`` is a
         gradient, ``loss`` and ``…Loss_output_0`` are losses, ``….weight`` and ``….bias`` parameters.
     module_types
         Type of the module that a tensor belongs to, e.g. ``{"relu_output_0": "ReLU"}``.
     collections
-        Further collections: name, and expressions on names of tensors. ``weights``, ``biases``, ``gradients`` and
+        Further collections by name, with expressions on names of tensors. ``weights``, ``biases``, ``gradients`` and
         ``losses`` always exist.
     documents
         Documents of the run, e.g. ``model``, as JSON values.
     path
-        Where to write the run; default: a temporary place that is removed with the trial.
+        Where to write the run; by default a temporary place, which is removed with the trial.
     """
     lengths = {name: len(values) for name, values in tensors.items()}
     count = max(lengths.values(), default=0)
@@ -191,21 +191,22 @@ def _up_to(trial: Trial, steps: int) -> Trial:
 
 
 def findings(rule: Rule, trial: Trial, *, restart_after: int | None = None) -> list[Finding]:
-    """What a rule finds in a trial, as ``luff check`` reports it: one finding per cause and tensor, in its last form.
+    """Returns what a rule finds in a trial, as ``luff check`` does: one finding per cause and tensor, in its final
+    form.
 
     Parameters
     ----------
     rule
-        Made without a trial, e.g. ``MyRule(limit=3)``; it gets one that shows no step beyond the current one.
+        A rule made without a trial, e.g. ``MyRule(limit=3)``; it gets one that shows no step beyond the current one.
     trial
-        Of `trial`, or any other.
+        A trial made by `trial`, or any other.
     restart_after
-        Save the rule after this many steps, and continue with a new one that restores the state.
+        Saves the rule after this many steps, and continues with a new one that restores the state.
 
     Raises
     ------
     Exception
-        Whatever the rule raises, except for data that the run does not hold: such steps are skipped.
+        Whatever the rule raises, except for errors about missing data: such steps are skipped.
     """
     fresh = copy.deepcopy(rule)
     seen = _up_to(trial, 0)
@@ -249,7 +250,7 @@ def _merge(found: list[Finding], told: list[tuple[str, Any]]) -> None:
 
 
 def step(rule: Rule, trial: Trial, step: int, mode: str | int = "GLOBAL") -> list[Finding]:
-    """What a rule reports at a single step, of a run that ends there."""
+    """Returns what a rule reports at a single step, as if the run ended there."""
     wanted = trial.global_step(step, mode)
     number = next(n for n in range(trial._core.step_count) if trial._core.step_at(n)[0] == wanted)
     rule.base_trial = seen = _up_to(trial, number + 1)

@@ -1,10 +1,10 @@
-"""Reading a run: its tensors, summaries, scalars and events, while the job writes or afterwards.
+"""Reads a run: its tensors, summaries, scalars and events, while the job writes or afterwards.
 
 >>> trial = luff.open_trial("runs/x")  # doctest: +SKIP
 >>> trial.tensor("gradient/conv1.weight").value(10, mode="TRAIN")  # doctest: +SKIP
 
-Functions that take a step take `mode` too: with ``"GLOBAL"`` (the default) the step is a global step, with ``"TRAIN"``,
-``"EVAL"`` or ``"PREDICT"`` it is a step of that mode.
+Functions that take a step take `mode` too: with ``"GLOBAL"`` (the default) the step is a global step, with
+``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"`` it is a step of that mode.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["REDUCTIONS", "Tensor", "Trial", "open_trial"]
 
-#: Names that `Tensor.reduction` knows.
+#: Names that `Tensor.reduction` accepts.
 REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2")
 
 _MODES = {m.name: int(m) for m in Mode}
@@ -47,7 +47,7 @@ def _mode(mode: str | int) -> int:
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
-    """Type of a name of `luff::DTypeName` that the binding does not make itself."""
+    """Returns the type for a name of `luff::DTypeName` that the binding does not convert itself."""
     simple = {"float16": "f2", "complex64": "c8", "complex128": "c16"}
     if name in simple:
         return np.dtype(simple[name])
@@ -75,7 +75,7 @@ def open_trial(
     use_live_page: bool = True,
     lost_after_s: float = 60.0,
 ) -> Trial:
-    """Open a run directory, or one that smdebug writes or wrote, for reading.
+    """Opens a run directory, or a directory that smdebug writes or wrote, for reading.
 
     Parameters
     ----------
@@ -84,14 +84,15 @@ def open_trial(
     wait_s
         How long to wait for the first complete step. 0 opens an empty run at once.
     use_live_page
-        Follow the job by its live page where possible. False follows only the files, as on a network file system.
+        Follow the job through its live page where possible. False follows only the files, as on a network file
+        system.
     lost_after_s
-        A worker without a sign of life for this long is lost: a gap, not a wait.
+        A worker without a sign of life for this long is lost: it becomes a gap, and is not waited for.
 
     Raises
     ------
     NotFoundError, FailedPreconditionError, UnsupportedVersionError, CorruptionError
-        There is no such directory; it is not a run; a newer version wrote it; its run.json is damaged.
+        If there is no such directory; if it is not a run; if a newer version wrote it; if its run.json is damaged.
     """
     return Trial(_core.open_trial(os.fspath(path), float(wait_s), use_live_page, float(lost_after_s)))
 
@@ -99,16 +100,18 @@ def open_trial(
 class Trial:
     """A run opened for reading; made by `open_trial`.
 
-    It shows complete steps: those that every living worker has passed. `refresh` and the waits take in new ones.
+    It shows complete steps: those that every living worker has passed. `refresh` and the waiting functions load new
+    ones.
 
-    Threads may share a trial: each call has it alone, a wait only while it looks. A forked process opens its own.
+    Threads may share a trial: one call uses it at a time, and a waiting call only while it checks. A forked process
+    must open its own.
     """
 
     def __init__(self, core: _core.Trial) -> None:
         self._core = core
         self._ids: dict[
             str, int
-        ] = {}  # of tensors that were asked for; not the tensors, which hold the trial
+        ] = {}  # of tensors requested so far; not the tensors themselves, which would hold the trial
 
     def __enter__(self) -> Trial:  # noqa: PYI034  (Python 3.10 has no Self)
         return self
@@ -117,7 +120,7 @@ class Trial:
         self.close()
 
     def close(self) -> None:
-        """Forget the names requested so far. Files are released with the trial and its tensors; arrays stay valid."""
+        """Forgets the names requested so far. Files are released with the trial and its tensors; arrays stay valid."""
         self._ids.clear()
 
     def __repr__(self) -> str:
@@ -133,12 +136,12 @@ class Trial:
 
     @property
     def world_size(self) -> int:
-        """Number of workers the run was made for."""
+        """Number of workers that the run was made for."""
         return self._core.world_size
 
     @property
     def loaded_all_steps(self) -> bool:
-        """True when every worker has ended or is lost, and all is read."""
+        """Whether every worker has ended or is lost, and everything is read."""
         return self._core.loaded_all_steps
 
     @property
@@ -148,31 +151,33 @@ class Trial:
 
     @property
     def outcome_reason(self) -> str:
-        """Why, in words; empty if there is nothing to say."""
+        """The reason in words; empty if there is none."""
         return str(self._core.outcome()[1])
 
     def refresh(self) -> bool:
-        """Read what was published since the last refresh. True if anything is new."""
+        """Reads what was published since the last refresh. Returns True if anything is new."""
         return self._core.refresh()
 
     def wait_for_news(self, timeout_s: float) -> bool:
-        """Wait for a new complete step or the end of the run, at most `timeout_s` seconds. True if there is news."""
+        """Waits for a new complete step or the end of the run, at most `timeout_s` seconds. Returns True if there is
+        either.
+        """
         return self._core.wait_for_news(float(timeout_s))
 
     def wait_for_step(self, step: int, mode: str | int = "GLOBAL", timeout_s: float = 60.0) -> None:
-        """Wait until a step is complete.
+        """Waits until a step is complete.
 
         Raises
         ------
         DeadlineExceededError
-            It did not come in time.
+            If it is not complete in time.
         OutOfRangeError
-            It can never come: later steps are complete, or the run is over.
+            If it can never come: later steps are complete, or the run is over.
         """
         self._core.wait_for_step(step, _mode(mode), float(timeout_s))
 
     def step_state(self, step: int, mode: str | int = "GLOBAL") -> str:
-        """``"available"``, ``"not yet available"`` or ``"unavailable"``."""
+        """Returns ``"available"``, ``"not yet available"`` or ``"unavailable"``."""
         return ("available", "not yet available", "unavailable")[self._core.step_state(step, _mode(mode))]
 
     def tensors(
@@ -183,12 +188,12 @@ class Trial:
         mode: str | int = "GLOBAL",
         step: int | None = None,
     ) -> list[str]:
-        """Sorted names of tensors.
+        """Returns the sorted names of tensors.
 
         Parameters
         ----------
         regex
-            Searched anywhere in the name (the dialect of `re`, bounded).
+            Expression to search anywhere in the name (the dialect of `re`, bounded).
         collection
             Only tensors of this collection.
         mode, step
@@ -197,35 +202,35 @@ class Trial:
         return self._core.tensors(regex or "", collection or "", _mode(mode), step)
 
     def tensor(self, name: str) -> Tensor:
-        """Return the tensor of this name. `NotFoundError` names the three nearest."""
+        """Returns the tensor of this name. Raises `NotFoundError`, which names the three nearest."""
         found = self._ids.get(name)
         if found is None:
             found = self._ids[name] = self._core.find(name)
         return Tensor(self, name, found)
 
     def has_tensor(self, name: str) -> bool:
-        """Tell whether the run has a tensor of this name."""
+        """Returns whether the run has a tensor of this name."""
         return name in self._ids or name in set(self.tensors())
 
     def steps(self, mode: str | int = "GLOBAL") -> list[int]:
-        """Complete steps, ascending."""
+        """Returns the complete steps, ascending."""
         return self._core.steps(_mode(mode))
 
     def modes(self) -> list[str]:
-        """Names of the modes that have steps."""
+        """Returns the names of the modes that have steps."""
         return [m.name for m in Mode if m is not Mode.GLOBAL and self._core.steps(int(m))]
 
     def global_step(self, step: int, mode: str | int) -> int:
-        """Global step of a step of a mode."""
+        """Returns the global step of a step of a mode."""
         return int(self._core.step_info(step, _mode(mode))[0])
 
     def mode_step(self, global_step: int) -> tuple[str, int]:
-        """Mode and step of the mode of a global step."""
+        """Returns the mode, and the step of the mode, of a global step."""
         info = self._core.step_info(global_step, int(Mode.GLOBAL))
         return Mode(info[3]).name, info[1]
 
     def step_info(self, step: int, mode: str | int = "GLOBAL") -> StepInfo:
-        """Numbers of a step: global and mode step, update, mode, wall time and duration in nanoseconds."""
+        """Returns the numbers of a step: global and mode step, update, mode, wall time and duration in nanoseconds."""
         global_step, mode_step, update, code, wall_unix_ns, duration_ns = self._core.step_info(
             step, _mode(mode)
         )
@@ -239,11 +244,11 @@ class Trial:
         }
 
     def workers(self) -> list[Worker]:
-        """State of each worker."""
+        """Returns the state of each worker."""
         return self._core.workers()
 
     def collections(self) -> dict[str, Any]:
-        """Name of each collection and its settings."""
+        """Returns the settings of each collection, by name."""
         text = self._core.document("collections")
         settings = {c.get("name"): c for c in parse_json(text)} if text else {}
         return {name: settings.get(name, {}) for name in self._core.collections()}
@@ -251,12 +256,12 @@ class Trial:
     def scalars(
         self, name: str, mode: str | int = "GLOBAL", worker: int | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Scalars of one name: arrays ``step`` (global), ``mode_step`` and ``value``."""
+        """Returns the scalars of one name: arrays ``step`` (global), ``mode_step`` and ``value``."""
         step, mode_step, value = self._core.scalars(self._core.find(name), _mode(mode), worker)
         return {"step": step, "mode_step": mode_step, "value": value}
 
     def events(self, mode: str | int = "GLOBAL") -> list[Event]:
-        """Events of the training loop, each with at least ``step``, ``worker`` and ``kind``."""
+        """Returns the events of the training loop, each with at least ``step``, ``worker`` and ``kind``."""
         known = {int(k): k.name.lower() for k in EventKind}
         found: list[Event] = [
             {
@@ -280,15 +285,17 @@ class Trial:
         return found
 
     def gaps(self) -> list[Gap]:
-        """What was not recorded, and why."""
+        """Returns what was not recorded, and why."""
         return self._core.gaps()
 
     def problems(self) -> list[str]:
-        """Damage found so far: file, place, what is lost."""
+        """Returns the damage found so far: file, place, what is lost."""
         return self._core.problems()
 
     def document(self, name: str) -> Any:
-        """Document of the run, e.g. ``"model"``, ``"collections"``, ``"environment"``; None when there is none."""
+        """Returns a document of the run, e.g. ``"model"``, ``"collections"``, ``"environment"``; None if there is
+        none.
+        """
         text = self._core.document(name)
         return parse_json(text) if text else None
 
@@ -309,45 +316,45 @@ class Tensor:
 
     @property
     def role(self) -> str:
-        """What it is to the model, e.g. ``"weight"``."""
+        """What the tensor is to the model, e.g. ``"weight"``."""
         return Role(self._core.info(self._id)[1]).name.lower()
 
     @property
     def module(self) -> tuple[str, str]:
-        """Path and type of the module that it belongs to; empty where it belongs to none."""
+        """Path and type of the module that it belongs to; empty if it belongs to none."""
         info = self._core.info(self._id)
         return info[2], info[3]
 
     @property
     def collections(self) -> list[str]:
-        """Collections that hold it."""
+        """Names of the collections that contain it."""
         return list(self._core.info(self._id)[4])
 
     def steps(self, mode: str | int = "GLOBAL") -> list[int]:
-        """Steps at which anything of it was recorded, ascending."""
+        """Returns the steps at which anything of it was recorded, ascending."""
         return self._core.tensor_steps(self._id, _mode(mode))
 
     def value_steps(self, mode: str | int = "GLOBAL", worker: int | None = None) -> list[int]:
-        """Steps at which its value was recorded and is still there, ascending."""
+        """Returns the steps at which its value was recorded and still exists, ascending."""
         return self._core.value_steps(self._id, _mode(mode), worker)
 
     def workers(self, step: int, mode: str | int = "GLOBAL") -> list[int]:
-        """Workers that recorded it at a step."""
+        """Returns the workers that recorded it at a step."""
         return self._core.tensor_workers(self._id, step, _mode(mode))
 
     def value(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> Any:
-        """Value at a step: a read-only array, or a str.
+        """Returns the value at a step: a read-only array, or a str.
 
-        Without `worker`, that of the first worker that has it; of a sharded tensor each worker has its part.
+        Without `worker`, it is that of the first worker that has it; of a sharded tensor, each worker has its part.
 
         Raises
         ------
         OutOfRangeError
-            The step, or this value at it, was not saved (nearest steps are named) or was deleted by retention.
+            If the step, or this value at it, was not saved (nearest steps are named) or was deleted by retention.
         UnavailableError
-            The step is not available yet.
+            If the step is not available yet.
         CorruptionError
-            The stored bytes are damaged, or their file was truncated.
+            If the stored bytes are damaged, or their file was truncated.
         """
         made = self._core.value(self._id, step, 4 if mode == "GLOBAL" else _mode(mode), worker)
         return made if type(made) is np.ndarray else _array(made)
@@ -355,20 +362,20 @@ class Tensor:
     def stacked(
         self, mode: str | int = "GLOBAL", worker: int | None = None, max_bytes: int = _DEFAULT_STACK_BYTES
     ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """All values as one array with the steps as its first axis, and the steps.
+        """Returns the steps, and all values as one array with the steps as its first axis.
 
         Raises
         ------
         FailedPreconditionError
-            dtype or shape differs between steps; use `values`.
+            If dtype or shape differs between steps; use `values`.
         ResourceExhaustedError
-            It would be more than `max_bytes`.
+            If the array would be larger than `max_bytes`.
         """
         steps, values = self._core.stack(self._id, _mode(mode), worker, max_bytes)
         return steps, _array(values)
 
     def values(self, mode: str | int = "GLOBAL", worker: int | None = None) -> dict[int, Any]:
-        """All values by step."""
+        """Returns all values by step."""
         from luff.errors import FailedPreconditionError, ResourceExhaustedError
 
         try:
@@ -381,26 +388,28 @@ class Tensor:
         return dict(zip(steps.tolist(), stack, strict=True))
 
     def shape(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> tuple[int, ...]:
-        """Shape of the value at a step."""
+        """Returns the shape of the value at a step."""
         return tuple(self._core.shape(self._id, step, _mode(mode), worker)[0])
 
     def dtype(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> str:
-        """Name of its type at a step, e.g. ``"bfloat16"``."""
+        """Returns the name of its type at a step, e.g. ``"bfloat16"``."""
         return str(self._core.shape(self._id, step, _mode(mode), worker)[1])
 
     def shard(
         self, step: int, mode: str | int = "GLOBAL", worker: int | None = None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape of the whole tensor and offset of this worker's part in it; both empty when it isn't sharded."""
+        """Returns the shape of the whole tensor and the offset of this worker's part; both are empty if it is not
+        sharded.
+        """
         _, _, whole, offset = self._core.shape(self._id, step, _mode(mode), worker)
         return tuple(whole), tuple(offset)
 
     def summary(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> dict[str, Any]:
-        """Statistics at a step, over finite elements: count, min, max, mean, std, sum, l1, l2, nan_count, ..."""
+        """Returns statistics at a step, over finite elements: count, min, max, mean, std, sum, l1, l2, nan_count, ..."""
         return self._core.summary(self._id, step, _mode(mode), worker)
 
     def summaries(self, mode: str | int = "GLOBAL", worker: int | None = None) -> dict[str, NDArray[Any]]:
-        """Statistics of all steps as columns: read-only arrays of one length.
+        """Returns statistics of all steps as columns: read-only arrays of equal length.
 
         Columns: step, mode_step, update, mode (code), count, zero_count, nan_count, inf_count, min, max, mean,
         std, sum, abs_mean, l2.
@@ -410,21 +419,21 @@ class Tensor:
     def histogram(
         self, step: int, mode: str | int = "GLOBAL", worker: int | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]:
-        """Lower edges, upper edges and counts of the occupied bins."""
+        """Returns lower edges, upper edges and counts of the occupied bins."""
         low, high, count = self._core.histogram(self._id, step, _mode(mode), worker)
         return low, high, count
 
     def saved_reductions(
         self, step: int, mode: str | int = "GLOBAL", worker: int | None = None
     ) -> dict[tuple[str, bool], float]:
-        """Statistics that the job itself saved, as it wrote them: (name, of magnitudes) -> value.
+        """Returns statistics that the job itself saved, as it wrote them: (name, of magnitudes) -> value.
 
         Only smdebug's directories have them; Luff's runs have summaries.
         """
         return {(n, a): v for n, a, v in self._core.saved_reductions(self._id, step, _mode(mode), worker)}
 
     def quantile(self, step: int, q: float, mode: str | int = "GLOBAL", worker: int | None = None) -> float:
-        """Quantile (0 to 1) from the histogram, within 6.25 %; from the value where there is no histogram."""
+        """Returns a quantile (0 to 1) from the histogram, within 6.25 %; from the value if there is no histogram."""
         if not 0 <= q <= 1:
             raise InvalidArgumentError(f"found quantile {q}, expected 0 to 1")
         try:
@@ -446,10 +455,10 @@ class Tensor:
         mode: str | int = "GLOBAL",
         worker: int | None = None,
     ) -> float:
-        """One of `REDUCTIONS` at a step, of the elements or (`abs`) of their magnitudes.
+        """Returns one of `REDUCTIONS` at a step, of the elements or (`abs`) of their magnitudes.
 
         The definition does not depend on what was stored: over finite elements, in float64, ``ddof=0``, norms of the
-        flattened tensor. Taken from the summary if it has the number, else computed from the value.
+        flattened tensor. It is taken from the summary if that has the number, else computed from the value.
         """
         if name not in REDUCTIONS:
             raise InvalidArgumentError(f"found reduction {name!r}, expected one of {', '.join(REDUCTIONS)}")

@@ -1,4 +1,4 @@
-"""What hooks of boosting libraries share: collections, tensors of a training, rounds as steps.
+"""Shared by the hooks of boosting libraries: collections, tensors of a training, rounds as steps.
 
-Nothing here imports a framework: the packages of the libraries say what their boosters hold.
+Nothing here imports a framework: each library's package describes what its boosters hold.
 """

@@ -1,7 +1,7 @@
-"""Collections of a boosting run, and the configuration that a hook's arguments mean.
+"""Collections of a boosting run, and the capture configuration made from a hook's arguments.
 
-Names and expressions are those of SageMaker Debugger, with two of its slips mended: names of evaluation sets may hold
-digits (scikit-learn's ``validation_0``), and of SHAP values only the bias is left out.
+Names and expressions are those of SageMaker Debugger, with two of its mistakes corrected: names of evaluation sets
+may contain digits (scikit-learn's ``validation_0``), and of SHAP values only the bias is left out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from luff.config import describe
 
 __all__ = ["COLLECTIONS", "DEFAULT_INTERVAL", "Wanted", "choose_boosting_run", "make_config", "number_in"]
 
-#: Rounds between two saves of what is listed.
+#: Rounds between two saves of the collections that are listed.
 DEFAULT_INTERVAL = 10
 
-#: Collections by name: expressions on names, and the forms that are kept.
+#: Collections by name: regular expressions for tensor names, and the forms that are kept.
 COLLECTIONS: dict[str, dict[str, Any]] = {
     "hyperparameters": {"include": [r"(^|/)hyperparameters/"], "forms": ["raw"]},
     "metrics": {"include": [r"(^|/)[^/]+-[^/]+$"], "forms": ["summary"], "save": {"save_interval": 1}},
@@ -44,10 +44,12 @@ def make_config(
     collections: Collections,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The capture configuration of a hook's arguments."""
+    """Makes the capture configuration from a hook's arguments."""
     wanted = listed(collections)
     chosen = [{**COLLECTIONS.get(item["name"], {}), **item} for item in wanted if "name" in item]
-    chosen += [item for item in wanted if "name" not in item]  # told so by the check
+    chosen += [
+        item for item in wanted if "name" not in item
+    ]  # kept, so that the configuration check reports them
     if options.get("save_all"):
         for name, settings in COLLECTIONS.items():
             if all(item.get("name") != name for item in chosen):
@@ -65,9 +67,10 @@ def make_config(
 
 
 class Wanted:
-    """Which tensors a configuration can ask for at all, so that the others are never looked at or named.
+    """Decides which tensors a configuration can ask for at all; the others are never looked at or named.
 
-    It never says no to what the session would take: an expression that Python does not know matches everything.
+    It never rejects a tensor that the session would take: an expression that Python cannot compile matches
+    everything.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -103,12 +106,12 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 def choose_boosting_run(
     run: str | os.PathLike[str] | None, collections: Collections, resume: bool, options: Mapping[str, Any]
 ) -> RunOptions:
-    """The run of a hook's arguments, and its capture configuration."""
+    """Chooses the run for a hook's arguments and makes its capture configuration."""
     return choose_run(run, resume, make_config(collections, options), _merge(collections, options))
 
 
 def _merge(collections: Any, options: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
-    """How the hook's configuration goes into the supervisor's: its collections win."""
+    """Returns the function that merges the hook's configuration into the supervisor's, whose collections win."""
 
     def merge(base: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         if collections is None and not options:
@@ -122,7 +125,7 @@ def _merge(collections: Any, options: Mapping[str, Any]) -> Callable[..., dict[s
 
 
 def number_in(text: str) -> int | float | str:
-    """A parameter as the library writes it: as a number, if it is one."""
+    """Converts a parameter from the library's text to a number, if it is one."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -1,4 +1,4 @@
-"""Trees of a trial in the form in which `Booster.trees_to_dataframe` gives them."""
+"""Trees of a trial as the columns of `Booster.trees_to_dataframe`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ __all__ = ["trees"]
 
 
 def trees(trial: Trial, step: int, *, prefix: str = "") -> dict[str, list[Any]]:
-    """Trees of one boosting round.
+    """Returns the trees of one boosting round.
 
     Parameters
     ----------
     trial
         A run that recorded the collection ``trees``.
     step
-        Round, counted from 0 as the TRAIN steps of the run.
+        Boosting round: the number of a TRAIN step of the run, counted from 0.
     prefix
-        Of a later training of the same process, e.g. ``"fit2/"``.
+        Prefix of a later training of the same process, e.g. ``"fit2/"``.
 
     Returns
     -------
     dict
-        Columns of one length: Tree, Node, ID, Feature (a name, or ``"Leaf"``), Split, Yes, No, Missing (IDs), Gain
-        (of a leaf its value), Cover, Category (a list of categories); None where there is nothing.
-        ``pandas.DataFrame`` takes it.
+        Columns of equal length: Tree, Node, ID, Feature (a name, or ``"Leaf"``), Split, Yes, No, Missing (IDs),
+        Gain (for a leaf: its value), Cover, Category (a list of categories). None marks an absent entry.
+        ``pandas.DataFrame`` accepts it.
 
     Raises
     ------
     NotFoundError, OutOfRangeError
-        The run has no trees, or none at this step.
+        If the run has no trees, or none at this step.
     """
     value = {
         name: trial.tensor(f"{prefix}trees/{name}").value(step, mode="TRAIN")

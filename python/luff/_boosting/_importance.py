@@ -1,4 +1,4 @@
-"""How much each feature is worth, kept up tree by tree: what a round costs does not grow with the rounds before it."""
+"""Feature importance, updated tree by tree, so a round's cost does not grow with the number of earlier rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 __all__ = ["TYPES", "Importance"]
 
-#: Types, as XGBoost calls them.
+#: Types of importance, named as in XGBoost.
 TYPES = ("weight", "gain", "cover", "total_gain", "total_cover")
 
 
@@ -17,10 +17,10 @@ class Importance:
     """Sums over all splits so far, by feature."""
 
     def __init__(self) -> None:
-        self._sums = np.zeros((3, 0))  # splits, gain, cover
+        self._sums = np.zeros((3, 0))  # rows: splits, gain, cover
 
     def add(self, feature: NDArray[Any], gain: NDArray[Any], cover: NDArray[Any]) -> None:
-        """Takes in nodes of trees; leaves have the feature -1."""
+        """Adds nodes of trees; leaves have feature -1."""
         inner = feature >= 0
         feature, gain, cover = feature[inner], gain[inner], cover[inner]
         if not len(feature):
@@ -36,11 +36,11 @@ class Importance:
         self._sums[2] += np.bincount(feature, weights=cover, minlength=width)
 
     def used(self) -> NDArray[Any]:
-        """Features that some tree splits by."""
+        """Returns the features that at least one tree splits on."""
         return np.flatnonzero(self._sums[0])
 
     def shares(self, used: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Of each type the share of each used feature; their sum is 1."""
+        """Returns the share of each used feature for each type; the shares of a type add up to 1."""
         splits, gain, cover = self._sums[:, used]
         scores = {
             "weight": splits,

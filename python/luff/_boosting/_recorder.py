@@ -1,6 +1,6 @@
-"""What is recorded of one training: names of tensors, what is due in a round, the values.
+"""Records one training: the names of its tensors, what is due in a round, the values.
 
-Knows nothing of steps; the hook says when.
+Knows nothing about steps; the hook decides when to record.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Recorder:
     Parameters
     ----------
     arrays
-        Where it goes.
+        Where the values go.
     prefix
-        Put before every name; empty for the first training of a process.
+        Prefix of every name; empty for the first training of a process.
     wanted
-        What the configuration can ask for at all.
+        Decides what the configuration can ask for at all.
     is_loss
         Whether a metric of this name is a loss that a training lowers smoothly.
     columns
-        Columns of the trees, besides `COLUMNS` what the library has.
+        Columns of the trees: `COLUMNS` and those that only this library has.
     """
 
     def __init__(
@@ -57,48 +57,49 @@ class Recorder:
         self._wanted = wanted
         self._is_loss = is_loss
         self._column_names = columns
-        self.features: Sequence[str] = ()  # names by index
+        self.features: Sequence[str] = ()  # names, by index
         self._numbers: dict[str, int] = {}
         self._metrics: dict[tuple[str, str], tuple[int, int]] = {}
-        self._importances: dict[str, list[int]] = {kind: [] for kind in TYPES}  # tensor of each feature
+        # type -> number of each feature's tensor
+        self._importances: dict[str, list[int]] = {kind: [] for kind in TYPES}
         self._columns: list[tuple[str, int]] | None = None
         self._probes: list[tuple[str, int]] | None = None
         self._shap_probes: dict[str, int | None] = {}
         self._settings: list[tuple[int, Any]] | None = None
         self.importance = Importance()
-        self.read_to = 0  # rounds whose trees are in `importance`
+        self.read_to = 0  # number of rounds whose trees are in `importance`
 
     def number(self, name: str, role: int = _OTHER, path: str = "", kind: str = "") -> int:
-        """Number of a tensor of this training."""
+        """Returns the number of a tensor of this training."""
         found = self._numbers.get(name)
         if found is None:
             found = self._numbers[name] = self._arrays.number(self._prefix + name, role, path, kind)
         return found
 
     def feature(self, index: int) -> str:
-        """Name of a feature."""
+        """Returns the name of a feature."""
         return self.features[index] if index < len(self.features) else f"f{index}"
 
-    # What is due in the round that has begun -------------------------------------------------------------------
+    # What is due in the current round --------------------------------------------------------------------------
 
     def due(self, name: str, role: int = _OTHER) -> int:
-        """Forms due of one tensor."""
+        """Returns the forms of a tensor that are due."""
         if not self._wanted(self._prefix + name, "label" if role == _LABEL else "other"):
             return 0
         return self._session.due_tensor(self.number(name, role))
 
     def predictions_wanted(self) -> bool:
-        """Whether anything may be asked for that only the model of the round can give."""
+        """Whether the configuration may ask for something that only the round's model can give."""
         wanted = self._wanted(f"{self._prefix}predictions") or self._wanted(f"{self._prefix}labels", "label")
         return wanted or any(self._shap_probe(kind) is not None for kind in ("average_shap", "full_shap"))
 
     def shap_due(self, kind: str) -> bool:
-        """Whether contributions are due."""
+        """Whether SHAP values of this kind are due."""
         probe = self._shap_probe(kind)
         return probe is not None and bool(self._session.due_tensor(probe))
 
     def _shap_probe(self, kind: str) -> int | None:
-        """A tensor of the kind that may be saved."""
+        """Returns a tensor of the kind that may be saved, or None."""
         if kind not in self._shap_probes:
             names = [f"{kind}/{self.feature(i)}" for i in range(min(len(self.features), _MAX_PROBES))]
             found = [name for name in names if self._wanted(self._prefix + name)][:1]
@@ -106,11 +107,11 @@ class Recorder:
         return self._shap_probes[kind]
 
     def trees_wanted(self) -> bool:
-        """Whether columns of the trees may be asked for at all."""
+        """Whether the configuration can ask for columns of the trees at all."""
         return any(self._wanted(f"{self._prefix}trees/{name}") for name in self._column_names)
 
     def trees_due(self) -> bool:
-        """Whether some column of the trees is due."""
+        """Whether any column of the trees is due."""
         if self._columns is None:
             names = [(name, f"trees/{name}") for name in self._column_names]
             chosen = [(name, full) for name, full in names if self._wanted(self._prefix + full)]
@@ -119,7 +120,7 @@ class Recorder:
         return any(due(number) for _, number in self._columns)
 
     def importance_due(self) -> bool:
-        """Whether the importance of some feature is due."""
+        """Whether the importance of any feature is due."""
         due = self._session.due_tensor
         for kind, probe in self._importance_probes():
             if due(probe) or any(due(number) for number in self._importances[kind] if number >= 0):
@@ -127,7 +128,7 @@ class Recorder:
         return False
 
     def _importance_probes(self) -> list[tuple[str, int]]:
-        """Types of which some feature may be saved, each with the tensor of one such feature."""
+        """Returns the types of which some feature may be saved, each with the tensor of one such feature."""
         if self._probes is None:
             self._probes = []
             for kind in TYPES:
@@ -141,7 +142,7 @@ class Recorder:
     # Values ----------------------------------------------------------------------------------------------------
 
     def metrics(self, values: Iterable[Metric], training: frozenset[str]) -> None:
-        """Numbers of the evaluations. `training`: names of the sets that hold what is trained on."""
+        """Records the numbers of the evaluations. `training` names the sets that contain training data."""
         scalar = self._session.scalar
         for data, metric, value, deviation in values:
             numbers = self._metrics.get((data, metric))
@@ -157,7 +158,7 @@ class Recorder:
                 scalar(numbers[1], deviation)
 
     def hyperparameters(self, values: dict[str, Any]) -> None:
-        """Settings of the training that are due."""
+        """Records the hyperparameters that are due."""
         if self._settings is None:
             names = [(f"hyperparameters/{key}", value) for key, value in values.items()]
             wanted = [(name, value) for name, value in names if self._wanted(self._prefix + name)]
@@ -168,7 +169,7 @@ class Recorder:
             self._arrays.setting(number, value)
 
     def importances(self) -> None:
-        """Share of each feature that some tree splits by, for each type that is due."""
+        """Records the share of each feature that some tree splits on, for each type that is due."""
         used = self.importance.used()
         if not len(used):
             return
@@ -187,7 +188,7 @@ class Recorder:
                     scalar(number, share)
 
     def trees(self, rounds: Rounds, index: int, first: int) -> None:
-        """Columns of one of the rounds; `first`: number of its first tree in the model."""
+        """Records the columns of one of the rounds; `first` is the number of its first tree in the model."""
         begin = rounds.ends[index - 1] if index else 0
         end = rounds.ends[index]
         before = sum(rounds.trees[:index])
@@ -205,7 +206,7 @@ class Recorder:
             self._arrays.array(self.number("trees/Category"), np.array(sets, dtype=np.int32))
 
     def array(self, name: str, value: Any, role: int = _OTHER) -> None:
-        """An array, where it is due; None: it was due and could not be had."""
+        """Records an array if it is due. None records a gap: the array was due but could not be obtained."""
         if value is None:
             self.missing(name, role, GapReason.NOT_SEEN, int(Form.RAW))
             return
@@ -214,9 +215,10 @@ class Recorder:
             self._arrays.array(number, np.asarray(value))
 
     def shap(self, values: NDArray[Any] | None, want_average: bool, want_full: bool) -> None:
-        """Contributions of each feature to each prediction; the last axis is the features and the bias.
+        """Records the contributions of each feature to each prediction; the last axis holds the features and the
+        bias.
 
-        None: they were due and could not be had.
+        None records a gap: they were due but could not be obtained.
         """
         if values is None:
             self.missing(f"full_shap/{self.feature(0)}", _OTHER, GapReason.NOT_SEEN, int(Form.RAW))
@@ -234,5 +236,5 @@ class Recorder:
                     self._arrays.array(self.number(f"full_shap/{name}"), values[..., index])
 
     def missing(self, name: str, role: int, reason: GapReason, forms: int) -> None:
-        """Says that something due was not recorded."""
+        """Records a gap for something that was due."""
         self._session.gap(self.number(name, role), int(reason), forms, 1)

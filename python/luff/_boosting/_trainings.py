@@ -34,9 +34,9 @@ class Library:
     Attributes
     ----------
     is_loss
-        Whether a metric is a loss of the library's own that a training lowers smoothly.
+        Whether a metric is one of the library's own losses, which a training lowers smoothly.
     read_rounds
-        Trees of a model's rounds, from one to another (exclusive). Errors switch the reading of trees off.
+        Reads the trees of a model from one round to another (exclusive). An error turns the reading of trees off.
     columns
         Columns of the trees.
     """
@@ -50,7 +50,7 @@ class Library:
 class Facts:
     """Describes a training once its first round has ended (docs/spec/evidence.md).
 
-    The hook keeps the functions while the training lasts: they must hold neither the hook nor the model.
+    The hook keeps the functions for as long as the training lasts, so they must hold neither the hook nor the model.
     """
 
     booster: str
@@ -58,62 +58,65 @@ class Facts:
     parameters: dict[str, Any]
     rows: int | None
     evaluations: list[dict[str, Any]]
-    training_sets: frozenset[str]  # names of the evaluation sets that hold what is trained on
+    training_sets: frozenset[str]  # names of the evaluation sets that contain training data
     folds: int = 0
-    trees: bool = True  # it has trees that can be read
-    changing: bool = False  # later rounds change its trees: each is read at once
-    hyperparameters: dict[str, Any] | None = None  # recorded; by default `parameters`
-    predictions: Callable[[Any], Any] | None = None  # of the model, for the validation data
-    labels: Callable[[], Any] | None = None  # of the validation data
-    contributions: Callable[[Any], Any] | None = None  # of the model: SHAP values, by features and bias last
+    trees: bool = True  # whether its trees can be read
+    changing: bool = False  # whether later rounds change its trees, so that each round's are read at once
+    hyperparameters: dict[str, Any] | None = None  # to be recorded; by default `parameters`
+    predictions: Callable[[Any], Any] | None = None  # computes them from the model, for the validation data
+    labels: Callable[[], Any] | None = None  # returns those of the validation data
+    # computes SHAP values from the model; the last axis: features, then bias
+    contributions: Callable[[Any], Any] | None = None
 
 
 @dataclass
 class _Waiting:
     """A finished round that is not yet recorded."""
 
-    rounds: int  # of the model, this one included
-    grown: bool  # the round has added trees
+    rounds: int  # number of the model's rounds, including this one
+    grown: bool  # whether the round added trees
     metrics: list[Metric]
     saved: Saved  # by users
     ended_ns: int  # Unix time
-    lasted_ns: int  # since the end of the round before it
-    answers: list[Callable[[], None]] = field(default_factory=list)  # record what its model was asked for
+    lasted_ns: int  # since the previous round ended
+    answers: list[Callable[[], None]] = field(
+        default_factory=list
+    )  # each records an answer of this round's model
 
 
 @dataclass
 class _Training:
     """One training that is watched."""
 
-    key: Any  # a weak reference to what stands for it
+    key: Any  # weak reference to the object that identifies it
     thread: int
     number: int
     prefix: str
-    first_round: int  # rounds of the model before it
+    first_round: int  # number of rounds that the model had before
     planned: int | None
     recorder: Recorder
-    rounds: int  # of the model so far
-    trees: bool = True  # trees can be read
-    changing: bool = False  # later rounds change its trees
-    asked: Facts | None = None  # for predictions, labels and contributions; None: none may be due
-    known: bool = False  # its document was written
+    rounds: int  # number of the model's rounds so far
+    trees: bool = True  # whether trees can be read
+    changing: bool = False  # whether later rounds change its trees
+    asked: Facts | None = None  # provides predictions, labels and contributions; None if none can be due
+    known: bool = False  # whether its document was written
     training_sets: frozenset[str] = frozenset()
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
 class Trainings:
-    """Turns the trainings of a hook into steps. The hook holds it, and calls `publish` and `forked` from its own.
+    """Turns the trainings of a hook into steps. The hook owns it, and calls its `publish` and `forked`.
 
     Parameters
     ----------
     hook
         Held weakly, so that it dies with its owner.
     config
-        Its capture configuration.
+        Capture configuration of the hook.
     library
-        What all trainings have in common.
+        What all trainings of the library have in common.
     hyperparameters
-        Recorded instead of what a model says of itself.
+        Recorded instead of the model's own.
     """
 
     def __init__(
@@ -129,40 +132,40 @@ class Trainings:
         self._library = library
         self._hyperparameters = None if hyperparameters is None else dict(hyperparameters)
         self._training: _Training | None = None
-        self._ended: tuple[str, int] | None = None  # prefix and rounds of the training before
+        self._ended: tuple[str, int] | None = None  # prefix and number of rounds of the previous training
         self._trainings = 0
         self._document: list[dict[str, Any]] = []
         self._waiting: list[_Waiting] = []
-        self._round_ended_ns = 0  # the last one, of whatever training
+        self._round_ended_ns = 0  # end of the last round, of whichever training
         self._unwatched = 0
         self._booster: weakref.ref[Any] | None = None
         self._wanted: Wanted | None = None
 
     @property
     def booster(self) -> Any:
-        """The model of the training that is watched, while it exists."""
+        """The model of the watched training, while it exists."""
         return None if self._booster is None else self._booster()
 
     @property
     def thread(self) -> int | None:
-        """The thread of the training that is watched."""
+        """The thread of the watched training."""
         return None if self._training is None else self._training.thread
 
     def wanted(self) -> Wanted:
-        """All that the configuration can ask for."""
+        """Returns everything that the configuration can ask for."""
         if self._wanted is None:
             self._wanted = Wanted(self._config)
         return self._wanted
 
     def watched(self, key: Any) -> _Training | None:
-        """The training that `key` stands for, if it is the one that is watched."""
+        """Returns the watched training if `key` identifies it, otherwise None."""
         training = self._training
         return training if training is not None and training.key() is key else None
 
-    # What the library tells ------------------------------------------------------------------------------------
+    # Called when the library trains ----------------------------------------------------------------------------
 
     def begins(self, key: Any, model: Any, rounds: int, planned: int | None) -> None:
-        """A training begins. `key` stands for it; `rounds` are those that the model has already."""
+        """Begins a training. `key` identifies it; `rounds` is the number of rounds that the model already has."""
         hook = self._hook()
         if hook is None:
             return
@@ -178,7 +181,8 @@ class Trainings:
         metrics: Callable[[], list[Metric]],
         facts: Callable[[], Facts],
     ) -> None:
-        """A round has ended: rounds of the model, newest metrics; `facts` is asked in the first round.
+        """Ends a round. `rounds` and `metrics` return the model's rounds and newest metrics; `facts` is for the
+        first.
 
         Raises
         ------
@@ -195,7 +199,7 @@ class Trainings:
         hook.boundary()
 
     def ended(self, key: Any, rounds: Callable[[], int] | None = None) -> None:
-        """A training has ended; `rounds`: what its model has now, if not what it had in the last round."""
+        """Ends a training. `rounds` returns the model's rounds, if they differ from those after the last round."""
         hook = self._hook()
         if hook is not None:
             hook.while_live("end", self._end, key, rounds)
@@ -206,7 +210,7 @@ class Trainings:
         running = self._training
         thread = threading.get_ident()
         if running is not None and running.key() is not None and running.thread != thread:
-            return  # another thread trains: its rounds are steps already
+            return  # another thread is training: the run's steps are its rounds
         self.publish()
         self._training = None
         if (
@@ -216,7 +220,7 @@ class Trainings:
         ):
             return
         if self._ended is not None and rounds > 0 and self._ended[1] == rounds:
-            prefix = self._ended[0]  # the model of the training before goes on
+            prefix = self._ended[0]  # the model of the previous training is trained further
         else:
             self._trainings += 1
             prefix = "" if self._trainings == 1 else f"fit{self._trainings}/"
@@ -246,7 +250,7 @@ class Trainings:
             training.known = True
             try:
                 self._describe(hook, training, facts())
-            except Exception as error:  # its rounds are recorded all the same
+            except Exception as error:  # the rounds are recorded nevertheless
                 self._guard.note("describe", error)
         before, training.rounds = training.rounds, rounds()
         last, ended = self._round_ended_ns, time.time_ns()
@@ -258,14 +262,14 @@ class Trainings:
             session.begin_step(_TRAIN, steps.clock.mode_steps[_TRAIN] + len(self._waiting))
             self._ask(training.recorder, training.asked, model, waiting.answers)
         self._waiting.append(waiting)
-        # Short rounds are recorded many at a time: what is cold after a round is paid for once.
+        # Short rounds are recorded in batches: the cost of cold caches after a round is then paid once per batch.
         full = len(self._waiting) >= MAX_WAITING_STEPS or bool(waiting.answers or saved.arrays)
         full = full or (training.changing and training.trees)
         if full or ended - min(last, self._waiting[0].ended_ns) >= MAX_WAITING_NS:
             self.publish()
 
     def publish(self) -> None:
-        """Records the rounds that wait."""
+        """Records the rounds that are waiting."""
         waiting, self._waiting = self._waiting, []
         training, steps, session = self._training, self._steps, self._steps.session
         if not waiting or training is None or session is None:
@@ -273,7 +277,8 @@ class Trainings:
         read: tuple[int, Rounds] | None = None
         for one in waiting:
             update = max(one.rounds - 1, 0)
-            if training.first_round == 0:  # a model that goes on has counted the rounds of the run before
+            # a model that is trained further has already counted the rounds of the earlier run
+            if training.first_round == 0:
                 update += steps.clock.first_update
             steps.begin(_TRAIN, saved=one.saved, update=update)
             try:
@@ -292,7 +297,7 @@ class Trainings:
     def _trees(
         self, training: _Training, one: _Waiting, last: _Waiting, read: tuple[int, Rounds] | None
     ) -> tuple[int, Rounds] | None:
-        """Records trees and importance of a round; returns what was read of it and the rounds after it."""
+        """Records trees and importance of a round. Returns what was read for it and the rounds after it."""
         recorder = training.recorder
         if not training.trees:
             return read
@@ -300,7 +305,7 @@ class Trainings:
         importance_due = recorder.importance_due()
         if not trees_due and not importance_due:
             return read
-        if importance_due and recorder.read_to >= one.rounds:  # nothing has grown since
+        if importance_due and recorder.read_to >= one.rounds:  # no tree was added since
             recorder.importances()
             return read
         booster = self.booster
@@ -328,12 +333,12 @@ class Trainings:
         return read
 
     def _ask(self, recorder: Recorder, facts: Facts, model: Any, answers: list[Callable[[], None]]) -> None:
-        """Asks the model of this round for what is due of it; later it has changed."""
+        """Asks this round's model for what is due, before the next round changes it."""
 
         def ask(question: Callable[..., Any] | None, *arguments: Any) -> Any:
             try:
                 return None if question is None else question(*arguments)
-            except Exception as error:  # the round is recorded without
+            except Exception as error:  # the round is recorded without it
                 self._guard.note("predict", error)
                 return None
 
@@ -354,11 +359,11 @@ class Trainings:
         self.publish()
         self._ended = (training.prefix, training.rounds if rounds is None else rounds())
         self._training = None
-        if self._steps.session is not None:  # a process may end without a word right after its training
+        if self._steps.session is not None:  # a process may end without notice right after its training
             self._steps.session.flush(_FLUSH_S)
 
     def _not_watched(self) -> None:
-        """Counts a round of a training that is not watched: another one is, or there are too many."""
+        """Counts a round of a training that is not watched, because another one is or there are too many."""
         if self._steps.session is None:
             return
         self._unwatched += 1
@@ -367,7 +372,7 @@ class Trainings:
             self._steps.session.gap(NO_ID, int(reason), 0, max(self._unwatched // 2, 1))
 
     def forked(self, steps: StepWriter) -> None:
-        """In a forked child: drops the training of the parent and its rounds. `steps`: the child's writer."""
+        """Drops the parent's training and its rounds in a forked child. `steps` is the child's writer."""
         self._steps, self._training, self._waiting = steps, None, []
 
     # Describing ------------------------------------------------------------------------------------------------

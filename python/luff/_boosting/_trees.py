@@ -1,4 +1,4 @@
-"""Trees of some boosting rounds as columns, whatever library has grown them."""
+"""Trees of some boosting rounds as columns, whichever library grew them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = ["COLUMNS", "Rounds", "depths"]
 
-#: Columns of a round, as they are recorded: ``trees/NAME``.
+#: Columns of a round, recorded as ``trees/NAME``.
 COLUMNS = ("Tree", "Node", "Feature", "Split", "Yes", "No", "Missing", "Gain", "Cover", "Depth")
 
 
@@ -22,13 +22,13 @@ class Rounds:
     ----------
     columns
         Tree (number among these trees), Node, Feature (index; -1: a leaf), Split (NaN for leaves and categories),
-        Yes, No, Missing (nodes of the same tree; -1: none), Gain (of a leaf its value), Cover, Depth.
+        Yes, No, Missing (nodes of the same tree; -1: none), Gain (for a leaf: its value), Cover, Depth.
     ends
-        For each round the row after its last one.
+        For each round, the row after its last one.
     trees
-        For each round the number of its trees.
+        For each round, the number of its trees.
     categories
-        Row of a split by categories: what goes to its "Yes".
+        For each row that splits by categories, the categories that go to its "Yes".
     """
 
     columns: dict[str, NDArray[Any]]
@@ -38,7 +38,7 @@ class Rounds:
 
 
 def depths(left: NDArray[Any], right: NDArray[Any], inner: NDArray[Any], roots: NDArray[Any]) -> NDArray[Any]:
-    """Levels below the root; -1 for what no root leads to.
+    """Returns the levels below the root; -1 for rows that no root leads to.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def depths(left: NDArray[Any], right: NDArray[Any], inner: NDArray[Any], roots: 
     Raises
     ------
     ValueError
-        For children that lead out of the rows, or in a circle.
+        If a child lies outside of the rows, or the nodes form a cycle.
     """
     depth = np.full(len(left), -1, dtype=np.int64)
     level, at = 0, roots

@@ -1,7 +1,7 @@
 """Attaches Luff to an unchanged training script.
 
-`luff run` puts this folder at the front of PYTHONPATH, so Python imports it before the script. It waits for the import
-of a framework, attaches right after, and runs the sitecustomize that it hides.
+`luff run` puts this folder at the front of PYTHONPATH, so Python imports it before the script. It waits for the
+import of a framework, attaches right after it, and runs the sitecustomize that it hides.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-#: Packages to wait for, and the modules of luff that watch them.
+#: Packages to wait for, and the luff modules that watch them.
 _FRAMEWORKS = {
     "torch": "luff.torch",
     "xgboost": "luff.xgboost",
@@ -34,7 +34,9 @@ _FRAMEWORKS = {
 }
 _waiting = set(_FRAMEWORKS)
 _OURS = frozenset(_FRAMEWORKS.values())
-_postponed: "set[str]" = set()  # of ours, that were being imported when their framework had been
+_postponed: "set[str]" = (
+    set()
+)  # luff modules that were still being imported when their framework's import ended
 
 
 def _attach(name: str) -> None:
@@ -45,7 +47,7 @@ def _attach(name: str) -> None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     ours = _FRAMEWORKS[name]
     if getattr(getattr(sys.modules.get(ours), "__spec__", None), "_initializing", False):
-        _postponed.add(ours)  # the script has imported it, and it the framework
+        _postponed.add(ours)  # the script imported it, and it imported the framework
     else:
         _attach_to_all(ours)
 
@@ -53,7 +55,7 @@ def _attach(name: str) -> None:
 def _attach_to_all(ours: str) -> None:
     try:
         importlib.import_module(ours).attach_to_all()
-    except Exception as error:  # training goes on without Luff
+    except Exception as error:  # the training continues without Luff
         text = " ".join(f"{type(error).__name__}: {error}".split())
         sys.stderr.write(
             f"luff: this Python cannot import luff, so the training is not watched ({text}); "
@@ -62,7 +64,7 @@ def _attach_to_all(ours: str) -> None:
 
 
 class _Loader(importlib.abc.Loader):
-    """A module's own loader, and then ours."""
+    """Runs a module's own loader, then attaches."""
 
     def __init__(self, loader, name: str) -> None:  # type: ignore[no-untyped-def]
         self._loader = loader
@@ -89,12 +91,12 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for each framework, once, and for modules of Luff that may import it first."""
+    """Waits for the first import of each framework, and of the luff modules that may import it earlier."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if (
             name not in _waiting and name not in _OURS
-        ):  # until it is imported: some only ask whether it is there
+        ):  # a name waits until it is imported: some callers only ask whether the module exists
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None:
@@ -109,7 +111,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _CompatFinder(importlib.abc.MetaPathFinder):
-    """Gives the name smdebug to luff.compat.smdebug when it is imported first."""
+    """Installs luff.compat.smdebug as smdebug when that is first imported."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]  # noqa: ARG002
         if name.partition(".")[0] != "smdebug":
@@ -125,7 +127,7 @@ class _CompatFinder(importlib.abc.MetaPathFinder):
 
 
 def _run_hidden() -> None:
-    """Runs the sitecustomize that would have been imported without us."""
+    """Runs the sitecustomize that Python would have imported without this one."""
     places = [place for place in sys.path if os.path.abspath(place or os.getcwd()) != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
     if spec is None or spec.loader is None:

@@ -1,7 +1,7 @@
 """Starts a verb: ``python -I _start.py VERB ARGUMENTS``, as the luff command does.
 
-Isolated, the interpreter imports nothing from the working directory, ``PYTHONPATH`` or the user's own site, which may
-be a stranger's. The package that this file lies in comes before all others of that name.
+Isolated, the interpreter imports nothing from the working directory, ``PYTHONPATH`` or the user's own site, where a
+stranger may have put files. The package that contains this file comes before all others of that name.
 """
 
 from __future__ import annotations

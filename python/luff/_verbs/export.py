@@ -1,7 +1,7 @@
-"""Tables of a run as Parquet: what ``luff export --to parquet`` starts.
+"""Writes the tables of a run as Parquet; started by ``luff export --to parquet``.
 
 The output directory holds ``summaries/part-*.parquet``, ``scalars/part-*.parquet`` and ``findings.parquet``; DuckDB,
-pandas and polars read a folder of parts as one table. A part exists whole or not at all, so repeating the command
+pandas and polars read a folder of parts as one table. A part is written whole or not at all, so repeating the command
 writes the missing ones.
 """
 
@@ -26,7 +26,7 @@ from luff._codes import Mode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PART_ROWS = 1 << 20  # of a part at least, unless it is the last
+_PART_ROWS = 1 << 20  # a part has at least as many, unless it is the last
 _STATE = "luff-export.json"
 _MAX_FINDINGS = 256 << 20  # bytes of one file
 _COUNTS = ("count", "zero_count", "nan_count", "inf_count")
@@ -43,7 +43,7 @@ def _dictionary(codes: Any, names: list[str]) -> Any:
 
 
 def _table(name: str, worker: int, modes: Any, columns: dict[str, Any], numbers: tuple[str, ...]) -> Any:
-    """Rows of one tensor of one worker."""
+    """Returns the rows of one tensor of one worker."""
     import pyarrow as pa
 
     made: dict[str, Any] = {
@@ -59,7 +59,7 @@ def _table(name: str, worker: int, modes: Any, columns: dict[str, Any], numbers:
 def _tables(
     trial: luff.Trial, names: list[str], workers: list[int], kind: str, mode: str
 ) -> Iterator[tuple[int, Any]]:
-    """Place in `names` and rows, several of one tensor; None after the last of each."""
+    """Yields a tensor's place in `names` with some of its rows, and with None after the last of them."""
     for place, name in enumerate(names):
         tensor = trial.tensor(name)
         for worker in workers:
@@ -89,7 +89,7 @@ def _write(table: Any, folder: _core.OutputFolder, name: str) -> int:
 
 
 def _findings(run: str) -> Any:
-    """Findings of all evaluators, each in its last form."""
+    """Returns the findings of all evaluators, each in its latest form."""
     import pyarrow as pa
 
     found: dict[str, dict[str, Any]] = {}
@@ -97,13 +97,13 @@ def _findings(run: str) -> Any:
         try:
             lines = read_regular(run, str(file.relative_to(run)), _MAX_FINDINGS)
         except (OSError, ValueError):
-            continue  # `luff show` says what is wrong with it
+            continue  # `luff show` reports what is wrong with it
         for line in lines.decode(errors="replace").split("\n"):
             try:
                 finding = parse_json(line)
                 found[str(finding["id"])] = finding
             except (ValueError, KeyError, TypeError):
-                continue  # a line that is not a finding; `luff show` counts them
+                continue  # not a finding; `luff show` counts such lines
     rows = list(found.values())
     columns: dict[str, Any] = {
         key: pa.array([_core.valid_text(str(row.get(key, ""))) for row in rows], pa.string())
@@ -117,7 +117,7 @@ def _findings(run: str) -> Any:
 
 
 class _Progress:
-    """A line on a terminal."""
+    """A progress line on a terminal."""
 
     def __init__(self, total: int) -> None:
         self.shown = sys.stderr.isatty()
@@ -136,7 +136,7 @@ class _Progress:
 
 
 def _prepare(trial: luff.Trial, out: Path, what: dict[str, Any]) -> _core.OutputFolder:
-    """A directory that is new, or of the same export of the same run."""
+    """Opens an output directory that is new, or holds the same export of the same run."""
     stale: list[str] = []
     state = out / _STATE
     if state.exists():
@@ -172,12 +172,13 @@ def export(
     mode: str = "GLOBAL",
     worker: int | None = None,
 ) -> tuple[int, int]:
-    """Write the tables of a run. Returns the rows and bytes written by this call.
+    """Writes the tables of a run. Returns the rows and bytes that this call wrote.
 
     Parameters
     ----------
     tensors, collection, mode, worker
-        Only tensors that the expression finds, of this collection; only steps of this mode; only this worker.
+        Writes only tensors whose names match the expression, of this collection; only steps of this mode; only this
+        worker.
     """
     import pyarrow as pa
 
@@ -229,7 +230,7 @@ def export(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; the exit code."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="luff export")
     parser.add_argument("run")
     parser.add_argument("out")

@@ -1,4 +1,4 @@
-"""Pictures of a run: what ``luff plot --out FILE`` starts."""
+"""Draws pictures of a run; started by ``luff plot --out FILE``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DEFAULT_SERIES = 12
 _MAX_COLUMNS = 200  # of a histogram over time
 _ROWS = 64
-_LOG_FROM = 1000  # greatest over least value from which on a curve is drawn over a logarithmic axis
+_LOG_FROM = 1000  # ratio of the greatest to the least value above which a curve has a logarithmic axis
 
 
 def _default_names(trial: luff.Trial) -> list[str]:
@@ -31,13 +31,13 @@ def _default_names(trial: luff.Trial) -> list[str]:
 
 
 def _ranges(steps: NDArray[Any], bad: NDArray[Any]) -> list[tuple[float, float]]:
-    """First and last step of each stretch that is bad."""
+    """Returns the first and last step of each bad stretch."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], bad.astype(np.int8), [0]))))
     return [(float(steps[a]), float(steps[b - 1])) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _line(axis: Any, steps: NDArray[Any], values: NDArray[Any], bad: NDArray[Any], **style: Any) -> None:
-    """One curve, with a red background where it is not finite, since an empty stretch would look healthy."""
+    """Draws one curve, with a red background where it is not finite, since an empty stretch would look healthy."""
     values = np.where(np.isfinite(values), values, np.nan)
     axis.plot(steps, values, linewidth=1, **style)
     width = max(1.0, float(steps[-1] - steps[0])) / 400
@@ -50,7 +50,7 @@ def _line(axis: Any, steps: NDArray[Any], values: NDArray[Any], bad: NDArray[Any
 
 
 def _scalars(axis: Any, trial: luff.Trial, name: str, mode: str, worker: int | None) -> bool:
-    """Values of a loss or another scalar, each mode separately; False if there are none."""
+    """Draws the values of a loss or another scalar, each mode separately; returns False if there are none."""
     drawn = False
     for one in trial.modes() if mode == "GLOBAL" else [mode]:
         scalars = trial.scalars(name, one, worker)
@@ -67,7 +67,7 @@ def _scalars(axis: Any, trial: luff.Trial, name: str, mode: str, worker: int | N
 
 
 def _heat_map(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> bool:
-    """Share of the elements by value and step, with the median; False if there are no histograms."""
+    """Draws the share of the elements by value and step, with the median; returns False if there are no histograms."""
     found: list[tuple[int, Any]] = []
     candidates = tensor.steps(mode)
     for step in candidates[:: max(1, len(candidates) // _MAX_COLUMNS)]:
@@ -123,12 +123,12 @@ def draw(
     *,
     replace: bool = True,
 ) -> None:
-    """Draw scalars, norms and, for named tensors, histograms over the steps into the file `out`.
+    """Draws scalars, norms and, for named tensors, histograms over the steps into the file `out`.
 
     Parameters
     ----------
     replace
-        Replace an existing file.
+        Whether to replace an existing file.
     """
     import matplotlib as mpl
 
@@ -160,7 +160,7 @@ def draw(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; the exit code."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="luff plot")
     parser.add_argument("run")
     parser.add_argument("names", nargs="*")
@@ -170,7 +170,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true")
     args = parser.parse_args(arguments)
     run, out = os.path.abspath(args.run), os.path.abspath(args.out)
-    os.chdir(os.path.dirname(os.path.abspath(__file__)))  # Matplotlib reads settings of the working directory
+    os.chdir(
+        os.path.dirname(os.path.abspath(__file__))
+    )  # Matplotlib reads settings from the working directory
     try:
         draw(run, args.names, out, args.mode, args.worker, replace=args.force)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The process of one of the user's own rules: speaks the protocol of docs/spec/rule-child.md over descriptor 3."""
+"""Runs one of the user's own rules: speaks the protocol of docs/spec/rule-child.md over descriptor 3."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WAIT_S = 5.0
 
 
 def _visible(error: UnicodeError) -> tuple[str, int]:
-    """Shows bytes of a name that are not UTF-8 as the luff command does; in JSON a backslash is two."""
+    """Shows bytes of a name that are not UTF-8 as the luff command does; JSON doubles the backslash."""
     assert isinstance(error, UnicodeEncodeError)
     wrong = map(ord, error.object[error.start : error.end])
     return "".join(f"\\\\x{c - 0xDC00:02x}" if 0xDC80 <= c <= 0xDCFF else "?" for c in wrong), error.end
@@ -29,7 +29,7 @@ codecs.register_error("luff.visible", _visible)
 
 
 class _Over(Exception):
-    """Nothing more can be done; `again`: a new process may succeed."""
+    """The process cannot continue; `again`: a new process may succeed."""
 
     def __init__(self, message: str, again: bool = False) -> None:
         super().__init__(message)
@@ -104,7 +104,7 @@ class _Child:
         self.say("ready")
 
     def show(self, number: int) -> None:
-        """The trial shows this step and none beyond."""
+        """Lets the trial show this step and none beyond."""
         assert self.trial is not None
         core = self.trial._core
         core.show_at_most(number + 1)
@@ -176,8 +176,9 @@ class _Child:
 
 
 def main() -> int:
-    """Serve until the other side is gone; returns the exit code."""
-    # What the rule prints goes to descriptor 1, never among the lines. Descriptors of its own for both directions.
+    """Serves until the other side is gone; returns the exit code."""
+    # What the rule prints goes to descriptor 1, never between the protocol's lines. Each direction has a descriptor
+    # of its own.
     lines, out = os.fdopen(os.dup(_SOCKET), "rb"), os.fdopen(os.dup(_SOCKET), "wb")
     os.close(_SOCKET)
     child = _Child(lines, out)

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> int:
-    """Translate the file; returns 2 if it is not such a configuration."""
+    """Translates the file; returns 2 if it is not such a configuration."""
     from luff.compat.sagemaker.job import read_job, to_luff
     from luff.compat.smdebug.exceptions import SMDebugError
     from luff.errors import LuffError

@@ -6,8 +6,8 @@ Two lines attach it to a training, after ``prepare``::
 
     hook = luff.accelerate.attach(accelerator, run="runs/first", checkpoint="stopped")
 
-or, where the script keeps trackers, ``Accelerator(log_with=luff.accelerate.Tracker("runs/first"))``.
-``luff run -- python train.py`` does without a change to the script. The loop is the script's own, so steps, modes and
+or, if the script uses trackers, ``Accelerator(log_with=luff.accelerate.Tracker("runs/first"))``.
+``luff run -- python train.py`` needs no change to the script. The loop is the script's own, so steps, modes and
 stops are those of `luff.torch`; what `accelerator.log` is given is recorded as well.
 """
 
@@ -61,11 +61,11 @@ def attach(
     Parameters
     ----------
     accelerator
-        After its `prepare`.
+        The accelerator, after its `prepare`.
     run
         Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
     checkpoint
-        Where `accelerator.save_state` writes to, in all processes, before a finding stops the training.
+        Directory for `accelerator.save_state`, called in all processes before a finding stops the training.
     collections, resume, on_stop, correct, **options
         As in `luff.torch.attach`.
 

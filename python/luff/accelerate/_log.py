@@ -1,4 +1,4 @@
-"""What `Accelerator.log` is given, recorded in the step that is open, or the next."""
+"""Records what `Accelerator.log` is given, in the open step or the next one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from luff.torch.patches._registry import hooks
 
 __all__ = ["install", "record"]
 
-_MAX_METRICS = 4096  # of one call
+_MAX_METRICS = 4096  # in one call
 
 
 def record(values: Any) -> None:
@@ -27,7 +27,7 @@ def record(values: Any) -> None:
 
 @once
 def install() -> None:
-    """Replaces the method; once per process."""
+    """Wraps `Accelerator.log`; once per process."""
     wrap(Accelerator, "log", _telling)
 
 

@@ -1,4 +1,4 @@
-"""A tracker of Accelerate's: it opens the run when the script's trackers begin, and watches what is trained."""
+"""A tracker for Accelerate: opens the run when the script's trackers begin, and watches what is trained."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["Tracker"]
 
 
 class Tracker(GeneralTracker):  # type: ignore[misc, unused-ignore]
-    """Goes into ``log_with`` of an `Accelerator`; all that the process trains from then on is watched.
+    """Passed to an `Accelerator` as ``log_with``; everything that the process trains from then on is watched.
 
-    What the accelerator's `log` is given becomes scalars of the run.
+    Values given to the accelerator's `log` become scalars of the run.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Tracker(GeneralTracker):  # type: ignore[misc, unused-ignore]
         return self._hook
 
     def start(self) -> None:
-        """Opens the run: all processes of the training know their ranks now."""
+        """Opens the run; all processes of the training know their ranks by now."""
         if self._hook is not None and self._hook.live:
             return
         if run_from_environment() is not None and hooks.default is not None:
@@ -78,10 +78,10 @@ class Tracker(GeneralTracker):  # type: ignore[misc, unused-ignore]
         self._hook = hook
 
     def store_init_configuration(self, values: Any) -> None:
-        """Nothing: the script's arguments are in the run's environment."""
+        """Does nothing: the script's arguments are in the run's environment."""
 
     def log(self, values: Any, step: int | None = None, **kwargs: Any) -> None:
-        """Nothing: `Accelerator.log` itself is watched."""
+        """Does nothing: `Accelerator.log` itself is wrapped."""
 
     def finish(self) -> None:
         """Ends the run."""

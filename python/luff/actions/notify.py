@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class Again(Exception):
-    """A failure that a retry may fix; `wait_s` if the server said when."""
+    """A failure that a retry may fix; `wait_s` is the wait that the server asked for, if any."""
 
     def __init__(self, text: str, wait_s: float | None = None) -> None:
         super().__init__(text)
@@ -67,7 +67,7 @@ def secret(settings: dict[str, Any], name: str) -> str | None:
 
 
 def tls(settings: dict[str, Any]) -> ssl.SSLContext:
-    """Certificates and host names are checked, always; `ca_file` names further authorities."""
+    """Returns a TLS context, which always checks certificates and host names; `ca_file` names further authorities."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.get("ca_file"):
@@ -79,7 +79,7 @@ def tls(settings: dict[str, Any]) -> ssl.SSLContext:
 
 
 def why(error: BaseException) -> str:
-    """One line about a network error, without addresses or secrets."""
+    """Describes a network error in one line, without addresses or secrets."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -97,7 +97,7 @@ def why(error: BaseException) -> str:
 
 
 def signature(key: str, timestamp: str, delivery: str, body: bytes) -> str:
-    """``v1=`` and HMAC-SHA256 over ``TIMESTAMP.DELIVERY.BODY``."""
+    """Returns ``v1=`` and the HMAC-SHA256 over ``TIMESTAMP.DELIVERY.BODY``."""
     signed = timestamp.encode() + b"." + delivery.encode() + b"." + body
     return "v1=" + hmac.new(key.encode(), signed, hashlib.sha256).hexdigest()
 
@@ -120,7 +120,8 @@ def send_webhook(settings: dict[str, Any], document: dict[str, Any]) -> str:
     if url.scheme not in ("http", "https") or not host or any(ord(c) <= 32 or ord(c) == 127 for c in given):
         raise Refused("the URL is none of http or https")
     key = secret(settings, "secret")
-    body = json.dumps(document, allow_nan=False).encode()  # ASCII: nothing in it steers what shows it
+    # ASCII without control characters: safe to show on a terminal
+    body = json.dumps(document, allow_nan=False).encode()
     stamp, delivery = str(int(time.time())), str(document["delivery"])
     headers = {
         "Content-Type": "application/json; charset=utf-8",
@@ -160,12 +161,12 @@ def send_webhook(settings: dict[str, Any], document: dict[str, Any]) -> str:
 
 
 def one_line(text: object) -> str:
-    """Text without anything that could begin a line or a header."""
+    """Returns the text without anything that could begin a line or a header."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
 
 
 def compose(settings: dict[str, Any], document: dict[str, Any]) -> EmailMessage:
-    """The mail about a finding."""
+    """Composes the mail about a finding."""
     finding = document.get("finding") or {}
     message = EmailMessage()
     message["From"] = settings["from"]
@@ -212,7 +213,7 @@ def send_mail(settings: dict[str, Any], document: dict[str, Any]) -> str:
             client = smtplib.SMTP(host, settings["port"], timeout=timeout)
         with client:
             if mode == "starttls":
-                client.starttls(context=context)  # a server without it is refused
+                client.starttls(context=context)  # fails if the server does not offer it
             if password is not None:
                 _log_in(client, settings["user"], password)
             left = client.send_message(message, from_addr=settings["from"], to_addrs=settings["to"])
@@ -237,7 +238,7 @@ def _log_in(client: smtplib.SMTP, user: str, password: str) -> None:
         client.login(user, password)
     except (
         smtplib.SMTPServerDisconnected
-    ):  # not again: many servers lock an account after some wrong passwords
+    ):  # not retried: many servers lock an account after some wrong passwords
         raise Refused("the server hung up at the login") from None
 
 
@@ -251,7 +252,7 @@ def _again_or_refused(code: int, text: str) -> None:
 
 
 def say(attempt: int, ok: bool, detail: str, final: bool) -> None:
-    """Prints one line for the supervisor, which may be gone."""
+    """Prints one line for the supervisor, which may no longer exist."""
     try:
         line = json.dumps({"attempt": attempt, "ok": ok, "detail": detail, "final": final})
         sys.stdout.write(line + "\n")

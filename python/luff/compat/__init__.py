@@ -1,1 +1,1 @@
-"""Homes for code that was written for something else: `luff.compat.smdebug`, `luff.compat.sagemaker`."""
+"""Runs code that was written for other tools: `luff.compat.smdebug`, `luff.compat.sagemaker`."""

@@ -1,4 +1,4 @@
-"""Jobs described as for SageMaker, run here: ``luff run --config job.json -- python train.py``.
+"""Runs jobs that are described as for SageMaker: ``luff run --config job.json -- python train.py``.
 
 >>> from luff.compat.sagemaker import CollectionConfig, DebuggerHookConfig, Job, Rule, rule_configs
 >>> job = Job(

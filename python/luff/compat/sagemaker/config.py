@@ -1,4 +1,4 @@
-"""What a job saves: the classes of the platform's SDK."""
+"""Classes of the platform's SDK that describe what a job saves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CollectionConfig", "DebuggerHookConfig", "TensorBoardOutputConfig"]
 
 
 def texts(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Parameters as the platform passes them: texts."""
+    """Converts parameters to texts, as the platform passes them."""
     return {
         str(key): str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in (given or {}).items()
@@ -19,12 +19,12 @@ def texts(given: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 class CollectionConfig:
-    """A collection that is saved.
+    """A collection to save.
 
     Parameters
     ----------
     name
-        Its name.
+        Name of the collection.
     parameters
         ``include_regex``, ``save_interval``, ``train.save_interval``, ``reductions``, ...
     """
@@ -36,7 +36,7 @@ class CollectionConfig:
         self.parameters = texts(parameters)
 
     def to_dict(self) -> dict[str, Any]:
-        """The form in the job's configuration."""
+        """Returns the form in the job's configuration."""
         out: dict[str, Any] = {"CollectionName": self.name}
         if self.parameters:
             out["CollectionParameters"] = dict(self.parameters)
@@ -58,7 +58,7 @@ class DebuggerHookConfig:
     Parameters
     ----------
     s3_output_path
-        Of the platform; without meaning here.
+        Used by the platform; ignored here.
     container_local_output_path
         Directory of the trial.
     hook_parameters
@@ -80,7 +80,7 @@ class DebuggerHookConfig:
         self.collection_configs = list(collection_configs or ())
 
     def to_dict(self) -> dict[str, Any]:
-        """The form in the job's configuration."""
+        """Returns the form in the job's configuration."""
         out: dict[str, Any] = {}
         if self.s3_output_path:
             out["S3OutputPath"] = self.s3_output_path
@@ -99,9 +99,9 @@ class TensorBoardOutputConfig:
     Parameters
     ----------
     s3_output_path
-        Of the platform; without meaning here.
+        Used by the platform; ignored here.
     container_local_output_path
-        Directory.
+        Directory for the files.
     """
 
     def __init__(self, s3_output_path: str = "", container_local_output_path: str | None = None) -> None:
@@ -109,7 +109,7 @@ class TensorBoardOutputConfig:
         self.container_local_output_path = container_local_output_path
 
     def to_dict(self) -> dict[str, Any]:
-        """The form in the job's configuration."""
+        """Returns the form in the job's configuration."""
         out = {"S3OutputPath": self.s3_output_path} if self.s3_output_path else {}
         if self.container_local_output_path:
             out["LocalPath"] = self.container_local_output_path

@@ -1,7 +1,8 @@
 """A job as the platform's interface describes it, in one JSON file, and its translation for Luff.
 
 The file is either the hook's configuration, as the platform puts it into the container, or an object with
-``DebugHookConfig``, ``DebugRuleConfigurations`` and ``TensorBoardOutputConfig``, as in the request for a job.
+``DebugHookConfig``, ``DebugRuleConfigurations`` and ``TensorBoardOutputConfig``, as in the request that creates a
+job.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from luff.errors import InvalidArgumentError
 
 __all__ = ["Job", "read_job"]
 
-# Collections whose tensors Luff knows by their role, and the original's without an expression.
+# Collections whose tensors Luff knows by their role, and smdebug without an expression.
 _BY_ROLE = {
     CollectionKeys.WEIGHTS,
     CollectionKeys.BIASES,
@@ -34,7 +35,7 @@ _BY_ROLE = {
     CollectionKeys.OUTPUTS,
     CollectionKeys.LABELS,
 }
-_REPORT = "CreateXgboostReport"  # no check: the report at the end
+_REPORT = "CreateXgboostReport"  # not a check: writes a report at the end
 _NOT_PARAMETERS = {"rule_to_invoke", "action_json", "source_s3_uri", "base_trial"}
 _RULE_KEYS = {
     "RuleConfigurationName", "RuleParameters", "RuleEvaluatorImage", "InstanceType", "VolumeSizeInGB", "LocalPath",
@@ -50,7 +51,7 @@ class Job:
     hook_config
         What is saved.
     rules
-        The rules. What they need is saved too.
+        The rules. What they need is saved as well.
     tensorboard_output_config
         Where TensorBoard's files go.
     """
@@ -66,7 +67,7 @@ class Job:
         self.tensorboard_output_config = tensorboard_output_config
 
     def to_dict(self) -> dict[str, Any]:
-        """The job's configuration."""
+        """Returns the job's configuration."""
         hook = self.hook_config.to_dict()
         known = {one["CollectionName"] for one in hook.get("CollectionConfigurations", ())}
         for rule in self.rules:
@@ -82,19 +83,19 @@ class Job:
         return out
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file that ``luff run --config`` takes."""
+        """Writes the file that ``luff run --config`` reads."""
         with open(path, "w", encoding="utf-8") as file:
             json.dump(self.to_dict(), file, indent=2)
             file.write("\n")
 
 
 def read_job(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A file of either form, checked.
+    """Reads and checks a file of either form.
 
     Raises
     ------
     InvalidArgumentError
-        It is not such a file; the message names place and remedy.
+        If it is not such a file; the message names the place and the remedy.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -126,11 +127,11 @@ def _check_rules(rules: Any) -> None:
             )
 
 
-# ---- as Luff's configuration ---------------------------------------------------------------------------------
+# ---- conversion to Luff's configuration ------------------------------------------------------------------------
 
 
 def _text(value: str) -> str:
-    return json.dumps(value)  # a JSON string is a TOML string
+    return json.dumps(value)  # a JSON string is also a TOML string
 
 
 def _save(config: SaveConfig) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def _save(config: SaveConfig) -> dict[str, Any]:
 
 
 def capture(hook: Mapping[str, Any]) -> dict[str, Any]:
-    """Luff's capture configuration (docs/capture.md) for a hook's configuration."""
+    """Converts a hook's configuration to Luff's capture configuration (docs/capture.md)."""
     arguments = json_config.collect_hook_config_params(hook)
     reductions: ReductionConfig = arguments["reduction_config"] or ReductionConfig(save_raw_tensor=True)
     out: dict[str, Any] = {"save": _save(arguments["save_config"])}
@@ -188,7 +189,7 @@ def _toml(value: Any) -> str:
 
 
 def to_luff(found: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Luff's configuration as TOML, and messages about what Luff cannot do."""
+    """Returns Luff's configuration as TOML, and messages about what Luff cannot do."""
     lines: list[str] = []
     told: list[str] = []
     rules = found.get("DebugRuleConfigurations") or []
@@ -228,10 +229,10 @@ def to_luff(found: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def _output(found: Mapping[str, Any], report: str | None) -> list[str]:
-    """Where the job's files go, beside the run."""
+    """Returns the section that names the files written beside the run."""
     out = {"report": report} if report else {}
     hook = found["DebugHookConfig"]
-    # A hook in the script writes to its directory itself.
+    # With --compat smdebug, the hook in the script writes to its directory itself.
     if hook.get("LocalPath") and os.environ.get("LUFF_COMPAT") != "smdebug":
         out["smdebug"] = hook["LocalPath"]
     board = (found.get("TensorBoardOutputConfig") or {}).get("LocalPath")

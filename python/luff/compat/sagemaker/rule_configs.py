@@ -57,7 +57,7 @@ _COLLECTIONS = {
 
 
 def get_collection(collection_name: str) -> dict[str, Any] | None:
-    """What is saved for a collection that rules need; None if there is no such collection."""
+    """Returns what is saved for a collection that rules need; None if there is no such collection."""
     found = _COLLECTIONS.get(collection_name)
     return copy.deepcopy(found) if found is not None else None
 
@@ -114,12 +114,12 @@ class _Action:
         self.action_parameters = {"name": self.name, **parameters}
 
     def to_dict(self) -> dict[str, str]:
-        """The form in the rule's parameters."""
+        """Returns the form in the rule's parameters."""
         return dict(self.action_parameters)
 
 
 class StopTraining(_Action):
-    """Stop the job, which is here the running one."""
+    """Stops the job, which here is the running one."""
 
     name = "stoptraining"
 
@@ -132,13 +132,13 @@ class StopTraining(_Action):
         self.use_default_training_job_prefix = training_job_prefix is None
 
     def update_training_job_prefix_if_not_specified(self, training_job_name: str) -> None:
-        """Use the name of the job if no prefix was given."""
+        """Uses the job's name if no prefix was given."""
         if self.use_default_training_job_prefix:
             self.action_parameters["training_job_prefix"] = training_job_name
 
 
 class Email(_Action):
-    """Send a mail."""
+    """Sends a mail."""
 
     name = "email"
 
@@ -153,7 +153,7 @@ class Email(_Action):
 
 
 class SMS(_Action):
-    """Send a short message."""
+    """Sends a short message."""
 
     name = "sms"
 
@@ -164,7 +164,7 @@ class SMS(_Action):
 
 
 class ActionList:
-    """Several actions."""
+    """A list of actions."""
 
     def __init__(self, *actions: Any) -> None:
         for action in actions:
@@ -173,19 +173,19 @@ class ActionList:
         self.actions = list(actions)
 
     def update_training_job_prefix_if_not_specified(self, training_job_name: str) -> None:
-        """Use the name of the job if no prefix was given."""
+        """Uses the job's name if no prefix was given."""
         for action in self.actions:
             if isinstance(action, StopTraining):
                 action.update_training_job_prefix_if_not_specified(training_job_name)
 
 
 def is_valid_action_object(actions: Any) -> bool:
-    """Tell whether it is an action, or a list of them."""
+    """Returns whether this is an action or an `ActionList`."""
     return isinstance(actions, (_Action, ActionList))
 
 
 def listed(actions: Any) -> list[dict[str, str]]:
-    """The forms of one action or several."""
+    """Converts one action or several to their form in the rule's parameters."""
     if actions is None:
         return []
     if not is_valid_action_object(actions):

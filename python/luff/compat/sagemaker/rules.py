@@ -45,24 +45,24 @@ class Rule:
         collections_to_save: Iterable[CollectionConfig] | None = None,
         actions: Any = None,
     ) -> Rule:
-        """Take a built-in rule.
+        """Makes a built-in rule.
 
         Parameters
         ----------
         base_config
             One of `rule_configs`.
         name
-            What it is called.
+            Name of the rule.
         container_local_output_path
-            Where it writes, if it does: CreateXgboostReport.
+            Where the rule writes, if it writes files: CreateXgboostReport.
         other_trials_s3_input_paths
-            Runs to compare with, which are directories here.
+            Runs to compare with: directories here.
         rule_parameters
-            Its parameters.
+            Parameters of the rule.
         collections_to_save
-            What is saved for it; default: what it needs.
+            What is saved for the rule; by default what it needs.
         actions
-            What follows.
+            What happens after a finding.
         """
         base = base_config.get("DebugRuleConfiguration") if isinstance(base_config, Mapping) else None
         if not isinstance(base, Mapping) or "RuleParameters" not in base:
@@ -103,16 +103,16 @@ class Rule:
         collections_to_save: Iterable[CollectionConfig] | None = None,
         actions: Any = None,
     ) -> Rule:
-        """Take your own rule: a class in a Python file.
+        """Makes a rule from the user's own class in a Python file.
 
         Parameters
         ----------
         name
-            What it is called.
+            Name of the rule.
         image_uri, instance_type, volume_size_in_gb
-            Of the platform; without meaning here.
+            Used by the platform; ignored here.
         source, rule_to_invoke
-            The file and the class in it.
+            The file, and the class in it.
         rule_parameters, collections_to_save, actions
             As for `Rule.sagemaker`.
         """
@@ -129,7 +129,7 @@ class Rule:
         return cls(name, parameters, collections_to_save or (), actions)
 
     def to_debugger_rule_config_dict(self) -> dict[str, Any]:
-        """The form in the job's configuration."""
+        """Returns the form in the job's configuration."""
         out = {"RuleConfigurationName": self.name, "RuleParameters": dict(self.rule_parameters)}
         if self.container_local_output_path:
             out["LocalPath"] = self.container_local_output_path

@@ -29,10 +29,10 @@ __all__ = [
     "uninstall",
 ]
 
-#: The version whose API this is.
+#: The smdebug version whose API this is.
 __version__ = "1.0.34"
 
-# What is imported when it is asked for: the framework, or much code.
+# Imported on first use: these need the framework, or much code.
 _LATER = {
     "Hook": "pytorch",
     "get_hook": "pytorch",

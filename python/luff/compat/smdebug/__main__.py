@@ -1,4 +1,4 @@
-"""``python -m luff.compat.smdebug SCRIPT ...`` and ``-m MODULE ...``: runs it with smdebug's name on this package."""
+"""``python -m luff.compat.smdebug SCRIPT ...`` and ``-m MODULE ...``: runs it with this package as smdebug."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USAGE = (
 
 
 def _tell_children() -> None:
-    """Processes that the script starts find the name as well: see luff/_bootstrap."""
+    """Makes processes that the script starts find the name as well: see luff/_bootstrap."""
     os.environ["LUFF_COMPAT"] = "smdebug"
     folder = os.path.join(os.path.dirname(os.path.abspath(luff.__file__)), "_bootstrap")
     others = [
@@ -26,7 +26,7 @@ def _tell_children() -> None:
 
 
 def main() -> int:
-    """Run what the command line names."""
+    """Runs what the command line names."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stderr.write(_USAGE + "\n")

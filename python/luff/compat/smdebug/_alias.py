@@ -1,4 +1,4 @@
-"""smdebug's name for this package.
+"""Makes this package importable under smdebug's name.
 
 `import smdebug.X` returns the module `luff.compat.smdebug.X` itself, so there is one hook and one class of each kind,
 whichever name the code uses.
@@ -31,7 +31,7 @@ class _Loader(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import system has written the alias's there
+        module.__spec__ = self._spec  # the import system has replaced it by the alias's
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -56,12 +56,12 @@ _finder = _Finder()
 
 
 def install() -> None:
-    """Make ``import smdebug`` find this package, even if smdebug itself is installed.
+    """Makes ``import smdebug`` find this package, even if smdebug itself is installed.
 
     Raises
     ------
     RuntimeError
-        The real smdebug was imported before.
+        If the real smdebug was imported before.
     """
     found = sys.modules.get(_NAME)
     if found is not None and getattr(found, "__name__", "") != _TARGET:
@@ -74,7 +74,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`."""
+    """Undoes `install`."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     for name in [n for n in sys.modules if n == _NAME or n.startswith(f"{_NAME}.")]:

@@ -34,7 +34,7 @@ def _mode(mode: Any) -> str:
 
 
 class SMDebugError(Exception):
-    """Base of all."""
+    """Base class of all errors."""
 
 
 class SMDebugCustomerError(SMDebugError):
@@ -46,11 +46,11 @@ class SMDebugTypeError(SMDebugError, TypeError):
 
 
 class SMDebugRuntimeError(SMDebugError, RuntimeError):
-    """Something cannot be done in the state that it is in."""
+    """An operation that is impossible in the current state."""
 
 
 class SMDebugNotImplementedError(SMDebugError, NotImplementedError):
-    """Something that is not there."""
+    """Something that is not implemented."""
 
 
 class SMDebugValueError(SMDebugError, ValueError):
@@ -72,7 +72,7 @@ class InvalidCollectionConfiguration(SMDebugError):
 
 
 class StepNotYetAvailable(SMDebugError):
-    """A step that may still come."""
+    """A step that may still be written."""
 
     def __init__(self, step: int, mode: Any) -> None:
         super().__init__(step, mode)
@@ -96,7 +96,7 @@ class StepUnavailable(SMDebugError):
 
 
 class MissingCollectionFiles(SMDebugError):
-    """The training is over and collections files are missing."""
+    """Collections files are missing although the training is over."""
 
     def __str__(self) -> str:
         return "the training has ended, and collections files of some workers are missing" + (
@@ -162,7 +162,7 @@ class InvalidWorker(SMDebugError):
 
 
 class NoMoreData(SMDebugError):
-    """The training is over and the step was not reached."""
+    """The training is over, and did not reach the step."""
 
     def __init__(self, step: int, mode: Any = ModeKeys.GLOBAL, last_step: int = -1) -> None:
         super().__init__(step, mode, last_step)
@@ -176,7 +176,7 @@ class NoMoreData(SMDebugError):
 
 
 class NoMoreProfilerData(SMDebugError):
-    """The job is over and the time was not reached."""
+    """The job is over, and did not reach the time."""
 
     def __init__(self, timestamp: Any) -> None:
         super().__init__(timestamp)
@@ -199,7 +199,7 @@ class RuleEvaluationConditionMet(SMDebugError):
 
 
 class InsufficientInformationForRuleInvocation(SMDebugError):
-    """A rule lacks what it needs."""
+    """A rule lacks information that it needs."""
 
     def __init__(self, rule_name: str, message: str) -> None:
         super().__init__(rule_name, message)

@@ -1,1 +1,1 @@
-"""Helpers for looking at trials."""
+"""Helpers for reading trials."""

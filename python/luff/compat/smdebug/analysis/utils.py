@@ -23,10 +23,10 @@ def _set(trials: Any, on: bool) -> Iterator[Any]:
 
 
 def no_refresh(trials: Any) -> Any:
-    """Do not refresh a trial, or several, within the block."""
+    """Turns refreshing of one trial or several off within the block."""
     return _set(trials, False)
 
 
 def refresh(trials: Any) -> Any:
-    """Refresh within the block, even if refreshing was off."""
+    """Turns refreshing on within the block, even if it was off."""
     return _set(trials, True)

@@ -1,1 +1,1 @@
-"""What all frameworks of the facade share."""
+"""Code that all frameworks of this package share."""

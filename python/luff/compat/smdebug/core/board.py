@@ -1,4 +1,4 @@
-"""TensorBoard's files: one writer for each mode, one file for each step that has something."""
+"""Writes files for TensorBoard: one writer for each mode, one file for each step that has something."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _tag(name: str) -> str:
 
 
 class Board:
-    """Writes below a directory."""
+    """Writes files for TensorBoard below a directory."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -39,12 +39,12 @@ class Board:
         return file
 
     def scalar(self, mode: str, step: int, name: str, value: float, wall_time: float | None = None) -> None:
-        """Add a number."""
+        """Adds a number."""
         at = time.time() if wall_time is None else wall_time
         self._file(mode, step).write([scalar_event(_tag(name), float(value), at, step)])
 
     def histogram(self, mode: str, step: int, collection: str, name: str, value: Any) -> None:
-        """Add a histogram; nothing where the value is not finite."""
+        """Adds a histogram, unless a value is not finite."""
         x = np.asarray(value)
         if x.dtype.kind not in "iuf" or x.size == 0:
             return
@@ -60,7 +60,7 @@ class Board:
         self._file(mode, step).write([record])
 
     def close(self) -> None:
-        """Make the open files appear."""
+        """Closes the open files, which then appear under their names."""
         for file in self._open.values():
             file.close()
         self._open.clear()

@@ -1,4 +1,4 @@
-"""Hooks whose framework calls them with inputs and outputs of modules."""
+"""Hooks whose framework calls them with the inputs and outputs of modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CallbackHook"]
 
 
 class CallbackHook(FrameworkHook):
-    """A hook whose framework calls it with inputs and outputs."""
+    """A hook whose framework calls it with the inputs and outputs of modules."""
 
     _input_suffix = "_input_"
     _output_suffix = "_output_"
@@ -29,12 +29,12 @@ class CallbackHook(FrameworkHook):
     def save_tensor(
         self, tensor_name: str, tensor_value: Any, collections_to_write: Any = CollectionKeys.DEFAULT
     ) -> None:
-        """Save a value with the step that is open when the next module has run.
+        """Saves a value with the step that is open when the next module has run.
 
         Parameters
         ----------
         tensor_name, tensor_value
-            Its name, and an array or what can be made one.
+            Name of the tensor, and an array or something that can be converted to one.
         collections_to_write
             Name of a collection, or several.
         """
@@ -62,7 +62,7 @@ class CallbackHook(FrameworkHook):
             self._save_for_tensor(name, array, collections)
 
     def _flat(self, values: Any) -> list[Any]:
-        """Values in tuples and lists, in order."""
+        """Returns the values in tuples and lists, in order."""
         if isinstance(values, (list, tuple)):
             return [item for value in values for item in self._flat(value)]
         return [values]
@@ -71,7 +71,7 @@ class CallbackHook(FrameworkHook):
         raise NotImplementedError
 
     def _record(self, module_name: str, suffix: str, values: Any) -> None:
-        """Save values as <module_name><suffix><k>; k goes on when the module is called again in the step."""
+        """Saves values as <module_name><suffix><k>; k continues when the module is called again in the step."""
         key = module_name + suffix
         number = self._counts.get(key, 0)
         for value in self._flat(values):

@@ -1,4 +1,4 @@
-"""Tensors that are grouped by name, with their own configurations."""
+"""Collections of tensors, grouped by name, with configurations of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class CollectionKeys:
-    """Names of the collections that there are without configuration."""
+    """Names of the collections that exist without configuration."""
 
     DEFAULT = "default"
     ALL = "all"
@@ -60,7 +60,7 @@ _KEYS = ("name", "include_regex", "tensor_names", "reduction_config", "save_conf
 
 
 def flatten(items: Any) -> list[Any]:
-    """Items of lists in lists, in order."""
+    """Returns the items of nested lists, in order."""
     out: list[Any] = []
     for item in items:
         out.extend(flatten(item) if isinstance(item, (list, tuple, set)) else [item])
@@ -73,13 +73,13 @@ class Collection:
     Parameters
     ----------
     name
-        Unique.
+        Name of the collection, unique.
     include_regex
         Expressions, as for `include`.
     tensor_names
         Exact names.
     reduction_config, save_config
-        Its own; None: the hook's.
+        The collection's own; None means the hook's.
     save_histogram
         Whether TensorBoard gets histograms.
     """
@@ -103,7 +103,7 @@ class Collection:
         self.save_histogram = save_histogram
 
     def include(self, t: Any) -> None:
-        """Add an expression, or several in lists."""
+        """Adds an expression, or several in nested lists."""
         for item in flatten([t]):
             if not isinstance(item, str):
                 raise SMDebugTypeError(
@@ -113,7 +113,7 @@ class Collection:
 
     @property
     def tensor_names(self) -> set[str]:
-        """Exact names."""
+        """The exact names that the collection lists."""
         return self._tensor_names
 
     @tensor_names.setter
@@ -123,20 +123,20 @@ class Collection:
         self._tensor_names = set(tensor_names)
 
     def has_tensor_name(self, tname: str) -> bool:
-        """Tell whether the name is listed."""
+        """Returns whether the name is listed."""
         return tname in self._tensor_names
 
     def add_tensor_name(self, tname: str) -> None:
-        """List a name."""
+        """Adds a name to the listed ones."""
         self._tensor_names.add(tname)
 
     def remove_tensor_name(self, name: str) -> None:
-        """List a name no longer."""
+        """Removes a name from the listed ones."""
         self._tensor_names.discard(name)
 
     @property
     def reduction_config(self) -> ReductionConfig | None:
-        """Its own, or None for the hook's."""
+        """The collection's own configuration, or None for the hook's."""
         return self._reduction_config
 
     @reduction_config.setter
@@ -147,7 +147,7 @@ class Collection:
 
     @property
     def save_config(self) -> SaveConfig | None:
-        """Its own, or None for the hook's."""
+        """The collection's own configuration, or None for the hook's."""
         return self._save_config
 
     @save_config.setter
@@ -162,7 +162,7 @@ class Collection:
         self._save_config = SaveConfig.parse(save_config)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         reduction, save = self.reduction_config, self.save_config
         return {
             "name": self.name,
@@ -174,12 +174,12 @@ class Collection:
         }
 
     def to_json(self) -> str:
-        """The JSON form as text."""
+        """Returns the JSON form as text."""
         return json.dumps(self.to_json_dict())
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> Collection:
-        """Make one of its JSON form."""
+        """Makes a collection from its JSON form."""
         if not isinstance(params, Mapping) or "name" not in params:
             raise SMDebugValueError(f"found {params!r}, expected a collection with a name")
         reduction, save = params.get("reduction_config"), params.get("save_config")
@@ -194,7 +194,7 @@ class Collection:
 
     @classmethod
     def from_json(cls, text: str) -> Collection:
-        """Make one of the text of its JSON form."""
+        """Makes a collection from the text of its JSON form."""
         return cls.from_dict(json.loads(text))
 
     def __eq__(self, other: object) -> bool:

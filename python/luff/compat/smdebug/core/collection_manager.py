@@ -20,7 +20,7 @@ _MAX_BYTES = 256 << 20  # of a collections file
 
 
 class CollectionManager:
-    """Collections by name."""
+    """The collections of a hook or a trial, by name."""
 
     def __init__(self, collections: Mapping[str, Collection] | None = None) -> None:
         self.collections: dict[str, Collection] = dict(collections or {})
@@ -30,16 +30,16 @@ class CollectionManager:
         return Collection(name)
 
     def create_collection(self, name: str) -> None:
-        """Add an empty one, unless there is one of the name."""
+        """Adds an empty collection, unless one of this name exists."""
         if name not in self.collections:
             self.collections[name] = self._make(name)
 
     def get_collections(self) -> dict[str, Collection]:
-        """All, by name."""
+        """Returns all collections, by name."""
         return self.collections
 
     def add(self, arg: str | Collection) -> None:
-        """Add one, or an empty one of a name."""
+        """Adds a collection, or an empty one with the given name."""
         if isinstance(arg, str):
             self.create_collection(arg)
         elif isinstance(arg, Collection):
@@ -48,7 +48,7 @@ class CollectionManager:
             raise SMDebugTypeError(f"found {type(arg).__name__}, expected a Collection or its name")
 
     def get(self, name: str, create: bool = True) -> Any:
-        """Return one; with `create` an empty one where there is none."""
+        """Returns a collection. If there is none and `create` is set, adds an empty one."""
         if name not in self.collections:
             if not create:
                 raise SMDebugError(
@@ -58,28 +58,28 @@ class CollectionManager:
         return self.collections[name]
 
     def set_num_workers(self, num_workers: int) -> None:
-        """Say how many workers write the trial."""
+        """Sets the number of workers that write the trial."""
         self._meta["num_workers"] = num_workers
 
     def get_num_workers(self) -> int:
-        """How many workers write the trial."""
+        """Returns the number of workers that write the trial."""
         return int(self._meta["num_workers"])
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         return {
             "collections": {name: c.to_json_dict() for name, c in self.collections.items()},
             "_meta": dict(self._meta),
         }
 
     def export(self, out_dir: str, filename: str) -> None:
-        """Write the collections file of a trial."""
+        """Writes the collections file of a trial."""
         path = os.path.join(get_path_to_collections(os.fspath(out_dir)), filename)
         write_text(path, json.dumps(self.to_json_dict()))
 
     @classmethod
     def load(cls, filename: str) -> CollectionManager:
-        """Read a collections file."""
+        """Reads a collections file."""
         folder, name = os.path.split(os.path.abspath(filename))
         text = read_regular(folder, name, _MAX_BYTES).decode()
         try:
@@ -89,7 +89,7 @@ class CollectionManager:
 
     @classmethod
     def load_from_string(cls, s: str) -> CollectionManager:
-        """Make one from the text of a collections file."""
+        """Parses the text of a collections file."""
         try:
             found = parse_json(s)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Whether hooks may be made in this process."""
+"""Decides whether hooks may be made in this process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FALSE = {"false", "0", "no", "off", "n", "f"}
 
 
 class ConfigValidator:
-    """Asks the environment and the version of the framework, once."""
+    """Checks the environment and the version of the framework, once."""
 
     def __init__(self, framework: FRAMEWORK) -> None:
         self.framework = framework
         self._create_hook: bool | None = None
 
     def validate_training_job(self) -> bool:
-        """Tell whether a hook may be made."""
+        """Returns whether a hook may be made."""
         if self._create_hook is None:
             wanted = os.environ.get(USE_SMDEBUG_ENV, "true").strip().lower() not in _FALSE
             self._create_hook = wanted and bool(is_framework_version_supported(self.framework))
@@ -37,7 +37,7 @@ _validator: ConfigValidator | None = None
 
 
 def get_config_validator(framework: FRAMEWORK) -> ConfigValidator:
-    """The one of this process."""
+    """Returns the validator of this process."""
     global _validator
     if _validator is None:
         _validator = ConfigValidator(framework)
@@ -45,6 +45,6 @@ def get_config_validator(framework: FRAMEWORK) -> ConfigValidator:
 
 
 def reset_config_validator() -> None:
-    """Ask again the next time."""
+    """Makes the next call check again."""
     global _validator
     _validator = None

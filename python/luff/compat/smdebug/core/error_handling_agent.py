@@ -1,7 +1,7 @@
-"""What happens to an error inside a hook.
+"""Handles errors inside a hook.
 
-With the default configuration it is logged once and the hook is off for the rest of the process; with your own
-configuration it is raised, as in the original, so that you notice a wrong configuration.
+With the default configuration, an error is logged once and the hook is off for the rest of the process. With the
+user's own configuration it is raised, as in smdebug, so that a wrong configuration is noticed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _disabled: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as torch.compile leaves it alone, once something is compiled in this process."""
+    """Returns the function in a form that torch.compile skips, once torch._dynamo is imported in this process."""
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is None:
         return function
@@ -37,14 +37,14 @@ def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ErrorHandlingAgent:
-    """One for each process."""
+    """Catches or raises the errors of hooks; one agent per process."""
 
     def __init__(self) -> None:
         self.disable_smdebug = False
         self.hook: Any = None
 
     def set_hook(self, hook: Any) -> None:
-        """Name the hook whose configuration counts."""
+        """Sets the hook whose configuration decides."""
         self.hook = hook
 
     def _is_default(self) -> bool:
@@ -52,7 +52,7 @@ class ErrorHandlingAgent:
             return True
         try:
             return bool(self.hook.has_default_configuration())
-        except AttributeError:  # a hook whose constructor has failed
+        except AttributeError:  # the hook's constructor has failed
             return False
 
     def catch_smdebug_errors(
@@ -60,7 +60,7 @@ class ErrorHandlingAgent:
         default_return_val: Any = None,
         return_type: Any = None,  # noqa: ARG002
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorate a function so that its errors end here; then it returns `default_return_val`."""
+        """Decorates a function so that its errors are caught here; it then returns `default_return_val`."""
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)

@@ -1,7 +1,7 @@
 """Records of event files: one tensor, one number or one histogram each.
 
-Layout and field numbers: docs/spec of the format, and the public protobuf definitions of TensorFlow's events.
-A record is built as parts, so that a tensor's bytes are never copied; what is parsed is checked against its bounds.
+For layout and field numbers see docs/spec of the format, and the public protobuf definitions of TensorFlow's events.
+A record is built as parts, so that a tensor's bytes are never copied. The parser checks all bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from luff.compat.smdebug.exceptions import SMDebugRuntimeError, SMDebugTypeError
 
 __all__ = ["Record", "decode_event", "histogram_event", "read_record", "scalar_event", "tensor_event"]
 
-# Codes of types by NumPy's name, and back. Types that NumPy lacks are not written.
+# NumPy type names and their codes. Types that NumPy lacks are not written.
 _CODES = {
     "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "complex64": 8, "int64": 9,
     "bool": 10, "uint16": 17, "complex128": 18, "float16": 19, "uint32": 22, "uint64": 23,
@@ -29,7 +29,7 @@ _DTYPES = {
 }
 _STRING = (0, 7)
 _BFLOAT16 = 14
-# Arrays in the typed lists of a TensorProto, as other writers leave them: field -> type in the message.
+# Fields of a TensorProto in which other writers store arrays as typed lists: field -> element type in the message.
 _LISTS = {5: "<f4", 6: "<f8", 7: "varint", 10: "varint", 11: "varint"}
 _MOST_DIMENSIONS = 254
 
@@ -95,12 +95,12 @@ def _shape(name: bytes, shape: tuple[int, ...]) -> bytes:
 def tensor_event(
     name: str, value: np.ndarray[Any, Any], wall_time: float, step: int, mode: int, mode_step: int
 ) -> list[Any]:
-    """Parts of the record of a tensor.
+    """Returns the parts of the record of a tensor.
 
     Raises
     ------
     SMDebugTypeError
-        The format has no code for the type.
+        If the format has no code for the type.
     """
     tag = name.encode("utf-8")
     if value.dtype.kind in "USO":
@@ -142,13 +142,13 @@ def _board_record(wall_time: float, step: int, value: bytes) -> bytes:
 
 
 def file_version_event(wall_time: float) -> bytes:
-    """First record of a file for TensorBoard."""
+    """Returns the first record of a file for TensorBoard."""
     payload = _start(wall_time, 0) + _field(3, b"brain.Event:2")
     return b"".join([*_framed(len(payload)), payload, _masked_crc(payload)])
 
 
 def scalar_event(name: str, value: float, wall_time: float, step: int) -> bytes:
-    """Record of a number, for TensorBoard."""
+    """Returns the record of a number, for TensorBoard."""
     return _board_record(
         wall_time, step, _field(1, name.encode("utf-8")) + b"\x15" + struct.pack("<f", value)
     )
@@ -158,7 +158,7 @@ def histogram_event(
     name: str, statistics: tuple[float, float, float, float, float], limits: Any, counts: Any,
     wall_time: float, step: int,
 ) -> bytes:  # fmt: skip
-    """Record of a histogram, for TensorBoard. `statistics`: minimum, maximum, count, sum, sum of squares."""
+    """Returns the record of a histogram, for TensorBoard. `statistics`: minimum, maximum, count, sum, sum of squares."""
     body = b"".join(bytes([number << 3 | 1]) + struct.pack("<d", x) for number, x in enumerate(statistics, 1))
     body += _field(6, np.asarray(limits, "<f8").tobytes()) + _field(7, np.asarray(counts, "<f8").tobytes())
     return _board_record(wall_time, step, _field(1, name.encode("utf-8")) + _field(5, body))
@@ -169,7 +169,7 @@ def histogram_event(
 
 @dataclass
 class Record:
-    """What a record of an event file holds; `value` is None where there is none that is known."""
+    """The contents of a record of an event file; `value` is None if it has none of a known kind."""
 
     wall_time: float = 0.0
     step: int = 0
@@ -180,11 +180,11 @@ class Record:
 
 
 class _Damaged(Exception):
-    """Bytes that are no message."""
+    """The bytes are not a valid message."""
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """Number, wire type and value of each field of a message."""
+    """Yields number, wire type and value of each field of a message."""
     at, end = 0, len(data)
 
     def varint() -> int:
@@ -305,7 +305,7 @@ def _value(data: memoryview, record: Record) -> None:
 
 
 def decode_event(payload: Any) -> Record:
-    """What the payload of a record holds; raises `ValueError` when it is damaged."""
+    """Parses the payload of a record; raises `ValueError` if it is damaged."""
     record = Record()
     try:
         for number, kind, value in _fields(memoryview(payload)):
@@ -323,12 +323,12 @@ def decode_event(payload: Any) -> Record:
 
 
 def read_record(file: Any, path: str, *, at_most: int | None = None) -> Record | None:
-    """The record at the place of an open file; None at its end.
+    """Reads the record at the current position of an open file; returns None at the end of the file.
 
     Raises
     ------
     SMDebugRuntimeError
-        It is damaged; the message names file and offset.
+        If it is damaged; the message names file and offset.
     """
     offset = file.tell()
 

@@ -1,4 +1,4 @@
-"""The parameters of all frameworks' hooks, and the default collections of each."""
+"""The parameters of all frameworks' hooks, and each framework's default collections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from luff.compat.smdebug.core.hook import BaseHook
 
 __all__ = ["MODULE_EXPRESSIONS", "FrameworkCollections", "FrameworkHook"]
 
-# Of frameworks whose tensors are named after modules; each has its own expression for losses.
+# For frameworks whose tensors are named after modules; each adds its own expression for losses.
 MODULE_EXPRESSIONS: dict[str, str | None] = {
     CollectionKeys.ALL: None,
     CollectionKeys.DEFAULT: None,
@@ -22,14 +22,14 @@ MODULE_EXPRESSIONS: dict[str, str | None] = {
 
 
 class FrameworkCollections(CollectionManager):
-    """The default collections.
+    """The default collections of a framework.
 
     Attributes
     ----------
     expressions
-        Expression of each; None: none.
+        Expression of each collection; None if it has none.
     kind
-        What collections are made of.
+        Class of the collections.
     """
 
     expressions: ClassVar[Mapping[str, str | None]] = {}
@@ -51,24 +51,24 @@ class FrameworkHook(BaseHook):
     Attributes
     ----------
     collections_class, saved_by_default
-        The collections that there are, and the names of those that are saved without configuration.
+        Class of the hook's collections, and the names of those that are saved without configuration.
 
     Parameters
     ----------
     out_dir
         Directory of the trial.
     export_tensorboard, tensorboard_dir
-        Write TensorBoard's files too; a directory suffices.
+        Whether to write TensorBoard's files too; a directory suffices.
     dry_run
-        Write nothing.
+        Whether to write nothing.
     reduction_config, save_config
-        Of collections that have none of their own.
+        Defaults for collections that have none of their own.
     include_regex
         Expressions of the collection ``default``, which is then saved.
     include_collections
         Names of collections to save, in addition to the framework's own.
     save_all
-        Save everything.
+        Whether to save everything.
     include_workers
         ``"one"`` or ``"all"``.
     """

@@ -53,26 +53,26 @@ _MOST_SCALARS_WAITING = 10_000
 
 
 class BaseHook:
-    """A hook. Frameworks derive from it and define when a step begins and what to save.
+    """Base class of hooks. A framework's hook derives from it and defines when a step begins and what to save.
 
     Parameters
     ----------
     collection_manager, default_include_collections, init_step
-        What the framework gives.
+        Given by the framework.
     out_dir
         Directory of the trial.
     export_tensorboard, tensorboard_dir
-        Write TensorBoard's files too; a directory suffices.
+        Whether to write TensorBoard's files too; a directory suffices.
     dry_run
-        Write nothing.
+        Whether to write nothing.
     reduction_config, save_config
-        Of collections that have none of their own.
+        Defaults for collections that have none of their own.
     include_regex
         Expressions of the collection ``default``, which is then saved.
     include_collections
-        Names of collections to be saved, beside the framework's own.
+        Names of collections to save, in addition to the framework's own.
     save_all
-        Save everything.
+        Whether to save everything.
     include_workers
         ``"one"`` or ``"all"``.
     """
@@ -126,7 +126,7 @@ class BaseHook:
         self.mode = ModeKeys.GLOBAL
         self.step = init_step
         self.mode_steps: dict[ModeKeys, int] = {ModeKeys.GLOBAL: init_step}
-        self._at: dict[str, Any] = {"mode": ModeKeys.GLOBAL, "mode_step": 0}  # of the step that is open
+        self._at: dict[str, Any] = {"mode": ModeKeys.GLOBAL, "mode_step": 0}  # of the open step
         self._last_file = -1
         self.last_saved_step: int | None = None
         self.writer: FileWriter | None = None
@@ -159,14 +159,14 @@ class BaseHook:
 
     @classmethod
     def create_from_json_file(cls, json_file_path: str | None = None) -> Any:
-        """Make the hook that a JSON file describes; default: the file that SMDEBUG_CONFIG_FILE_PATH names."""
+        """Makes the hook that a JSON file describes, by default the file that SMDEBUG_CONFIG_FILE_PATH names."""
         return json_config.create_hook_from_json_config(cls, json_file_path, cls._json_defaults)
 
     # A hook that is pickled or copied with a model becomes empty.
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
-    # ---- what frameworks say ------------------------------------------------------------------------------------
+    # ---- overridden by frameworks -------------------------------------------------------------------------------
 
     def _get_worker_name(self) -> str:
         return "worker_0"
@@ -175,7 +175,7 @@ class BaseHook:
         return 1
 
     def _prepare(self) -> None:
-        """Finish collections that refer to what is known only now."""
+        """Completes collections that depend on what is known only now."""
 
     # ---- configuration ------------------------------------------------------------------------------------------
 
@@ -185,21 +185,21 @@ class BaseHook:
         return os.path.join(self.out_dir, "tensorboard") if export else None
 
     def get_collection(self, name: str, create: bool = True) -> Any:
-        """Return a collection; an unknown name makes an empty one."""
+        """Returns a collection; an unknown name makes an empty one."""
         return self.collection_manager.get(name, create=create)
 
     def get_collections(self) -> dict[str, Collection]:
-        """All collections by name."""
+        """Returns all collections by name."""
         return self.collection_manager.get_collections()
 
     def add_collection(self, collection: Collection) -> None:
-        """Add a collection, in place of one of its name."""
+        """Adds a collection, which replaces one with the same name."""
         if not isinstance(collection, Collection):
             raise SMDebugTypeError(f"found {type(collection).__name__}, expected a Collection")
         self.collection_manager.add(collection)
 
     def has_default_hook_configuration(self) -> bool:
-        """Tell whether exactly the framework's own collections are saved."""
+        """Returns whether exactly the framework's own collections are saved."""
         if not self.prepared_collections:
             names = self.include_collections
         else:
@@ -207,11 +207,11 @@ class BaseHook:
         return names == set(self.default_include_collections)
 
     def has_default_configuration(self) -> bool:
-        """Tell whether nothing is configured."""
+        """Returns whether nothing is configured."""
         return self.has_default_hook_configuration()
 
     def _prepare_collections(self) -> None:
-        """Decide what is saved; once."""
+        """Decides what is saved; called once."""
         self._prepare()
         every = self.get_collections()
         for collection in every.values():
@@ -234,7 +234,7 @@ class BaseHook:
                 collection.reduction_config = ReductionConfig(save_raw_tensor=True)
             elif collection.reduction_config is None:
                 collection.reduction_config = self.reduction_config
-        # A mode for which the hook has no configuration takes the usual one.
+        # A mode for which the hook has no configuration uses the default one.
         if any(own is None for own in self.save_config.mode_save_configs.values()):
             self.save_config.merge_default_save_config(SaveConfig())
         self.prepared_collections = True
@@ -244,7 +244,7 @@ class BaseHook:
     # ---- modes and steps ----------------------------------------------------------------------------------------
 
     def set_mode(self, mode: ModeKeys) -> None:
-        """Say what the steps from now on are for."""
+        """Sets the mode of the following steps."""
         if mode not in ALLOWED_MODES:
             raise SMDebugValueError(
                 f"found mode {mode!r}, expected one of {', '.join(m.name for m in ModeKeys)}"
@@ -254,7 +254,7 @@ class BaseHook:
         self._collections_to_save_for_step = None
 
     def _restore(self) -> None:
-        """Continue with the counters of the last restart."""
+        """Continues with the counters saved before the last restart."""
         state = self._state_store.get_last_saved_ts_state()
         if state is None:
             return
@@ -290,7 +290,7 @@ class BaseHook:
         self._collections_to_save_for_step = None
 
     def _due(self) -> set[Collection]:
-        """Collections that are saved at this step."""
+        """Returns the collections that are saved at this step."""
         due = self._collections_to_save_for_step
         if due is None:
             number = self.mode_steps.get(self.mode, self.init_step)
@@ -308,7 +308,7 @@ class BaseHook:
         return due
 
     def _collections_of(self, name: str) -> list[Collection]:
-        """Collections to be saved that a tensor belongs to."""
+        """Returns the saved collections that a tensor belongs to."""
         found = self._matches.get(name)
         if found is None:
             found = []
@@ -332,7 +332,7 @@ class BaseHook:
         return [collection for collection in self._collections_of(name) if collection in due] if due else []
 
     def should_save_tensor_or_collection(self, tensor_name: str, collection_name: str) -> bool:
-        """Tell whether a tensor, or a collection, is saved at this step."""
+        """Returns whether a tensor, or a collection, is saved at this step."""
         if not self.prepared_collections:
             self._prepare_collections()
         if any(collection.name == collection_name for collection in self._due()):
@@ -342,7 +342,7 @@ class BaseHook:
     # ---- files --------------------------------------------------------------------------------------------------
 
     def _writes(self) -> bool:
-        """Tell whether this process writes."""
+        """Returns whether this process writes files."""
         if self.dry_run:
             return False
         if self._first_process is None:
@@ -368,7 +368,7 @@ class BaseHook:
             self._last_file = self.writer.step
 
     def _close_writers(self, last: bool = False) -> None:
-        """End the files of the step."""
+        """Closes the files of the step."""
         self._flush_scalars(last)
         writer, self.writer = self.writer, None
         try:
@@ -380,7 +380,7 @@ class BaseHook:
             self._cannot_write(error)
 
     def _cannot_write(self, error: OSError) -> None:
-        """The training goes on without what the disk refuses."""
+        """Handles a failed write: the step is abandoned, the training continues."""
         self._write_errors += 1
         if self._write_errors == 1:
             self.logger.error("step %d could not be written, the training goes on: %s", self.step, error)
@@ -389,7 +389,7 @@ class BaseHook:
             self.writer = None
 
     def export_collections(self) -> None:
-        """Write the collections file."""
+        """Writes the collections file."""
         if self._exported or not self._writes():
             return
         self._exported = True
@@ -401,7 +401,7 @@ class BaseHook:
             self._cannot_write(error)
 
     def close(self) -> None:
-        """End the trial."""
+        """Ends the trial."""
         self._cleanup()
 
     @error_handling_agent.catch_smdebug_errors()
@@ -414,7 +414,7 @@ class BaseHook:
         duration: float = 1,
         **kwargs: Any,
     ) -> None:
-        """Add an event to the timeline, where profiling is on: see `TimelineFileWriter.write_trace_events`."""
+        """Adds an event to the timeline if profiling is on: see `TimelineFileWriter.write_trace_events`."""
         if not self.profiler_config_parser.profiling_enabled:
             return
         if self.timeline_writer is None:
@@ -422,7 +422,7 @@ class BaseHook:
         self.timeline_writer.write_trace_events(timestamp, training_phase, op_name, phase, duration, **kwargs)
 
     def _asleep(self) -> bool:
-        """True for a hook that is closed, or was pickled, copied or forked: it does nothing."""
+        """Whether the hook does nothing because it is closed, or was pickled, copied or forked."""
         return not self.__dict__ or self._cleaned or self._process != os.getpid()
 
     def _cleanup(self) -> None:
@@ -452,7 +452,7 @@ class BaseHook:
         return make_numpy_array(value)
 
     def _save_for_tensor(self, name: str, value: Any, collections: list[Collection] | None = None) -> None:
-        """Write what is due of a value."""
+        """Writes what is due of a value."""
         due = self._due_of(name) if collections is None else collections
         if not due or self.writer is None:
             return
@@ -512,18 +512,18 @@ class BaseHook:
         sm_metric: bool = False,  # noqa: ARG002
         timestamp: float | None = None,
     ) -> None:
-        """Save a number with the step that is open when it is written.
+        """Saves a number with the step that is open when it is written.
 
         Parameters
         ----------
         name
-            It becomes the tensor ``scalar/NAME``.
+            Saved as the tensor ``scalar/NAME``.
         value
-            One number.
+            A single number.
         sm_metric
-            Without meaning outside of the platform.
+            Used by the platform; ignored here.
         timestamp
-            Seconds; default: now.
+            In seconds; by default now.
         """
         array = self._make_numpy_array(value)
         if array.size != 1:
@@ -534,12 +534,12 @@ class BaseHook:
             )
 
     def _flush_scalars(self, last: bool = False) -> None:
-        """Write the numbers that were given since the step began; before the first step they wait for it."""
+        """Writes the numbers saved since the step began; before the first step, they wait for it."""
         if not self.scalar_cache or (self.step < 0 and not last):
             return
         waiting, self.scalar_cache = self.scalar_cache, []
         if self.writer is None and self.step == self._last_file:
-            # The file of the step is closed: what is given after it gets a step of its own.
+            # The file of this step is already closed, so later numbers get a step of their own.
             self.step += 1
             self._at = {"mode": self._at["mode"], "mode_step": self._at["mode_step"] + 1}
         self._initialize_writers()

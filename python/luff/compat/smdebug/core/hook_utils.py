@@ -1,4 +1,4 @@
-"""Where a hook writes."""
+"""Chooses the directory that a hook writes to."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["verify_and_get_out_dir"]
 
 
 def verify_and_get_out_dir(out_dir: str | os.PathLike[str] | None) -> str:
-    """Return the directory to write to.
+    """Returns the directory to write to.
 
     Raises
     ------
     SMDebugRuntimeError
-        It holds the trial of a training that has ended.
+        If it holds the trial of a training that has ended.
     """
     if is_sagemaker_job():
         if out_dir is not None and os.fspath(out_dir) != DEFAULT_SAGEMAKER_OUTDIR:

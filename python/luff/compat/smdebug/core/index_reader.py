@@ -1,7 +1,7 @@
-"""Reading the index of a trial as it grows.
+"""Reads the index of a trial as it grows.
 
-Most steps hold the same tensors: what an index file says is kept as one shared table of names and an array of
-places, so that a million records are some ten megabytes.
+Most steps hold the same tensors, so the contents of an index file are kept as a shared table of names and an array of
+places: a million records take some ten megabytes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from luff.compat.smdebug.exceptions import IndexReaderException
 
 __all__ = ["IndexEntry", "LocalIndexReader", "ReadIndexFilesCache", "S3IndexReader"]
 
-# What a file may bring about that was not written by a hook.
+# Errors that a file can cause which was not written by a hook.
 _WRONG = (ValueError, KeyError, TypeError, AttributeError, OSError, ArithmeticError)
-# A folder that has not changed for so long cannot change without its time stamp telling.
+# A folder unchanged for this long cannot change without getting a new time stamp.
 _SETTLED_NS = 200_000_000
-_MAX_BYTES = 256 << 20  # of an index file
+_MAX_BYTES = 256 << 20  # of one index file
 
 
 @dataclass
 class Names:
-    """Names of one or many index files, and where each stands in the array of places."""
+    """Names in one or many index files, and the position of each in the array of places."""
 
     values: dict[str, int] = field(default_factory=dict)
     reductions: dict[str, dict[tuple[str, bool], int]] = field(default_factory=dict)
     shapes: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
 
     def tensors(self) -> set[str]:
-        """Names of tensors that have anything."""
+        """Returns the names of all tensors with a value, a reduction or a shape."""
         return self.values.keys() | self.reductions.keys() | self.shapes.keys()
 
 
@@ -53,7 +53,7 @@ class IndexEntry:
     places: array[int]
 
     def place(self, position: int) -> tuple[int, int]:
-        """Offset and length of a record."""
+        """Returns offset and length of a record."""
         return self.places[2 * position], self.places[2 * position + 1]
 
 
@@ -70,7 +70,7 @@ class LocalIndexReader:
         self.path = path
         self.problems: dict[str, str] = {}
         self._read: set[str] = set()
-        self._folders: dict[str, tuple[int, int]] = {}  # folder -> time stamp, when it was listed
+        self._folders: dict[str, tuple[int, int]] = {}  # folder -> its time stamp, and when it was listed
         self._names: dict[Any, Names] = {}
 
     def _unchanged(self, folder: str) -> bool:
@@ -83,7 +83,7 @@ class LocalIndexReader:
         return stamp == before and listed - stamp > _SETTLED_NS
 
     def list_index_files(self, after_folder: str = "") -> list[str]:
-        """Index files that were not read yet, by step."""
+        """Returns the index files that were not read yet, ordered by step."""
         top = os.path.join(self.path, "index")
         out: list[str] = []
         try:
@@ -105,7 +105,7 @@ class LocalIndexReader:
     def read(
         self, after_folder: str = "", range_steps: tuple[int | None, int | None] | None = None
     ) -> list[IndexEntry]:
-        """What was written since the last call; `range_steps` is half open."""
+        """Returns what was written since the last call; `range_steps` is half open."""
         out = []
         low, high = range_steps or (None, None)
         for path in self.list_index_files(after_folder):
@@ -156,7 +156,7 @@ class LocalIndexReader:
     @staticmethod
     def _make(tensors: tuple[str, ...], shapes: tuple[tuple[str, tuple[int, ...], str], ...]) -> Names:
         names = Names()
-        for position, name in enumerate(tensors):  # of two of a name the last one counts
+        for position, name in enumerate(tensors):  # if a name occurs twice, the last one counts
             reduction = parse_reduction_name(name)
             if reduction is None:
                 names.values[name] = position
@@ -168,7 +168,7 @@ class LocalIndexReader:
 
 
 class S3IndexReader(LocalIndexReader):
-    """The index of a bucket, which is not reached from here."""
+    """The index of a bucket; cannot be made, since object storage is not supported."""
 
     def __init__(self, path: str) -> None:
         from luff.compat.smdebug.core.access_layer.s3 import no_s3
@@ -177,18 +177,18 @@ class S3IndexReader(LocalIndexReader):
 
 
 class ReadIndexFilesCache:
-    """Names of files that were read; forgets those before the token when there are more than its limit."""
+    """Remembers names of files that were read. Above its limit it forgets those before the start key."""
 
     def __init__(self) -> None:
         self.lookup_set: set[str] = set()
         self.cache_limit = 1000
 
     def has_not_read(self, index_file: str) -> bool:
-        """Tell whether a file is new."""
+        """Returns whether a file is new."""
         return index_file not in self.lookup_set
 
     def add(self, index_file: str, start_after_key: str | None) -> None:
-        """Remember a file."""
+        """Remembers a file."""
         if len(self.lookup_set) > self.cache_limit and start_after_key is not None:
             self.lookup_set = {name for name in self.lookup_set if name >= start_after_key}
         self.lookup_set.add(index_file)

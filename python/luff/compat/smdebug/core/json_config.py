@@ -1,6 +1,6 @@
 """The hook's configuration as a JSON file, as the platform writes it. Values may be texts.
 
-An unknown key is an error that names the file, the place and the nearest known key.
+An unknown key is an error, which names the file, the place and the nearest known key.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COLLECTION_PARAMETERS = _SAVE_KEYS | _REDUCTION_KEYS | {"include_regex", "save_
 
 
 def known_keys(given: Any, known: Iterable[str], place: str) -> dict[str, Any]:
-    """An object all of whose keys are known."""
+    """Returns `given` if it is an object with known keys only; raises an error otherwise."""
     if not isinstance(given, dict):
         raise SMDebugValueError(f"found {type(given).__name__} at {place}, expected an object")
     for key in given:
@@ -64,14 +64,14 @@ def known_keys(given: Any, known: Iterable[str], place: str) -> dict[str, Any]:
 
 
 def get_json_config_as_dict(json_config_path: str | None = None) -> dict[str, Any]:
-    """The configuration of a file, checked; default: the file that SMDEBUG_CONFIG_FILE_PATH names.
+    """Reads and checks the configuration in a file, by default the file that SMDEBUG_CONFIG_FILE_PATH names.
 
     Raises
     ------
     FileNotFoundError
-        There is no such file.
+        If there is no such file.
     SMDebugValueError
-        It is no such configuration; the message says where.
+        If it is not such a configuration; the message says where.
     """
     path = json_config_path or os.environ.get(CONFIG_FILE_PATH_ENV_STR, DEFAULT_CONFIG_FILE_PATH)
     with open(path, encoding="utf-8") as file:
@@ -89,7 +89,7 @@ def get_json_config_as_dict(json_config_path: str | None = None) -> dict[str, An
 
 
 def check_job(found: Any) -> dict[str, Any]:
-    """The configuration of a job, or of its hook alone, as that of a job; all keys of hooks are known."""
+    """Returns the configuration of a job, or of its hook alone, as that of a job; checks the hook's keys."""
     if not isinstance(found, dict) or "DebugHookConfig" not in found:
         return {"DebugHookConfig": check_config(found)}
     known_keys(found, _JOB, "the top")
@@ -101,7 +101,7 @@ def check_job(found: Any) -> dict[str, Any]:
 
 
 def hook_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The hook's configuration of a job's, with its place for TensorBoard."""
+    """Returns the hook's part of a job's configuration, with the job's directory for TensorBoard."""
     hook = dict(job["DebugHookConfig"])
     place = (job.get("TensorBoardOutputConfig") or {}).get("LocalPath")
     if place:
@@ -110,7 +110,7 @@ def hook_of_job(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_config(found: Any) -> dict[str, Any]:
-    """The configuration, if all its keys are known."""
+    """Returns the configuration; raises an error if any of its keys is unknown."""
     known_keys(found, _TOP, "the top")
     known_keys(found.get("HookParameters") or {}, _HOOK, "HookParameters")
     listed = found.get("CollectionConfigurations")
@@ -137,7 +137,7 @@ def _boolean(value: Any, key: str) -> bool:
 
 
 def split(text: Any) -> list[str]:
-    """Parts between commas."""
+    """Splits a text at its commas."""
     items = text if isinstance(text, list) else str(text).split(",")
     return [str(item).strip() for item in items if str(item).strip()]
 
@@ -170,12 +170,12 @@ def _save_config(by_mode: Mapping[ModeKeys, Mapping[str, Any]]) -> SaveConfig:
 
 
 def save_config_of(params: Mapping[str, Any], base: Mapping[ModeKeys, Mapping[str, Any]]) -> SaveConfig:
-    """When a collection is saved; `base`: what is said for all."""
+    """Returns when a collection is saved; `base` are the settings for all collections."""
     return _save_config(_by_mode(params, base))
 
 
 def reduction_config(params: Mapping[str, Any]) -> ReductionConfig | None:
-    """Reductions that parameters ask for; None when they say nothing of them."""
+    """Returns the reductions that the parameters ask for; None if they have no such key."""
     if not any(key in params for key in _REDUCTION_KEYS):
         return None
     given = dict(params)
@@ -183,7 +183,7 @@ def reduction_config(params: Mapping[str, Any]) -> ReductionConfig | None:
         if key in given:
             given[key] = _boolean(given[key], key)
     if "reductions" not in given and "save_raw_tensor" not in given:
-        given["save_raw_tensor"] = True  # shapes beside the values, not in their place
+        given["save_raw_tensor"] = True  # save shapes in addition to the values, not instead of them
     return ReductionConfig.from_dict(given)
 
 
@@ -200,7 +200,7 @@ def _tensorboard_on_platform() -> str | None:
 def collect_hook_config_params(
     params: Mapping[str, Any], default_values: Mapping[str, Any] | None = None, **_: Any
 ) -> dict[str, Any]:
-    """Arguments of the hook for a configuration; ``save_modes`` are the keys of each mode."""
+    """Converts a configuration to the hook's arguments; ``save_explicit`` are the keys given for each mode."""
     given = params.get("HookParameters") or {}
     out: dict[str, Any] = {
         "out_dir": params.get("LocalPath") or DEFAULT_SAGEMAKER_OUTDIR,
@@ -222,7 +222,7 @@ def collect_hook_config_params(
 
 
 def get_include_collections(params: Mapping[str, Any]) -> list[str] | None:
-    """Names of the listed collections; None when there is no list."""
+    """Returns the names of the listed collections; None if there is no list."""
     listed = params.get("CollectionConfigurations")
     if listed is None:
         return None
@@ -232,7 +232,7 @@ def get_include_collections(params: Mapping[str, Any]) -> list[str] | None:
 def add_collections_to_manager(
     collection_manager: Any, params: Mapping[str, Any], hook_params: Mapping[str, Any]
 ) -> None:
-    """Configure the listed collections."""
+    """Configures the listed collections."""
     for item in params.get("CollectionConfigurations") or []:
         collection = collection_manager.get(item["CollectionName"])
         given = item.get("CollectionParameters") or {}
@@ -250,7 +250,7 @@ def add_collections_to_manager(
 def create_hook_from_json_config(
     hook_cls: Any, json_config_path: str | None = None, default_values: Mapping[str, Any] | None = None
 ) -> Any:
-    """Make the hook that a file describes."""
+    """Makes the hook that a file describes."""
     params = get_json_config_as_dict(json_config_path)
     arguments = collect_hook_config_params(params, default_values)
     explicit = arguments.pop("save_explicit")

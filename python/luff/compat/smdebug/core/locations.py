@@ -1,4 +1,4 @@
-"""Where the files of a trial lie."""
+"""Paths of a trial's files."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _COLLECTIONS_NAME = re.compile(r"^(.+)_collections\.(json|ts)$")
 
 
 def serialize_tf_device(device: str) -> str:
-    """Name of a TensorFlow device as a part of file names."""
+    """Converts the name of a TensorFlow device to a part of a file name."""
     return device.replace("/", "_").replace(":", "-")
 
 
 def deserialize_tf_device(name: str) -> str:
-    """The device of such a name."""
+    """Converts such a part of a file name back to the device."""
     return name.replace("_", "/").replace("-", ":")
 
 
 def get_path_to_collections(directory: str) -> str:
-    """Folder of the collections files."""
+    """Returns the folder of the collections files."""
     return os.path.join(directory, "collections", f"{0:09d}")
 
 
 def parse_worker_name_from_file(filename: str) -> str:
-    """Worker of an index file.
+    """Returns the worker of an index file.
 
     Raises
     ------
     IndexReaderException
-        It is no name of an index file.
+        If it is not the name of an index file.
     """
     match = _INDEX_NAME.match(os.path.basename(filename))
     if match is None:
@@ -56,7 +56,7 @@ def parse_worker_name_from_file(filename: str) -> str:
 
 
 def parse_step_from_file(filename: str) -> int:
-    """Global step of an index file."""
+    """Returns the global step of an index file."""
     match = _INDEX_NAME.match(os.path.basename(filename))
     if match is None:
         raise IndexReaderException(
@@ -66,7 +66,7 @@ def parse_step_from_file(filename: str) -> int:
 
 
 def get_worker_name_from_collection_file(filename: str) -> str:
-    """Worker of a collections file."""
+    """Returns the worker of a collections file."""
     match = _COLLECTIONS_NAME.match(os.path.basename(filename))
     if match is None:
         raise IndexReaderException(
@@ -88,30 +88,30 @@ class TensorFileLocation:
         self.worker_name = worker_name
 
     def relative(self) -> str:
-        """Path inside the trial."""
+        """Returns the path relative to the trial."""
         step = f"{self.step_num:012d}"
         return f"events/{step}/{step}_{_in_file_name(self.worker_name)}.tfevents"
 
     def get_file_location(self, trial_dir: str) -> str:
-        """Path of the file."""
+        """Returns the path of the file."""
         return os.path.join(trial_dir, self.relative())
 
 
 class IndexFileLocationUtils:
-    """Index files."""
+    """Paths of index files."""
 
     @staticmethod
     def get_index_path(trial_dir: str) -> str:
-        """Folder of the index."""
+        """Returns the folder of the index."""
         return os.path.join(trial_dir, "index")
 
     @staticmethod
     def get_index_key_for_step(trial_dir: str, step: int, worker_name: str) -> str:
-        """Path of the index file of a step and worker."""
+        """Returns the path of the index file of a step and worker."""
         folder = f"{step // STEPS_PER_FOLDER:09d}"
         return os.path.join(trial_dir, "index", folder, f"{step:012d}_{_in_file_name(worker_name)}.json")
 
     @staticmethod
     def get_prefix_from_index_file(index_file: str) -> str:
-        """The trial that an index file belongs to."""
+        """Returns the trial that an index file belongs to."""
         return index_file.rsplit("/index/", 1)[0]

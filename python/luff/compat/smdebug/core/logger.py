@@ -1,4 +1,6 @@
-"""The logger named smdebug: level and place from SMDEBUG_LOG_* variables, each message at most three times."""
+"""The logger named smdebug: the SMDEBUG_LOG_* variables set its level and place; it logs a message three times at
+most.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class DuplicateLogFilter(logging.Filter):
-    """Lets a message pass a few times."""
+    """Lets each message pass a few times."""
 
     def __init__(self, repeat_threshold: int = LOG_DUPLICATION_THRESHOLD) -> None:
         super().__init__()
@@ -25,7 +27,7 @@ class DuplicateLogFilter(logging.Filter):
         self.msgs: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether the message passes."""
+        """Returns whether the message passes."""
         text = str(record.msg)
         if len(self.msgs) > _MOST_REMEMBERED:
             self.msgs.clear()
@@ -42,7 +44,7 @@ _made: logging.Logger | None = None
 
 
 def get_logger(name: str = "smdebug") -> logging.Logger:
-    """Return the logger; made at the first call."""
+    """Returns the logger, which the first call makes."""
     global _made
     if _made is not None:
         return _made

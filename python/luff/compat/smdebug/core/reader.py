@@ -1,4 +1,4 @@
-"""Reading an event file from its beginning."""
+"""Reads an event file from its beginning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FileReader", "read_value"]
 
 
 def read_value(path: str, start: int, length: int) -> Any:
-    """Value of the record at a place of an event file."""
+    """Returns the value of the record at a place of an event file."""
     with open(path, "rb") as file:
         file.seek(start)
         record = read_record(file, path, at_most=length)
@@ -35,13 +35,13 @@ class FileReader:
                     yield record
 
     def read_tensors(self) -> Iterator[tuple[str, int, Any, ModeKeys, int]]:
-        """Name, global step, value, mode and mode step of each tensor."""
+        """Yields name, global step, value, mode and mode step of each tensor."""
         for record in self._records():
             mode_step = record.step if record.mode_step is None else record.mode_step
             yield record.name, record.step, record.value, ModeKeys(record.mode), mode_step
 
     def read_events(self, regex_list: list[str] | None = None) -> list[dict[str, Any]]:
-        """Name, step, value and time of each record whose name matches one of the expressions."""
+        """Returns name, step, value and time of each record whose name matches one of the expressions."""
         wanted = [re.compile(text) for text in regex_list or [""]]
         return [
             {

@@ -1,4 +1,4 @@
-"""Which numbers of a tensor are saved instead of, or beside, its values."""
+"""Which numbers of a tensor are saved instead of, or in addition to, its values."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ALLOWED_NORMS = ["l1", "l2"]
 
 
 class ReductionConfig(config.ReductionConfig):
-    """As `luff.config.ReductionConfig`, with smdebug's errors and JSON form.
+    """Like `luff.config.ReductionConfig`, with smdebug's errors and JSON form.
 
-    One with nothing in it and ``save_raw_tensor=False`` saves nothing.
+    An empty one with ``save_raw_tensor=False`` saves nothing.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ReductionConfig(config.ReductionConfig):
             raise SMDebugValueError(str(error)) from None
 
     def wanted(self) -> list[tuple[str, bool]]:
-        """Name of each reduction, and whether it is that of the magnitudes."""
+        """Returns the name of each reduction, and whether it is of the magnitudes."""
         plain, magnitudes = (
             [*(self.reductions or []), *(self.norms or [])],
             [*(self.abs_reductions or []), *(self.abs_norms or [])],
@@ -45,7 +45,7 @@ class ReductionConfig(config.ReductionConfig):
         return [(name, False) for name in plain] + [(name, True) for name in magnitudes]
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         words = [
             *(self.reductions or []),
             *(f"{name}_norm" for name in self.norms or []),
@@ -59,12 +59,12 @@ class ReductionConfig(config.ReductionConfig):
         }
 
     def to_json(self) -> str:
-        """The JSON form as text."""
+        """Returns the JSON form as text."""
         return json.dumps(self.to_json_dict())
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> ReductionConfig:
-        """Make one of its JSON form: ``{"reductions": "min,abs_max,l2_norm", ...}``."""
+        """Makes a configuration from its JSON form: ``{"reductions": "min,abs_max,l2_norm", ...}``."""
         lists: dict[str, list[str]] = {"reductions": [], "abs_reductions": [], "norms": [], "abs_norms": []}
         text = params.get("reductions") or ""
         if not isinstance(text, str):
@@ -94,5 +94,5 @@ class ReductionConfig(config.ReductionConfig):
 
     @classmethod
     def from_json(cls, text: str) -> ReductionConfig:
-        """Make one of the text of its JSON form."""
+        """Makes a configuration from the text of its JSON form."""
         return cls.from_dict(json.loads(text))

@@ -1,7 +1,7 @@
-"""Reductions of a tensor and the names they are saved under.
+"""Reductions of a tensor and the names under which they are saved.
 
-One definition wherever they are computed: standard deviation and variance divide by n, norms are those of the
-flattened tensor, as everywhere in Luff.
+The definitions are the same as everywhere in Luff: standard deviation and variance divide by n, norms are those of
+the flattened tensor.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PORT = re.compile(r":\d+")
 
 
 def reduction_name(tensor: str, reduction: str, magnitudes: bool) -> str:
-    """Name under which a reduction is saved."""
+    """Returns the name under which a reduction is saved."""
     return f"{PREFIX}{'abs_' if magnitudes else ''}{reduction}/{_PORT.sub('', tensor)}"
 
 
 def parse_reduction_name(name: str) -> tuple[str, str, bool] | None:
-    """Tensor, reduction, and whether it is of the magnitudes; None when the name is no reduction's."""
+    """Returns tensor, reduction, and whether it is of the magnitudes; None if the name is not that of a reduction."""
     if not name.startswith(PREFIX):
         return None
     reduction, slash, tensor = name[len(PREFIX) :].partition("/")
@@ -37,7 +37,7 @@ def parse_reduction_name(name: str) -> tuple[str, str, bool] | None:
 
 
 def reduce_value(value: Any, reduction: str, magnitudes: bool) -> Any:
-    """One reduction of a value, in its type where the type can hold it."""
+    """Computes one reduction of a value, in its type if that can hold the result."""
     if reduction not in ALLOWED_REDUCTIONS and reduction not in ALLOWED_NORMS:
         raise SMDebugValueError(
             f"found reduction {reduction!r}, expected one of {', '.join(ALLOWED_REDUCTIONS + ALLOWED_NORMS)}"

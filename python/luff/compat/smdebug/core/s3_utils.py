@@ -1,4 +1,4 @@
-"""Object storage is not reached from here."""
+"""Listing of object storage, which is not supported."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["list_s3_objects"]
 
 
 def list_s3_objects(bucket: str, prefix: str, *_: Any, **__: Any) -> Any:
-    """Say so."""
+    """Raises an error: object storage is not supported."""
     no_s3(f"s3://{bucket}/{prefix}")

@@ -1,4 +1,4 @@
-"""Whether this is a job of SageMaker."""
+"""Detects a SageMaker job."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["is_sagemaker_job"]
 
 
 def is_sagemaker_job() -> bool:
-    """Tell whether the platform has named a job."""
+    """Returns whether the platform has named a job."""
     return os.environ.get(TRAINING_JOB_NAME_ENV) is not None

@@ -17,9 +17,9 @@ _KEYS = ("save_interval", "start_step", "end_step", "save_steps")
 
 
 class SaveConfigMode(config.SaveConfigMode):
-    """When to save in one mode: as `luff.config.SaveConfigMode`, with smdebug's errors.
+    """When to save in one mode: like `luff.config.SaveConfigMode`, with smdebug's errors.
 
-    ``save_steps`` come in addition to the interval; ``end_step`` is the first that is not saved.
+    ``save_steps`` are saved in addition to the interval; ``end_step`` is the first step that is not saved.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class SaveConfigMode(config.SaveConfigMode):
 
     @classmethod
     def create_from_json(cls, text: str) -> SaveConfigMode:
-        """Make one of its JSON form."""
+        """Makes a configuration from its JSON form."""
         return cls(**{key: value for key, value in json.loads(text).items() if key in _KEYS})
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         return {
             "save_interval": self.save_interval,
             "save_steps": list(self.save_steps or []),
@@ -63,14 +63,14 @@ def _mode_of(key: Any) -> ModeKeys:
 
 
 class SaveConfig:
-    """When to save, for all modes or for each.
+    """When to save, for all modes or for each of them.
 
     Parameters
     ----------
     mode_save_configs
-        A `SaveConfigMode` for each mode; one that is missing has none, and takes the hook's later.
+        A `SaveConfigMode` for each mode; a mode that is missing later takes the hook's.
     save_interval, start_step, end_step, save_steps
-        Without `mode_save_configs`: for all modes.
+        For all modes, if `mode_save_configs` is not given.
     """
 
     def __init__(
@@ -99,24 +99,24 @@ class SaveConfig:
         self.mode_save_configs = {mode: mode_save_configs.get(mode) for mode in ModeKeys}
 
     def set_save_config(self, mode: ModeKeys, save_config_mode: SaveConfigMode) -> None:
-        """Set the configuration of one mode."""
+        """Sets the configuration of one mode."""
         if not isinstance(save_config_mode, SaveConfigMode):
             raise SMDebugTypeError(f"found {save_config_mode!r}, expected a SaveConfigMode")
         self.mode_save_configs[mode] = save_config_mode
 
     def get_save_config(self, mode: ModeKeys) -> SaveConfigMode:
-        """Return the configuration of one mode."""
+        """Returns the configuration of one mode."""
         found = self.mode_save_configs.get(mode)
         if found is None:
             raise SMDebugValueError(f"there is no save configuration for mode {getattr(mode, 'name', mode)}")
         return found
 
     def should_save_step(self, mode: ModeKeys, step_num: int) -> bool:
-        """Tell whether a step of a mode is saved."""
+        """Returns whether a step of a mode is saved."""
         return self.get_save_config(mode).should_save_step(step_num)
 
     def merge_default_save_config(self, default_save_config: SaveConfig) -> None:
-        """Give each mode that has none the configuration that it has in another one, or the default."""
+        """Gives each mode without a configuration that mode's configuration in the default, or else the usual one."""
         for mode, own in self.mode_save_configs.items():
             if own is None:
                 self.mode_save_configs[mode] = (
@@ -124,21 +124,21 @@ class SaveConfig:
                 )
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         return {
             mode.name: value.to_json_dict() if value is not None else None
             for mode, value in self.mode_save_configs.items()
         }
 
     def to_json(self) -> str:
-        """The JSON form as text."""
+        """Returns the JSON form as text."""
         return json.dumps(self.to_json_dict())
 
     @classmethod
     def from_dict(
         cls, params: Mapping[Any, Any], default_values: Mapping[str, Any] | None = None
     ) -> SaveConfig:
-        """Make one of its JSON form. `default_values`: for keys that a mode does not give."""
+        """Makes a configuration from its JSON form. `default_values` are for keys that a mode does not give."""
         made: dict[ModeKeys, SaveConfigMode | None] = {}
         for key, value in params.items():
             if value is None or isinstance(value, SaveConfigMode):
@@ -150,17 +150,17 @@ class SaveConfig:
 
     @classmethod
     def from_json(cls, text: str) -> SaveConfig:
-        """Make one of the text of its JSON form."""
+        """Makes a configuration from the text of its JSON form."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_save_config_mode(cls, save_config_mode: SaveConfigMode) -> SaveConfig:
-        """Make one that is the same in all modes."""
+        """Makes a configuration that is the same in all modes."""
         return cls(mode_save_configs=dict.fromkeys(ModeKeys, save_config_mode))
 
     @classmethod
     def parse(cls, save_config: Any) -> SaveConfig | None:
-        """Make one of what users give: None, a `SaveConfig`, a `SaveConfigMode` or a dict."""
+        """Makes a configuration from what users give: None, a `SaveConfig`, a `SaveConfigMode` or a dict."""
         if save_config is None or isinstance(save_config, SaveConfig):
             return save_config
         if isinstance(save_config, SaveConfigMode):

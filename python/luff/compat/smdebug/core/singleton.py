@@ -14,7 +14,7 @@ _registered = False
 
 
 def set_hook(hook: Any) -> None:
-    """Make this the hook of the process."""
+    """Sets the hook of the process."""
     from luff.compat.smdebug.core.hook import BaseHook
     from luff.compat.smdebug.exceptions import SMDebugTypeError
 
@@ -30,7 +30,7 @@ def set_hook(hook: Any) -> None:
 def get_hook(
     json_config_path: str | None = None, hook_class: Any = None, create_if_not_exists: bool = False
 ) -> Any:
-    """Return the hook of the process; if it is of another class or there is none, a new one or None."""
+    """Returns the hook of the process. If there is none of this class, returns a new one, or None."""
     global _hook
     if _hook is not None and hook_class is not None and not isinstance(_hook, hook_class):
         _hook = None
@@ -43,6 +43,6 @@ def get_hook(
 
 
 def del_hook() -> None:
-    """Forget the hook of the process."""
+    """Forgets the hook of the process."""
     global _hook
     _hook = None

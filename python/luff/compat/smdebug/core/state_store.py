@@ -24,7 +24,7 @@ _UPLOADED = "sagemaker-uploaded"
 
 
 class StateStore:
-    """The state file of a checkpoint directory; without such a directory it does nothing."""
+    """The state file of a checkpoint directory; without such a directory, it does nothing."""
 
     def __init__(self) -> None:
         self._saved_states: list[Any] = []
@@ -49,7 +49,7 @@ class StateStore:
             self._saved_states = []
 
     def _files(self) -> dict[str, tuple[int, int]]:
-        """Size and time of each checkpoint file."""
+        """Returns size and time of each checkpoint file."""
         out: dict[str, tuple[int, int]] = {}
         for folder, _, names in os.walk(self._checkpoint_dir or ""):
             for name in names:
@@ -64,11 +64,11 @@ class StateStore:
         return out
 
     def is_checkpoint_updated(self) -> bool:
-        """Tell whether a checkpoint was written since the state was."""
+        """Returns whether a checkpoint was written since the state was."""
         return self._checkpoint_dir is not None and self._files() != self._seen
 
     def get_last_saved_ts_state(self) -> dict[str, Any] | None:
-        """State of the latest step that was seen, None when there is none."""
+        """Returns the state of the latest step that was seen; None if there is none."""
         states = [
             state
             for state in self._saved_states
@@ -77,7 +77,7 @@ class StateStore:
         return max(states, key=lambda state: int(state[LATEST_GLOBAL_STEP_SEEN]), default=None)
 
     def update_state(self, ts_state: Any) -> None:
-        """Add a state, and write the file."""
+        """Adds a state, and writes the file."""
         if self._checkpoint_dir is None:
             return
         self._seen = self._files()

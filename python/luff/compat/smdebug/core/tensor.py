@@ -45,11 +45,11 @@ class Tensor:
 
     @property
     def original_name(self) -> str | None:
-        """Name in the graph, where a shape was saved with one."""
+        """Name in the graph, if one was saved with a shape."""
         return self.trial._original_name(self.name)
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
-        """Steps at which anything of it was saved, ascending."""
+        """Returns the steps at which anything of it was saved, ascending."""
         self.trial.maybe_refresh(self.name)
         found = self.trial._tensor_steps(self.name, mode)
         if show_incomplete_steps:
@@ -57,7 +57,7 @@ class Tensor:
         return [step for step in found if self.trial._is_complete(self.trial._global(mode, step))]
 
     def _need(self, step_num: int, mode: ModeKeys) -> int:
-        """Global step at which it was saved; raises what tells why it was not."""
+        """Returns the global step at which it was saved; raises an error that says why there is none."""
         found = self.trial._global(mode, step_num)
         if found is None or not self.trial._has(self.name, found):
             self.trial.maybe_refresh(self.name)
@@ -72,7 +72,7 @@ class Tensor:
         return found
 
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:
-        """Workers that saved it at a step."""
+        """Returns the workers that saved it at a step."""
         found = self.trial._global(mode, step_num)
         workers = self.trial._tensor_workers(self.name, found) if found is not None else []
         if not workers:
@@ -93,7 +93,7 @@ class Tensor:
         return value
 
     def value(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None) -> Any:
-        """Value at a step, of the first worker unless one is named."""
+        """Returns the value at a step, of the first worker unless one is named."""
         step, which = self._at(step_num, mode, worker)
         value = self._value(step, which)
         if value is None:
@@ -102,13 +102,13 @@ class Tensor:
         return value
 
     def values(self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None) -> dict[int, Any]:
-        """Values by step."""
+        """Returns the values by step."""
         return {step: self.value(step, mode, worker) for step in self.steps(mode)}
 
     def shape(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> tuple[int, ...]:
-        """Shape at a step."""
+        """Returns the shape at a step."""
         step, which = self._at(step_num, mode, worker)
         shape = self.trial._saved_shape(self.name, step, which)
         if shape is not None:
@@ -121,7 +121,7 @@ class Tensor:
     def reduction_values(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> dict[tuple[str, bool], Any]:
-        """Saved reductions: (name, of magnitudes) and value."""
+        """Returns the saved reductions: (name, whether it is of the magnitudes) -> value."""
         step, which = self._at(step_num, mode, worker)
         return {
             key: self.trial._read_reduction(self.name, step, which, key)
@@ -136,7 +136,7 @@ class Tensor:
         worker: str | None = None,
         abs: bool = False,  # noqa: A002  (the original's word)
     ) -> Any:
-        """One reduction: the saved one, else computed from the value."""
+        """Returns one reduction: the saved one, or else one computed from the value."""
         step, which = self._at(step_num, mode, worker)
         key = (reduction_name, abs)
         if key in self.trial._saved_reductions(self.name, step, which):
@@ -148,10 +148,10 @@ class Tensor:
         return reduce_value(value, reduction_name, abs)
 
     def prev_steps(self, step: int, n: int | None = None, mode: ModeKeys = ModeKeys.GLOBAL) -> list[int]:
-        """The last `n` steps up to this one, itself included; None: all."""
+        """Returns the last `n` steps up to and including this one; None means all."""
         found = [s for s in self.steps(mode) if s <= step]
         return found[-n:] if n else found
 
     def step(self, *_: Any, **__: Any) -> Any:
-        """Gone in smdebug 0.5; use `value`."""
+        """Removed in smdebug 0.5; use `value`."""
         raise SMDebugNotImplementedError("tensor.step() is gone; use tensor.value(step, mode=...)")

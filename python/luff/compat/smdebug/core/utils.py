@@ -53,7 +53,7 @@ __all__ = [
 
 
 class FRAMEWORK(enum.Enum):
-    """Frameworks that have hooks."""
+    """Frameworks for which there are hooks."""
 
     PYTORCH = "pytorch"
     TENSORFLOW = "tensorflow"
@@ -62,7 +62,7 @@ class FRAMEWORK(enum.Enum):
 
 
 def is_framework_version_supported(framework: FRAMEWORK | None = None) -> bool:
-    """Tell whether hooks of a framework work with the version that is installed."""
+    """Returns whether hooks of a framework work with the installed version."""
     if framework is FRAMEWORK.PYTORCH:
         import torch
 
@@ -75,12 +75,12 @@ def is_framework_version_supported(framework: FRAMEWORK | None = None) -> bool:
 
 
 def make_numpy_array(x: Any) -> np.ndarray[Any, Any]:
-    """Turn a user's value into an array.
+    """Converts a user's value to an array.
 
     Raises
     ------
     SMDebugTypeError
-        It cannot be turned.
+        If it cannot be converted.
     """
     if isinstance(x, np.ndarray):
         return x
@@ -102,18 +102,18 @@ def make_numpy_array(x: Any) -> np.ndarray[Any, Any]:
 
 
 def horovod_rank_and_size(framework: str) -> tuple[int, int]:
-    """Rank and number of processes as Horovod's module for a framework says, where a script uses it; else (0, 1)."""
+    """Returns rank and number of processes from Horovod's module for a framework, if a script uses it; else (0, 1)."""
     horovod = sys.modules.get(f"horovod.{framework}")
     if horovod is not None:
         try:
             return int(horovod.rank()), int(horovod.size())
-        except ValueError:  # it was imported and not initialised
+        except ValueError:  # imported, but not initialised
             pass
     return 0, 1
 
 
 def is_s3(path: str) -> tuple[bool, str | None, str | None]:
-    """Tell whether a path lies in a bucket, and bucket and prefix."""
+    """Returns whether a path lies in a bucket, with bucket and prefix."""
     if not path.startswith("s3://"):
         return False, None, None
     bucket, _, prefix = path[len("s3://") :].partition("/")
@@ -121,20 +121,20 @@ def is_s3(path: str) -> tuple[bool, str | None, str | None]:
 
 
 def ensure_dir(file_path: str, is_file: bool = True) -> None:
-    """Make the directory, or that of a file."""
+    """Creates the directory, or that of a file."""
     folder = os.path.dirname(file_path) if is_file else file_path
     if folder:
         os.makedirs(folder, exist_ok=True)
 
 
 def remove_file_if_exists(file_path: str) -> None:
-    """Delete a file, if there is one."""
+    """Deletes a file, if it exists."""
     if os.path.exists(file_path):
         os.remove(file_path)
 
 
 def is_first_process(path: str) -> bool:
-    """Claim a directory for this process; False when another one has."""
+    """Claims a directory for this process; returns False if another one has claimed it."""
     if path.startswith("s3://"):
         return True
     os.makedirs(path, exist_ok=True)
@@ -146,7 +146,7 @@ def is_first_process(path: str) -> bool:
 
 
 class ScriptSimulator:
-    """A scratch directory, and no trace of a platform in the environment."""
+    """A scratch directory; hides the platform's environment variables."""
 
     def __init__(self, out_dir: str | None = None, tensorboard_dir: str | None = None) -> None:
         self.out_dir = out_dir or tempfile.mkdtemp()
@@ -176,7 +176,7 @@ class ScriptSimulator:
 
 
 class SagemakerSimulator(ScriptSimulator):
-    """The files and variables that the platform gives a job."""
+    """Provides the files and variables that the platform gives to a job."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Writing the event file and the index file of one step."""
+"""Writes the event file and the index file of one step."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["FileWriter"]
 
 
 class FileWriter:
-    """One step of one worker. The files appear when it is closed: first the events, then the index.
+    """One step of one worker. Closing it makes the files appear: first the events, then the index.
 
     Parameters
     ----------
     trial_dir
-        The trial.
+        Directory of the trial.
     step
         Global step.
     worker
@@ -52,7 +52,7 @@ class FileWriter:
         self.close()
 
     def name(self) -> str:
-        """Path of the event file."""
+        """Returns the path of the event file."""
         return self._location.get_file_location(self.trial_dir)
 
     def _remember(self, mode: ModeKeys | None, mode_step: int | None) -> tuple[ModeKeys, int]:
@@ -71,7 +71,7 @@ class FileWriter:
         mode_step: int | None = None,
         timestamp: float | None = None,
     ) -> None:
-        """Append a value."""
+        """Appends a value."""
         mode, mode_step = self._remember(mode, mode_step)
         value = np.asarray(tdata)
         wall_time = time.time() if timestamp is None else timestamp
@@ -91,7 +91,7 @@ class FileWriter:
         mode_step: int | None = None,
         original_name: str | None = None,
     ) -> None:
-        """Note a shape in the index."""
+        """Records a shape in the index."""
         self._remember(mode, mode_step)
         self._shapes.append(
             {
@@ -102,12 +102,12 @@ class FileWriter:
         )
 
     def flush(self) -> None:
-        """Hand what is written to the system."""
+        """Flushes what is written to the operating system."""
         if self._events is not None:
             self._events.flush()
 
     def close(self) -> None:
-        """Make the files appear."""
+        """Makes the files appear."""
         if self._closed:
             return
         self._closed = True
@@ -121,7 +121,7 @@ class FileWriter:
         write_text(path, json.dumps(index))
 
     def abandon(self) -> None:
-        """Forget what is written."""
+        """Discards what is written."""
         self._closed = True
         if self._events is not None:
             self._events.abandon()

@@ -1,4 +1,4 @@
-"""Names and expressions of XGBoost's collections, known also where XGBoost is not installed."""
+"""Names and expressions of XGBoost's collections; importable without XGBoost."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ class Collection(BaseCollection):
     """A collection to which blocks can be added."""
 
     def add_block_tensors(self, block: Any, inputs: bool = False, outputs: bool = True) -> None:
-        """Add inputs or outputs of a block."""
+        """Adds the inputs or outputs of a block."""
         for wanted, suffix in ((inputs, "_input_"), (outputs, "_output_")):
             if wanted:
                 self.include(f"^{re.escape(block.name)}{suffix}")
 
 
 class CollectionManager(FrameworkCollections):
-    """The collections that there are without configuration."""
+    """The collections that exist without configuration."""
 
     expressions = EXPRESSIONS
     kind = Collection

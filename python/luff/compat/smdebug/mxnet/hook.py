@@ -1,6 +1,6 @@
-"""The hook of MXNet. A step is a forward pass of a registered block, whatever it is for.
+"""The hook of MXNet. Every forward pass of a registered block is a step.
 
-Parameters and gradients of a step are saved when the next one begins, so that weights are those after the update.
+Parameters and gradients of a step are saved when the next step begins, so that weights are those after the update.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OF_PARAMETERS = {
 class Hook(CallbackHook):
     """Saves what a model computes while it is trained.
 
-    Parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
+    The parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
     """
 
     collections_class = CollectionManager
@@ -39,11 +39,11 @@ class Hook(CallbackHook):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._registered: set[int] = set()
-        self._blocks: list[gluon.Block] = []  # models, not losses
+        self._blocks: list[gluon.Block] = []  # models, without losses
         self._of_step: set[BaseCollection] = set()  # what the open step saves
         self._failure: BaseException | None = None
 
-    # ---- who writes ---------------------------------------------------------------------------------------------
+    # ---- workers ------------------------------------------------------------------------------------------------
 
     def _get_worker_name(self) -> str:
         return f"worker_{horovod_rank_and_size('mxnet')[0]}"
@@ -55,7 +55,7 @@ class Hook(CallbackHook):
 
     @error_handling_agent.catch_smdebug_errors()
     def register_block(self, block: gluon.Block) -> None:
-        """Watch a model, each of whose forward passes is a step; or a loss."""
+        """Watches a model, of which each forward pass is a step; or a loss."""
         if not isinstance(block, gluon.Block):
             self.logger.error("found %s, expected a mxnet.gluon.Block", type(block).__name__)
             return
@@ -72,25 +72,25 @@ class Hook(CallbackHook):
             block.apply(lambda part: part.register_forward_hook(self.forward_hook))
 
     def register_hook(self, block: gluon.Block) -> None:
-        """Watch a model; the older name of `register_block`."""
+        """Watches a model; the older name of `register_block`."""
         self.register_block(block)
 
     def _saves_layers(self) -> bool:
-        """Something is saved beyond parameters and losses."""
+        """Returns whether anything beyond parameters and losses is saved."""
         default = self.get_collection(CollectionKeys.DEFAULT)
         names = self.include_collections - _OF_PARAMETERS - {CollectionKeys.DEFAULT}
         return bool(names or (default.include_regex and CollectionKeys.DEFAULT in self.include_collections))
 
-    # ---- what MXNet calls ---------------------------------------------------------------------------------------
+    # ---- called by MXNet ----------------------------------------------------------------------------------------
 
     def forward_pre_hook(self, block: gluon.Block, inputs: Any) -> None:
-        """Begin a step."""
+        """Begins a step."""
         if any(self._is_tensor(value) for value in self._flat(inputs)):
             self._step_begins(block)
             self._hand_on()
 
     def forward_hook(self, block: gluon.Block, inputs: Any, outputs: Any) -> None:
-        """Save inputs and outputs of a block."""
+        """Saves the inputs and outputs of a block."""
         self._block_called(block, inputs, outputs)
         self._hand_on()
 
@@ -118,7 +118,7 @@ class Hook(CallbackHook):
         self.last_saved_step = self.step
 
     def _end_step(self) -> None:
-        """Saves what is due of the step's parameters, and what the user has given."""
+        """Saves the due parameters of the step, and the values that the user has given."""
         if self.writer is None:
             return
         self._flush_custom_tensors()
@@ -127,7 +127,7 @@ class Hook(CallbackHook):
             for name, parameter in block.collect_params().items():
                 if (
                     name in seen or not parameter._data
-                ):  # several contexts hold the same; or not initialised yet
+                ):  # all contexts hold the same value; a parameter may not be initialised yet
                     continue
                 seen.add(name)
                 self._save_due(name, parameter._data[0])
@@ -136,7 +136,7 @@ class Hook(CallbackHook):
         self.last_saved_step = self.step
 
     def _save_due(self, name: str, value: Any) -> None:
-        """As `_save_for_tensor`, for the step that was begun: the mode may have changed since."""
+        """Like `_save_for_tensor`, but for the step that was begun: the mode may have changed since."""
         due = [collection for collection in self._collections_of(name) if collection in self._of_step]
         if due:
             self._save_for_tensor(name, value, due)
@@ -145,7 +145,7 @@ class Hook(CallbackHook):
         if not self._asleep():
             try:
                 self._end_step()
-            except Exception as error:  # nothing is raised at the end of a process
+            except Exception as error:  # an exiting process must not raise
                 self.logger.error("the last step is not whole: %s", error)
         super()._cleanup()
 
@@ -159,7 +159,7 @@ class Hook(CallbackHook):
             raise
 
     def _hand_on(self) -> None:
-        """Raises an error of the training itself, which MXNet reports only where something first waits for a value."""
+        """Raises an error of the training itself, which MXNet reports only where a value is first waited for."""
         failure, self.__dict__["_failure"] = self.__dict__.get("_failure"), None
         if failure is not None:
             raise failure

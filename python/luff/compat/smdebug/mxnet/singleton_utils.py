@@ -11,7 +11,7 @@ __all__ = ["del_hook", "get_hook", "set_hook"]
 
 
 def get_hook(json_config_path: str | None = None, create_if_not_exists: bool = True) -> Any:
-    """Return the hook; where there is none, one made of the JSON configuration, or None without one."""
+    """Returns the hook. If there is none, makes one from the JSON configuration, or returns None without one."""
     from luff.compat.smdebug.mxnet.hook import Hook
 
     return singleton.get_hook(json_config_path, Hook, create_if_not_exists)

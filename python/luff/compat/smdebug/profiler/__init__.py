@@ -1,1 +1,1 @@
-"""The parts of the profiler that exist here: its configuration, and timelines."""
+"""The parts of the profiler that exist here: its configuration and timelines."""

@@ -1,4 +1,4 @@
-"""The profiler's configuration, as far as timelines need it. Its keys are known in any case; nothing of it is run."""
+"""The profiler's configuration, as far as timelines need it. Other keys are accepted and ignored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ProfilerConfig", "ProfilerConfigParser"]
 
 @dataclass
 class ProfilerConfig:
-    """Where timelines go, and when a file is finished."""
+    """Where timelines are written, and when a file is finished."""
 
     local_path: str = DEFAULT_LOCAL_PATH
     file_max_size: float = 10_485_760.0
@@ -32,7 +32,7 @@ def _lower(found: Any) -> dict[str, Any]:
 
 
 class ProfilerConfigParser:
-    """Reads the file that SMPROFILER_CONFIG_PATH names; without one, profiling is off."""
+    """Reads the file that SMPROFILER_CONFIG_PATH names; profiling is off if there is no such file."""
 
     def __init__(self) -> None:
         self.config = ProfilerConfig()
@@ -40,7 +40,7 @@ class ProfilerConfigParser:
         self.load_config()
 
     def load_config(self) -> None:
-        """Read the file again."""
+        """Reads the file again."""
         path = os.environ.get(SMPROFILER_CONFIG_PATH_ENV, DEFAULT_PROFILER_CONFIG_FILE)
         self.profiling_enabled = False
         try:

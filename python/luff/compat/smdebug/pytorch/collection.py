@@ -25,11 +25,11 @@ class Collection(BaseCollection):
         self._modules: list[tuple[Any, bool, bool]] = []
 
     def add_module_tensors(self, module: Any, inputs: bool = False, outputs: bool = True) -> None:
-        """Add inputs or outputs of a module that is, or will be, registered."""
+        """Adds the inputs or outputs of a module that is, or will be, registered."""
         self._modules.append((module, inputs, outputs))
 
     def resolve_modules(self) -> None:
-        """Turn the modules into expressions, now that they have names."""
+        """Converts the modules to expressions, now that they have names."""
         for module, inputs, outputs in self._modules:
             name = getattr(module, "_module_name", None)
             if name is None:
@@ -41,7 +41,7 @@ class Collection(BaseCollection):
 
 
 class CollectionManager(FrameworkCollections):
-    """The collections that there are without configuration."""
+    """The collections that exist without configuration."""
 
     expressions = EXPRESSIONS
     kind = Collection

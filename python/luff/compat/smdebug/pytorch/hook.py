@@ -1,4 +1,4 @@
-"""The hook of PyTorch. A step is a forward pass of a registered module, whatever it is for."""
+"""The hook of PyTorch. Every forward pass of a registered module is a step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _class_name(module: nn.Module) -> str:
 class Hook(CallbackHook):
     """Saves what a model computes while it is trained.
 
-    Parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
+    The parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
     """
 
     collections_class = CollectionManager
@@ -42,7 +42,7 @@ class Hook(CallbackHook):
         self.has_registered_loss_module = False
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
-    # ---- who writes ---------------------------------------------------------------------------------------------
+    # ---- workers ------------------------------------------------------------------------------------------------
 
     def _get_worker_name(self) -> str:
         return f"worker_{rank_and_size()[0]}"
@@ -54,7 +54,7 @@ class Hook(CallbackHook):
 
     @error_handling_agent.catch_smdebug_errors()
     def register_module(self, module: nn.Module) -> None:
-        """Watch a model: each of its forward passes is a step."""
+        """Watches a model: each of its forward passes is a step."""
         if not isinstance(module, nn.Module):
             raise SMDebugError(f"found {type(module).__name__}, expected a torch.nn.Module")
         named = [(name or _class_name(module), child) for name, child in module.named_modules()]
@@ -74,12 +74,12 @@ class Hook(CallbackHook):
         self.has_registered_module = True
 
     def register_hook(self, module: nn.Module) -> None:
-        """Watch a model; the older name of `register_module`."""
+        """Watches a model; the older name of `register_module`."""
         self.register_module(module)
 
     @error_handling_agent.catch_smdebug_errors()
     def register_loss(self, loss_module: nn.Module) -> None:
-        """Save inputs and outputs of a loss module."""
+        """Saves the inputs and outputs of a loss module."""
         assert isinstance(loss_module, _Loss), (
             f"found {type(loss_module).__name__}, expected a loss of torch.nn"
         )
@@ -94,11 +94,11 @@ class Hook(CallbackHook):
             if isinstance(collection, Collection):
                 collection.resolve_modules()
 
-    # ---- what PyTorch calls -------------------------------------------------------------------------------------
+    # ---- called by PyTorch --------------------------------------------------------------------------------------
 
     @error_handling_agent.catch_smdebug_errors()
     def forward_pre_hook(self, module: nn.Module, inputs: Any) -> None:  # noqa: ARG002
-        """Begin a step."""
+        """Begins a step."""
         if self._asleep():
             return
         self._close_writers()
@@ -119,7 +119,7 @@ class Hook(CallbackHook):
 
     @error_handling_agent.catch_smdebug_errors()
     def forward_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Save inputs and outputs of a module."""
+        """Saves the inputs and outputs of a module."""
         if self._asleep() or self.writer is None or not self._due():
             return
         name = module._module_name
@@ -129,7 +129,7 @@ class Hook(CallbackHook):
         self.last_saved_step = self.step
 
     def backward_hook(self, tname: str) -> Any:
-        """Return what saves a gradient."""
+        """Returns a function that saves a gradient."""
 
         @error_handling_agent.catch_smdebug_errors()
         def save_gradient(gradient: torch.Tensor) -> None:
@@ -141,7 +141,7 @@ class Hook(CallbackHook):
 
     @error_handling_agent.catch_smdebug_errors()
     def record_tensor_value(self, tensor_name: str, tensor_value: torch.Tensor) -> None:
-        """Save a tensor as <tensor_name>_output_<k>: for losses that are functions."""
+        """Saves a tensor as <tensor_name>_output_<k>: for losses that are functions."""
         if not isinstance(tensor_value, torch.Tensor):
             raise SMDebugTypeError(
                 f"tensor {tensor_name!r}: found {type(tensor_value).__name__}, expected a torch.Tensor"

@@ -15,7 +15,9 @@ __all__ = ["del_hook", "get_hook", "set_hook"]
 
 @error_handling_agent.catch_smdebug_errors()
 def get_hook(json_config_path: str | None = None, create_if_not_exists: bool = False) -> Any:
-    """Return the hook; with `create_if_not_exists` one made of the JSON configuration, or None without one."""
+    """Returns the hook. With `create_if_not_exists`, makes one from the JSON configuration, or returns None without
+    one.
+    """
     from luff.compat.smdebug.pytorch.hook import Hook
 
     if not get_config_validator(FRAMEWORK.PYTORCH).validate_training_job():

@@ -1,4 +1,4 @@
-"""Tensors as arrays, and who writes in a distributed training."""
+"""Converts tensors to arrays, and finds this process's rank."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["rank_and_size", "to_numpy"]
 
 
 def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
-    """Values of a tensor; a view where it lies in the CPU's memory. bfloat16 becomes float32, which holds it.
+    """Returns the values of a tensor, as a view if it is in the CPU's memory. bfloat16 and 8-bit floats become
+    float32.
 
     Raises
     ------
     SMDebugTypeError
-        It has no dense values that NumPy knows.
+        If it has no dense values in a type that NumPy knows.
     """
     import torch
 
@@ -36,7 +37,7 @@ def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Rank of this process and number of processes."""
+    """Returns the rank of this process and the number of processes."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():

@@ -1,4 +1,4 @@
-"""What a rule needs at a step."""
+"""The tensors and steps that a rule needs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class RequiredTensors:
         self.clear()
 
     def clear(self) -> None:
-        """Drop all needs."""
+        """Removes all requirements."""
         self._wanted = {trial: {} for trial in (self.base_trial, *self.other_trials)}
 
     def _trial(self, trial: Any) -> Any:
         return self.base_trial if trial is None else trial
 
     def add(self, name: str, steps: list[int], trial: Any = None, should_match_regex: bool = False) -> None:
-        """Need a tensor, or all whose name matches, at steps."""
+        """Requires a tensor, or all tensors whose name matches, at some steps."""
         trial = self._trial(trial)
         if should_match_regex:
             names = trial.tensor_names(regex=name)
@@ -40,20 +40,20 @@ class RequiredTensors:
             known += [step for step in steps if step not in known]
 
     def get_names(self, trial: Any = None) -> list[str]:
-        """Names of what is needed."""
+        """Returns the names of the required tensors."""
         return list(self._wanted.get(self._trial(trial), {}))
 
     def get(self, trial: Any = None) -> list[Any]:
-        """What is needed."""
+        """Returns the required tensors."""
         trial = self._trial(trial)
         return [trial.tensor(name) for name in self.get_names(trial)]
 
     def get_tensor_steps(self, name: str, trial: Any = None) -> list[int]:
-        """Steps at which a tensor is needed."""
+        """Returns the steps at which a tensor is required."""
         return list(self._wanted.get(self._trial(trial), {}).get(name, ()))
 
     def fetch(self) -> None:
-        """Wait for the steps and read the values, so that what is missing shows at once."""
+        """Waits for the steps and reads the values, so that a missing one shows at once."""
         for trial, names in self._wanted.items():
             trial.wait_for_steps(
                 sorted({step for steps in names.values() for step in steps}), ModeKeys.GLOBAL

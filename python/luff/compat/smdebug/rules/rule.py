@@ -1,4 +1,6 @@
-"""Base of rules. A rule for smdebug runs by `invoke_rule`, and by name as a rule of Luff: ``luff check --rules``."""
+"""Base class of rules. A rule for smdebug runs by `invoke_rule`, or by name as a rule of Luff: ``luff check
+--rules``.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +25,28 @@ from luff.errors import OutOfRangeError
 
 __all__ = ["NOT_THERE", "Rule"]
 
-#: What says that a step does not hold what a rule reads; the rule goes on with the next.
+#: Errors which say that a step lacks what a rule reads; the rule continues with the next step.
 NOT_THERE = (TensorUnavailableForStep, StepUnavailable, TensorUnavailable)
 
 
 def _as_smdebug(trial: Any) -> Any:
-    """The trial with smdebug's API, even if Luff passes one of its own."""
+    """Returns the trial with smdebug's API, also if Luff passes one of its own."""
     if isinstance(trial, luff_trial.Trial):
         return LuffTrial(os.path.basename(trial.path.rstrip("/")), trial.path, opened=trial)
     return trial
 
 
 class Rule(luff_rule.Rule):
-    """Derive from it and define `invoke_at_step`.
+    """Base class: derive from it and define `invoke_at_step`.
 
     Parameters
     ----------
     base_trial
-        The trial.
+        The trial that the rule reads.
     action_str
-        Actions as JSON, carried out when the condition is met. The older order, with `other_trials` second, also
-        works.
+        Actions as JSON, carried out when the condition is met. The older order of arguments, with `other_trials`
+        second,
+        also works.
     other_trials
         Further trials.
     """
@@ -66,7 +69,7 @@ class Rule(luff_rule.Rule):
 
     @property
     def base_trial(self) -> Any:
-        """The trial."""
+        """The trial that the rule reads."""
         return self._base_trial
 
     @base_trial.setter
@@ -76,14 +79,14 @@ class Rule(luff_rule.Rule):
 
     @property
     def trials(self) -> list[Any]:
-        """The trial and the further ones."""
+        """All trials: `base_trial` first, then the others."""
         return [self.base_trial, *self.other_trials]
 
     def set_required_tensors(self, step: int) -> None:
-        """Say what is needed at a global step, with ``self.req_tensors.add``."""
+        """Declares what is needed at a global step, by ``self.req_tensors.add``."""
 
     def invoke_at_step(self, step: int) -> bool:
-        """Tell whether the condition is met at a global step."""
+        """Returns whether the condition is met at a global step."""
         raise NotImplementedError(f"{self.rule_name} has no invoke_at_step")
 
     def _met(self, step: int) -> bool:
@@ -93,12 +96,12 @@ class Rule(luff_rule.Rule):
         return bool(self.invoke_at_step(step))
 
     def invoke(self, step: int) -> None:
-        """Wait for a step and look at it.
+        """Waits for a step and evaluates it.
 
         Raises
         ------
         RuleEvaluationConditionMet
-            The condition is met; the actions are done.
+            If the condition is met; the actions have been carried out.
         """
         self.base_trial.wait_for_steps([step])
         with no_refresh(self.trials):
@@ -108,7 +111,7 @@ class Rule(luff_rule.Rule):
             raise RuleEvaluationConditionMet(self.rule_name, step)
 
     def _step(self, view: luff_rule.StepView) -> list[tuple[str, Any]]:
-        """Judge a step for Luff; report a step that does not hold what the rule reads."""
+        """Evaluates a step for Luff; raises an error if the step does not hold what the rule reads."""
         self._view, self._told = view, []
         self.base_trial.refresh_data()
         try:

@@ -1,4 +1,4 @@
-"""Running a rule over the steps of its trial."""
+"""Runs a rule over the steps of its trial."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ __all__ = ["invoke_rule"]
 def invoke_rule(
     rule_obj: Any, start_step: int | None = 0, end_step: int | None = None, raise_eval_cond: bool = False
 ) -> None:
-    """Look at each global step from `start_step` to `end_step` (not included), waiting for those to come.
+    """Evaluates each global step from `start_step` to `end_step` (exclusive), waiting for steps that are still to
+    come.
 
     Raises
     ------
     RuleEvaluationConditionMet
-        With `raise_eval_cond`: the condition is met.
+        With `raise_eval_cond`, if the condition is met.
     NoMoreData
-        The training is over and there is no further step.
+        If the training is over and there is no further step.
     """
     step = start_step or 0
     logger = get_logger()

@@ -1,4 +1,4 @@
-"""Gradient tapes that tell a hook where a step begins and which gradients they computed."""
+"""Gradient tapes that notify a hook of the begin of a step and of the gradients that they computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _kinds: dict[type, type] = {}
 
 
 def watch(tape: Any, hook: Any) -> Any:
-    """Make a tape notify a hook; returns the tape."""
+    """Makes a tape notify a hook; returns the tape."""
     if not isinstance(tape, tf.GradientTape):
         raise SMDebugTypeError(f"found {type(tape).__name__}, expected a tf.GradientTape")
     kind = type(tape)
@@ -28,7 +28,7 @@ def watch(tape: Any, hook: Any) -> Any:
 
 def _watched(kind: Any) -> type:
     class Tape(kind):  # type: ignore[misc]
-        """A tape that works as before, and also notifies its hook."""
+        """A tape that works as before and notifies its hook."""
 
         _smdebug_hook: Any = None
 
@@ -37,7 +37,7 @@ def _watched(kind: Any) -> type:
             return super().__enter__()
 
         def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            """As the tape's own."""
+            """Like the tape's own `gradient`."""
             gradients = super().gradient(target, sources, *args, **kwargs)
             self._smdebug_hook.tape_gave(target, sources, gradients)
             return gradients

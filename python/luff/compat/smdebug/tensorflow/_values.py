@@ -1,6 +1,6 @@
-"""Values inside Keras models: what layers and optimizers compute, eagerly or in a compiled graph.
+"""Reads values inside Keras models: what layers and optimizers compute, eagerly or in a compiled graph.
 
-In a graph a value is kept in a variable, as in `luff.keras`, and read when the batch is done.
+In a graph, a value is kept in a variable, as in `luff.keras`, and read at the end of the batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OTHER = int(Role.OTHER)
 
 
 def to_numpy(value: Any) -> Any:
-    """Values of a tensor or a variable; bfloat16 becomes float32, sparse ones dense."""
+    """Returns the values of a tensor or a variable; bfloat16 becomes float32, sparse values become dense."""
     if isinstance(value, tf.IndexedSlices):
         value = tf.convert_to_tensor(value)
     elif isinstance(value, tf.SparseTensor):
@@ -38,7 +38,7 @@ def to_numpy(value: Any) -> Any:
 
 
 def layers_of(model: Any) -> Iterator[Any]:
-    """The layers of a model and of the models inside it, each once."""
+    """Yields the layers of a model and of the models inside it, each once."""
     seen: set[int] = set()
     waiting = [model]
     while waiting:
@@ -53,16 +53,16 @@ def layers_of(model: Any) -> Iterator[Any]:
 
 
 class Wrappings:
-    """What is wrapped of models and optimizers, for one hook.
+    """Wraps models and optimizers, for one hook.
 
     Parameters
     ----------
     wants
-        Tells whether a tensor of a name is to be saved at any step.
+        Returns whether a tensor of this name is to be saved at any step.
     also
-        Takes two names: the second is to be saved wherever the first is.
+        Takes two names: the second is to be saved whenever the first is.
     give
-        Takes (name, value) of what is computed eagerly.
+        Takes (name, value) of a value computed eagerly.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Wrappings:
         self.mode: Any = None
 
     def layers(self, model: Any, name_of: Callable[[Any], None]) -> bool:
-        """Wraps the layers whose inputs or outputs are wanted; True if any was wrapped now."""
+        """Wraps the layers whose inputs or outputs are wanted. Returns True if it wrapped any."""
         fresh = False
         for layer in layers_of(model):
             name_of(layer)
@@ -91,7 +91,7 @@ class Wrappings:
         return fresh
 
     def optimizer(self, optimizer: Any, name_of: Callable[[Any], str]) -> bool:
-        """Wraps an optimizer, whose gradients are wanted; True if it was not yet."""
+        """Wraps an optimizer whose gradients are wanted. Returns True if it was not wrapped yet."""
         if optimizer is None or optimizer in self._wrapped:
             return False
         self._wrapped.add(optimizer)
@@ -109,7 +109,7 @@ class Wrappings:
         return True
 
     def kept(self, mode: Any) -> list[tuple[str, Any]]:
-        """(name, value) of what the graphs of a mode have kept."""
+        """Returns (name, value) of the values that the graphs of a mode have kept."""
         found = self._kept.get(mode)
         values = [] if found is None else [(name, found[0].value(name)) for name in found[1]]
         return [(name, value) for name, value in values if value is not None]

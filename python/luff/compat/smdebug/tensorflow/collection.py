@@ -21,7 +21,7 @@ EXPRESSIONS: dict[str, str | None] = {
     CollectionKeys.ALL: None,
     CollectionKeys.DEFAULT: None,
     CollectionKeys.WEIGHTS: None,
-    CollectionKeys.BIASES: "^(?!gradient)(.*/)?weights/.*bias",  # and not an optimizer's state of a bias
+    CollectionKeys.BIASES: "^(?!gradient)(.*/)?weights/.*bias",  # excludes an optimizer's state of a bias
     CollectionKeys.GRADIENTS: None,
     CollectionKeys.LOSSES: None,
     CollectionKeys.METRICS: None,
@@ -34,7 +34,7 @@ EXPRESSIONS: dict[str, str | None] = {
 
 
 def variable_name(variable: Any) -> str:
-    """Name of a variable, with the number of the output at its end: of one of Keras 3 its path."""
+    """Returns the name of a variable, ending in the number of the output; a variable of Keras 3 is named by its path."""
     path = getattr(variable, "path", None)
     return f"{path}:0" if isinstance(path, str) else str(variable.name)
 
@@ -47,7 +47,7 @@ class Collection(BaseCollection):
         self.variables: dict[str, Any] = {}
 
     def add(self, arg: Any) -> None:
-        """Add a variable, or several in lists.
+        """Adds a variable, or several in lists.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class Collection(BaseCollection):
             )
 
     def add_keras_layer(self, layer: Any, inputs: bool = False, outputs: bool = True) -> None:
-        """Add inputs or outputs of a layer."""
+        """Adds the inputs or outputs of a layer."""
         for wanted, what in ((inputs, "inputs"), (outputs, "outputs")):
             if wanted:
                 self.include(f"^{re.escape(layer.name)}/{what}")

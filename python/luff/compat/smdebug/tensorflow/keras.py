@@ -1,4 +1,4 @@
-"""The hook of Keras: a call-back. A step is a batch, or an entry of a wrapped tape."""
+"""The hook of Keras, a call-back. Each batch is a step, and so is each entry of a wrapped tape."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from luff.compat.smdebug.tensorflow.collection import (
 __all__ = ["KerasHook"]
 
 _LOSSES = ("loss", "val_loss")
-# What collections hold from the first tape on.
+# Expressions that collections get when the first tape is wrapped.
 _OF_TAPES = {
     CollectionKeys.WEIGHTS: "^weights/.*/((?!bias).)*$",
     CollectionKeys.LOSSES: ".*loss.*",
@@ -40,7 +40,7 @@ _OF_TAPES = {
 class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
     """Saves what Keras reports for each batch: ``model.fit(..., callbacks=[hook])``.
 
-    Parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
+    The parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`.
     """
 
     collections_class = CollectionManager
@@ -55,9 +55,9 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         keras.callbacks.Callback.__init__(self)
         CallbackHook.__init__(self, out_dir, *args, **kwargs)
         self._wrappings = Wrappings(self._wants, self._also, self._save_if_due)
-        self._names: dict[int, str] = {}  # id of a variable: its name, from its layer on
-        self._weights: dict[str, Any] = {}  # what is saved of layers: name and variable
-        self._optimizers: list[Any] = []  # that were wrapped by hand
+        self._names: dict[int, str] = {}  # id of a variable -> its name, beginning with its layer
+        self._weights: dict[str, Any] = {}  # name -> variable, for the layers
+        self._optimizers: list[Any] = []  # wrapped by the user
         self._optimizer_variables: list[Any] = []
         self._model_known = -1
         self._tapes = False
@@ -66,7 +66,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
     # ---- registration -------------------------------------------------------------------------------------------
 
     def register_model(self, model: Any) -> None:
-        """Watch a model that is trained in a loop: its layers, where a collection asks for them."""
+        """Watches a model that is trained in a loop: wraps its layers if a collection asks for them."""
         if not isinstance(model, keras.Model):
             raise SMDebugTypeError(f"found {type(model).__name__}, expected a keras.Model")
         self._know(model)
@@ -79,7 +79,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         return self._wrappings.layers(model, self._name_layer)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Save the gradients and variables of an optimizer; returns the optimizer."""
+        """Saves the gradients and variables of an optimizer; returns the optimizer."""
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise SMDebugTypeError(f"found {type(optimizer).__name__}, expected an optimizer of Keras")
         self._wrappings.optimizer(optimizer, self._gradient_name)
@@ -88,7 +88,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         return optimizer
 
     def wrap_tape(self, tape: Any) -> Any:
-        """Make each entry of a tape a step, whose loss, gradients and weights are saved; returns the tape."""
+        """Makes each entry of a tape a step, whose loss, gradients and weights are saved; returns the tape."""
         if not self._tapes:
             self._tapes = True
             for name, expression in _OF_TAPES.items():
@@ -97,7 +97,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         return watch(tape, self)
 
     def set_gradients(self, gradients: Any = None, gradients_and_variables: Any = None) -> None:
-        """Save gradients with the step that is open."""
+        """Saves gradients with the open step."""
         if gradients_and_variables is None:
             variables: Iterable[Any] = () if self.model is None else self.model.trainable_variables
             gradients_and_variables = zip(gradients or (), variables, strict=False)
@@ -106,54 +106,54 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
                 self._save_if_due(self._gradient_name(variable), gradient)
 
     def set_optimizer_variables(self, optimizer_variables: Any) -> None:
-        """Save these variables in addition to those of the model's optimizer."""
+        """Saves these variables in addition to those of the model's optimizer."""
         self._optimizer_variables = list(optimizer_variables)
 
     def add_to_collection(self, collection_name: str, variable: Any) -> None:
-        """Save a variable with a collection."""
+        """Saves a variable with a collection."""
         self.get_collection(collection_name).add(variable)
 
-    # ---- what Keras calls ---------------------------------------------------------------------------------------
+    # ---- called by Keras ----------------------------------------------------------------------------------------
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """A training begins."""
+        """Begins a training."""
         self._begins(ModeKeys.TRAIN)
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """An evaluation begins."""
+        """Begins an evaluation."""
         self._begins(ModeKeys.EVAL)
 
     def on_predict_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """A prediction begins."""
+        """Begins a prediction."""
         self._begins(ModeKeys.PREDICT)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """A step begins."""
+        """Begins a step."""
         self._step_begins(ModeKeys.TRAIN)
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """A step begins."""
+        """Begins a step."""
         self._step_begins(ModeKeys.EVAL)
 
     def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """A step begins."""
+        """Begins a step."""
         self._step_begins(ModeKeys.PREDICT)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A batch is done."""
+        """Saves the values of a batch that has ended."""
         self._batch_ends(batch, logs or {})
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A batch is done."""
+        """Saves the values of a batch that has ended."""
         self._batch_ends(batch, logs or {})
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A batch is done."""
+        """Saves the values of a batch that has ended."""
         self._batch_ends(batch, logs or {})
 
     @error_handling_agent.catch_smdebug_errors()
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Save losses and metrics of the epoch, whatever the interval, and end the step."""
+        """Saves losses and metrics of the epoch regardless of the interval, and ends the step."""
         if self._asleep() or not self.prepared_collections:
             return
         saved = {collection.name for collection in self._collections_to_save}
@@ -181,7 +181,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
             variables = model.trainable_variables
             if variables and any(self._wants(self._gradient_name(variable)) for variable in variables):
                 fresh = self._wrappings.optimizer(optimizer, self._gradient_name) or fresh
-        if fresh:  # functions that were compiled before know nothing of the hook
+        if fresh:  # functions compiled before do not contain the hook's wrappers
             for kind in ("train", "test", "predict"):
                 if getattr(model, f"{kind}_function", None) is not None:
                     getattr(model, f"make_{kind}_function")(force=True)
@@ -220,13 +220,13 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
 
     def _cleanup(self) -> None:
         if not self._asleep():
-            self._exported = False  # what was given by hand has its collections only now
+            self._exported = False  # values given by hand enter their collections only now
         super()._cleanup()
 
     # ---- tapes --------------------------------------------------------------------------------------------------
 
     def tape_begins(self) -> None:
-        """A wrapped tape is entered."""
+        """Begins a step when a wrapped tape is entered."""
         if tf.executing_eagerly():
             self._step_begins(ModeKeys.TRAIN)
         elif not self._told_of_graphs:
@@ -235,7 +235,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
 
     @error_handling_agent.catch_smdebug_errors()
     def tape_gave(self, target: Any, sources: Any, gradients: Any) -> None:
-        """A wrapped tape has computed gradients."""
+        """Saves the gradients that a wrapped tape has computed."""
         if self._asleep() or self.writer is None or not tf.executing_eagerly():
             return
         pairs = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=False)
@@ -244,19 +244,19 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
                 continue
             if gradient is not None:
                 self._save_if_due(self._gradient_name(variable), gradient)
-            if tf.as_dtype(variable.dtype).is_floating:  # no state of random numbers
+            if tf.as_dtype(variable.dtype).is_floating:  # excludes states of random number generators
                 self._save_if_due(f"weights/{self._name_of(variable)}", variable)
         for index, loss in enumerate(tf.nest.flatten(target)):
             if tf.is_tensor(loss):
                 self._save_if_due("loss" if index == 0 else f"loss_{index}", loss)
         for name, variable in self._variables():
-            if not name.partition("/weights/")[1]:  # those of layers are there as weights/...
+            if not name.partition("/weights/")[1]:  # those of layers are already saved as weights/...
                 self._save_if_due(name, variable)
         self.last_saved_step = self.step
         self.export_collections()
 
     def save_tape_logs(self, model_inputs: Any = None, outputs: Any = None) -> None:
-        """Save inputs and outputs of a model with the step that is open."""
+        """Saves inputs and outputs of a model with the open step."""
         for name, collection, values in (
             ("inputs", CollectionKeys.INPUTS, model_inputs),
             ("predictions", CollectionKeys.OUTPUTS, outputs),
@@ -265,7 +265,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
 
     @contextmanager
     def profiler(self, mode: ModeKeys = ModeKeys.TRAIN) -> Iterator[None]:
-        """Put the time that a block takes into the timeline, where profiling is on."""
+        """Adds the duration of a block to the timeline, if profiling is on."""
         start = time.time()
         try:
             yield
@@ -282,12 +282,12 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
     # ---- values -------------------------------------------------------------------------------------------------
 
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
-        """Save a metric, or a loss, with the step that is open."""
+        """Saves a metric or a loss with the open step."""
         self.save_tensor(tensor_name, tensor_value, self._collection_of(tensor_name).name)
 
     def _save_logs(self, logs: dict[str, Any]) -> None:
         for key, value in logs.items():
-            if key == "outputs":  # of predict
+            if key == "outputs":  # from predict
                 self._save_several("predictions", CollectionKeys.OUTPUTS, value)
                 continue
             self._collection_of(key)
@@ -302,7 +302,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
             self._save_if_due(full, value)
 
     def _collection_of(self, key: str) -> Collection:
-        """The collection of a loss or metric, to which it is added."""
+        """Adds a loss or metric to its collection, and returns the collection."""
         name = CollectionKeys.LOSSES if key in _LOSSES else CollectionKeys.METRICS
         collection: Collection = self.get_collection(name)
         collection.add_tensor_name(key)
@@ -322,7 +322,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
                 collection.add_tensor_name(full)
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
-        """(name, variable) of layers, the optimizer, and what collections were given."""
+        """Yields (name, variable) of layers, of optimizers, and of variables that were added to collections."""
         yield from self._weights.items()
         own = getattr(self.model, "optimizer", None)
         optimizers = {id(optimizer): optimizer for optimizer in (own, *self._optimizers)}
@@ -336,7 +336,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
             yield from getattr(collection, "variables", {}).items()
 
     def _know(self, model: Any) -> None:
-        """Names the variables of a model's layers, and puts them into their collections."""
+        """Names the variables of a model's layers and adds them to their collections."""
         if model is None or self._model_known == len(model.variables) > 0:
             return
         self._model_known = len(model.variables)
@@ -359,7 +359,7 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
         return name
 
     def _name_layer(self, layer: Any) -> None:
-        """Puts a layer into the collection `layers`, whose expressions match names of layers."""
+        """Adds a layer to the collection `layers`, whose expressions match names of layers."""
         layers = self.get_collection(CollectionKeys.LAYERS)
         if layers.include_regex and not any(re.search(text, layer.name) for text in layers.include_regex):
             return
@@ -383,6 +383,6 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _from(layer: str, name: str) -> str:
-    """A variable's name from its layer on: `sequential/dense/kernel:0` of `dense` is `dense/kernel:0`."""
+    """Returns a variable's name from its layer on: `sequential/dense/kernel:0` of `dense` becomes `dense/kernel:0`."""
     parts = name.split("/")
     return "/".join(parts[parts.index(layer) :]) if layer in parts else name

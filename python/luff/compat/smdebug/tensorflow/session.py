@@ -1,4 +1,4 @@
-"""Hooks of TensorFlow 1's sessions and estimators, of which Luff records nothing. Making one raises an error."""
+"""Hooks of TensorFlow 1's sessions and estimators, which Luff does not support. Making one raises an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SessionHook(FrameworkHook):
     Raises
     ------
     SMDebugError
-        Always: it says what to use.
+        Always; the message says what to use instead.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -30,7 +30,7 @@ class SessionHook(FrameworkHook):
 
     @classmethod
     def create_from_json_file(cls, json_file_path: str | None = None) -> NoReturn:  # noqa: ARG003
-        """Refuse, as the constructor does."""
+        """Raises the same error as the constructor."""
         cls._refuse()
 
     @classmethod

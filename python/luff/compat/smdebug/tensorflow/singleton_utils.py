@@ -18,23 +18,23 @@ __all__ = ["del_hook", "get_hook", "set_hook"]
 def get_hook(
     hook_type: str | None = None, json_config_path: str | None = None, create_if_not_exists: bool = False
 ) -> Any:
-    """Return the hook of the process.
+    """Returns the hook of the process.
 
     Parameters
     ----------
     hook_type
-        ``"keras"``; None: whichever there is. ``"session"`` and ``"estimator"`` cannot be made any more.
+        ``"keras"``; None means whichever exists. ``"session"`` and ``"estimator"`` hooks can no longer be made.
     json_config_path
-        The JSON configuration; default: the file that SMDEBUG_CONFIG_FILE_PATH names.
+        The JSON configuration; by default the file that SMDEBUG_CONFIG_FILE_PATH names.
     create_if_not_exists
-        Make one from the configuration if there is none; None without a configuration.
+        Make a hook from the configuration if there is none; returns None without a configuration.
 
     Raises
     ------
     SMDebugValueError
-        For another `hook_type`, and where one is to be made and none is named.
+        For another `hook_type`, or if a hook is to be made and no type is named.
     SMDebugError
-        Where a hook of sessions is to be made.
+        If a hook of sessions is to be made.
     """
     from luff.compat.smdebug.tensorflow.keras import KerasHook
     from luff.compat.smdebug.tensorflow.session import SessionHook

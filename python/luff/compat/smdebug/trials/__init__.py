@@ -1,4 +1,4 @@
-"""Reading what was saved."""
+"""Opens what was saved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LocalTrial", "LuffTrial", "S3Trial", "Trial", "create_trial"]
 
 
 class S3Trial:
-    """A trial in a bucket, which this package cannot reach."""
+    """A trial in a bucket; cannot be made, since buckets are not supported."""
 
     def __init__(self, name: str, bucket_name: str, prefix_name: str = "", **_: Any) -> None:
         no_s3(f"s3://{bucket_name}/{prefix_name} ({name})")

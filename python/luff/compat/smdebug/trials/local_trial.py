@@ -41,16 +41,16 @@ _POLLS_BEFORE_A_WORD = 20
 class LocalTrial(Trial):
     """A directory that a hook writes or has written.
 
-    The constructor waits for the collections files, as the original's does.
+    The constructor waits for the collections files, as smdebug's does.
 
     Parameters
     ----------
     name, dirname
         Name of the trial and its directory.
     range_steps
-        Global steps, half open; others are not read.
+        Global steps to read, half open; others are ignored.
     cache
-        Keep values in memory after they were read.
+        Whether to keep values in memory once they were read.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class LocalTrial(Trial):
         return None if position is None else self._fetch(entry, name, position)
 
     def _fetch(self, entry: IndexEntry, name: str, position: int) -> Any:
-        """Value of a record. Waits for an event file that is on its way; gives up when a later one is there."""
+        """Returns the value of a record. Waits for an event file that is still missing, until a later one exists."""
         path = os.path.join(self.path, entry.event_file)
         start, length = entry.place(position)
         tries = int(os.environ.get(MISSING_EVENT_FILE_RETRY_LIMIT_KEY, MISSING_EVENT_FILE_RETRY_LIMIT))

@@ -14,7 +14,7 @@ from luff.errors import LuffError, OutOfRangeError
 
 __all__ = ["LuffTrial"]
 
-# Reductions that a summary holds; the others are computed from the value.
+# Reductions that a summary contains; the others are computed from the value.
 _OF_A_SUMMARY = (
     ("min", False), ("max", False), ("mean", False), ("std", False), ("variance", False), ("sum", False),
     ("l1", False), ("l2", False), ("max", True), ("mean", True), ("std", True), ("variance", True), ("sum", True),
@@ -27,7 +27,7 @@ def _number(worker: str) -> int:
 
 
 class LuffTrial(Trial):
-    """A run directory. Steps, modes and names are those of Luff (docs/pytorch.md), summaries are reductions."""
+    """A run directory. Steps, modes and names are Luff's (docs/pytorch.md); summaries serve as reductions."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LuffTrial(Trial):
             if (low is not None and step < low) or (high is not None and step >= high):
                 continue
             mode, mode_step = self._luff.mode_step(step)
-            for worker in workers:  # a step that Luff shows is complete
+            for worker in workers:  # steps that Luff shows are complete
                 self._see(step, worker, ModeKeys[mode], mode_step)
             self.last_complete_step = max(self.last_complete_step, step)
         self._seen = len(steps)

@@ -31,7 +31,7 @@ _POLL_S = 0.25
 
 
 class Trial:
-    """A trial opened for reading; made by `create_trial`. Derived classes know where its steps and values are."""
+    """A trial opened for reading; made by `create_trial`. Derived classes find its steps and values."""
 
     def __init__(
         self,
@@ -57,34 +57,34 @@ class Trial:
         self._global_of: dict[ModeKeys, dict[int, int]] = {}
         self._tensors: dict[str, Tensor] = {}
 
-    # ---- what derived classes give ------------------------------------------------------------------------------
+    # ---- provided by derived classes ----------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Take in what is new."""
+        """Reads new entries."""
         raise NotImplementedError
 
     def _ended(self) -> bool:
-        """Tell whether nothing more can come."""
+        """Returns whether no more entries can be written."""
         raise NotImplementedError
 
     def _names(self) -> list[str]:
-        """Names of all tensors, sorted."""
+        """Returns the names of all tensors, sorted."""
         raise NotImplementedError
 
     def _has(self, name: str, step: int) -> bool:
-        """Tell whether a global step has anything of a tensor."""
+        """Returns whether a global step has anything of a tensor."""
         raise NotImplementedError
 
     def _tensor_steps(self, name: str, mode: ModeKeys) -> list[int]:
-        """Steps of a mode that have anything of a tensor."""
+        """Returns the steps of a mode that have anything of a tensor."""
         raise NotImplementedError
 
     def _tensor_workers(self, name: str, step: int) -> list[str]:
-        """Workers that have anything of a tensor at a global step, sorted."""
+        """Returns the workers that have anything of a tensor at a global step, sorted."""
         raise NotImplementedError
 
     def _read(self, name: str, step: int, worker: str) -> Any:
-        """The value, or None."""
+        """Returns the value, or None."""
         raise NotImplementedError
 
     def _saved_reductions(self, name: str, step: int, worker: str) -> list[tuple[str, bool]]:
@@ -102,11 +102,11 @@ class Trial:
     # ---- refreshing ---------------------------------------------------------------------------------------------
 
     def refresh_data(self) -> None:
-        """Take in what is new."""
+        """Reads new entries."""
         self._load()
 
     def maybe_refresh(self, name: str | None = None) -> None:  # noqa: ARG002
-        """Take in what is new, unless the trial is over or refreshing is off."""
+        """Reads new entries, unless the trial is over or refreshing is off."""
         if self.loaded_all_steps or not self.dynamic_refresh:
             return
         ended = self._ended()
@@ -149,7 +149,7 @@ class Trial:
         )
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
-        """Steps of a mode, ascending; only those that all workers have written, unless others are requested."""
+        """Returns the steps of a mode, ascending; by default only those that all workers have written."""
         self.maybe_refresh()
         found = self._all_steps(mode)
         return (
@@ -157,32 +157,32 @@ class Trial:
         )
 
     def modes(self) -> KeysView[ModeKeys]:
-        """Modes that have steps."""
+        """Returns the modes that have steps."""
         self.maybe_refresh()
         return self._global_of.keys()
 
     def mode_modestep(self, step_num: int) -> tuple[ModeKeys | None, int | None]:
-        """Mode, and step of the mode, of a global step."""
+        """Returns the mode, and the step of the mode, of a global step."""
         if step_num not in self._mode_of:
             self.maybe_refresh()
         return self._mode_of.get(step_num, (None, None))
 
     def mode(self, step_num: int) -> ModeKeys | None:
-        """Mode of a global step."""
+        """Returns the mode of a global step."""
         return self.mode_modestep(step_num)[0]
 
     def mode_step(self, step_num: int) -> int | None:
-        """Step of its mode of a global step."""
+        """Returns the mode step of a global step."""
         return self.mode_modestep(step_num)[1]
 
     def global_step(self, mode: ModeKeys, mode_step: int) -> int | None:
-        """Global step of a step of a mode."""
+        """Returns the global step of a step of a mode."""
         if self._global(mode, mode_step) is None:
             self.maybe_refresh()
         return self._global(mode, mode_step)
 
     def has_passed_step(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> StepState:
-        """Tell whether a step can be read, may still come, or never will."""
+        """Returns whether a step can be read, may still be written, or never will be."""
         self.maybe_refresh()
         found = self._all_steps(mode)
         place = bisect_left(found, step)
@@ -195,12 +195,12 @@ class Trial:
         return StepState.UNAVAILABLE if passed else StepState.NOT_YET_AVAILABLE
 
     def wait_for_steps(self, required_steps: list[int], mode: ModeKeys = ModeKeys.GLOBAL) -> None:
-        """Wait until all the steps can be read.
+        """Waits until all the steps can be read.
 
         Raises
         ------
         StepUnavailable, NoMoreData
-            A step was not saved; the training ended before it.
+            If a step was not saved; if the training ended before it.
         """
         from luff.compat.smdebug.analysis.utils import refresh
 
@@ -225,18 +225,18 @@ class Trial:
         regex: Any = None,
         collection: Any = None,
     ) -> list[str]:
-        """Sorted names of tensors.
+        """Returns the sorted names of tensors.
 
         Parameters
         ----------
         show_prefixed_tensors
-            Without meaning, as in the original.
+            Ignored, as in smdebug.
         step, mode
-            Only those that have anything at this step; without a step, at any step of the mode.
+            Only tensors that have anything at this step; without a step, at any step of the mode.
         regex
-            Expressions, searched anywhere in the name; one suffices.
+            Expressions, searched anywhere in the name; one match suffices.
         collection
-            A collection or its name.
+            A collection or its name: only its tensors.
         """
         if regex is not None and collection is not None:
             raise ValueError("found regex and collection, expected one of them")
@@ -263,7 +263,7 @@ class Trial:
         return names
 
     def _matching_bounded(self, names: list[str], expressions: list[str]) -> set[str]:
-        """Match expressions from a file of the trial, with Luff's own engine, in which none can run for ever."""
+        """Matches expressions from a file of the trial with Luff's own engine, which bounds their running time."""
         matched: set[str] = set()
         for text in flatten([expressions]):
             try:
@@ -273,7 +273,7 @@ class Trial:
         return matched
 
     def has_tensor(self, tname: str) -> bool:
-        """Tell whether anything of a tensor was saved."""
+        """Returns whether anything of a tensor was saved."""
         if not self._known(tname):
             self.maybe_refresh()
         return self._known(tname)
@@ -282,7 +282,7 @@ class Trial:
         return name in self._tensors or name in set(self._names())
 
     def tensor(self, tname: str) -> Tensor:
-        """Return the tensor of this name."""
+        """Returns the tensor of this name."""
         found = self._tensors.get(tname)
         if found is None:
             if not self.has_tensor(tname):
@@ -301,20 +301,20 @@ class Trial:
         return worker
 
     def workers(self) -> list[str]:
-        """Names of the workers, sorted."""
+        """Returns the names of the workers, sorted."""
         self.maybe_refresh()
         return sorted(self.worker_set)
 
     def collections(self) -> dict[str, Collection]:
-        """All collections by name."""
+        """Returns all collections by name."""
         return self.collection_manager.get_collections()
 
     def collection(self, coll_name: str) -> Collection:
-        """Return a collection; an unknown name makes an empty one."""
+        """Returns a collection; an unknown name makes an empty one."""
         found: Collection = self.collection_manager.get(coll_name)
         return found
 
-    # ---- what models are given and give -------------------------------------------------------------------------
+    # ---- inputs and outputs of models ---------------------------------------------------------------------------
 
     def _in_order(self, names: list[str], step: int, mode: ModeKeys) -> list[Any]:
         at = self._global(mode, step)
@@ -328,15 +328,15 @@ class Trial:
         return [self.tensor(n).value(at) for n in sorted(names, key=number) if self._has(n, at)]
 
     def inputs(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[Any]:
-        """Values of the collection ``inputs`` at a step."""
+        """Returns the values of the collection ``inputs`` at a step."""
         return self._in_order(self.tensor_names(step=step, mode=mode, collection="inputs"), step, mode)
 
     def labels(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[Any]:
-        """Values of labels at a step."""
+        """Returns the values of the labels at a step."""
         return self._in_order(self.tensor_names(step=step, mode=mode, regex="labels*"), step, mode)
 
     def predictions(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[Any]:
-        """Values of predictions at a step."""
+        """Returns the values of the predictions at a step."""
         return self._in_order(self.tensor_names(step=step, mode=mode, regex="predictions*"), step, mode)
 
     def __hash__(self) -> int:

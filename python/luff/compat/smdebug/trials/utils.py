@@ -1,4 +1,4 @@
-"""Opening trials."""
+"""Opens trials."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def create_trial(
     output_dir: str = "/opt/ml/processing/outputs/",  # noqa: ARG001
     **kwargs: Any,
 ) -> Trial:
-    """Open what a hook wrote, or a run that Luff recorded.
+    """Opens what a hook wrote, or a run that Luff recorded.
 
     Parameters
     ----------
     path
-        The directory.
+        Directory of the trial.
     name
-        Default: its last part.
+        Name of the trial; by default the last part of the path.
     profiler, output_dir
-        Profiler trials are not there yet.
+        Of trials of the profiler, which are not supported: `profiler` raises an error.
     **kwargs
-        ``range_steps=(start, end)``: global steps, half open. ``cache=True``: values stay in memory.
+        ``range_steps=(start, end)``: global steps, half open. ``cache=True``: keep values in memory.
     """
     path = os.path.expanduser(os.fspath(path).strip())
     if path.startswith("s3://"):

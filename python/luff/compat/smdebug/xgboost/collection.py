@@ -13,6 +13,6 @@ DEFAULT_XGBOOST_COLLECTIONS = [CollectionKeys.METRICS]
 
 
 class CollectionManager(FrameworkCollections):
-    """The collections that there are without configuration."""
+    """The collections that exist without configuration."""
 
     expressions = EXPRESSIONS

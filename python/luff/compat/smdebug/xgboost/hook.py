@@ -1,4 +1,4 @@
-"""The hook of XGBoost: a callback. A step is a boosting round; `luff.xgboost` reads the values."""
+"""The hook of XGBoost, a callback. A step is a boosting round; `luff.xgboost` reads the values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from luff.xgboost._trees import read_rounds
 __all__ = ["Hook"]
 
 _INTERVAL = 10
-# Names of what may be given by place.
+# Names of the positional arguments.
 _PLACES = (
     *list(inspect.signature(FrameworkHook.__init__).parameters)[1:-1],
     *("hyperparameters", "train_data", "validation_data"),
@@ -45,7 +45,7 @@ def _data(data: Any) -> Any:
 class Hook(FrameworkHook, TrainingCallback):  # type: ignore[misc]
     """Saves what XGBoost reports for each round: ``xgboost.train(..., callbacks=[hook])``.
 
-    Parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`, followed by these.
+    The parameters are those of `luff.compat.smdebug.core.framework_hook.FrameworkHook`, followed by these.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Hook(FrameworkHook, TrainingCallback):  # type: ignore[misc]
 
     @classmethod
     def hook_from_config(cls, json_config_path: str | None = None) -> Any:
-        """Make the hook that a JSON file describes; the older name of `create_from_json_file`."""
+        """Makes the hook that a JSON file describes; the older name of `create_from_json_file`."""
         return cls.create_from_json_file(json_config_path)
 
     def _get_worker_name(self) -> str:
@@ -87,24 +87,24 @@ class Hook(FrameworkHook, TrainingCallback):  # type: ignore[misc]
     def _get_num_workers(self) -> int:
         return rank_and_size()[1]
 
-    # ---- what XGBoost calls -------------------------------------------------------------------------------------
+    # ---- called by XGBoost --------------------------------------------------------------------------------------
 
     def before_training(self, model: Any) -> Any:
-        """Begin a training."""
+        """Begins a training."""
         if self.__dict__:
             self._importance, self._rounds_read = None, 0
         return model
 
     @error_handling_agent.catch_smdebug_errors(default_return_val=False)
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """Save a round."""
+        """Saves a round."""
         if not self._asleep():
             self._round(model, epoch, evals_log)
         return False
 
     @error_handling_agent.catch_smdebug_errors()
     def __call__(self, env: Any) -> None:
-        """Save a round, for the older form of callbacks."""
+        """Saves a round, for the older form of callbacks."""
         log: dict[str, dict[str, list[Any]]] = {}
         for item in env.evaluation_result_list or ():
             data, _, metric = item[0].partition("-")
@@ -140,7 +140,7 @@ class Hook(FrameworkHook, TrainingCallback):  # type: ignore[misc]
             if wanted(CollectionKeys.METRICS) or (wanted(CollectionKeys.LOSSES) and metric not in _NO_LOSSES):
                 self._save_for_tensor(f"{data}-{metric}", value)
         booster = model if isinstance(model, xgboost.Booster) else None
-        if booster is None:  # cross-validation has one for each fold
+        if booster is None:  # cross-validation has a booster for each fold
             return
         if wanted(CollectionKeys.PREDICTIONS) and self._has_data(self.validation_data, "predictions"):
             self._save_for_tensor("predictions", booster.predict(self.validation_data))
@@ -167,7 +167,7 @@ class Hook(FrameworkHook, TrainingCallback):  # type: ignore[misc]
             return 0
 
     def _save_importance(self, booster: Any) -> None:
-        """Shares of the features; only the trees since the last time are read."""
+        """Saves the features' shares; reads only the trees that were added since the last call."""
         rounds = self._rounds(booster)
         if self._importance is None or rounds < self._rounds_read:
             self._importance, self._rounds_read = Importance(), 0

@@ -1,4 +1,4 @@
-"""Facts about a booster."""
+"""Reads properties of a booster."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ __all__ = ["is_xgb_1_5_and_later", "parse_tree_model", "rank_and_size"]
 
 
 def is_xgb_1_5_and_later() -> bool:
-    """Tell whether trees have a column for categories."""
+    """Returns whether trees have a column for categories."""
     return tuple(int(part) for part in xgboost.__version__.split(".")[:2]) >= (1, 5)
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Rank of this process and number of processes."""
+    """Returns the rank of this process and the number of processes."""
     try:
         from xgboost import collective
 
         if collective.is_distributed():
             return int(collective.get_rank()), int(collective.get_world_size())
-    except (ImportError, AttributeError):  # a build without it
+    except (ImportError, AttributeError):  # built without it
         pass
     return 0, 1
 
 
 def parse_tree_model(booster: Any, iteration: int, fmap: str = "") -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG001
-    """Trees of one round as columns, those of `Booster.trees_to_dataframe`; what is absent is NaN or ``"nan"``."""
+    """Returns the trees of one round as the columns of `Booster.trees_to_dataframe`; absent entries are NaN or
+    ``"nan"``.
+    """
     found = read_rounds(booster, iteration, iteration + 1)
     columns = found.columns
     first = iteration * max(1, found.trees[0])

@@ -1,4 +1,4 @@
-"""Files of a trial. Object storage is reached by mounting or copying it: see docs/migrate/smdebug.md."""
+"""Files of a trial. Buckets are not accessed: copy or mount them first (docs/migrate/smdebug.md)."""
 
 from __future__ import annotations
 

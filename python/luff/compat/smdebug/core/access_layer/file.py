@@ -1,4 +1,4 @@
-"""Files that appear under their name only when they are whole."""
+"""Files that appear under their name only when they are complete."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SMDEBUG_TEMP_PATH_SUFFIX = ".tmp"
 
 
 def get_temp_path(file_path: str) -> str:
-    """Where a file is written before it gets its name: beside it."""
+    """Returns the path beside a file at which it is written before it gets its name."""
     return file_path + SMDEBUG_TEMP_PATH_SUFFIX
 
 
 class TSAccessFile:
-    """A file that is written beside its place and moved there by `close`."""
+    """A file that is written beside its final path and moved there by `close`."""
 
     def __init__(self, path: str, mode: str = "wb") -> None:
         self.path = path
@@ -33,7 +33,7 @@ class TSAccessFile:
         self.bytes = 0
 
     def write(self, parts: Iterable[Any]) -> tuple[int, int]:
-        """Append; returns where it begins and how long it is."""
+        """Appends parts; returns where they begin and how long they are."""
         start = self.bytes
         for part in parts:
             self._file.write(part)
@@ -41,18 +41,18 @@ class TSAccessFile:
         return start, self.bytes - start
 
     def flush(self) -> None:
-        """Hand what is written to the system."""
+        """Flushes what is written to the operating system."""
         self._file.flush()
 
     def close(self) -> None:
-        """Give the file its name."""
+        """Moves the file to its final path."""
         if self._file.closed:
             return
         self._file.close()
         os.replace(self._temporary, self.path)
 
     def abandon(self) -> None:
-        """Forget what is written."""
+        """Discards what is written."""
         self._file.close()
         try:
             os.unlink(self._temporary)
@@ -61,7 +61,7 @@ class TSAccessFile:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a whole file."""
+    """Writes a whole file."""
     file = TSAccessFile(path, "w")
     file.write([text])
     file.close()

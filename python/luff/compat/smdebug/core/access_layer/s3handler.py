@@ -1,4 +1,4 @@
-"""Requests to object storage, which is not reached from here."""
+"""Requests to object storage, which is not supported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["DeleteRequest", "ListRequest", "ReadObjectRequest", "S3Handler"]
 
 @dataclass
 class ReadObjectRequest:
-    """Bytes of an object."""
+    """Requests bytes of an object."""
 
     path: str
     start: int | None = None
@@ -21,7 +21,7 @@ class ReadObjectRequest:
 
 @dataclass
 class ListRequest:
-    """Names of objects."""
+    """Requests names of objects."""
 
     Bucket: str
     Prefix: str = ""
@@ -31,14 +31,14 @@ class ListRequest:
 
 @dataclass
 class DeleteRequest:
-    """Objects to be deleted."""
+    """Requests the deletion of objects."""
 
     Bucket: str
     Prefix: str = ""
 
 
 class S3Handler:
-    """Each call says that object storage is not reached from here."""
+    """Refuses every call: object storage is not supported."""
 
     @staticmethod
     def _refuse(*args: Any, **kwargs: Any) -> Any:

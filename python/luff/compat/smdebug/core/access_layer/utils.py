@@ -1,4 +1,4 @@
-"""Marks that a training leaves in its trial."""
+"""Marker files that a training leaves in its trial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_GRACETIME_FOR_RULE_STOP_SEC = 60
 
 
 def training_has_ended(trial_prefix: str) -> None:
-    """Leave the mark that the training is over."""
+    """Writes the marker of a finished training."""
     path = os.fspath(trial_prefix)
     if path.startswith("s3://"):
         no_s3(path)
@@ -33,7 +33,7 @@ def training_has_ended(trial_prefix: str) -> None:
 
 
 def has_training_ended(trial_prefix: str) -> bool:
-    """Tell whether the training is over."""
+    """Returns whether the training has ended."""
     path = os.fspath(trial_prefix)
     if path.startswith("s3://"):
         no_s3(path)
@@ -41,7 +41,7 @@ def has_training_ended(trial_prefix: str) -> bool:
 
 
 def check_dir_exists(path: str) -> None:
-    """Refuse a directory that holds a finished training."""
+    """Raises an error if a directory holds a finished training."""
     if path.startswith("s3://"):
         no_s3(path)
     if os.path.exists(path) and has_training_ended(path):
@@ -52,12 +52,12 @@ def check_dir_exists(path: str) -> None:
 
 
 def delete_s3_prefixes(bucket: str, keys: object) -> None:
-    """Object storage is not reached from here."""
+    """Raises an error: object storage is not supported."""
     no_s3(f"s3://{bucket}/{keys}")
 
 
 def is_rule_signalled_gracetime_passed(trial_prefix: str) -> bool:
-    """Tell whether the file that stops rules has been there for longer than its grace time."""
+    """Returns whether the file that stops rules has existed for longer than its grace time."""
     name = os.environ.get(ENV_RULE_STOP_SIGNAL_FILENAME)
     if name is None:
         return False

@@ -1,6 +1,7 @@
 """Timelines: what happened when, as a JSON array of trace events that Chrome and Perfetto show.
 
-A file is written beside its place and moved there, under the time of its last event, when it is large or old enough.
+A file is written beside its final path and moved there when it is large or old enough. Its name holds the time of its
+last event.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["TimelineFileWriter"]
 
 
 def _node_id() -> str:
-    """Rank, or the process where there is none, and the host."""
+    """Returns the rank, or the process id if there is none, and the host."""
     number = os.getpid()
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -41,7 +42,7 @@ def _node_id() -> str:
 
 
 class _File:
-    """The file that is open, if any."""
+    """Writes one file after the other; at most one is open."""
 
     def __init__(self, config: Any, suffix: str) -> None:
         self._folder = os.path.join(config.local_path, DEFAULT_PREFIX)
@@ -85,7 +86,7 @@ class _File:
         return True
 
     def add(self, phase: str, record: dict[str, Any], at_us: int, end_us: int) -> None:
-        """Write an event, into a new file when the open one is full or old."""
+        """Writes an event, into a new file if the open one is full or old."""
         if not self._healthy or os.getpid() != self._pid:
             return
         try:
@@ -116,7 +117,7 @@ class _File:
                 self._healthy = False
 
     def close(self) -> None:
-        """Give the open file its name."""
+        """Moves the open file to its final path."""
         if self._file is None or os.getpid() != self._pid:
             return
         file, self._file = self._file, None
@@ -135,12 +136,12 @@ class _File:
 
 
 class TimelineFileWriter:
-    """Writes the events of this process.
+    """Writes the trace events of this process.
 
     Parameters
     ----------
     profiler_config_parser
-        Where to, and how large and old a file may become.
+        Says where to write, and how large and old a file may become.
     suffix
         End of the files' names.
     """
@@ -159,18 +160,18 @@ class TimelineFileWriter:
         duration: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        """Add an event.
+        """Adds an event.
 
         Parameters
         ----------
         timestamp, duration
-            Seconds; the duration of events of phase ``"X"``.
+            In seconds; the duration counts for events of phase ``"X"``.
         training_phase, op_name
-            The row that it stands in, and its name.
+            The row that shows the event, and the event's name.
         phase
             ``"X"``, or ``"B"`` and ``"E"``, or ``"i"``.
         **kwargs
-            More to be known of it.
+            Further arguments of the event.
         """
         if not self._config.profiling_enabled:
             return
@@ -186,9 +187,9 @@ class TimelineFileWriter:
         self._worker.add(training_phase, record, at, at + lasting)
 
     def flush(self) -> None:
-        """Hand what is written to the system."""
+        """Flushes what is written to the operating system."""
         self._worker.flush()
 
     def close(self) -> None:
-        """Give the open file its name."""
+        """Moves the open file to its final path."""
         self._worker.close()

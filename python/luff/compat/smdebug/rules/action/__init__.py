@@ -1,1 +1,1 @@
-"""What is done when the condition of a rule is met."""
+"""Actions for the case that the condition of a rule is met."""

@@ -22,14 +22,14 @@ class TrainingActions:
 
 
 class Actions:
-    """Actions of a rule; one with a missing key or an unknown name is reported and skipped.
+    """The actions of a rule; an action with a missing key or an unknown name is reported and skipped.
 
     Parameters
     ----------
     actions_str
-        One object or a list of objects, as JSON. Empty: none.
+        One object or a list of objects, as JSON. Empty means none.
     rule_name
-        The rule.
+        Name of the rule.
     """
 
     def __init__(self, actions_str: str = "", rule_name: str = "") -> None:
@@ -66,6 +66,6 @@ class Actions:
         self._logger.warning("rule %s: action %s has no %s, so it is left out", rule_name, name, missing)
 
     def invoke(self) -> None:
-        """Do them."""
+        """Carries out all actions."""
         for action in self._actions:
             action.invoke()

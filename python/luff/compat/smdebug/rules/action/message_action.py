@@ -1,4 +1,4 @@
-"""Messages."""
+"""Mails and short messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["MessageAction"]
 
 
 class MessageAction:
-    """A mail or a short message. Without the cloud's service nothing is sent; the log says what would be."""
+    """A mail or a short message. Nothing is sent without the cloud's service; the log says what would be sent."""
 
     def __init__(self, rule_name: str, message_type: str, message_endpoint: str) -> None:
         self._rule_name = rule_name
@@ -21,7 +21,7 @@ class MessageAction:
         self._last_send_mesg_response: Any = None
 
     def invoke(self, message: str | None = None) -> None:
-        """Tell."""
+        """Logs what would be sent."""
         get_logger().warning(
             "rule %s fired%s; %s to %s is not sent from here: luff run --action sends mail (docs/actions.md)",
             self._rule_name, f": {message}" if message else "", self._protocol, self._message_endpoint,
