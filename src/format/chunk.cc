@@ -16,8 +16,8 @@ namespace {
 
 std::uint64_t BitmapBytes(std::uint64_t elements) noexcept { return AlignUp((elements + 7) / 8, 8); }
 
-/// Checksum of a header and the hash of its stored bytes. Raw: the content hash in the header already covers
-/// the stored bytes.
+/// Checksum over a header and the hash of its stored bytes. Raw chunks leave out that hash: the content hash
+/// in the header covers the stored bytes.
 std::uint64_t ChunkChecksum(const ChunkHeader& header, std::uint64_t stored_hash) noexcept {
   const bool raw = header.codec == static_cast<std::uint8_t>(Codec::kRaw);
   return XXH3_64bits_withSeed(&header, offsetof(ChunkHeader, checksum), raw ? 0 : stored_hash);
@@ -28,7 +28,7 @@ std::uint64_t ChunkChecksum(const ChunkHeader& header, std::span<const std::byte
   return ChunkChecksum(header, raw ? 0 : XXH3_64bits(stored.data(), stored.size()));
 }
 
-/// memcmp with zeros, by words.
+/// True if all bytes of an element are zero. Compares words.
 bool IsZero(const std::byte* data, std::size_t width) noexcept {
   switch (width) {
     case 1: return *data == std::byte{0};
@@ -55,11 +55,11 @@ bool IsZero(const std::byte* data, std::size_t width) noexcept {
   }
 }
 
-constexpr std::size_t kBitmapWord = 64;  // elements that are encoded at a time
+constexpr std::size_t kBitmapWord = 64;  // elements encoded at a time
 
-/// Bitmap (bit i: element i is not zero), then the elements that are not zero. Returns the bytes written, or
-/// more than `limit` as soon as there are more; `to` has room for a word of elements and one element beyond
-/// the limit.
+/// Writes a bitmap (bit i: element i is not zero), then the elements that are not zero. Returns the number of
+/// bytes written, or limit + 1 as soon as it exceeds `limit`. `to` has room for a word of elements and one
+/// element beyond the limit.
 template <std::size_t kWidth>
 std::size_t EncodeBitmap(const std::byte* raw, std::size_t elements, std::byte* to,
                          std::size_t limit) noexcept {
@@ -166,7 +166,7 @@ Codec EncodeChunk(const ChunkInfo& info, std::span<const std::byte> raw, bool tr
     }
     const std::size_t limit = raw.size() - raw.size() / 8;
     if (raw.size() >= 64) {
-      // The encoder stores an element before it knows whether it counts, and looks at the limit once a word.
+      // The encoder stores an element before it knows whether it is zero, and checks the limit once per word.
       to->resize(static_cast<std::size_t>(ChunkSpace(limit + (kBitmapWord + 1) * width)));
       std::byte* body = to->data() + kHeader;
       const std::size_t elements = raw.size() / width;
@@ -287,7 +287,8 @@ Status DecodeChunkUntrusted(const ChunkView& chunk, std::span<std::byte> to) {
       if (width == 0 || chunk.stored.size() != width || to.size() % width != 0) {
         return Corruption("constant chunk of a wrong size");
       }
-      // Doubled again and again: a value of one byte each would take a call for every one of them.
+      // Doubles the filled part each time: for elements of one byte, copying one by one would take a call for
+      // each.
       if (!to.empty()) std::memcpy(to.data(), chunk.stored.data(), width);
       for (std::size_t done = width; done < to.size(); done *= 2)
         std::memcpy(to.data() + done, to.data(), std::min(done, to.size() - done));

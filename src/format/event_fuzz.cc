@@ -1,5 +1,5 @@
-// Event files and index files. The checksum of a record's length is made right first: behind it are the
-// bounds.
+// Parses event files and index files. Records are parsed as they are, then with a correct checksum of their
+// length, so that the fuzzer reaches the bounds checks.
 #include <cstring>
 #include <vector>
 
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   SmdebugIndex index;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (ParseSmdebugIndexUntrusted(text, &index).ok()) {
-    // What was understood is written and understood again.
+    // A parsed index can be formatted and parsed again.
     const std::string again = FormatSmdebugIndex(index);
     SmdebugIndex second;
     if (!ParseSmdebugIndexUntrusted(again, &second).ok() || second.tensors.size() != index.tensors.size())

@@ -19,7 +19,7 @@ std::uint64_t IndexBlockBytes(std::uint64_t rows) noexcept {
 }
 std::uint64_t FormBlockBytes(std::uint64_t rows) noexcept { return AlignUp(rows * (sizeof(FormRow) + 4), 8); }
 
-/// Takes spans one after the other; the caller has checked the size of the whole.
+/// Takes spans one after another; the caller has checked the total size.
 class Slicer {
  public:
   explicit Slicer(const std::byte* at) : at_(at) {}
@@ -43,14 +43,14 @@ bool StepsInRange(std::span<const std::uint32_t> steps, std::size_t limit) noexc
   return true;
 }
 
-/// Each larger than the one before; the largest number of all means "of no step".
+/// True if each ordinal is larger than the one before and none is kLooseOrdinal.
 bool OrdinalsAscend(std::span<const std::uint64_t> ordinals) noexcept {
   bool ascend = ordinals.empty() || ordinals.back() != kLooseOrdinal;
   for (std::size_t i = 1; i < ordinals.size(); ++i) ascend &= ordinals[i - 1] < ordinals[i];
   return ascend;
 }
 
-/// Whether `bytes` are those of the section; with `verify` by its checksum.
+/// Checks that `bytes` has the size of the section, and with `verify` also its checksum.
 Status CheckSection(const FooterSection& section, std::span<const std::byte> bytes, bool verify) {
   if (bytes.size() != section.bytes) return Corruption("part of the footer of a wrong size");
   if (verify && HashBytes(bytes) != section.checksum) {
@@ -215,7 +215,7 @@ Result<SummaryBlock> FooterDirectory::SummariesUntrusted(const TensorEntry& entr
   if (verify) {
     if (!StepsInRange(block.step, steps_.size()))
       return Corruption("summary of a step that is not in the segment");
-    std::uint8_t known = 0;  // a row is looked at once for each run of one dtype
+    std::uint8_t known = 0;  // checks once per run of equal dtypes
     for (const std::uint8_t dtype : block.dtype) {
       if (dtype == known) continue;
       if (!IsKnownDType(dtype)) return Corruption("summary of unknown dtype " + std::to_string(dtype));

@@ -44,7 +44,7 @@ struct Table {
   }
 };
 
-/// Positions of rows, grouped by tensor, arrival order kept within a tensor: one counting sort.
+/// Positions of rows grouped by tensor, in order of arrival within a tensor, by one counting sort.
 template <typename Row>
 class Grouping {
  public:
@@ -67,8 +67,8 @@ class Grouping {
 
 constexpr std::size_t kSummaryBlockRowBytes = 80;
 
-/// Rows `order` of the table as the columns of a summary block, without its padding. One pass over the rows,
-/// which lie far apart: those to come are fetched ahead.
+/// Writes the rows `order` of the table as the columns of a summary block, without its padding. Makes one
+/// pass over the rows, which lie far apart, and prefetches the next ones.
 void GatherSummaries(const Table<SummaryRow>& table, std::span<const std::uint32_t> order,
                      std::vector<std::byte>* block) {
   constexpr std::size_t kAhead = 8;
@@ -278,7 +278,7 @@ Status FooterBuilder::Build(std::uint64_t next_ordinal, std::int64_t train_steps
     for (const std::uint32_t i : scalar_rows) to->PutValue(s.scalars.rows[i].flags);
     close(entry.scalar_offset, &entry.scalar_checksum);
 
-    // Positions grow with the steps; only the parts of one step may have come in another order.
+    // Positions grow with the steps; only the parts of one step may have arrived in another order.
     std::sort(index_rows.begin(), index_rows.end(), [&](std::uint32_t a, std::uint32_t b) {
       if (s.index.steps[a] != s.index.steps[b]) return a < b;
       return std::tuple(s.index.rows[a].part, a) < std::tuple(s.index.rows[b].part, b);

@@ -1,5 +1,5 @@
 // Parses a segment as it is, and a footer body whose outer checksums are corrected first, so that the fuzzer
-// reaches the bounds.
+// reaches the bounds checks.
 #include <cstring>
 #include <vector>
 

@@ -9,13 +9,13 @@
 namespace luff::format {
 namespace {
 
-struct Model {  // what the footer must answer: per tensor, (step index, value) in order
+struct Model {  // what the footer must return: per tensor, (step index, value) in order
   std::map<std::uint32_t, std::vector<std::pair<std::uint32_t, double>>> summaries, scalars, index, forms;
   std::uint32_t steps = 0;
 };
 
-/// A sealed segment: header page, `steps` steps with pseudo-random rows, footer. Rows themselves are left
-/// out.
+/// Makes a sealed segment: header page, `steps` steps with pseudo-random rows, footer. Leaves out the frames
+/// of the rows.
 std::vector<std::byte> MakeSegment(std::uint32_t steps, std::uint32_t seed, Model* model) {
   FooterBuilder builder;
   std::uint64_t state = seed;

@@ -1,4 +1,4 @@
-// Frames, and the bodies of every kind: the first byte chooses, the rest is the body.
+// Parses bodies of every kind (the first byte selects it, the rest is the body), and frames.
 #include <cstring>
 #include <vector>
 
@@ -9,7 +9,7 @@ namespace {
 using namespace luff;          // NOLINT(google-build-using-namespace)
 using namespace luff::format;  // NOLINT(google-build-using-namespace)
 
-/// Touches every byte of what was parsed, so that the sanitizers see it.
+/// Reads every byte of what was parsed, so that the sanitizers check it.
 template <typename T>
 std::uint64_t Sum(std::span<const T> rows) {
   return HashBytes(std::as_bytes(rows));
@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::memcpy(words.data(), data + 1, size - 1);
   const auto bytes = std::as_bytes(std::span(words)).first(size - 1);
   volatile std::uint64_t sink = ParseBody(data[0], bytes);
-  // As a file: from its beginning, and from where the frames of a real one begin.
+  // Parses the same bytes as frames of a file: from its beginning, and from where a real file's frames begin.
   for (std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{kFileHeaderBytes}}) {
     FrameView view;
     while (ParseFrameUntrusted(bytes, offset, 1, &view) == FrameOutcome::kFrame) {

@@ -12,7 +12,7 @@
 namespace luff::format {
 namespace {
 
-/// Seed of a frame's checksum: its header without the checksum, bound to its place in the run.
+/// Seed of a frame's checksum: hash of its header without the checksum, seeded with its place in the run.
 std::uint64_t FrameSeed(const FrameHeader& header, std::uint64_t sequence, std::uint64_t offset) noexcept {
   static_assert(offsetof(FrameHeader, checksum) == 24);
   return XXH3_64bits_withSeed(&header, offsetof(FrameHeader, checksum), sequence << 40 ^ offset);
@@ -20,7 +20,8 @@ std::uint64_t FrameSeed(const FrameHeader& header, std::uint64_t sequence, std::
 
 std::uint64_t ChecksumBytes(const FrameHeader& header, std::uint64_t available) noexcept {
   if ((header.flags & kFlagHeadChecksumOnly) == 0) return header.body_bytes;
-  // The head's size is the first word of the footer; 184 in this version. A lie only fails the checksum.
+  // The head's size is the first word of the footer; 184 in this version. A wrong flag only makes
+  // the checksum fail.
   return available < 184 ? available : 184;
 }
 

@@ -33,7 +33,8 @@ inline constexpr std::uint64_t kMaxConstantBytes = 64ULL << 20;
 void FinishChunk(std::byte* chunk, const ChunkInfo& info, Codec codec, std::uint64_t raw_bytes,
                  std::uint64_t stored_bytes, std::uint64_t content_hash) noexcept;
 
-/// True when all elements have the same bits, there are at least two, and no more than kMaxConstantBytes.
+/// True if all elements have the same bits, there are at least two, and the value has at most
+/// kMaxConstantBytes.
 [[nodiscard]] bool IsConstant(std::span<const std::byte> raw, std::size_t width) noexcept;
 
 /// Encodes `raw` into `to` (resized). With `try_codecs` it uses the constant or zero-bitmap codec if that

@@ -17,7 +17,7 @@ namespace luff::format {
 
 /// CRC-32C (Castagnoli, reflected 0x82F63B78). The CRC of "123456789" is 0xE3069283.
 [[nodiscard]] std::uint32_t Crc32c(std::span<const std::byte> bytes) noexcept;
-/// The CRC as records store it. The masking keeps the CRC of bytes that themselves contain CRCs a good one.
+/// The CRC as records store it, masked, because CRCs of data that contains CRCs are weak.
 [[nodiscard]] std::uint32_t MaskedCrc32c(std::span<const std::byte> bytes) noexcept;
 
 /// smdebug ends every record with this constant, the masked CRC of the text "0x12345678", instead of its
@@ -27,7 +27,7 @@ inline constexpr std::size_t kRecordOverhead = 16;  // u64 length, u32 its CRC, 
 inline constexpr std::uint64_t kMaxEventBytes = (2ULL << 30) - 1;  // protobuf has no larger messages
 
 enum class RecordFooter : std::uint8_t {
-  kPayloadCrc,  // of TensorBoard; TensorFlow's own reader checks it
+  kPayloadCrc,  // TensorBoard's; TensorFlow's own reader checks it
   kSmdebug,     // the constant
 };
 
@@ -37,9 +37,9 @@ struct Record {
   RecordFooter footer = RecordFooter::kPayloadCrc;
 };
 
-/// Size of the record that begins with `head`, its first kRecordHead bytes, so that records can be read one
-/// at a time. `left` is how many bytes the file has from there on. Errors: kCorruption, with `at` at the end
-/// of the message.
+/// Returns the size of the record that begins with `head`, its first kRecordHead bytes, so that records can
+/// be read one at a time. `left`: bytes of the file from there on. Errors: kCorruption, with `at` appended to
+/// the message.
 inline constexpr std::size_t kRecordHead = 12;
 [[nodiscard]] Result<std::uint64_t> RecordBytesUntrusted(std::span<const std::byte> head, std::uint64_t left,
                                                          const std::string& at);
@@ -53,7 +53,7 @@ void AppendRecord(std::string_view payload, RecordFooter footer, std::string* to
 
 /// A TensorProto. Views lie in the message it was parsed from.
 struct EventTensor {
-  DType dtype = DType::kInvalid;       // kString: see `strings`; kInvalid: no counterpart here
+  DType dtype = DType::kInvalid;       // kString: see `strings`; kInvalid: no DType for it
   std::int32_t wire_dtype = 0;         // the message's DataType number
   std::vector<std::int64_t> shape;     // of strings too
   std::span<const std::byte> content;  // row-major, little-endian; exactly as many bytes as the shape needs
@@ -86,8 +86,8 @@ struct Event {
 /// Errors: kCorruption for bytes that are not such a message, or a tensor whose bytes do not fit its shape.
 [[nodiscard]] Result<Event> ParseEventUntrusted(std::span<const std::byte> payload);
 
-/// Convert TensorFlow's DataType numbers. kInvalid stands for types without a counterpart (and strings), 0
-/// for types that TensorFlow lacks.
+/// Convert TensorFlow's DataType numbers. kInvalid stands for types without a counterpart and for strings, 0
+/// for types without a number and for float8, which is only read.
 [[nodiscard]] DType DTypeOfWire(std::int32_t data_type) noexcept;
 [[nodiscard]] std::int32_t WireOfDType(DType dtype) noexcept;
 

@@ -111,8 +111,8 @@ class FooterDirectory {
   /// sealed), kCorruption, and those of `read`.
   [[nodiscard]] static Result<FooterDirectory> ReadUntrusted(std::uint64_t file_bytes, std::uint64_t sequence,
                                                              const Read& read);
-  /// Where the rows of each tensor lie, ascending by tensor: 88 bytes for each. Lifetime: as the bytes that
-  /// `read` gave. Errors: kCorruption, and what `read` gives.
+  /// Returns where the rows of each tensor lie, ascending by tensor: 88 bytes for each. Lifetime: that of the
+  /// bytes that `read` returned. Errors: kCorruption, and those of `read`.
   [[nodiscard]] Result<std::span<const TensorEntry>> ReadTensorsUntrusted(const Read& read) const;
 
   [[nodiscard]] const FooterHead& head() const noexcept { return head_; }
@@ -125,11 +125,11 @@ class FooterDirectory {
   [[nodiscard]] static FooterSection ScalarSection(const TensorEntry& entry) noexcept;
   [[nodiscard]] static FooterSection IndexSection(const TensorEntry& entry) noexcept;
   [[nodiscard]] static FooterSection FormSection(const TensorEntry& entry) noexcept;
-  /// Where a section begins in the file. kCorruption if it does not lie in the footer.
+  /// Returns the offset of a section in the file. kCorruption if it does not lie in the footer.
   [[nodiscard]] Result<std::uint64_t> PlaceOf(const FooterSection& section) const;
 
-  /// Rows of one tensor, from the bytes of their section. `verify` checks the checksum, which is needed only
-  /// once.
+  /// Return the rows of one tensor, from the bytes of their section. `verify` checks the checksum, which is
+  /// needed only once.
   [[nodiscard]] Result<SummaryBlock> SummariesUntrusted(const TensorEntry& entry,
                                                         std::span<const std::byte> section,
                                                         bool verify) const;

@@ -107,7 +107,7 @@ enum class FrameOutcome : std::uint8_t {
 
 // ---- Typed bodies ----
 // All return kCorruption if sizes do not fit or an enumerator is unknown. Spans point into `body`, which must
-// be 8-byte aligned, as FrameBuffers and the memory that files are read into are.
+// be 8-byte aligned, like FrameBuffers and the memory that files are read into; else kInvalidArgument.
 
 [[nodiscard]] Result<std::span<const SummaryRow>> ParseSummaryRowsUntrusted(std::span<const std::byte> body);
 [[nodiscard]] Result<std::span<const IndexRow>> ParseIndexRowsUntrusted(std::span<const std::byte> body);
@@ -130,7 +130,7 @@ struct TensorDefView {
   std::string_view name, module_path, module_type;
   std::span<const std::uint32_t> collections;
 };
-/// Definition of a layout (dtype, shape; of shards also the whole).
+/// Definition of a layout: dtype and shape; for a shard also the global shape and the offset in it.
 struct LayoutDefView {
   std::uint32_t id = 0;
   Layout layout;                                              // contiguous
@@ -142,14 +142,14 @@ struct DocumentView {
 struct HistogramView {
   std::uint32_t tensor = 0;
   std::uint32_t bin_count = 0;
-  std::span<const std::byte> varints;  // DecodeHistogramUntrusted
+  std::span<const std::byte> varints;  // for DecodeHistogramUntrusted
 };
 struct UnitsView {
   std::uint32_t tensor = 0;
   UnitAxis axis = UnitAxis::kChannel;
   std::uint32_t unit_count = 0;
   std::uint64_t values_per_unit = 0;
-  std::span<const std::byte> bytes;  // DecodeUnitsUntrusted
+  std::span<const std::byte> bytes;  // for DecodeUnitsUntrusted
 };
 
 /// Longest text of a definition; the writer truncates longer names.

@@ -26,7 +26,7 @@ enum class Mode : std::uint8_t { kTrain = 1, kEval = 2, kPredict = 3, kGlobal = 
 
 enum class Codec : std::uint8_t { kRaw = 0, kZeroBitmap = 1, kConstant = 2 };
 
-/// What a tensor is to the model. Drives default collections and rules.
+/// The role of a tensor in the model. Selects default collections and the tensors that rules look at.
 enum class Role : std::uint8_t {
   kOther = 0,
   kWeight = 1,
@@ -42,30 +42,29 @@ enum class Role : std::uint8_t {
   kScalar = 11,
   kCustom = 12,
   kLabel = 13,
-  kSample = 14,  // first rows of what goes into a model or a loss; docs/spec/evidence.md
+  kSample = 14,  // first rows of the inputs of a model or a loss; docs/spec/evidence.md
 };
 
 enum class FrameKind : std::uint16_t {
-  kTensorDefs = 1,  // TensorDefEntry...
-  kLayoutDefs = 2,  // LayoutDefEntry...
+  kTensorDefs = 1,  // definitions as PutTensorDef writes them
+  kLayoutDefs = 2,  // definitions as PutLayoutDef writes them
   kDocument = 3,  // u16 name length, name, UTF-8 JSON: "collections", "model", "environment"; the latest wins
-  kSummaryRows = 4,  // SummaryRow[n]
-  kIndexRows = 5,    // IndexRow[n]
-  kHistogramRows =
-      6,            // entries: u32 tensor, u32 bin count, then (u16 bin delta as varint, count as varint)...
-  kUnitRows = 7,    // entries: UnitHeader, positive varints, zero varints, float32 sums
-  kFormRows = 8,    // FormRow[n]
-  kScalarRows = 9,  // ScalarRow[n]
-  kEventRows = 10,  // EventRow[n]
-  kEventJson = 11,  // one UTF-8 JSON object with "kind"
-  kGapRows = 12,    // GapRow[n]
-  kStep = 13,       // StepMark: every frame since the last StepMark with this ordinal is complete
-  kAck = 14,        // AckRow: a worker's answer to a control record
-  kEnd = 15,        // EndMark: the worker has ended
-  kRelocate = 16,   // RelocateRow[n]
-  kRetire = 17,     // RetireRow[n]: payload files that are gone
-  kHeartbeat = 18,  // i64 unix ns
-  kFooter = 19,     // columns of the whole segment; see footer.h
+  kSummaryRows = 4,    // SummaryRow[n]
+  kIndexRows = 5,      // IndexRow[n]
+  kHistogramRows = 6,  // entries: u32 tensor, u32 bin count, then bin delta and count as varints
+  kUnitRows = 7,       // entries: UnitHead, positive and zero counts as varints, float32 sums
+  kFormRows = 8,       // FormRow[n]
+  kScalarRows = 9,     // ScalarRow[n]
+  kEventRows = 10,     // EventRow[n]
+  kEventJson = 11,     // one UTF-8 JSON object with "kind"
+  kGapRows = 12,       // GapRow[n]
+  kStep = 13,          // StepMark: every frame since the last StepMark with this ordinal is complete
+  kAck = 14,           // AckRow: a worker's answer to a control record
+  kEnd = 15,           // EndMark: the worker has ended
+  kRelocate = 16,      // RelocateRow[n]
+  kRetire = 17,        // RetireRow[n]: payload files that are gone
+  kHeartbeat = 18,     // i64 unix ns
+  kFooter = 19,        // columns of the whole segment; see footer.h
 };
 
 enum class Form : std::uint16_t {  // bits, also in StepMark and GapRow
@@ -94,12 +93,11 @@ enum class GapReason : std::uint16_t {
   kMerged = 11,        // summaries merged in tens
   kWorkerLost = 12,
   kFork = 13,
-  kScripted = 14,  // inside a jit.script module
-  kClosing = 15,   // deadline at exit
-  kTooMany = 16,   // more tensors or names than the limit
-  kRecordingFailed =
-      17,          // an error inside Luff, no memory for example, has ended the recording or cost a step
-  kFileLost = 18,  // a file of the run was removed, cut off, or its descriptor closed by the training
+  kScripted = 14,         // inside a jit.script module
+  kClosing = 15,          // deadline at exit
+  kTooMany = 16,          // more tensors or names than the limit
+  kRecordingFailed = 17,  // an error inside Luff, e.g. no memory, ended the recording or lost a step
+  kFileLost = 18,         // a file of the run was removed, cut off, or its descriptor closed by the training
 };
 
 enum class EventKind : std::uint16_t {
@@ -115,7 +113,7 @@ enum class EventKind : std::uint16_t {
   kCheckpoint = 10,
   kException = 11,
   kScaleLoss = 12,
-  kGradientKept = 13,  // argument: parameters whose gradient an update has used and nobody cleared
+  kGradientKept = 13,  // argument: checked parameters with a gradient that an earlier update has used
 };
 
 enum class EndReason : std::uint32_t {

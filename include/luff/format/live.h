@@ -8,12 +8,12 @@
 
 /// The page `live` in a worker's folder: 4 KiB, read and written by system calls. It is never mapped, because
 /// truncating a mapped file kills every process that reads it. Readers use it on the same host and boot only.
-/// It is an accelerator, never the truth: everything in it can be found by walking frames.
+/// It only speeds readers up: everything in it can be found by walking frames.
 namespace luff::format {
 
 enum class LiveState : std::uint32_t { kStarting = 0, kWriting = 1, kDegraded = 2, kEnded = 3 };
 
-inline constexpr std::uint32_t kLiveLayout = 2;  // 1 was mapped, and had no checksum of what changes
+inline constexpr std::uint32_t kLiveLayout = 2;  // 1 was mapped, with no checksum of the changing part
 
 /// A place in a stream in one word: file sequence (24 bits) and length (40 bits). Grows monotonically.
 [[nodiscard]] constexpr std::uint64_t PackPosition(std::uint64_t sequence, std::uint64_t length) noexcept {
@@ -26,8 +26,8 @@ inline constexpr std::uint32_t kLiveLayout = 2;  // 1 was mapped, and had no che
   return position & ((std::uint64_t{1} << 40) - 1);
 }
 
-/// The changing part, written in one call from byte 128 on. A reader may see a half-written one; the checksum
-/// shows that.
+/// The changing part, written in one call from byte 128 on. A reader may see a half-written one, which fails
+/// its checksum.
 struct LiveNews {
   std::uint64_t meta_position;    // published end of the newest metadata file
   std::uint64_t data_position;    // newest payload file; only a hint, there may be several streams

@@ -6,7 +6,7 @@
 #include "luff/base/result.h"
 #include "luff/format/layout.h"
 
-/// The words for modes, roles and forms that configurations, exports and the command line use.
+/// The names of modes, roles and forms in configurations, exports and on the command line.
 namespace luff::format {
 
 inline constexpr std::array<const char*, 4> kModeNames = {"TRAIN", "EVAL", "PREDICT",
@@ -37,7 +37,7 @@ inline constexpr std::array<std::pair<Form, const char*>, 8> kFormNames = {{{For
 
 /// "GLOBAL" for a number that is no mode.
 [[nodiscard]] std::string_view ModeName(Mode mode) noexcept;
-/// In letters of either case. Errors: kInvalidArgument naming the four modes.
+/// Ignores case. Errors: kInvalidArgument naming the four modes.
 [[nodiscard]] Result<Mode> ParseMode(std::string_view name);
 
 }  // namespace luff::format

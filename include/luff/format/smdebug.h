@@ -32,12 +32,12 @@ struct SmdebugIndex {
   std::vector<Shape> shapes;
   std::vector<std::int64_t> dims;
   std::deque<std::string> unescaped;
-  std::uint64_t error_at = 0;  // byte of the mistake in a text that does not parse
+  std::uint64_t error_at = 0;  // byte offset of the mistake if the text does not parse
 };
 
 /// Accepts keys in any order, and unknown ones. Errors: kCorruption with the byte offset.
 [[nodiscard]] Status ParseSmdebugIndexUntrusted(std::string_view json, SmdebugIndex* to);
-/// The file as smdebug writes it.
+/// Formats the file as smdebug writes it.
 [[nodiscard]] std::string FormatSmdebugIndex(const SmdebugIndex& index);
 
 /// Appends text as Python's json.dumps writes it: quoted, everything but ASCII escaped.
@@ -49,7 +49,7 @@ struct SmdebugFileName {
   std::int64_t step = 0;
   std::string_view worker;  // as spelled in the file name
 };
-/// "000000000012_worker_0.json". Nothing for other names.
+/// "000000000012_worker_0.json" or ".csv". Returns nothing for other names.
 [[nodiscard]] std::optional<SmdebugFileName> ParseSmdebugIndexName(std::string_view name);
 /// "index/000000000/000000000012_worker_0.json", relative to the trial.
 [[nodiscard]] std::string SmdebugIndexPath(std::int64_t step, std::string_view worker);
@@ -76,7 +76,7 @@ struct SmdebugReductionOf {
   SmdebugReduction reduction = SmdebugReduction::kMin;
   bool abs = false;
 };
-/// "smdebug/reductions/abs_mean/fc.weight". Nothing for other names.
+/// "smdebug/reductions/abs_mean/fc.weight". Returns nothing for other names.
 [[nodiscard]] std::optional<SmdebugReductionOf> ParseSmdebugReduction(std::string_view name);
 
 }  // namespace luff::format
