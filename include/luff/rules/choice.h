@@ -16,13 +16,14 @@ struct Choice {
   Parameters parameters;
 };
 
-/// Parses "NAME[:param=value…],NAME…"; "" and "all" name all built-in rules ("all" also beside others),
-/// "none" names none. FILE.py:NAME, FILE.so:NAME and entry points name the user's own rules; a child process
-/// describes them. "%2C", "%3A" and "%25" in their values stand for ',', ':' and '%'. A value may hold ':' (a
-/// new parameter begins only at ":word="); lists inside a value are written with ';'. Errors: kNotFound for a
-/// rule, kInvalidArgument for a parameter, both with the nearest names; a rule named twice.
+/// Parses "NAME[:param=value…],NAME…". "" and "all" select all built-in rules ("all" may be combined with
+/// other names), "none" selects none. FILE.py:NAME, FILE.so:NAME and entry points select the user's own
+/// rules, which a child process describes; in their values "%2C", "%3A" and "%25" stand for ',', ':' and '%'.
+/// A value may contain ':' (a new parameter begins only at ":word="); lists inside a value are separated by
+/// ';'. Errors: kNotFound for an unknown rule and kInvalidArgument for a bad parameter, both with the nearest
+/// names; kInvalidArgument for a rule named twice.
 [[nodiscard]] Result<std::vector<Choice>> ParseChoices(std::string_view text, ParameterSet set);
-/// The text that parses to the same choices with the same set.
+/// Returns text that ParseChoices turns into the same choices, given the same set.
 [[nodiscard]] std::string ChoicesToText(std::span<const Choice> choices);
 /// "luff" or "original". Errors: kInvalidArgument.
 [[nodiscard]] Result<ParameterSet> ParseParameterSet(std::string_view text);
@@ -30,8 +31,8 @@ struct Choice {
 
 /// The capture configuration (JSON): what Luff records by default, plus the union of the rules' needs.
 /// `extra` (JSON object text or "") is merged over it: its members replace ours, its collections are
-/// appended, a collection of the same name replaces ours. Errors: kInvalidArgument when `extra` is no JSON
-/// object. Source: docs/spec/capture-config.md; read by the capture room.
+/// appended, a collection of the same name replaces ours. Errors: kInvalidArgument when `extra` is not a JSON
+/// object or its collections are malformed. Format: docs/capture.md.
 [[nodiscard]] Result<std::string> CaptureConfigFor(std::span<const Choice> choices,
                                                    std::string_view extra = {});
 

@@ -16,7 +16,7 @@ struct RuleCoverage {
   std::string failed;  // why it did not judge the whole run; "" if it did, or if unknown here
 };
 
-/// Counts for people.
+/// Counts for display.
 struct CoverageSummary {
   std::size_t rules = 0, judged = 0;
   std::vector<std::string> aside;                         // names

@@ -9,9 +9,9 @@
 
 namespace luff::rules {
 
-enum class Severity : std::uint8_t { kWarn = 1, kStop = 2 };  // stop: training further is a waste
+enum class Severity : std::uint8_t { kWarn = 1, kStop = 2 };  // stop: further training is wasted
 
-/// A number of the evidence: {"steps", steps}.
+/// One number of the evidence, e.g. {"steps", 12}.
 struct NamedNumber {
   std::string name;
   double value;
@@ -24,28 +24,28 @@ struct NamedNumber {
 /// What a rule found. JSON schema: docs/spec/findings.md. Depends only on the run, never on when it was
 /// evaluated.
 struct Finding {
-  std::string id;     // 16 hex digits from rule, cause, tensor and first step: a restart repeats none
+  std::string id;     // 16 hex digits, a hash of rule, cause, tensor and first step
   std::string rule;   // "ExplodingTensor"
   std::string cause;  // short stable key inside the rule, e.g. "nan"
   Severity severity = Severity::kWarn;
-  std::string tensor;                      // "" if not of one tensor
-  std::vector<std::string> other_tensors;  // also affected, at most 20, then counted
-  std::uint64_t other_count = 0;
+  std::string tensor;                      // "" if it does not concern a single tensor
+  std::vector<std::string> other_tensors;  // also affected, at most 20
+  std::uint64_t other_count = 0;           // affected tensors beyond those
   std::string mode = "TRAIN";
   std::uint32_t worker = 0;
   std::int64_t step = 0;  // mode step at which it was seen first (counts forward+backward passes from 0)
   std::int64_t global_step = 0;
   std::int64_t update = 0;      // optimizer updates before that step
-  std::int64_t since_step = 0;  // where the trouble began, <= step
+  std::int64_t since_step = 0;  // mode step at which the trouble began, <= step
   std::int64_t last_step = 0;   // newest step at which it still held
   bool healed = false;
   std::string leader;               // id of the finding that this one is a consequence of; "" if it leads
   bool forecast = false;            // it predicts something that has not happened yet
-  std::int64_t lead_steps = 0;      // of a forecast: in how many steps it is expected, 0 if unknown
+  std::int64_t lead_steps = 0;      // forecast: steps until it is expected, 0 if unknown
   std::string what;                 // one sentence: what is wrong
   std::string why;                  // why this is wrong, and the likeliest cause
   std::string remedy;               // what to do
-  std::vector<std::string> causes;  // likely causes in order
+  std::vector<std::string> causes;  // likely causes, likeliest first
   std::vector<NamedNumber> evidence;
   std::vector<std::pair<std::int64_t, double>> series;  // (mode step, value) around it, at most 64
   std::string threshold;                                // which limit, and where it comes from

@@ -1,12 +1,12 @@
-/* Rules in a shared library: a plain-C interface, so that any compiler can make one (docs/own-rules.md).
+/* Rules in a shared library: a plain C interface, so that any compiler can build one (docs/own-rules.md).
  *
- * The library exports luff_rule_plugin_v1. It is loaded only in a process of the rule's own: when it crashes,
- * hangs or takes too much memory, that process ends and nothing else does.
+ * The library exports luff_rule_plugin_v1. It is loaded only in a separate process for the rule: if it
+ * crashes, hangs or uses too much memory, only that process ends.
  *
- * Every struct begins with its size and grows only at its end: look at `size` before reading what a later
- * version has added. Texts are UTF-8 and end with 0; they and all arrays belong to whoever passes them and
- * live until the call returns, those in luff_rule_v1 as long as the library. All functions are called from
- * one thread. No C++ exception may leave a function of the library. */
+ * Structs with a member `size` grow only at their end: check `size` before reading a member that a later
+ * version added. Strings are UTF-8 and NUL-terminated. Strings and arrays belong to the side that passes them
+ * and are valid until the call returns; those in luff_rule_v1 are valid as long as the library is loaded. All
+ * functions are called from one thread. No C++ exception may leave a function of the library. */
 #ifndef LUFF_RULES_PLUGIN_H_
 #define LUFF_RULES_PLUGIN_H_
 
@@ -35,19 +35,18 @@ typedef struct luff_parameter_v1 {
   const char* value;
 } luff_parameter_v1;
 
-/* What has to be captured. */
+/* Tensors that must be captured. */
 typedef struct luff_need_v1 {
   uint32_t size;
   uint32_t forms;        /* 0: summaries */
-  const char* include;   /* regular expression on names of tensors */
+  const char* include;   /* regular expression on tensor names */
   const char* mode;      /* "TRAIN", "EVAL", ...; NULL: TRAIN */
   int64_t save_interval; /* 0 or 1: every step */
 } luff_need_v1;
 
-/* Statistics of one tensor in one step, over its finite elements (mean, min, ... are NaN when there is none).
- */
+/* Statistics of one tensor in one step, over its finite elements; mean, min, ... are NaN if it has none. */
 typedef struct luff_summary_v1 {
-  uint32_t tensor; /* number; luff_host_v1::tensor_name tells the name */
+  uint32_t tensor; /* number; luff_host_v1::tensor_name gives its name */
   uint32_t worker;
   uint64_t count, zero_count, nan_count, inf_count;
   double min, max, mean, std, sum, abs_sum, abs_max, l2;
@@ -74,12 +73,13 @@ typedef struct luff_step_v1 {
   uint64_t scalar_size;
 } luff_step_v1;
 
-/* What the rule saw. NULL texts are empty. A finding of the same cause and tensor updates the first. */
+/* What the rule found. NULL strings count as empty, a NULL cause as "condition". A later finding with the
+ * same cause and tensor updates the first. */
 typedef struct luff_finding_v1 {
   uint32_t size;
   int32_t severity;   /* LUFF_SEVERITY_... */
   const char* cause;  /* short stable key, e.g. "nan" */
-  const char* tensor; /* "" if it is not about one */
+  const char* tensor; /* "" if it is not about a single tensor */
   const char* what;   /* one sentence: what is wrong */
   const char* why;
   const char* remedy;
@@ -90,18 +90,18 @@ typedef struct luff_finding_v1 {
   uint64_t evidence_count; /* at most 64 are kept */
 } luff_finding_v1;
 
-/* What the rule may call, with `host` as first argument, while one of its functions runs. */
+/* Functions that the rule may call, with `host` as first argument, while one of its own functions runs. */
 typedef struct luff_host_v1 {
   uint32_t size;
   uint32_t version;
   void (*report)(const struct luff_host_v1* host, const luff_finding_v1* finding);
   void (*heal)(const struct luff_host_v1* host, const char* cause, const char* tensor);
-  /* Name and role ("weight", "gradient", "loss", ...) of a tensor; NULL for a number that there is not. */
+  /* Name and role ("weight", "gradient", "loss", ...) of a tensor; NULL for an unknown number. */
   const char* (*tensor_name)(const struct luff_host_v1* host, uint32_t tensor);
   const char* (*tensor_role)(const struct luff_host_v1* host, uint32_t tensor);
-  /* The run lacks what the rule reads: said at the end when it was so at every step. */
+  /* Reports that the run lacks the data that the rule reads; shown at the end if every step reported it. */
   void (*lacks)(const struct luff_host_v1* host, const char* what);
-  /* Why create returns NULL; else: this step could not be judged. */
+  /* Gives the reason why create returns NULL. In other functions: this step could not be judged. */
   void (*fail)(const struct luff_host_v1* host, const char* message);
 } luff_host_v1;
 
@@ -116,12 +116,12 @@ typedef struct luff_rule_v1 {
   void (*destroy)(void* rule);
   void (*on_step)(void* rule, const luff_host_v1* host, const luff_step_v1* step);
   void (*on_end)(void* rule, const luff_host_v1* host);
-  /* Writes the state into `buffer` if it has room and returns its length; without it, a restart goes through
-   * all steps again. */
+  /* Returns the length of the state and writes it into `buffer` if it fits. Without this function, a restart
+   * repeats all steps. */
   uint64_t (*save)(void* rule, char* buffer, uint64_t capacity);
-  /* Takes up a saved state; returns 0 on success. */
+  /* Loads a saved state; returns 0 on success. */
   int32_t (*restore)(void* rule, const char* state, uint64_t length);
-  /* What has to be captured; returns how many there are and sets `needs`. */
+  /* Sets `needs` to an array of what must be captured and returns its length. */
   uint64_t (*needs)(const luff_need_v1* const** needs);
 } luff_rule_v1;
 
@@ -138,7 +138,7 @@ typedef struct luff_rule_plugin {
 #define LUFF_PLUGIN_EXPORT
 #endif
 
-/* The only symbol that is looked for. */
+/* The only symbol that Luff looks up. */
 LUFF_PLUGIN_EXPORT const luff_rule_plugin* luff_rule_plugin_v1(void);
 
 #ifdef __cplusplus

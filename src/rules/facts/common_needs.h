@@ -4,7 +4,7 @@
 #include "luff/rules/rule.h"
 #include "rules/kit/select.h"
 
-/// Needs that several rules have: they ask in the same words, so that it is captured once.
+/// Needs that several rules share. Equal needs are captured once.
 namespace luff::rules {
 
 /// The samples of models' inputs and of losses (docs/spec/evidence.md).
@@ -22,7 +22,7 @@ namespace luff::rules {
   return {train, eval};
 }
 
-/// How weights change: StepIndex::weight_changes.
+/// Changes of weights, for StepIndex::weight_changes.
 [[nodiscard]] inline Need WeightChangeNeed(std::int64_t save_interval, std::int64_t first_steps) {
   return {.collection = "weight_changes",
           .roles = {format::Role::kWeight},

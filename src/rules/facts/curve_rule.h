@@ -7,16 +7,16 @@
 
 namespace luff::rules {
 
-/// The newest `window` points of a curve lie above its best by `rise` of it and by `of_start` of the first
-/// training losses.
+/// Whether each of the newest `window` points of a curve lies above its best point by at least `rise` of the
+/// best and by at least `of_start` of the first training losses.
 [[nodiscard]] bool StandsAboveBest(const ValidationCurve& curve, std::int64_t window, double rise,
                                    double of_start);
 
-/// **Thread-compatible.** A rule that judges the curve of each loss after an evaluation: it holds of a curve,
-/// or it does not.
+/// **Thread-compatible.** Base of rules that judge the curve of each loss after an evaluation. A finding is
+/// open while Holds is true for the curve.
 class CurveRule : public KeptRule {
  public:
-  /// Both outlive the rule.
+  /// Both strings must outlive the rule.
   CurveRule(const char* name, const char* cause) noexcept : name_(name), cause_(cause) {}
 
   void OnStep(const StepView& view, Sink& sink) final;
@@ -25,7 +25,7 @@ class CurveRule : public KeptRule {
 
  protected:
   [[nodiscard]] virtual bool Holds(const ValidationCurve& curve) const = 0;
-  /// Says what holds: rule, tensor, steps and picture are filled in.
+  /// Adds texts and evidence. Rule, cause, tensor, steps and series are already filled in.
   virtual void Describe(const ValidationCurve& curve, Finding* finding) const = 0;
   [[nodiscard]] const Evaluations& evaluations() const noexcept { return evaluations_; }
 

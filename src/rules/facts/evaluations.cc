@@ -91,7 +91,7 @@ bool Evaluations::OnStep(const StepView& view) {
   } else if (last_train_.mode_step >= 0) {
     evaluating_ = true;
   } else {
-    return false;  // an evaluation before the first step
+    return false;  // an evaluation before the first TRAIN step
   }
   const std::vector<LossValue>& losses = view.index.losses();
   for (const LossValue& loss : losses) {

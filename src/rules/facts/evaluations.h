@@ -16,23 +16,23 @@ namespace luff::rules {
 struct EvaluationPoint {
   Anchor at;              // the last TRAIN step before it
   double validation = 0;  // mean of its losses
-  double training = 0;    // mean of the losses of the TRAIN steps since the evaluation before
+  double training = 0;    // mean of the losses of the TRAIN steps since the previous evaluation
   void VisitFields(Fields& io);
 };
 
-/// A loss that trainings and evaluations call by one name, over the evaluations. Constant memory.
+/// A loss that has one name in training and evaluation, followed over all evaluations. Constant memory.
 class ValidationCurve {
  public:
   static constexpr std::size_t kRecent = 16;   // newest points that are kept
-  static constexpr std::size_t kPicture = 64;  // points of a picture
-  static constexpr std::int64_t kFirst = 16;   // losses of the level at the start
+  static constexpr std::size_t kPicture = 64;  // points of the plot
+  static constexpr std::int64_t kFirst = 16;   // training losses that start() averages
 
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
   [[nodiscard]] double start() const noexcept { return first_count_ > 0 ? first_sum_ / first_count_ : 0; }
   [[nodiscard]] const std::deque<EvaluationPoint>& recent() const noexcept { return recent_; }
   [[nodiscard]] const EvaluationPoint& best() const noexcept { return best_; }
   [[nodiscard]] std::int64_t since_best() const noexcept { return count_ - best_count_; }
-  /// Some value was not finite, or not above zero: ratios of such losses mean nothing.
+  /// Some value was below zero: ratios of such losses mean nothing.
   [[nodiscard]] bool unfit() const noexcept { return unfit_; }
   [[nodiscard]] std::vector<std::pair<std::int64_t, double>> Picture() const;
   void VisitFields(Fields& io);
@@ -41,7 +41,7 @@ class ValidationCurve {
   friend class Evaluations;
   void Train(double value);
   void Validate(double value);
-  bool Close(const Anchor& at);  // a new point
+  bool Close(const Anchor& at);  // adds a point, unless values are missing
 
   std::int64_t count_ = 0, best_count_ = 0;
   double first_sum_ = 0, first_count_ = 0;
@@ -53,7 +53,7 @@ class ValidationCurve {
   std::vector<std::pair<std::int64_t, double>> picture_;
 };
 
-/// Whether several optimizers take turns: adversaries, whose losses and inputs move with each other.
+/// Detects optimizers that take turns, as adversaries do; their losses and inputs move with each other.
 class OptimizerTurns {
  public:
   void OnTrainStep(const StepView& view);
@@ -62,22 +62,22 @@ class OptimizerTurns {
 
  private:
   bool taken_ = false;
-  std::set<std::uint32_t> last_;  // optimizers that stepped when one did last
+  std::set<std::uint32_t> last_;  // optimizers of the last step that had any update
 };
 
-/// **Thread-compatible.** The curves of a run, of the first worker that tells of a loss.
+/// **Thread-compatible.** The curves of a run, from the first worker that reports losses in a step.
 class Evaluations {
  public:
   static constexpr std::size_t kMaxCurves = 8;
 
-  /// Takes in a step. True if an evaluation has ended with it: each curve may have a new point.
+  /// Adds a step. Returns true if it ended an evaluation and some curve has a new point.
   bool OnStep(const StepView& view);
-  /// The run has ended. True as above.
+  /// Call at the end of the run. Returns the same as OnStep.
   bool OnEnd();
   [[nodiscard]] const std::vector<std::pair<std::string, ValidationCurve>>& curves() const noexcept {
     return curves_;
   }
-  /// Curves with a point that the last call has added.
+  /// Whether the last call of OnStep or OnEnd added a point to the curve.
   [[nodiscard]] bool IsNew(const ValidationCurve& curve) const noexcept;
   [[nodiscard]] bool takes_turns() const noexcept { return turns_.taken(); }
   [[nodiscard]] std::int64_t train_steps() const noexcept { return train_steps_; }

@@ -31,7 +31,7 @@ Layout LayoutOf(const std::vector<std::int64_t>& shape) {
   return layout;
 }
 
-/// The number of features that a kind names; 0 of none.
+/// The number of features that a kind names; 0 if there is none.
 std::size_t FeaturesOf(const std::string& kind) {
   const Result<std::int64_t> count = ParseInt(kind.substr(kind.rfind(',') + 1));
   return count.ok() && *count > 0 ? static_cast<std::size_t>(*count) : 0;
@@ -48,7 +48,7 @@ void Features::Clear() {
 void Features::Add(const SampleValues& sample) {
   const Rows rows = RowsOf(sample);
   if (rows.count == 0 || rows.width == 0) return;
-  // The length of a sequence and the size of an image may change.
+  // The kind leaves out the length of a sequence and the size of an image, which may change.
   const Layout layout = LayoutOf(sample.shape);
   const std::string kind =
       fmt::format("{},{},{}", sample.is_float() ? "float" : "integer", sample.shape.size(), layout.features);

@@ -56,7 +56,7 @@ void FirstUpdates::OnStep(const StepView& view) {
     if (!tensor.name.ends_with(".lr")) continue;
     const auto [known, fresh] = rates_.emplace(tensor.name, entry.value);
     if (!fresh && known->second != entry.value) constant_ = false;
-    if (!(entry.value > 0)) constant_ = false;  // a warm-up that begins with nothing
+    if (!(entry.value > 0)) constant_ = false;  // a warm-up that begins at 0
   }
 }
 
@@ -107,7 +107,7 @@ void FirstUpdates::Report(Finding finding, Sink& sink) const {
   sink.Report(std::move(finding));
 }
 
-// One update is measured at the step after it: its gradient was that of the step before.
+// An update is measured at the step after it, with the gradients of the step before.
 bool FirstUpdates::Hopeless(const StepView& view, double loss, std::string* open_small, Sink& sink) {
   double gain = 0;
   double largest = 0;

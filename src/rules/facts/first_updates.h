@@ -8,11 +8,11 @@
 
 namespace luff::rules {
 
-/// All weights of one worker over one capture interval, as one vector.
+/// The change of all weights of one worker over one capture interval, taken as one vector.
 struct WeightMove {
-  double moved_sq = 0, before_sq = 0, largest = 0;  // largest: of (|change| / |weight|)^2
+  double moved_sq = 0, before_sq = 0, largest = 0;  // largest: the largest (|change| / |weight|)^2
   std::uint32_t worker = 0;
-  std::string tensor;  // that moved most, beside its size
+  std::string tensor;  // the one that moved most relative to its size
   bool any = false;
 
   void Add(const WeightChange& change);
@@ -20,17 +20,17 @@ struct WeightMove {
   [[nodiscard]] double Ratio() const;
 };
 
-/// What the first updates tell of the speed of learning, for WeightUpdateRatio.
+/// Judges the speed of learning by the first updates, for WeightUpdateRatio.
 ///
 /// Thrown: one of them moved all weights together by more than `thrown` times their size, and two losses in a
-/// row are `loss_factor` times the larger of the first two. Hopeless: in each of the first `first` measured
-/// updates no weight moved by kStill of its size, and sum |gradient| |change| - the most by which it can have
-/// lowered the loss, to first order - was below `progress` of the loss; the learning rate is constant and
-/// there is no scheduler.
+/// row exceed `loss_factor` times the larger of the first two. Hopeless: in each of the first `first`
+/// measured updates no weight moved by kStill of its size, and the sum of |gradient| |change|, which to first
+/// order bounds what the update can have taken from the loss, was below `progress` of the loss. The learning
+/// rate is constant and there is no scheduler.
 class FirstUpdates {
  public:
   static constexpr double kStill = 1e-5;      // of a weight's norm per update
-  static constexpr std::int64_t kEarly = 32;  // updates that are looked at
+  static constexpr std::int64_t kEarly = 32;  // updates that are judged
 
   struct Limits {
     double thrown = 1;
@@ -41,8 +41,8 @@ class FirstUpdates {
 
   explicit FirstUpdates(const Limits& limits) : limits_(limits) {}
   void OnStep(const StepView& view);
-  /// `loss`: the newest, NaN if there is none or several. `open_small` receives the tensor that "small" is
-  /// said of. Returns true when that was said at this step.
+  /// `loss`: the newest, NaN if there is none or several. `open_small` receives the tensor of the finding
+  /// "small". Returns true if that finding was reported at this step.
   bool Judge(const StepView& view, const WeightMove& move, double loss, std::string* open_small, Sink& sink);
   [[nodiscard]] bool said_small() const noexcept { return said_small_; }
 
@@ -58,14 +58,14 @@ class FirstUpdates {
   std::int64_t losses_ = 0;
   double reference_ = 0;   // the larger of the first two losses
   std::int64_t high_ = 0;  // losses in a row far above it
-  double moved_ = 0;       // the largest move of all weights together, beside their size
+  double moved_ = 0;       // the largest move of all weights together, relative to their size
   std::string tensor_;
   std::uint32_t worker_ = 0;
-  std::map<std::string, double> rates_;  // learning rates as they were first
+  std::map<std::string, double> rates_;  // first value of each learning rate
   bool constant_ = true;
   std::int64_t rows_ = 0;      // measured updates
-  std::int64_t hopeless_ = 0;  // of them without hope
-  double best_ = 0;            // largest share of the loss that one could have taken away
+  std::int64_t hopeless_ = 0;  // measured updates that were hopeless
+  double best_ = 0;            // largest share of the loss that one update could have removed
   bool over_ = false, said_ = false, said_small_ = false;
   std::map<std::string, double> gradients_;  // norms at the last step, by weight
 };

@@ -6,7 +6,7 @@
 
 namespace luff::rules {
 
-/// A finite number among the members of an object; NaN if there is none.
+/// The finite number in member `key`; NaN if there is none.
 [[nodiscard]] inline double NumberIn(const nlohmann::json& object, const char* key) noexcept {
   if (!object.is_object()) return NAN;
   const auto at = object.find(key);
@@ -15,14 +15,14 @@ namespace luff::rules {
   return std::isfinite(value) ? value : NAN;
 }
 
-/// True only if the member is there and true.
+/// True only if member `key` exists and is true.
 [[nodiscard]] inline bool FlagIn(const nlohmann::json& object, const char* key) noexcept {
   if (!object.is_object()) return false;
   const auto at = object.find(key);
   return at != object.end() && at->is_boolean() && at->get<bool>();
 }
 
-/// A list among the members; an empty one if there is none.
+/// The list in member `key`; an empty one if there is none.
 [[nodiscard]] inline const nlohmann::json& ListIn(const nlohmann::json& object, const char* key) {
   static const nlohmann::json kNone = nlohmann::json::array();
   if (!object.is_object()) return kNone;

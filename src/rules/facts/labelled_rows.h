@@ -10,14 +10,15 @@
 
 namespace luff::rules {
 
-/// Right and predicted classes of samples.
+/// True and predicted classes of samples.
 struct LabelledRows {
   std::size_t classes = 0;
   std::vector<std::int64_t> labels, predictions;
 };
 
-/// Of a loss that is recognised as one of classes, with one target a sample. Binary: raw scores above 0,
-/// probabilities above 0.5 are class 1. Nothing for more than `max_classes`.
+/// Returns the classes of a call whose formula is one of classification, with one target per sample. In
+/// binary losses, raw scores above 0 and probabilities above 0.5 are class 1. Returns nullopt for other
+/// losses and for more than `max_classes` classes.
 [[nodiscard]] inline std::optional<LabelledRows> LabelledRowsOf(const LossCall& call,
                                                                 const Recognition& found,
                                                                 std::size_t max_classes) {
@@ -49,7 +50,7 @@ struct LabelledRows {
   return rows;
 }
 
-/// Tensors of a step by name or collection, as the original's rules take labels and predictions.
+/// Selects tensors of a step by name or collection, as the original's rules do for labels and predictions.
 class NamedTensors {
  public:
   /// Errors: kInvalidArgument for a pattern that does not compile.
@@ -62,8 +63,7 @@ class NamedTensors {
     named.collection_ = collection;
     return named;
   }
-  /// All values of matching tensors, one behind the other; with `argmax`, the place of the largest of each
-  /// row.
+  /// All values of matching tensors, concatenated; with `argmax`, the index of the largest value of each row.
   [[nodiscard]] std::vector<std::int64_t> ValuesOf(const StepView& view, bool argmax) const {
     std::vector<std::int64_t> values;
     for (const auto& entry : view.rows.summaries) {
@@ -95,7 +95,7 @@ class NamedTensors {
   std::string collection_;
 };
 
-/// What the original's set needs captured of such tensors.
+/// The need that captures such tensors, for the original's parameter set.
 [[nodiscard]] inline Need NamedNeed(const std::string& collection, const std::string& regex) {
   Need need;
   need.collection = collection;

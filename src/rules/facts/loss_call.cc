@@ -26,7 +26,7 @@ double ToleranceOf(DType dtype) {
   }
 }
 
-// The terms of a loss, and which value their reductions would give.
+// The terms of a loss, with the sums that its reductions need.
 struct Terms {
   std::vector<double> each;
   double sum = 0, magnitude = 0;
@@ -51,7 +51,7 @@ bool Fits(const Terms& terms, const LossCall& call, double absolute, bool halves
   return false;
 }
 
-// Distances of regression, elementwise or over a broadcast pair of vectors.
+// Terms of regression losses, elementwise or over all pairs of two broadcast vectors.
 Terms DistanceTerms(const LossCall& call, Formula formula, bool broadcast) {
   const double delta = call.settings.delta > 0 ? call.settings.delta : 1;
   const auto distance = [&](double a, double b) {
@@ -97,7 +97,7 @@ Terms ClassTerms(const ClassRows& rows, const LossCall& call, bool logits) {
   return terms;
 }
 
-// Cross entropy with shares of classes as the target: (N, C) both.
+// Cross entropy with class probabilities as the target; both are (N, C).
 Terms ShareTerms(const LossCall& call) {
   Terms terms;
   if (call.output.shape.size() != 2 || call.output.shape != call.target.shape) return terms;
@@ -197,7 +197,7 @@ bool AreShares(const std::vector<double>& targets) {
 std::optional<ScoreRows> ScoreRowsOf(const LossCall& call) {
   const std::size_t count = call.output.values.size();
   if (count == 0 || count != call.target.values.size()) return std::nullopt;
-  // A loss of the user's own may squeeze; one of torch broadcasts, LossShapeMismatch tells of that.
+  // A user's own loss may squeeze. A loss of torch broadcasts, which LossShapeMismatch reports.
   if (call.output.shape != call.target.shape && FormulaOfKind(call.kind) != Formula::kUnknown)
     return std::nullopt;
   return ScoreRows{call.output.values, call.target.values};
@@ -234,7 +234,7 @@ std::optional<ClassRows> ClassRowsOf(const LossCall& call) {
   rows.classes = static_cast<std::size_t>(shape.back());
   if (rows.classes < 2) return std::nullopt;
   rows.rows = output.values.size() / rows.classes;
-  // One target for each row of scores; of samples that were cut, as many as both have.
+  // Expects one target for each row of scores. If samples were cut, takes as many rows as both have.
   if (rows.rows != count) {
     if (call.whole() || ElementsOf(output.whole_shape) / rows.classes != ElementsOf(target.whole_shape))
       return std::nullopt;
@@ -276,14 +276,14 @@ Formula FormulaOfKind(std::string_view kind) noexcept {
 
 namespace {
 
-// What the call alone tells: all but weights of positives, which show over several calls.
+// What the call alone reveals: everything but weights of positives, which show only over several calls.
 Recognition OfCallAlone(const LossCall& call) {
   Recognition found;
   const Formula named = FormulaOfKind(call.kind);
   const std::optional<ClassRows> classes = ClassRowsOf(call);
   std::optional<ScoreRows> scores = ScoreRowsOf(call);
   const bool shares = scores && AreShares(scores->targets);
-  constexpr double kAbsolute = 1e-6;  // of logarithms near 0 in float32
+  constexpr double kAbsolute = 1e-6;  // error of logarithms near 0 in float32
   const auto fits = [&](Formula formula) {
     Terms terms = TermsOf(call, formula, classes, scores);
     const bool distance = formula == Formula::kMse || formula == Formula::kL1 ||
@@ -300,7 +300,7 @@ Recognition OfCallAlone(const LossCall& call) {
       found.per_sample = TermsOf(call, named, classes, scores).each;
     }
   } else if (call.whole() && call.output.is_float()) {
-    // Elementwise losses of the user's own broadcast when shapes differ, unless they squeeze: by value.
+    // If shapes differ, a user's own elementwise loss may broadcast or squeeze: the value decides.
     if (classes) {
       (void)(fits(Formula::kCrossEntropy) || fits(Formula::kNll));
     } else if (scores) {
@@ -312,11 +312,11 @@ Recognition OfCallAlone(const LossCall& call) {
     }
     if (found.formula == Formula::kUnknown && call.output.shape != call.target.shape &&
         call.output.shape.size() <= 2 && call.target.is_float()) {
-      scores.reset();  // DistanceTerms broadcasts
+      scores.reset();  // makes DistanceTerms broadcast
       found.broadcast = fits(Formula::kMse) || fits(Formula::kL1) || fits(Formula::kSmoothL1);
     }
   }
-  // Weights of classes show where more than one class is there.
+  // Weights of classes show only if the call holds more than one class.
   if (classes && (found.formula == Formula::kCrossEntropy || found.formula == Formula::kNll) &&
       call.whole() && call.value && std::isfinite(*call.value) && HasTwoClasses(*classes)) {
     found.weights = found.by_value ? Weights::kNone : Weights::kSome;

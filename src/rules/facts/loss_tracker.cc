@@ -149,7 +149,7 @@ void LossTracker::OnStep(const StepView& view) {
   const std::vector<LossValue>& losses = view.index.losses();
   for (const LossValue& loss : losses) {
     if (loss.worker != losses.front().worker)
-      continue;  // ranks see parts of one batch: the first speaks for all
+      continue;  // ranks see parts of one batch: the first stands for all
     if (LossSeries* series = SeriesOf(view.trial.tensor(loss.tensor).name))
       series->Add(view.rows.info.mode_step, loss.value);
   }

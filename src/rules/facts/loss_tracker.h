@@ -11,13 +11,13 @@
 
 namespace luff::rules {
 
-/// One loss over time in constant memory: its first and last values as they were, everything as means of
-/// equal blocks (their length doubles when there are kMaxBlocks of them), and the best level so far.
-/// Non-finite values are counted only.
+/// One loss over time in constant memory: its first and last values, the means of equal blocks over the whole
+/// run (their length doubles when there are kMaxBlocks of them), and the best level so far. Non-finite values
+/// are only counted.
 class LossSeries {
  public:
   static constexpr std::size_t kWindow =
-      16;  // values of a level: the error of a mean falls to a quarter of the noise
+      16;  // values per level: the error of their mean is a quarter of the noise
   static constexpr std::size_t kMaxBlocks = 128;
 
   void Add(std::int64_t step, double value);
@@ -31,18 +31,21 @@ class LossSeries {
   [[nodiscard]] double recent() const noexcept;
   [[nodiscard]] double best() const noexcept { return best_; }
   [[nodiscard]] std::int64_t best_step() const noexcept { return best_step_; }
-  /// Standard error of a level: from differences of neighbouring values, so a trend does not count as noise.
+  /// Standard error of a level, computed from differences of neighbouring values, so that a trend does not
+  /// count as noise.
   [[nodiscard]] double noise() const noexcept;
   [[nodiscard]] bool takes_both_signs() const noexcept {
     return negative_ > count_ / 50 && positive_ > count_ / 50;
   }
 
-  /// The best level lies below the start by more than chance: three standard errors and `share` of the start.
+  /// The best level lies below the start by more than chance: by three standard errors and by `share` of the
+  /// start.
   [[nodiscard]] bool Improved(double share = 0.01) const noexcept;
 
-  /// The same against the level after the first window: what the output layer learns in its first steps is no
+  /// The same, measured from settled(): what the output layer learns in its first steps does not count as
   /// progress.
   [[nodiscard]] bool ImprovedSinceSettled(double share) const noexcept;
+  /// Mean of the second kWindow values.
   [[nodiscard]] double settled() const noexcept;
 
   struct Trend {
@@ -52,7 +55,7 @@ class LossSeries {
   };
   /// Trend of the block means from `since` on. Source: Mann 1945, Kendall 1975, Sen 1968; ties corrected.
   [[nodiscard]] Trend TrendSince(std::int64_t since) const;
-  /// Block means for a picture: (first step of the block, mean), at most 64.
+  /// Block means for a plot: (first step of the block, mean), at most 64.
   [[nodiscard]] std::vector<std::pair<std::int64_t, double>> Picture() const;
 
   void VisitFields(Fields& io);
@@ -79,17 +82,17 @@ class LossSeries {
   std::vector<Block> blocks_;
 };
 
-/// All losses of a run (TRAIN steps, worker by worker merged to the first that reports).
+/// All losses of a run, in TRAIN steps. Of several workers in a step only the first is used.
 class LossTracker {
  public:
   static constexpr std::size_t kMaxLosses = 32;
 
-  /// Takes in one step.
+  /// Adds the losses of a step; ignores modes other than TRAIN.
   void OnStep(const StepView& view);
   [[nodiscard]] const std::vector<std::pair<std::string, LossSeries>>& series() const noexcept {
     return series_;
   }
-  /// Some loss has improved.
+  /// Whether any loss has improved.
   [[nodiscard]] bool AnyImproved(double share = 0.01) const noexcept;
   [[nodiscard]] bool AnyImprovedSinceSettled(double share) const noexcept;
   /// Enough values to say that no loss has improved: every loss has at least `values` values.

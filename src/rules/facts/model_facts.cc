@@ -41,7 +41,7 @@ std::vector<std::string> Names(const Json& from, const char* key) {
   return names;
 }
 
-// A setting of an optimizer's group; 0 if it is not told.
+// A setting of an optimizer's group; 0 if it is missing.
 double SettingOf(const Json& group, const char* key) {
   const auto settings = group.is_object() ? group.find("settings") : group.end();
   if (!group.is_object() || settings == group.end() || !settings->is_object()) return 0;
@@ -128,7 +128,7 @@ ModelFacts ModelFacts::ParseUntrusted(std::string_view text) {
   const Json json = TryParseJson(text);
   for (const Json& model : List(json, "models")) {
     if (!model.is_object()) continue;
-    // Parameters by the path of the module that owns them: true if one of them requires a gradient.
+    // By path of the owning module: whether one of its own parameters requires a gradient.
     std::map<std::string, bool> owners;
     for (const Json& parameter : List(model, "parameters")) {
       if (!parameter.is_object()) continue;

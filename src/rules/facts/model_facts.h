@@ -12,12 +12,12 @@
 
 namespace luff::rules {
 
-/// What the run's "model" document says of one parameter.
+/// One parameter in the run's document "model".
 struct ParameterFacts {
   std::string model;
   std::string model_type;
-  std::string path;            // below the model
-  std::int64_t elements = -1;  // -1: not known
+  std::string path;            // within the model
+  std::int64_t elements = -1;  // -1: unknown
   std::vector<std::int64_t> shape;
   bool requires_grad = true;
   std::string optimizer;  // "" if no optimizer holds it
@@ -28,39 +28,39 @@ struct OptimizerFacts {
   std::uint32_t number = 0;
   std::string name, type;
   std::int64_t parameters = 0;  // all groups
-  std::int64_t foreign = -1;    // of them, how many belong to no model that was called; -1: not told
-  double eps = 0, lr = 0;       // the smallest eps and the largest rate of its groups; 0: not told
+  std::int64_t foreign = -1;    // how many of them belong to no called model; -1: unknown
+  double eps = 0, lr = 0;       // the smallest eps and the largest rate of its groups; 0: unknown
 };
 
-/// What several rules ask of a module's type.
+/// Coarse kind of a module, by its type.
 enum class ModuleKind : std::uint8_t { kOther, kLinear, kConvolution, kNorm, kDropout };
 [[nodiscard]] ModuleKind KindOfModule(std::string_view type) noexcept;
 
-/// What the run's "model" document says of one module.
+/// One module in the run's document "model".
 struct ModuleFacts {
   std::string model;  // name of its model
   std::string path;   // "" for the model itself
   std::string type;
   ModuleKind kind = ModuleKind::kOther;
-  std::string name;  // as tensors are named, "" if it has none
+  std::string name;  // as in names of tensors; "" if it has none
   std::optional<std::uint32_t> number;
   bool training = true;
-  bool has_parameters = false;            // of its own, not of modules within
+  bool has_parameters = false;            // of its own, not of its submodules
   bool trains = false;                    // one of them requires a gradient
   std::map<std::string, double> numbers;  // settings that are numbers; flags are 0 or 1
   [[nodiscard]] std::optional<double> Number(const std::string& key) const;
 };
 
-/// The run's "model" document, as far as rules need it. Everything in it is optional.
+/// The part of the run's document "model" that rules need. Everything in the document is optional.
 class ModelFacts {
  public:
-  /// Malformed parts are left out. Rules ask StepMemo::Facts.
+  /// Skips malformed parts. Rules call StepMemo::Facts instead, which caches the result.
   [[nodiscard]] static ModelFacts ParseUntrusted(std::string_view document);
-  /// Of the document as it is now.
+  /// Parses the document as it is now.
   [[nodiscard]] static ModelFacts Of(const query::Trial& trial) {
     return ParseUntrusted(trial.Document("model"));
   }
-  /// The run has no such document.
+  /// The run has no document "model".
   [[nodiscard]] bool missing() const noexcept { return missing_; }
   [[nodiscard]] bool empty() const noexcept { return parameters_.empty(); }
   [[nodiscard]] const ParameterFacts* Find(const std::string& name) const;
@@ -71,7 +71,7 @@ class ModelFacts {
   [[nodiscard]] bool IsPartlyOptimized(const std::string& model) const;
   /// Some model has a parameter that an optimizer holds.
   [[nodiscard]] bool AnyOptimized() const;
-  /// Number of an optimizer, as events name it.
+  /// Number of an optimizer, as used in events.
   [[nodiscard]] std::optional<std::uint32_t> OptimizerNumber(const std::string& name) const;
   [[nodiscard]] std::size_t optimizer_count() const noexcept { return optimizers_.size(); }
   [[nodiscard]] const std::vector<OptimizerFacts>& optimizers() const noexcept { return optimizer_facts_; }
@@ -91,9 +91,9 @@ class ModelFacts {
   std::map<std::string, std::map<std::string, std::string>> module_types_;
 };
 
-/// What the event `reach` tells of a backward pass.
+/// Content of the event `reach`, about the backward passes of a step.
 struct ReachFacts {
-  std::set<std::string> without_gradient;  // at most 64 names
+  std::set<std::string> without_gradient;  // at most 256 names
   std::int64_t without_gradient_count = 0;
   std::int64_t reached_count = 0;
   struct Leaf {
@@ -108,23 +108,23 @@ struct ReachFacts {
   }
 };
 
-/// What the event `load_state_dict` tells.
+/// Content of the event `load_state_dict`.
 struct LoadFacts {
   std::string model;  // type
   std::int64_t matched = 0, missing_count = 0, unexpected_count = 0;
-  std::vector<std::string> missing, unexpected;  // at most 64 names each
+  std::vector<std::string> missing, unexpected;  // at most 256 names each
 };
 
-/// What the events of these kinds of a step tell. Malformed parts are left out.
+/// The events of these kinds in a step. Malformed parts are skipped.
 [[nodiscard]] std::vector<ReachFacts> ReachesOf(const StepIndex& index);
 [[nodiscard]] std::vector<LoadFacts> LoadsOf(const StepIndex& index);
 
-/// At this step a model got weights that it knows: it is not as it was initialised.
+/// Whether a model loaded matching weights at this step, and so is no longer as it was initialised.
 [[nodiscard]] bool LoadsWeights(const StepIndex& index);
 
 /// "gradient/X" gives "X"; "" for other names.
 [[nodiscard]] std::string ParameterOfGradient(const std::string& name);
-/// A bias by its name, as the hooks decide it.
+/// Whether the name is that of a bias. The hooks decide by the same test.
 [[nodiscard]] bool IsBiasName(const std::string& name);
 
 }  // namespace luff::rules

@@ -9,7 +9,8 @@ bool IsLookStep(std::int64_t step) noexcept { return step <= 4 || (step & (step 
 bool ModelModules::OnStep(const StepView& view) {
   const query::StepInfo& info = view.rows.info;
   if (info.mode != query::Mode::kTrain) return false;
-  // The first look of this process, also of one that goes on where another has stopped; then now and then.
+  // Looks at the first step that this process sees (facts are not part of the saved state), at look steps,
+  // and in the first 64 steps as long as there are no modules.
   const bool due = !looked_ || IsLookStep(info.mode_step) || (modules().empty() && info.mode_step < 64);
   if (!due) return false;
   looked_ = true;

@@ -9,11 +9,11 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** The modules of all models, as they were when the rule looked last: in the first
-/// steps and at powers of two.
+/// **Thread-compatible.** The modules of all models, as of the last look: it looks in the first steps and at
+/// powers of two.
 class ModelModules {
  public:
-  /// To be told of each TRAIN step. Returns whether anything is new.
+  /// Call at each step; looks only at TRAIN steps. Returns true if it found changed facts.
   bool OnStep(const StepView& view);
   [[nodiscard]] const std::vector<ModuleFacts>& modules() const noexcept { return facts_->modules(); }
   [[nodiscard]] const ModuleFacts* OfNumber(std::uint32_t number) const;

@@ -5,10 +5,10 @@
 
 namespace luff::rules {
 
-/// The module that was registered last: most often the one that gives the output.
+/// The module that was registered last, usually the one that computes the output.
 struct ModelTail {
   std::string type;      // "" when there is no model, or several
-  bool certain = false;  // it runs last: only Sequential modules are around it
+  bool certain = false;  // it does run last: all modules around it are Sequential
 };
 
 [[nodiscard]] inline ModelTail TailOf(const ModelModules& modules) {

@@ -7,7 +7,7 @@
 
 namespace luff::rules {
 namespace {
-constexpr std::int64_t kMarkSteps = 16;  // samples are dense there
+constexpr std::int64_t kMarkSteps = 16;  // samples are dense in these steps
 }
 
 void Passes::OnTrainStep(const StepView& view) {
@@ -35,7 +35,7 @@ double Passes::count() const noexcept {
 }
 
 bool Passes::drawn_at_random() const noexcept {
-  // In passes over a set of data nothing is new once rows come again, but for a few rows that are there
+  // In passes over a data set, no row is new once rows come again, except that a few rows may be in the data
   // twice.
   const double again = static_cast<double>(early_);
   const double fresh = static_cast<double>(early_new_);

@@ -7,17 +7,18 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** How often the training has gone through its data: rows of the model's input in the
-/// first steps are marked, and counted when they come again. Constant memory.
+/// **Thread-compatible.** Counts how often the training has gone through its data: marks rows of the model's
+/// input in the first steps, and counts how often they come again. Constant memory.
 class Passes {
  public:
   static constexpr std::size_t kMarks = 1024;
 
-  /// To be told of each TRAIN step.
+  /// Call at each TRAIN step.
   void OnTrainStep(const StepView& view);
-  /// Passes begun: 1 while no marked row has come again.
+  /// Passes begun: 0 before any row is marked, 1 until a marked row comes again.
   [[nodiscard]] double count() const noexcept;
-  /// Rows came again while most were new: drawn from a small world, not passes over a set of data.
+  /// Rows came again while many were still new: the data is drawn at random from a small population, and
+  /// there are no passes over a data set.
   [[nodiscard]] bool drawn_at_random() const noexcept;
 
   void VisitFields(Fields& io);
@@ -25,9 +26,9 @@ class Passes {
  private:
   std::unordered_set<std::uint64_t> marks_;
   std::int64_t last_step_ = -1;
-  double hits_ = 0;  // each stands for the steps since the last sample
+  double hits_ = 0;  // marked rows that came again, times the steps since the previous sample
   std::int64_t early_ = 0,
-               early_new_ = 0;  // rows that came again while rows were marked; new ones since the first
+               early_new_ = 0;  // while marking: rows that came again, and new rows after the first of them
 };
 
 }  // namespace luff::rules

@@ -7,11 +7,12 @@
 
 namespace luff::rules {
 
-/// Which optimizers take part. An optimizer that was never seen before begins a new phase of the run (another
-/// model or data set, fine-tuning after pre-training): levels of a loss from before it tell nothing.
+/// Divides a run into phases by its optimizers. An optimizer that was never seen before begins a new phase
+/// (another model or data set, fine-tuning after pre-training), to which earlier levels of a loss do not
+/// apply.
 class Phases {
  public:
-  /// Takes in a TRAIN step. True if a new phase begins with it.
+  /// Adds a TRAIN step. Returns true if a new phase begins with it.
   bool OnStep(const StepView& view) noexcept {
     bool fresh = false;
     for (const query::EventAt& event : view.index.events(format::EventKind::kOptimizerStep)) {
@@ -26,7 +27,7 @@ class Phases {
     }
     return fresh;
   }
-  /// Several optimizers have taken turns in this phase: adversaries have no level to keep.
+  /// Several optimizers have stepped in this phase. The losses of adversaries have no level to keep.
   [[nodiscard]] bool several() const noexcept { return (playing_ & (playing_ - 1)) != 0; }
   void VisitFields(Fields& io) {
     io("seen", seen_);
@@ -35,7 +36,7 @@ class Phases {
 
  private:
   static constexpr std::uint32_t kMax = 52;
-  std::uint64_t seen_ = 0, playing_ = 0;  // a bit for each number
+  std::uint64_t seen_ = 0, playing_ = 0;  // one bit for each optimizer number
 };
 
 }  // namespace luff::rules

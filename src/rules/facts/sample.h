@@ -10,21 +10,21 @@
 #include "rules/facts/loss_call.h"
 #include "rules/kit/fields.h"
 
-/// What goes into models, from samples (docs/spec/evidence.md); the samples of losses are in loss_call.h.
+/// Inputs of models, from samples (docs/spec/evidence.md). The samples of losses are in loss_call.h.
 namespace luff::rules {
 
-/// A sample of a model's input in a step. The values are not read yet: see LoadSample.
+/// The sample of one input of a model in a step. LoadSample reads its values.
 struct ModelInput {
   std::string model;      // "Net"
-  std::size_t index = 0;  // place among the arguments
+  std::size_t index = 0;  // position among the arguments
   const query::Trial::SummaryEntry* entry = nullptr;
 };
 
-/// The samples of models' inputs in a step, in order of worker, model and place, found once for all rules.
+/// The samples of models' inputs in a step, in order of worker, model and position, found once for all rules.
 /// Superseded steps have none.
 [[nodiscard]] const std::vector<ModelInput>& ModelInputsOf(const StepView& view);
 
-/// Integers that are no flags: ids, counts.
+/// Whether the type can hold ids: integers other than bool.
 [[nodiscard]] bool IsIds(DType dtype) noexcept;
 
 /// Rows along axis 0, and values in each; no rows for scalars and empty tensors.
@@ -33,12 +33,11 @@ struct Rows {
 };
 [[nodiscard]] Rows RowsOf(const SampleValues& sample) noexcept;
 
-/// One number below 2^52 for each row, equal for equal rows (0 and -0 are equal). Such numbers may stand in
-/// a saved state.
+/// One hash below 2^52 for each row, equal for equal rows (0 and -0 count as equal). Hashes of this size may
+/// be part of a saved state.
 [[nodiscard]] std::vector<std::uint64_t> RowHashes(const SampleValues& sample);
 
-/// A TRAIN step, for findings on what an evaluation has shown: they are told at the last TRAIN step before
-/// it.
+/// A TRAIN step. Findings about an evaluation are reported at the last TRAIN step before it.
 struct Anchor {
   std::int64_t mode_step = -1, global_step = 0, update = 0;
   void Take(const query::StepInfo& info) noexcept {
@@ -50,11 +49,12 @@ struct Anchor {
   void VisitFields(Fields& io);
 };
 
-/// Whether a step belongs to the training, or (false) to an evaluation after its step `last`; nothing for
-/// superseded steps, other modes, and evaluations before the first TRAIN step.
+/// True for a TRAIN step, false for an EVAL step after the TRAIN step `last`. Returns nullopt for superseded
+/// steps, other modes, and evaluations before the first TRAIN step.
 [[nodiscard]] std::optional<bool> IsTraining(const query::StepInfo& info, const Anchor& last) noexcept;
 
-/// The sample of an input that has rows of something; nothing also where `known` has no place for it.
+/// The sample of an input with at least two axes, else null. Also null if `known` already has `most` entries
+/// and none for this input.
 template <typename State>
 [[nodiscard]] std::shared_ptr<const SampleValues> LoadRows(const StepView& view, const ModelInput& input,
                                                            const std::map<std::string, State>& known,

@@ -14,9 +14,9 @@ using format::Role;
 
 constexpr std::size_t kMaxWeights = 1 << 17, kMaxOptimizers = 1024;
 constexpr std::int64_t kLooks = 32;         // steps with gradients after which eps is judged
-constexpr std::int64_t kLeastMeasured = 8;  // captures before the sum tells anything
+constexpr std::int64_t kLeastMeasured = 8;  // captures before the sum is judged
 constexpr double kMoved = 0.01;             // of a weight's size, by all updates
-constexpr double kUsualRate = 0.01;         // rate / eps of a plain gradient descent that is not raised
+constexpr double kUsualRate = 0.01;  // lr / eps, the rate of the equivalent gradient descent, if not raised
 
 Finding Begin(const StepView& view, const char* cause) {
   Finding finding = FindingAt("WeightUpdateRatio", cause, view, TensorAt{format::kNoId});
@@ -65,7 +65,7 @@ void SlowProgress::Add(const StepView& view, double loss) {
     moved_ += largest;
     ++measured_;
   }
-  // The next change is measured from the weights of this step on, with the gradient that they have now.
+  // The next change starts from the weights of this step, so it belongs to the gradients of this step.
   if (!any && !gradients_.empty()) return;
   gradients_.clear();
   for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
@@ -75,7 +75,7 @@ void SlowProgress::Add(const StepView& view, double loss) {
 }
 
 bool SlowProgress::Creeping(const StepView& view, Sink& sink) {
-  if (gained_ >= limits_.gained || moved_ >= kMoved) over_ = true;  // it has moved: nothing more is asked
+  if (gained_ >= limits_.gained || moved_ >= kMoved) over_ = true;  // it has moved: the check is over
   if (over_ || measured_ < kLeastMeasured || passes_.drawn_at_random() ||
       passes_.count() < static_cast<double>(limits_.passes))
     return false;

@@ -9,14 +9,15 @@
 
 namespace luff::rules {
 
-/// Two facts of WeightUpdateRatio about updates that are too small for the training that they are part of.
+/// Two checks of WeightUpdateRatio for updates that are too small.
 ///
-/// Creeping: the most by which all updates together can have lowered the loss, to first order, is the sum of
-/// |gradient| |change| over the weights. After `passes` passes over the data it is below `gained` of the
-/// loss, and no weight has moved by a hundredth of its size: Adam moves as far, however the loss is scaled.
+/// Creeping: to first order, all updates together can have lowered the loss by at most the sum of
+/// |gradient| |change| over the weights. Reported if after `passes` passes over the data this sum is below
+/// `gained` of the loss and no weight has moved by a hundredth of its size. The second condition is needed
+/// because Adam's steps do not depend on the scale of the loss.
 ///
-/// Damped: the eps of an optimizer of Adam's kind is so far above its gradients that it divides by eps
-/// and by nothing else, and the rate was not raised to make up for it.
+/// Damped: the eps of an Adam-like optimizer is so far above its gradients that it practically divides by eps
+/// alone, and the learning rate was not raised to compensate.
 class SlowProgress {
  public:
   struct Limits {
@@ -37,14 +38,14 @@ class SlowProgress {
 
   const Limits limits_;
   Passes passes_;
-  std::map<std::string, double> gradients_;   // norms when the weights were captured last, by weight
+  std::map<std::string, double> gradients_;   // norms at the last capture of the weights, by weight
   std::map<std::string, double> rates_;       // the newest learning rates
-  bool rising_ = false;                       // one of them rose since the last capture
+  bool rising_ = false;                       // one of them ever rose, or was not above 0
   double gained_ = 0;                         // sum of shares of the loss
-  double moved_ = 0;                          // sum of the largest changes, each beside its weight
+  double moved_ = 0;                          // sum of the largest relative changes of a weight
   std::int64_t measured_ = 0;                 // captures with a share
   std::string lead_;                          // the weight that moved first
-  std::map<std::string, double> largest_;     // root mean square of gradients, by optimizer
+  std::map<std::string, double> largest_;     // largest root mean square of a gradient, by optimizer
   std::map<std::string, std::int64_t> seen_;  // steps with gradients, by optimizer
   bool over_ = false, damped_over_ = false;
 };

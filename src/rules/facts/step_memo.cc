@@ -72,7 +72,7 @@ std::optional<SampleName> ParseName(std::string_view name) {
 
 std::optional<SampleValues> Read(const StepView& view, const query::Trial::SummaryEntry& entry) {
   const query::StepInfo& info = view.rows.info;
-  if (info.superseded) return std::nullopt;  // a lookup finds the later step of that number
+  if (info.superseded) return std::nullopt;  // a lookup would find the later step with this number
   const auto value = view.trial.ReadValue(entry.tensor, info.global_step, query::Mode::kGlobal, entry.worker);
   if (!value.ok()) return std::nullopt;
   SampleValues sample;
@@ -137,7 +137,7 @@ const std::vector<ModelInput>& StepMemo::ModelInputs(const StepView& view) {
   if (view.rows.info.superseded) return inputs;
   for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) {
     std::optional<SampleName> name = ParseName(tensor.name);
-    // A loss has told its value under the same name.
+    // Skips inputs of losses: a loss has recorded its value under the same name.
     if (!name || LossNamed(view.trial, name->whose + "_output_0") ||
         LossNamed(view.trial, name->whose + "_output_1"))
       continue;

@@ -14,11 +14,11 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** What several rules ask of one step, found once. Rules use it by LoadSample,
+/// **Thread-compatible.** Caches what several rules need from one step. Rules use it through LoadSample,
 /// ModelInputsOf and LossReader.
 class StepMemo {
  public:
-  /// To be told before each step: what was read of the last one is forgotten.
+  /// Call before each step: drops what was read from the previous one.
   void Clear();
 
   /// See LoadSample.
@@ -26,7 +26,8 @@ class StepMemo {
                                                            const query::Trial::SummaryEntry& entry);
   /// The row of a tensor among the step's summaries; null if there is none.
   [[nodiscard]] const Summary* SummaryOf(const StepView& view, query::TensorId tensor, std::uint32_t worker);
-  /// What the run's document "model" says by now; parsed when it has changed. Valid until Clear.
+  /// The facts of the run's document "model" as of this step; parsed again only when it has changed. Valid
+  /// until Clear.
   [[nodiscard]] const ModelFacts& Facts(const query::Trial& trial) { return *SharedFacts(trial); }
   [[nodiscard]] const std::shared_ptr<const ModelFacts>& SharedFacts(const query::Trial& trial);
   /// See ModelInputsOf. Valid until Clear.
@@ -37,7 +38,7 @@ class StepMemo {
  private:
   struct Asked {
     LossSettings settings;
-    std::int64_t reads = 0, next = 1;  // a document may come late: asked again after 1, 2, 4 ... reads
+    std::int64_t reads = 0, next = 1;  // the document may come late: read at request 1, 2, 4, ...
   };
   [[nodiscard]] std::optional<query::TensorId> LossNamed(const query::Trial& trial, const std::string& name);
   [[nodiscard]] const LossSettings& SettingsOf(const query::Trial& trial, const std::string& kind);
@@ -50,8 +51,8 @@ class StepMemo {
   // Kept from step to step.
   std::map<std::string, Asked> settings_;
   std::shared_ptr<const ModelFacts> facts_ = std::make_shared<const ModelFacts>();
-  std::uint64_t facts_of_ = 0;  // hash of the text that they are from
-  bool facts_fresh_ = false;    // the text was read at this step
+  std::uint64_t facts_of_ = 0;  // hash of the text that facts_ was parsed from
+  bool facts_fresh_ = false;    // the document was read at this step
 };
 
 }  // namespace luff::rules

@@ -48,7 +48,7 @@ void TokenStats::Add(const SampleValues& ids) {
         same_next_ += at[i + 1] == top ? 1 : 0;
       }
     }
-    // Padding stands at one end, more than one of it.
+    // Padding is a run of several at one end, or the whole row.
     const std::size_t run = std::max(head, tail);
     if (run > 1 || head == width) at_end_ += static_cast<double>(run);
   }
@@ -73,7 +73,7 @@ std::vector<TableInput> TableInputsOf(const StepView& view, const ModelModules& 
   for (const auto& [entry, tensor] : view.index.summaries(format::Role::kInput)) {
     if (!IsIds(entry.dtype)) continue;
     if (tensor.module_type != "Embedding" && tensor.module_type != "EmbeddingBag") continue;
-    // The second input of a bag is where its rows begin.
+    // The second input of a bag holds the offsets of its rows.
     const std::size_t cut = tensor.name.rfind("_input_");
     if (cut == std::string::npos ||
         (tensor.module_type == "EmbeddingBag" && !tensor.name.ends_with("_input_0")))

@@ -12,8 +12,8 @@
 
 namespace luff::rules {
 
-/// Which ids an embedding table is asked for, and where the most frequent one stands. Bounded: beyond kMaxIds
-/// different ids it only says that they are many.
+/// Counts the ids that an embedding table is asked for, and where in the rows the most frequent one occurs.
+/// Bounded: beyond kMaxIds different ids it drops the counts, and many() is true.
 class TokenStats {
  public:
   static constexpr std::size_t kMaxIds = 1 << 16;
@@ -30,28 +30,28 @@ class TokenStats {
   /// The most frequent id, and its share of all tokens.
   [[nodiscard]] std::int64_t top() const noexcept { return top_; }
   [[nodiscard]] double top_share() const noexcept;
-  /// The top id stands at the ends of rows, as padding does.
+  /// The top id occurs at the ends of rows, as padding does.
   [[nodiscard]] bool top_is_padding() const noexcept;
-  /// The top id stands anywhere in rows of several tokens: its neighbours are not more often the same than
-  /// others are.
+  /// The top id occurs anywhere in rows of several tokens: it does not follow itself much more often than its
+  /// share of all tokens suggests.
   [[nodiscard]] bool top_is_scattered() const noexcept;
-  /// No new id has come in the second half of all tokens.
+  /// No new id appeared in the second half of all tokens.
   [[nodiscard]] bool saturated() const noexcept { return tokens_ > 0 && last_new_ <= tokens_ / 2; }
 
   void VisitFields(Fields& io);
 
  private:
-  double tokens_ = 0, last_new_ = 0;  // tokens before the newest id that was new
+  double tokens_ = 0, last_new_ = 0;  // last_new_: tokens before the last new id
   std::int64_t samples_ = 0;
   bool many_ = false;
   std::map<std::int64_t, double> counts_;
   std::int64_t top_ = -1;
-  // Of the top id, since it is so: occurrences, of them in a run at an end of a row; that have a next token
-  // in the row, of them followed by the same.
+  // Since the current top id became the top: its occurrences, those in a run at an end of a row, those with a
+  // next token in the row, and those followed by the same id.
   double met_ = 0, at_end_ = 0, has_next_ = 0, same_next_ = 0;
 };
 
-/// The rows of a step that are ids given to an embedding table of at least `rows` rows.
+/// The ids given to one embedding table in a step.
 struct TableInput {
   const query::Trial::SummaryEntry* entry = nullptr;
   std::string module;  // name of the module
@@ -59,7 +59,8 @@ struct TableInput {
   std::optional<double> table_rows, padding;
 };
 [[nodiscard]] std::vector<TableInput> TableInputsOf(const StepView& view, const ModelModules& modules);
-/// **Thread-compatible.** What is known of the embedding tables of a run, by name of the module; at most
+
+/// **Thread-compatible.** Statistics of the embedding tables of a run, by name of the module; at most
 /// kMaxTables.
 class Tables {
  public:
@@ -68,10 +69,9 @@ class Tables {
     TableInput input;
     std::shared_ptr<const SampleValues> ids;
   };
-  /// Of a TRAIN step: the ids that tables of at least `rows` rows are given. Tables whose size is not known
-  /// are left out.
+  /// For a TRAIN step: the ids given to tables of at least `rows` rows. Skips tables of unknown size.
   [[nodiscard]] std::vector<Batch> OnStep(const StepView& view, double rows);
-  /// What is known of its table; null beyond kMaxTables.
+  /// Statistics of the batch's table; null beyond kMaxTables.
   [[nodiscard]] TokenStats* StatsOf(const Batch& batch);
   [[nodiscard]] const std::map<std::string, TokenStats>& all() const noexcept { return stats_; }
   void VisitFields(Fields& io);
@@ -81,7 +81,7 @@ class Tables {
   std::map<std::string, TokenStats> stats_;
 };
 
-/// What TableInputsOf reads.
+/// The need that captures what TableInputsOf reads.
 [[nodiscard]] Need TableNeed();
 
 }  // namespace luff::rules

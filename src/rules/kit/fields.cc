@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kExact = 9007199254740992;  // 2^53: beyond it, whole numbers of JSON are not exact
+constexpr std::int64_t kExact = 9007199254740992;  // 2^53: JSON numbers beyond it are not exact
 constexpr std::size_t kMaxBytes = 64U << 20;
 constexpr std::size_t kMaxDepth = 32;
 constexpr const char* kNotFinite[] = {"nan", "inf", "-inf"};  // JSON has no such numbers
@@ -23,9 +23,9 @@ constexpr const char* kNotFinite[] = {"nan", "inf", "-inf"};  // JSON has no suc
 struct Fields::State {
   Json root;
   std::vector<Json*> at;           // from the root to the current value
-  std::vector<std::string> names;  // of these
+  std::vector<std::string> names;  // of the values in `at`, without the root
   bool loading = false;
-  std::string wrong;  // the first thing that does not fit; empty: all does
+  std::string wrong;  // the first mismatch; empty: none
 
   [[nodiscard]] bool fine() const noexcept { return wrong.empty(); }
   void Wrong(std::string_view expected) {
@@ -87,7 +87,7 @@ bool Fields::EnterItem(std::size_t index) {
   Json& here = *s.at.back();
   if (!s.loading) here.push_back(nullptr);
   s.names.push_back(fmt::format("{}", index));
-  s.at.push_back(&here[index]);  // List() has told how many there are
+  s.at.push_back(&here[index]);  // List() has checked the length
   return true;
 }
 
@@ -160,7 +160,7 @@ void Fields::Whole(std::int64_t& value, std::int64_t least, std::int64_t largest
   }
 }
 
-// Hashes use all 64 bits: they are kept as they are.
+// Not limited to 2^53: hashes use all 64 bits.
 void Fields::Unsigned(std::uint64_t& value, std::uint64_t largest) {
   Json& here = *state_->at.back();
   if (!loading()) {

@@ -16,11 +16,11 @@
 
 #include "luff/base/result.h"
 
-/// What a rule remembers, described once: the same lines save it and load it.
+/// Saves and loads the state of a rule: one VisitFields function does both.
 ///
 ///     void VisitFields(Fields& io) {
 ///       io("updates", updates_);
-///       io("layers", layers_, kMaxLayers);  // a map of structures that have VisitFields(Fields&) themselves
+///       io("layers", layers_, kMaxLayers);  // a map whose values have VisitFields(Fields&) themselves
 ///     }
 namespace luff::rules {
 
@@ -29,16 +29,16 @@ class Fields;
 template <typename T>
 concept HasFields = requires(T& value, Fields& io) { value.VisitFields(io); };
 
-/// **Not thread-safe.** Saves into JSON, or loads from it. Loading checks types, ranges and sizes: after the
-/// first thing that does not fit, nothing more is read, and the error names the field by its path.
+/// **Not thread-safe.** Saves to JSON, or loads from it. Loading checks types, ranges and sizes. It stops at
+/// the first mismatch, and the error names the field by its path.
 class Fields {
  public:
-  static constexpr std::size_t kMost = 1 << 20;  // entries of a list or map, where no smaller bound is given
+  static constexpr std::size_t kMost = 1 << 20;  // default bound on the entries of a list or map
 
-  /// JSON text of what `visit` names.
+  /// Returns the fields that `visit` names as JSON text.
   [[nodiscard]] static std::string Save(const std::function<void(Fields&)>& visit);
-  /// Errors: kCorruption for text that is no JSON, a field that is missing or of another type, a whole number
-  /// beyond its type (signed: beyond 2^53), a list longer than its bound, a condition that does not hold.
+  /// Errors: kCorruption if the text is not JSON, a field is missing or has another type, a whole number is
+  /// beyond its type (signed: or beyond 2^53), a list is longer than its bound, or a Check fails.
   [[nodiscard]] static Status LoadUntrusted(std::string_view json, const std::function<void(Fields&)>& visit);
 
   Fields(const Fields&) = delete;
@@ -47,7 +47,7 @@ class Fields {
 
   [[nodiscard]] bool loading() const noexcept;
 
-  /// One field. `most`: entries that a list or map may have.
+  /// Saves or loads one field. `most`: largest number of entries of a list or map.
   template <typename T>
   void operator()(std::string_view name, T& value, std::size_t most = kMost) {
     if (!Enter(name)) return;
@@ -55,7 +55,7 @@ class Fields {
     Leave();
   }
 
-  /// A condition that what was loaded must meet.
+  /// Fails the load unless `holds`; `what` names the expected value. Does nothing when saving.
   void Check(bool holds, std::string_view what);
 
  private:
@@ -66,10 +66,10 @@ class Fields {
   [[nodiscard]] bool EnterItem(std::size_t index);  // of the current list; appended when saving
   void Leave();
   [[nodiscard]] std::size_t List(std::size_t count,
-                                 std::size_t most);  // makes it, or gives the length of what is there
+                                 std::size_t most);  // saving: makes a list; loading: its length
   [[nodiscard]] std::vector<std::string> Names(
-      std::size_t most);                  // makes an object, or gives its members' names
-  [[nodiscard]] bool Null(bool is_null);  // makes it, or tells whether it is one
+      std::size_t most);                  // saving: makes an object; loading: its members' names
+  [[nodiscard]] bool Null(bool is_null);  // saving: writes null; loading: whether it is null
   void Bool(bool& value);
   void Whole(std::int64_t& value, std::int64_t least, std::int64_t largest);
   void Unsigned(std::uint64_t& value, std::uint64_t largest);
@@ -139,7 +139,7 @@ class Fields {
     Leave();
   }
 
-  // By names where keys are text, else as a list of pairs; in the order of the keys, so that equal states are
+  // Text keys become names of members, other maps a list of pairs. Sorted by key, so that equal states give
   // equal text.
   template <typename M>
   void Map(M& map, std::size_t most) {

@@ -7,14 +7,14 @@
 
 namespace luff::rules {
 
-/// A rule that names what it remembers, field by field: the base of built-in rules.
+/// Base class of built-in rules. Saves and loads its state with VisitFields.
 class KeptRule : public Rule {
  public:
-  /// Everything that the next step depends on, but for the parameters. It serves saving and loading alike.
-  virtual void VisitFields(Fields& io) { (void)io; }  // nothing
+  /// Visits all state that later steps depend on, except the parameters. Used for both saving and loading.
+  virtual void VisitFields(Fields& io) { (void)io; }
 
   [[nodiscard]] std::string SaveState() const final {
-    // What is saved is only read.
+    // Saving only reads the fields.
     return Fields::Save([this](Fields& io) { const_cast<KeptRule*>(this)->VisitFields(io); });
   }
   [[nodiscard]] Status LoadState(std::string_view json) final {

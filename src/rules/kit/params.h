@@ -13,7 +13,7 @@
 #include "luff/rules/rule.h"
 #include "rules/kit/select.h"
 
-/// The parameters of a rule, each told once: where its value goes, its name, default, meaning and bound.
+/// Declares the parameters of a rule in one table: destination, name, default, meaning and bound of each.
 ///
 ///     struct Limits {
 ///       double factor;
@@ -25,30 +25,30 @@
 ///     };
 namespace luff::rules {
 
-/// Values that a number may have.
+/// Range of a number.
 struct Bound {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
-  bool above = false;  // `least` itself is too small
-  bool below = false;  // `most` itself is too large
+  bool above = false;  // excludes `least` itself
+  bool below = false;  // excludes `most` itself
 };
 constexpr Bound AtLeast(double least) { return {.least = least}; }
 constexpr Bound Above(double least) { return {.least = least, .above = true}; }
-constexpr Bound Between(double least, double most) {  // neither of the two
+constexpr Bound Between(double least, double most) {  // excludes both
   return {.least = least, .most = most, .above = true, .below = true};
 }
 constexpr Bound Within(double least, double most) { return {.least = least, .most = most}; }
 
 template <typename Limits>
 struct Param {
-  /// Where its value goes: a number, a switch, a text, or a number that may be missing.
+  /// Member that receives the value: a number, a flag, a text, or a number that may be missing.
   struct Place {
     double Limits::* real = nullptr;
     std::int64_t Limits::* whole = nullptr;
     bool Limits::* flag = nullptr;
     std::string Limits::* text = nullptr;
-    std::optional<double> Limits::* maybe = nullptr;  // "None" is nothing
-    constexpr Place(std::nullptr_t) {}                // read elsewhere: a TensorSelector's
+    std::optional<double> Limits::* maybe = nullptr;  // "None" leaves it empty
+    constexpr Place(std::nullptr_t) {}                // read by TensorSelector instead
     constexpr Place(double Limits::* at) : real(at) {}
     constexpr Place(std::int64_t Limits::* at) : whole(at) {}
     constexpr Place(bool Limits::* at) : flag(at) {}
@@ -61,10 +61,10 @@ struct Param {
   const char* value;  // the default
   const char* doc;    // meaning, unit, where the default comes from
   Bound bound = {};
-  const char* original = nullptr;  // the default of smdebug's parameters, where that is another
+  const char* original = nullptr;  // default in smdebug's parameter set, if different
 };
 
-/// Where the value of one parameter goes; at most one of them is not null.
+/// Where the value of one parameter goes; at most one of the pointers is not null.
 struct ParamTarget {
   double* real;
   std::int64_t* whole;
@@ -72,12 +72,12 @@ struct ParamTarget {
   std::string* text;
   std::optional<double>* maybe;
 };
-/// Errors: kInvalidArgument, which names the parameter, for text that is no such value, or a number out of
-/// bounds.
+/// Parses one parameter into `to`. Errors: kInvalidArgument, naming the parameter, if its text does not parse
+/// or the number is out of bounds.
 [[nodiscard]] Status ReadParam(const Parameters& all, const char* name, const Bound& bound,
                                const ParamTarget& to);
 
-/// The values of complete parameters. Errors: as ReadParam.
+/// Reads all parameters; `all` must be complete. Errors: as ReadParam.
 template <typename Limits, std::size_t kCount>
 [[nodiscard]] Result<Limits> ReadLimits(const Param<Limits> (&params)[kCount], const Parameters& all) {
   Limits limits{};
@@ -90,7 +90,7 @@ template <typename Limits, std::size_t kCount>
   return limits;
 }
 
-/// What `luff rules` tells of them.
+/// The parameters as `luff rules` lists them.
 template <typename Limits, std::size_t kCount>
 [[nodiscard]] std::vector<Parameter> Described(const Param<Limits> (&params)[kCount]) {
   std::vector<Parameter> all;
@@ -103,8 +103,8 @@ template <typename Limits, std::size_t kCount>
 
 using MadeRule = Result<std::unique_ptr<Rule>>;
 
-/// A rule that `make` makes from its limits and all its parameters, and which needs nothing beyond what is
-/// always taken. Version, summary and needs are for the caller to fill in.
+/// Spec of a rule that `make` creates from its limits and all its parameters. It needs nothing beyond the
+/// default capture. The caller fills in version, summary and further needs.
 template <typename Limits, std::size_t kCount>
 [[nodiscard]] RuleSpec SpecMadeBy(const char* name, const Param<Limits> (&params)[kCount],
                                   std::type_identity_t<MadeRule (*)(const Limits&, const Parameters&)> make) {
@@ -120,20 +120,22 @@ template <typename Limits, std::size_t kCount>
   return spec;
 }
 
-/// The rule `Own`, made from its limits; `Original` is made in its place for smdebug's parameters. Either may
-/// begin with the tensors that `collection_names` and `tensor_regex` select.
+/// Spec of a rule that is made from its limits as an `Own`, or for smdebug's parameter set as an `Original`.
+/// If the constructor of `Original` takes a TensorSelector, it gets the tensors that `collection_names` and
+/// `tensor_regex` select.
 template <typename Own, typename Original = Own, typename Limits, std::size_t kCount>
 [[nodiscard]] RuleSpec SpecOf(const char* name, const Param<Limits> (&params)[kCount]) {
   return SpecMadeBy(name, params, [](const Limits& limits, const Parameters& all) -> MadeRule {
     if constexpr (std::is_constructible_v<Original, TensorSelector, const Limits&>) {
-      LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));  // for both sets
+      // Made for both sets, so that a bad pattern is always reported.
+      LUFF_ASSIGN_OR_RETURN(TensorSelector selector, TensorSelector::Make(all, false));
       if (std::is_same_v<Own, Original> || IsOriginal(all))
         return std::unique_ptr<Rule>(new Original(std::move(selector), limits));
     } else {
       if (IsOriginal(all)) return std::unique_ptr<Rule>(new Original(limits));
     }
     if constexpr (!std::is_constructible_v<Own, const Limits&>) {
-      return Internal("a rule of selected tensors has one set of parameters");  // cannot be
+      return Internal("a rule of selected tensors has one set of parameters");  // unreachable
     } else {
       return std::unique_ptr<Rule>(new Own(limits));
     }

@@ -11,16 +11,17 @@
 #include "luff/rules/rule.h"
 #include "rules/kit/step_index.h"
 
-/// Helpers that rules share: choosing tensors as the original's parameters do, and steps of the trial.
+/// Helpers shared by rules: selecting tensors as the original's parameters do, reading values and parameters.
 namespace luff::rules {
 
-/// Tensors named by `collection_names` and `tensor_regex` (their union; none of both: see `all_if_empty`).
+/// Selects the union of the tensors that `collection_names` and `tensor_regex` name. If both are empty, it
+/// selects all tensors with `all_if_empty`, otherwise none.
 class TensorSelector {
  public:
   [[nodiscard]] static Result<TensorSelector> Make(const Parameters& parameters, bool all_if_empty);
   [[nodiscard]] bool Selects(const query::Trial& trial, query::TensorId id);
   [[nodiscard]] bool empty() const noexcept { return collections_.empty() && patterns_.empty(); }
-  /// The capture need of what is selected.
+  /// Capture needs of the selected tensors.
   [[nodiscard]] std::vector<Need> NeedsOf(const std::string& collection, std::uint32_t forms) const;
 
  private:
@@ -31,11 +32,12 @@ class TensorSelector {
   std::vector<signed char> known_;  // by tensor id: 1 yes, 0 no, -1 not decided
 };
 
-/// What `parameters` select needs; nothing where they do not compile, which the making of the rule tells.
+/// Capture needs of the tensors that `parameters` select. Empty if a pattern does not compile; making the
+/// rule reports that error.
 [[nodiscard]] std::vector<Need> SelectedNeeds(const Parameters& parameters, const std::string& collection,
                                               std::uint32_t forms, bool all_if_empty = false);
 
-/// Tensors of a trial whose name matches, found as they appear.
+/// Tensors of a trial whose name matches. New tensors are added as they appear.
 class MatchingTensors {
  public:
   explicit MatchingTensors(Regex pattern) : pattern_(std::move(pattern)) {}
@@ -43,21 +45,23 @@ class MatchingTensors {
 
  private:
   Regex pattern_;
-  std::size_t known_ = 0;  // tensors that were looked at
+  std::size_t known_ = 0;  // tensors checked so far
   std::vector<query::TensorId> tensors_;
 };
 
-/// The elements of a value; none if its type has no size.
+/// The elements of a value; empty if its type has no fixed size.
 [[nodiscard]] std::vector<double> NumbersOf(const query::Value& value);
-/// Of a tensor at the step, from one worker or the first that has it. Nothing when it was not saved then.
+/// Reads a tensor at the step, from one worker or the first that has it. Returns nullopt if it was not saved
+/// at this step.
 [[nodiscard]] std::optional<std::vector<double>> ReadNumbers(
     const StepView& view, query::TensorId tensor, std::optional<std::uint32_t> worker = std::nullopt);
 
-/// Value of a parameter, already completed. "None" counts as absent.
+/// Whether a parameter has a value. "" and "None" count as absent.
 [[nodiscard]] bool HasParameter(const Parameters& parameters, const std::string& name);
+/// Text of a parameter; "" if it is absent.
 [[nodiscard]] std::string TextOf(const Parameters& parameters, const std::string& name);
 [[nodiscard]] bool IsOriginal(const Parameters& parameters);
-/// A whole number, at least 1; `otherwise` where it is none.
+/// The parameter as a whole number, raised to at least 1; `otherwise` if it does not parse.
 [[nodiscard]] std::int64_t IntervalOf(const Parameters& parameters, const std::string& name = "interval",
                                       std::int64_t otherwise = 1);
 
@@ -69,12 +73,12 @@ class MatchingTensors {
 [[nodiscard]] Finding FindingAt(const char* rule, const char* cause, const query::Trial& trial,
                                 query::TensorId tensor, std::uint32_t worker, const query::StepInfo& step);
 
-/// Where nothing but the tensor and its worker is known.
+/// A tensor and its worker, in place of a row.
 struct TensorAt {
   query::TensorId tensor;
   std::uint32_t worker = 0;
 };
-/// The same, of a row of the step.
+/// The same for a row of the step.
 template <typename Entry>
 [[nodiscard]] Finding FindingAt(const char* rule, const char* cause, const StepView& view,
                                 const Entry& entry) {

@@ -16,15 +16,16 @@
 
 namespace luff::rules {
 
-/// A row of a step, and the tensor that it is of.
+/// A row of a step, with its tensor.
 template <typename Entry>
 struct IndexedRow {
   const Entry& entry;
   const query::TensorInfo& tensor;
 };
 
-/// How a weight has changed since it was captured last. `l1`, `sum_sq`, `largest`: of the elements' changes;
-/// `changed`: how many elements; `previous_...`: of the weight as it was before.
+/// Change of a weight since its last capture. `l1`, `sum_sq` and `largest` are over the changes of its
+/// elements, `changed` is the number of elements that changed, `previous_...` describe the weight before the
+/// change.
 struct WeightChange {
   query::TensorId tensor;
   std::uint32_t worker;
@@ -39,8 +40,8 @@ struct LossValue {
   double value;
 };
 
-/// **Thread-compatible.** The rows of one step by what they are, sorted once for all rules. The order of rows
-/// is that of the step. Valid until the next Build, as long as the step's rows are.
+/// **Thread-compatible.** The rows of one step, grouped by role and kind once for all rules. Rows keep the
+/// order of the step. Results are valid until the next Build and as long as the step's rows.
 ///
 ///     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) ...
 class StepIndex {
@@ -66,21 +67,21 @@ class StepIndex {
   /// Losses of the step: scalars and one-element summaries. A loss that both forms hold appears once.
   [[nodiscard]] const std::vector<LossValue>& losses() const noexcept { return losses_; }
 
-  /// Of all workers.
+  /// Events of a kind, of all workers.
   [[nodiscard]] std::span<const query::EventAt> events(format::EventKind kind) const noexcept {
     const auto place = static_cast<std::size_t>(kind);
     return place < kEventKinds ? events_[place] : std::span<const query::EventAt>();
   }
   /// The worker of the step's first event; 0 if it has none.
   [[nodiscard]] std::uint32_t first_worker() const noexcept { return first_worker_; }
-  /// JSON events (docs/spec/evidence.md) of a kind, parsed. Malformed ones are left out.
+  /// JSON events (docs/spec/evidence.md) of a kind, parsed. Malformed ones are skipped.
   [[nodiscard]] std::span<const std::shared_ptr<const Json>> json_events(std::string_view kind) const;
 
  private:
   static constexpr std::size_t kRoles = 16, kEventKinds = 16;
   template <typename Entry>
   using ByRole = std::array<std::vector<IndexedRow<Entry>>, kRoles>;
-  static std::size_t Place(query::Role role) noexcept {  // roles of newer versions are the first
+  static std::size_t Place(query::Role role) noexcept {  // roles of newer versions count as the first
     const auto place = static_cast<std::size_t>(role);
     return place < kRoles ? place : 0;
   }

@@ -80,7 +80,7 @@ TEST(StepIndexTest, EventsOfAKindAndJsonThatIsOne) {
   EXPECT_TRUE(index.json_events("").empty());
 }
 
-// A loss may be told as a scalar, as a summary of one element, or as both.
+// A loss may be recorded as a scalar, as a summary of one element, or as both.
 TEST(StepIndexTest, ALossIsOneWhateverItsForms) {
   FakeTrial trial;
   trial.Step().Tensor("loss", Role::kLoss, {2.0}).Tensor("other", Role::kLoss, {std::nan("")});
@@ -91,7 +91,7 @@ TEST(StepIndexTest, ALossIsOneWhateverItsForms) {
   EXPECT_EQ(index.losses()[0].value, 1.5);
   EXPECT_TRUE(std::isnan(index.losses()[1].value));
   trial.Step();
-  index.Build(trial, trial.Last());  // nothing of the step before is left
+  index.Build(trial, trial.Last());  // nothing of the previous step is left
   EXPECT_TRUE(index.losses().empty() && index.summaries(Role::kLoss).empty());
 }
 
