@@ -27,7 +27,7 @@ std::string ControlFileName(std::uint64_t number) {
   return name;
 }
 
-/// 0 for a name that is no control record.
+/// Returns 0 if the name is not that of a control record.
 std::uint64_t ControlNumber(const std::string& name) {
   if (name.size() < 11 || name.size() > 20 || !name.ends_with(".json")) return 0;
   std::uint64_t number = 0;
@@ -53,8 +53,8 @@ Result<std::set<std::uint64_t>> NumbersAfter(const List& list, std::uint64_t aft
 Result<std::vector<ControlRecord>> ReadLog(const List& list, const Read& read, std::uint64_t after,
                                            const std::string& directory, std::vector<std::string>* problems) {
   LUFF_ASSIGN_OR_RETURN(auto numbers, NumbersAfter(list, after));
-  // A listing may miss what is made while it is read; number N was taken after N - 1, so a second one has
-  // all.
+  // A listing may miss files that are created while it is read. Number N is taken after N - 1, so a second
+  // listing has all numbers up to the last of the first.
   if (!numbers.empty() && *numbers.rbegin() - after != numbers.size()) {
     const std::uint64_t last = *numbers.rbegin();
     LUFF_ASSIGN_OR_RETURN(numbers, NumbersAfter(list, after));

@@ -1,4 +1,4 @@
-// The texts that come from elsewhere: control records and run.json.
+// Fuzzes the parsers of untrusted text: control records, run.json and file names.
 #include <string_view>
 
 #include "luff/store/control.h"

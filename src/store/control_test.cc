@@ -14,7 +14,8 @@
 namespace luff::store {
 namespace {
 
-// A network file system that makes a link and loses the answer: the request is repeated, and the name exists.
+// A network file system that makes a link and loses the answer: the repeated request finds that the name
+// exists.
 class LosesAnswersEnv final : public ForwardingEnv {
  public:
   Status Link(const std::string& from, const std::string& to) override {
@@ -132,7 +133,7 @@ TEST_F(ControlTest, NumbersAreWholeAndFit) {
   ASSERT_TRUE(right.ok());
   EXPECT_EQ(right->proposal, 2U);
   EXPECT_EQ(right->train_step, -1);
-  // A negative proposal was taken for 18446744073709551615.
+  // A negative proposal used to be read as 18446744073709551615.
   for (const char* wrong : {R"("proposal":-1)", R"("proposal":1.5)", R"("proposal":"2")",
                             R"("train_step":18446744073709551615)", R"("created_unix_ns":null)"}) {
     EXPECT_FALSE(parsed(wrong).ok()) << wrong;

@@ -23,7 +23,7 @@ DiskReserve::DiskReserve(Env& env, const std::string& directory) : env_(env), pa
 void DiskReserve::Take() {
   auto file = env_.Open(path_, Env::OpenMode::kReadWrite);
   if (!file.ok()) return;
-  // Written, not only reserved: where files can't be preallocated the blocks are taken as well.
+  // Writes zeros instead of preallocating: that takes the blocks even where files can't be preallocated.
   const std::vector<std::byte> zeros(kBytes);
   if (!(*file)->WriteAt(zeros, 0).ok()) Release();
 }

@@ -69,7 +69,7 @@ Result<EarlierEpochs> ReadEarlierEpochs(Env& env, const std::string& directory) 
     EarlierEpochs::DataFile data;
     data.sequence = static_cast<std::uint32_t>(parsed->sequence);
     data.bytes = *size;
-    (void)(*file)->Truncate(*size);  // gives back what was reserved beyond the end
+    (void)(*file)->Truncate(*size);  // releases space reserved beyond the end
     const auto header = format::ParseFileHeaderUntrusted(std::span(head).first(*read), format::kDataMagic);
     if (header.ok()) {
       data.retention_class = header->retention_class;
@@ -79,7 +79,7 @@ Result<EarlierEpochs> ReadEarlierEpochs(Env& env, const std::string& directory) 
   }
 
   std::set<std::uint32_t> retired;
-  bool counted = false;  // ordinal and TRAIN steps are known
+  bool counted = false;  // the TRAIN steps of all earlier segments are known, from a footer
   for (auto at = meta.rbegin(); at != meta.rend(); ++at) {
     const auto bytes = Load(env, directory + "/" + MetaFileName(at->first, at->second));
     if (!bytes.ok()) continue;

@@ -1,4 +1,4 @@
-// A disk that refuses: training goes on, what was published stays, what is missing is said.
+// A disk that refuses writes: training continues, what was published stays, and gaps record what is missing.
 #include <filesystem>
 
 #include "base/testing/forwarding_env.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kElements = 100;
 
-/// The real files until `fail` says otherwise; a clock that the test turns.
+/// The real files until `fault` is set, and a clock that the test sets.
 class FaultyEnv final : public ForwardingEnv {
  public:
   enum class Fault { kNone, kFull, kReadOnly, kGone };
@@ -65,7 +65,7 @@ class FaultyEnv final : public ForwardingEnv {
       return ForwardingFile::WriteAt(bytes, offset);
     }
     Status Truncate(std::uint64_t size) override {
-      // A full or read-only disk: let the torn bytes stay where they are.
+      // On a full or read-only disk torn bytes stay where they are.
       LUFF_RETURN_IF_ERROR(env_.Refusal(path_));
       return ForwardingFile::Truncate(size);
     }
@@ -163,7 +163,7 @@ TEST_P(FaultTest, PublishedRowsStayAndRowsOfAShortOutageComeLater) {
   const Seen seen = Read();
   EXPECT_EQ(seen.steps, UpTo(30));
   EXPECT_EQ(seen.values, 20U);
-  EXPECT_EQ(seen.gap_count, 10U);  // the raw values of the outage, said by whoever appends
+  EXPECT_EQ(seen.gap_count, 10U);  // the raw values of the outage, reported by Step()
 }
 
 TEST_P(FaultTest, WhatFindsNoRoomInMemoryIsAGap) {

@@ -19,10 +19,10 @@
 namespace luff::store {
 namespace {
 
-constexpr int kMaxOpenPages = 256;  // of a process: descriptors are needed for more than these
+constexpr int kMaxOpenPages = 256;  // per process, which needs descriptors for other files too
 std::atomic<int> g_open_pages{0};
 
-/// Nothing if the page is not whole.
+/// Returns nullopt if the page is incomplete or damaged.
 std::optional<format::LivePage> ReadPage(File& file) {
   std::byte bytes[sizeof(format::LivePage)] = {};
   const auto got = file.ReadAt(bytes, 0);
@@ -32,7 +32,7 @@ std::optional<format::LivePage> ReadPage(File& file) {
   return page;
 }
 
-/// Containers of one machine may give one number to different processes.
+/// Different processes may have the same pid in different containers of one machine.
 std::uint32_t PidNamespace() noexcept {
   struct stat info{};
   return stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::uint32_t>(info.st_ino) : 0;
@@ -52,7 +52,7 @@ bool CanLookUp(const format::LivePage& page) noexcept {
   return page.pid_start_ticks != 0 && page.pid_namespace == PidNamespace();
 }
 
-/// Whether the folder's last writer still writes; nothing if this cannot be known from here.
+/// Whether the folder's last writer still writes; nullopt if that cannot be determined from here.
 std::optional<bool> WriterRuns(File& file) {
   const auto page = ReadPage(file);
   if (!page) return std::nullopt;
@@ -60,7 +60,8 @@ std::optional<bool> WriterRuns(File& file) {
   if (news && news->state == static_cast<std::uint32_t>(format::LiveState::kEnded)) return false;
   if (!OfThisHost(*page) || !CanLookUp(*page)) return std::nullopt;
   if (ProcessStartTicks(page->pid) != page->pid_start_ticks) return false;
-  if (page->pid == static_cast<std::uint64_t>(getpid())) return std::nullopt;  // we may have dropped it
+  // This process may have dropped its writer.
+  if (page->pid == static_cast<std::uint64_t>(getpid())) return std::nullopt;
   return true;
 }
 
@@ -83,15 +84,16 @@ Result<std::unique_ptr<LivePageWriter>> LivePageWriter::Take(Env& env, const std
   LUFF_ASSIGN_OR_RETURN(writer->file_, env.Open(path, Env::OpenMode::kReadWrite));
   const bool locked = writer->file_->TryLock();
   LUFF_ASSIGN_OR_RETURN(const std::uint64_t size, writer->file_->Size());
-  // The lock decides, unless it is known better: a writer that is dead may have left it to children that it
-  // forked, and a file system without locks gives it to everybody.
+  // The lock decides only if the page does not: children forked by a dead writer may still hold it, and a
+  // file system without locks grants it to everyone.
   if (WriterRuns(*writer->file_).value_or(!locked)) {
     return AlreadyExists(
         "found a worker's folder that another process is writing, expected a free one; wait for its "
         "end or name another run: " +
         directory);
   }
-  // The old page must not stand for the new writer, nor on another machine, which sees what is synced.
+  // Clears the old page, so that it is not taken for the new writer's. Other machines see only what is
+  // synced.
   const std::byte zeros[format::kPageBytes] = {};
   const Status written = writer->file_->WriteAt(zeros, 0);
   if (size != 0) (void)writer->file_->Sync();
@@ -128,9 +130,9 @@ void LivePageWriter::Begin(const RunInfo& run, std::uint32_t worker, std::uint32
 void LivePageWriter::Write() noexcept {
   if (!publish_ || file_ == nullptr) return;
   format::SealLiveNews(&news_);
-  try {  // a page that can't be written is behind: readers then look at the folder itself
+  try {  // if writing fails the page is out of date: readers then look at the folder itself
     (void)file_->WriteAt(std::as_bytes(std::span(&news_, 1)), format::kLiveNewsOffset);
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): of the error's text
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): no memory for the error's text
   }
 }
 
@@ -182,7 +184,7 @@ std::unique_ptr<LivePageReader> LivePageReader::Open(const std::string& folder, 
 
 std::optional<format::LiveNews> LivePageReader::Read() const {
   std::byte bytes[sizeof(format::LiveNews)];
-  for (int attempt = 0; attempt < 3; ++attempt) {  // the writer may be in the middle of it
+  for (int attempt = 0; attempt < 3; ++attempt) {  // the writer may be updating the page
     const auto got = file_->ReadAt(bytes, format::kLiveNewsOffset);
     if (!got.ok() || *got != sizeof(bytes)) break;
     if (const auto news = format::ParseLiveNewsUntrusted(bytes)) return news;

@@ -54,16 +54,16 @@ class LivePageReader {
   LivePageReader(const LivePageReader&) = delete;
   LivePageReader& operator=(const LivePageReader&) = delete;
 
-  /// The writer's latest news, by one read of 64 bytes; nothing once the page is truncated, removed by a
-  /// network file system, or damaged.
+  /// Returns the writer's latest news with one read of 64 bytes; nullopt once the page is truncated, removed
+  /// by a network file system, or damaged.
   [[nodiscard]] std::optional<format::LiveNews> Read() const;
-  /// Nothing if the writer's process cannot be seen from here: it is in another container.
+  /// Whether the writer's process exists; nullopt if it cannot be seen from here, e.g. in another container.
   [[nodiscard]] std::optional<bool> WriterRuns() const noexcept;
 
  private:
   LivePageReader();
   std::unique_ptr<File> file_;
-  std::uint64_t pid_ = 0, pid_start_ticks_ = 0;  // of a process that can be seen; else 0
+  std::uint64_t pid_ = 0, pid_start_ticks_ = 0;  // pid_start_ticks_ is 0 if the process cannot be seen
 };
 
 }  // namespace luff::store

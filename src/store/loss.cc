@@ -88,7 +88,7 @@ bool LossLedger::Fold(StepBatch* batch, bool step, format::GapReason reason) noe
   rest.documents.swap(batch->documents);
   rest.acks.swap(batch->acks);
   if (!step) rest.event_json.swap(batch->event_json);
-  *batch = {};  // its memory serves what is kept
+  *batch = {};  // frees its memory for what is kept
   bool kept = false;
   try {
     Join(&rest.tensors, &kept_.tensors, false);
@@ -97,7 +97,7 @@ bool LossLedger::Fold(StepBatch* batch, bool step, format::GapReason reason) noe
     KeepDocuments(&rest.documents);
     if (kept_.acks.size() < kMaxAnswers) Join(&rest.acks, &kept_.acks, false);
     KeepEvents(&rest.event_json, at);
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): said below
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): reported below
   }
   const std::uint64_t left = rest.documents.size() + rest.acks.size() + rest.event_json.size();
   if (left != 0) gaps_.Add(GapOfNoStep(left, 0, at), at);

@@ -1,5 +1,5 @@
-// Files and descriptors of a run that somebody takes away while it is written and read: nobody dies of it,
-// nothing of the user's is touched, and what is lost is said.
+// Files and descriptors of a run that are taken away while it is written and read: no process crashes, no
+// file of the user is touched, and gaps record what is lost.
 #include <fcntl.h>
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::size_t kElements = 50'000;  // large enough for direct I/O
 
-/// Numbers of this process that lead into a folder.
+/// Descriptors of this process for files in a folder.
 std::vector<int> NumbersBelow(const std::string& folder) {
   std::vector<int> numbers;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
@@ -34,7 +34,8 @@ class LostFilesTest : public testing::Test {
     writer_ = OpenNewRun(options_, kElements);
     ASSERT_NE(writer_, nullptr);
   }
-  /// A step with a value, as capture writes it: where the value can't be appended the summary goes alone.
+  /// Writes a step with a value, as capture does: if the value can't be appended, the summary is written
+  /// alone.
   Status Step(std::int64_t step) {
     StepBatch batch;
     const Status appended = AppendValue(writer_.get(), step, kElements, &batch);
@@ -192,10 +193,10 @@ TEST_P(LostSegmentTest, WithoutItsLivePageARunIsWrittenAndFollowedAllTheSame) {
 INSTANTIATE_TEST_SUITE_P(Ways, LostSegmentTest, testing::Bool(),
                          [](const auto& which) { return which.param ? "CutOff" : "Removed"; });
 
-/// Cuts files of a run off under a reader that has read from each of them.
+/// Truncates files of a run after a reader has read from each of them.
 class CutOffTest : public LostFilesTest, public testing::WithParamInterface<std::uint64_t> {
  protected:
-  /// Two sealed segments with a value and a payload file each, and a reader that has looked at both.
+  /// Two sealed segments with values and a payload file each, and a reader that has read both.
   void SetUp() override {
     LostFilesTest::SetUp();
     Steps(0, 5);
@@ -221,7 +222,7 @@ class CutOffTest : public LostFilesTest, public testing::WithParamInterface<std:
     const auto path = folder() + "/" + name;
     fs::resize_file(path, std::min<std::uintmax_t>(GetParam(), fs::file_size(path)));
   }
-  /// Steps whose value is read as it was written, by `reader_` or what stands for it; others say why not.
+  /// Steps whose value `reader_` reads as it was written; checks the errors of the others.
   std::set<std::int64_t> Values() {
     std::set<std::int64_t> steps;
     for (const auto& segment : worker().segments()) {
@@ -293,7 +294,7 @@ TEST_F(LostFilesTest, AMovedRunIsWrittenWhereItIs) {
   Steps(0, 5);
   const std::string moved = directory_.path() + "/moved";
   fs::rename(run(), moved);
-  fs::create_directories(folder());  // somebody else's run of that name
+  fs::create_directories(folder());  // another run of the same name
   for (const int number : NumbersBelow(fs::canonical(moved).string() + "/w0000/m-")) close(number);
   Steps(5, 10);  // needs a new segment
   Close();

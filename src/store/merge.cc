@@ -16,7 +16,7 @@ namespace {
 using format::FrameKind;
 
 constexpr std::size_t kMergedSteps = 10;
-constexpr std::uint32_t kMaxGeneration = 4;  // 10,000 steps in a row of a merged segment
+constexpr std::uint32_t kMaxGeneration = 4;  // a row then covers up to 10,000 steps
 constexpr std::uint64_t kMaxSegmentBytes = 256ULL << 20;
 
 Summary ToSummary(const format::SummaryRow& row) noexcept {
@@ -33,7 +33,7 @@ Summary ToSummary(const format::SummaryRow& row) noexcept {
   return summary;
 }
 
-/// False when the rows cannot be one.
+/// Returns false if the rows cannot be merged.
 bool MergeInto(format::SummaryRow* row, const format::SummaryRow& other) noexcept {
   if (row->dtype != other.dtype || row->steps + other.steps > 0xFFFF) return false;
   Summary summary = ToSummary(*row);
@@ -52,7 +52,8 @@ bool MergeInto(format::SummaryRow* row, const format::SummaryRow& other) noexcep
   return true;
 }
 
-/// For each step the one that carries its group: the last of ten neighbours of the same mode.
+/// For each step, the step that carries the rows of its group: the last of up to `group` consecutive steps of
+/// the same mode.
 std::vector<std::uint32_t> Carriers(const format::StepColumns& steps, std::size_t group) {
   std::vector<std::uint32_t> carriers(steps.size());
   std::array<std::vector<std::uint32_t>, 5> open;
@@ -98,8 +99,8 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
                         format::ParseFileHeaderUntrusted(bytes, format::kMetaMagic));
   LUFF_ASSIGN_OR_RETURN(const auto view, format::FooterView::ParseUntrusted(bytes, sequence));
   const format::StepColumns& steps = view.steps();
-  // Rows of a segment that was merged before stand for ten steps and more: its carriers are ten times as far
-  // apart.
+  // Each earlier merge of the segment made its rows cover ten times as many steps, so the groups grow by the
+  // same factor.
   std::size_t group = kMergedSteps;
   for (std::uint32_t i = 0; i < generation; ++i) group *= kMergedSteps;
   const auto carriers = Carriers(steps, group);
@@ -196,7 +197,7 @@ Result<std::uint64_t> MergeSegment(Env& env, const std::string& directory, std::
     LUFF_ASSIGN_OR_RETURN(auto file, env.Open(temporary, Env::OpenMode::kCreateNew));
     status = file->WriteAt(page, 0);
     if (status.ok()) status = file->WriteAt(buffer.bytes(), format::kFileHeaderBytes);
-    // The old file goes next: after a loss of power one of the two has to be there.
+    // The old file is removed next; after a power failure one of the two must exist.
     if (status.ok()) status = file->Sync();
   }
   if (status.ok()) status = env.Rename(temporary, path);

@@ -13,10 +13,10 @@ using format::Form;
 using format::FrameKind;
 
 constexpr std::size_t kMaxRowsPerFrame = 1 << 18;     // 20 MiB of summaries, below what a frame may hold
-constexpr std::size_t kMaxBytesPerFrame = 32U << 20;  // of rows of variable size: one entry more still fits
+constexpr std::size_t kMaxBytesPerFrame = 32U << 20;  // for rows of variable size; one more entry still fits
 // A footer is written in pieces. A write of megabytes makes the page cache take huge pages that nobody has
-// used before, which costs up to ten times as much where memory is virtual: 5 to 46 ms for 8 MiB at once, 3.4
-// to 4.8 ms in pieces.
+// used before, which costs up to ten times as much in virtual machines: 5 to 46 ms for 8 MiB at once, 3.4 to
+// 4.8 ms in pieces.
 constexpr std::size_t kFooterPiece = 64U << 10;
 
 std::uint32_t FormsOf(const StepBatch& batch) noexcept {
@@ -89,7 +89,7 @@ Status MetaStream::WriteLosses() {
 }
 
 void MetaStream::GiveUp(const Status& status) {
-  const bool whole = status.code() == StatusCode::kUnavailable;  // a descriptor less, that is all
+  const bool whole = status.code() == StatusCode::kUnavailable;  // only the descriptor was lost, not the file
   const auto left = status.code() == StatusCode::kCorruption ? file_->Size() : Result<std::uint64_t>(0);
   file_.reset();
   if (whole) return;
@@ -154,8 +154,8 @@ void MetaStream::EncodeRows(const StepBatch& batch, std::uint64_t ordinal) {
     EndFrame();
   }
   EncodeTable(FrameKind::kAck, ordinal, batch.acks, true);
-  // Gaps come last among the frames without a step, so that the rest of a torn write, which will be repeated,
-  // contains none of them.
+  // Gaps come last among the frames without a step, so that the remains of a torn write, which will be
+  // repeated, contain none of them.
   EncodeTable(FrameKind::kGapRows, ordinal, batch.gaps, true);
   if (ordinal == format::kLooseOrdinal) return;  // the rows below need a step
   EncodeTable(FrameKind::kSummaryRows, ordinal, batch.summaries, false);

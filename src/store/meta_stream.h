@@ -78,10 +78,10 @@ class MetaStream {
   Status WriteFooter();
   /// Abandons the segment; it can still be read frame by frame.
   void AbandonSegment() noexcept;
-  /// Adds what was written to the footer. If memory is short the segment gets no footer.
+  /// Adds what was written to the footer. If memory runs out, the segment gets no footer.
   template <typename F>
   void Account(std::uint64_t ordinal, F&& add) noexcept;
-  /// Handles an error of the file, not the disk: notes what was lost with it.
+  /// Handles an error of the file, not of the disk: notes the steps that were lost with it.
   void GiveUp(const Status& status);
   Status WriteLosses();
   void AccountDefs(const StepBatch& batch);
@@ -98,7 +98,7 @@ class MetaStream {
   bool frame_listed_ = false;
   std::uint64_t frame_offset_ = 0;
   format::FooterBuilder footer_;
-  bool footer_lost_ = false;  // it lacks something of the open segment
+  bool footer_lost_ = false;  // footer_ lacks something of the open segment
   std::uint64_t sequence_ = 0;
   std::uint64_t next_sequence_ = 0;
   std::uint64_t end_ = 0;

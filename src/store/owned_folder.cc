@@ -23,7 +23,7 @@ Status FromErrno(int error, const char* what, const std::string& path) {
   return missing ? NotFound(std::move(message)) : IoError(std::move(message));
 }
 
-// Whoever could have written it commands the job.
+// Checks who may write a file or folder: whoever can, commands the job.
 Status ProveOwner(const struct stat& info, const std::string& path) {
   if (info.st_uid != geteuid()) {
     return FailedPrecondition("found one of user " + std::to_string(info.st_uid) + ", expected one of user " +
@@ -69,7 +69,7 @@ Result<OwnedFolder> OwnedFolder::Below(const std::string& name) const {
 }
 
 Result<std::vector<std::string>> OwnedFolder::List() const {
-  // A description of its own: the place in the listing is not shared.
+  // Opens a separate file description, so that the position in the listing is not shared.
   const int fd = Uninterrupted([&] { return openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   DIR* directory = fd >= 0 ? fdopendir(fd) : nullptr;
   if (directory == nullptr) {

@@ -23,7 +23,7 @@ struct flock WholeFile() noexcept {
 
 std::string LockPath(const std::string& run_path) { return run_path + "/supervisor"; }
 
-/// "process 12 on HOST", as its owner has written it; it may be gone meanwhile.
+/// "process 12 on HOST", as the lock's owner wrote it. That process may no longer exist.
 std::string Holder(int fd) {
   std::array<char, 128> text{};
   const ssize_t got = pread(fd, text.data(), text.size(), 0);
@@ -67,7 +67,7 @@ Result<std::unique_ptr<SupervisorLock>> SupervisorLock::Take(const std::string& 
   std::array<char, 64> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
   const std::string holder = "process " + std::to_string(getpid()) + " on " + host.data() + "\n";
-  // For people only: the lock is what counts.
+  // For people only; the lock itself is what counts.
   const bool written = ftruncate(fd, 0) == 0 &&
                        pwrite(fd, holder.data(), holder.size(), 0) == static_cast<ssize_t>(holder.size());
   static_cast<void>(written);

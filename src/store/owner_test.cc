@@ -76,10 +76,10 @@ TEST_F(OwnerTest, AFolderOrARecordOfSomebodyElsesIsRefused) {
     EXPECT_NE(status.message().find("chown"), std::string_view::npos);
     EXPECT_EQ(Resumed(), StatusCode::kFailedPrecondition);
     EXPECT_EQ(Obeyed(), 0U);
-    EXPECT_EQ(ReadControl(path, 0, nullptr)->size(), 1U);  // who only reads may
+    EXPECT_EQ(ReadControl(path, 0, nullptr)->size(), 1U);  // reading without obeying is allowed
     ASSERT_EQ(chown((path + folder).c_str(), 0, 0), 0);
   }
-  // Planted while the folder stood open.
+  // A record that another user planted while the folder was writable.
   ASSERT_EQ(chown((path + "/control/000001.json").c_str(), kNobody, kNobody), 0);
   EXPECT_EQ(Obeyed(), 0U);
 }
@@ -144,7 +144,7 @@ TEST_F(OwnerTest, OneSupervisorAtATimeAndNoneAfterACrash) {
   const auto second = SupervisorLock::Take(path);
   EXPECT_EQ(second.status().code(), StatusCode::kAlreadyExists);
   EXPECT_NE(second.status().message().find("process " + std::to_string(other)), std::string_view::npos);
-  EXPECT_EQ(Resumed(), StatusCode::kAlreadyExists);          // a script's own session
+  EXPECT_EQ(Resumed(), StatusCode::kAlreadyExists);          // a script that opens a session itself
   EXPECT_TRUE(CreateRun(path, TestRun(), true, true).ok());  // a worker of that supervisor
   kill(other, SIGKILL);
   ASSERT_EQ(waitpid(other, nullptr, 0), other);

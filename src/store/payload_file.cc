@@ -12,8 +12,8 @@
 namespace luff::store {
 namespace {
 
-constexpr std::uint64_t kReserveStep = 16ULL
-                                       << 20;  // small enough for short runs, 4 calls per segment of 64 MiB
+// Small enough for short runs, 4 calls per segment of 64 MiB.
+constexpr std::uint64_t kReserveStep = 16ULL << 20;
 constexpr std::uint64_t kWriteBackWindow = 8ULL << 20;
 constexpr std::size_t kBounceBytes = 1 << 20;
 
@@ -93,8 +93,8 @@ Result<std::uint64_t> PayloadFile::Append(std::span<const std::byte> bytes) {
 Status PayloadFile::WriteBuffered(std::span<const std::byte> bytes, std::uint64_t offset) {
   if (bytes.empty()) return Status::Ok();
   LUFF_RETURN_IF_ERROR(file_->WriteAt(bytes, offset));
-  // Dirty pages must not pile up: the kernel would stop the training process to write them. Each window is
-  // handed to the disk when it is full, and waited for and dropped one window later.
+  // Dirty pages must not pile up: the kernel would stop the training process to write them. Write-back of
+  // each window starts when it is full; one window later it is waited for and dropped from the cache.
   const std::uint64_t end = offset + bytes.size();
   if (end - dirty_begin_ >= kWriteBackWindow) {
     if (writing_begin_ < dirty_begin_) file_->WriteBack(writing_begin_, dirty_begin_ - writing_begin_, true);
@@ -145,7 +145,7 @@ void PayloadFile::ReserveUpTo(std::uint64_t end) noexcept {
   if (end <= reserved_) return;
   const std::uint64_t begin = std::max(reserved_, end_);
   const std::uint64_t to = AlignUp(end, kReserveStep);
-  // A full disk shows at the write itself, which may need less than is asked for here.
+  // Errors are ignored: a full disk shows up in the write itself, which may need less than is reserved here.
   try {
     (void)file_->Reserve(begin, to - begin);
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the error's text

@@ -22,9 +22,9 @@ struct DirectIo {
 
 /// One payload file that is being appended to. **Owned by the writer thread.**
 ///
-/// Writes long runs of bytes as whole pages by O_DIRECT, beginning at a page; the rest goes through the page
-/// cache. No page is ever written both ways: before a direct write the file is padded with zeros to the next
-/// page. After an error the file takes no more bytes; what was appended before stays valid.
+/// Writes long runs of bytes as whole pages with O_DIRECT, starting at a page boundary; the rest goes through
+/// the page cache. No page is ever written both ways: before a direct write the file is padded with zeros to
+/// the next page. After an error the file takes no more bytes; what was appended before stays valid.
 class PayloadFile {
  public:
   /// Creates the file with its header. Errors: as Env and File.

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::size_t kMaxPolicies = 16;
 constexpr std::size_t kMaxCopies = 1 << 16;
-constexpr std::size_t kMaxOrigins = 4;  // of one relocated chunk: the first place and the last three
+// Earlier places kept for a relocated chunk: the first and the last three.
+constexpr std::size_t kMaxOrigins = 4;
 constexpr std::uint64_t kMaxChunkCopy = 1ULL << 30;
 constexpr std::uint64_t kAskDiskAfter = 16ULL << 20;
 constexpr std::uint32_t kThinBit = 1U << 7;
@@ -49,8 +50,8 @@ void PayloadStore::Adopt(std::uint32_t sequence, std::uint64_t bytes, std::uint3
   file.policy = PolicyOf(retention);
   file.klass = klass < kClasses ? klass : 0;
   file.bytes = bytes;
-  file.first_step = file.last_step =
-      1;  // goes with the first step of this epoch: then the policy has enough new ones
+  // It expires with the first step of this epoch, when the policy has enough new steps.
+  file.first_step = file.last_step = 1;
   bytes_ += bytes;
   files_.emplace(sequence, std::move(file));
 }
@@ -79,7 +80,7 @@ bool PayloadStore::DiskHasRoom(std::uint64_t bytes) noexcept {
   if (space.total == 0) return true;
   const std::uint64_t needed = PayloadMargin(space.total) + bytes;
   if (space.available < needed) return false;
-  // Others write to the disk as well: a part of what is left, then ask again.
+  // Other programs write to the disk as well, so uses only a part of what is left before asking again.
   room_bytes_ = std::min((space.available - needed) / 4, kAskDiskAfter);
   return true;
 }
@@ -96,12 +97,12 @@ std::uint32_t PayloadStore::ClassOf(const Policy& policy) noexcept {
     case Retention::Kind::kLast: return 1;
     case Retention::Kind::kThin: break;
   }
-  const std::uint64_t index = policy.steps - 1;  // the first step is a hundredth: it is worth keeping
+  const std::uint64_t index = policy.steps - 1;  // the first step counts as a hundredth: it is worth keeping
   return index % 100 == 0 ? 3 : index % 10 == 0 ? 2 : 1;
 }
 
 std::uint64_t PayloadStore::SegmentLimit(const Policy& policy) const noexcept {
-  // Space comes back in whole files: small enough that the budget is not missed by much.
+  // Space is freed in whole files; small ones keep the total close to the budget.
   if (policy.retention.kind == Retention::Kind::kAll || start_.max_bytes == 0) return start_.segment_bytes;
   return std::clamp<std::uint64_t>(start_.max_bytes / 16, 64 << 10, start_.segment_bytes);
 }
@@ -113,7 +114,7 @@ Result<PayloadStore::DataFile*> PayloadStore::Writable(std::uint32_t policy_inde
   if (const std::uint32_t sequence = policy.open_file[klass]; sequence != 0) {
     DataFile& file = files_.at(sequence);
     const bool too_big = file.bytes + bytes > SegmentLimit(policy) && file.bytes > format::kFileHeaderBytes;
-    // Files of few steps, so that not much more than the last steps stays on disk.
+    // Files hold few steps, so that little more than the retained steps stays on disk.
     const std::uint64_t span =
         std::max<std::uint64_t>(1, static_cast<std::uint64_t>(policy.retention.last_steps) / 8);
     const bool too_long = policy.retention.last_steps > 0 && klass != 0 && klass != 3 &&
@@ -144,7 +145,7 @@ Result<PayloadStore::DataFile*> PayloadStore::Writable(std::uint32_t policy_inde
   bytes_ += file.bytes;
   bytes_written_ += file.bytes;
   DataFile* made = &files_.emplace(file.sequence, std::move(file)).first->second;
-  policy.open_file[klass] = made->sequence;  // only now: nobody may look for what is not there
+  policy.open_file[klass] = made->sequence;  // set last, so that it never names a file that is not in files_
   return made;
 }
 
@@ -156,7 +157,8 @@ void PayloadStore::Close(DataFile& file) {
   if (policy.open_file[file.klass] == file.sequence) policy.open_file[file.klass] = 0;
 }
 
-/// Keeps what the file holds, and lets the next attempt begin a new file, unless the file itself is gone.
+/// Closes a file that failed, so that the next attempt begins a new one. Its contents stay, unless the file
+/// itself is gone; then they become a gap.
 void PayloadStore::GiveUp(DataFile& file) {
   const bool lost = file.open->lost();
   Close(file);
@@ -390,13 +392,14 @@ Status PayloadStore::Expire(std::uint64_t ordinal, Expiry* expiry) {
       }
       auto copy = Copy({sequence, offset}, file.policy, klass, ordinal);
       if (!copy.ok()) {
-        if (copy.status().code() == StatusCode::kCorruption) continue;  // nothing to save
+        if (copy.status().code() == StatusCode::kCorruption) continue;  // damaged: nothing to save
         status = copy.status();
         break;
       }
       DataFile& target = files_.at(copy->data_file);
       target.references[copy->offset] = reference;
-      target.step_begin = target.bytes;  // of an earlier step: rows to come are references
+      // The copy is of an earlier step, so later rows count as references to it.
+      target.step_begin = target.bytes;
       moves.push_back({{sequence, offset}, *copy});
     }
     if (!status.ok()) return status;  // this file stays for now; copies already made are only unused bytes
@@ -405,7 +408,7 @@ Status PayloadStore::Expire(std::uint64_t ordinal, Expiry* expiry) {
       Move(from, to);
     }
     expiry->retired.push_back({sequence, static_cast<std::uint32_t>(format::GapReason::kRetired)});
-    if (file.chunks != 0) {  // adopted files do not know what they held
+    if (file.chunks != 0) {  // the contents of adopted files are not known
       format::GapRow gap{};
       gap.tensor = format::kNoId;
       gap.collection = format::kNoId;
@@ -420,7 +423,7 @@ Status PayloadStore::Expire(std::uint64_t ordinal, Expiry* expiry) {
     bytes_ -= file.bytes;
     files_.erase(sequence);
     std::erase_if(copies_, [&](const auto& entry) { return entry.first >> 40 == sequence; });
-    // Places that had moved into this file, and moved on, were rewritten by Move; the rest is gone.
+    // Move() has updated the chunks that moved on from this file; the other entries are obsolete.
     std::erase_if(moved_, [&](const auto& entry) { return entry.second.data_file == sequence; });
     std::erase_if(from_, [&](const auto& entry) { return entry.first >> 40 == sequence; });
   }
@@ -433,7 +436,7 @@ bool PayloadStore::ThinFor(std::uint64_t need) {
     for (const auto& [sequence, file] : files_) {  // oldest first
       Policy& policy = policies_[file.policy];
       if (file.klass != klass || policy.retention.kind != Retention::Kind::kThin) continue;
-      // The step that is being written stays.
+      // Keeps the step that is being written.
       if (file.last_step >= policy.steps || file.last_step <= policy.floor[klass]) continue;
       policy.floor[klass] = file.last_step;
       return true;

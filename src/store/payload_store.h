@@ -72,7 +72,7 @@ class PayloadStore {
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }
   [[nodiscard]] bool exhausted() const noexcept { return exhausted_; }
   [[nodiscard]] Place newest() const noexcept { return newest_; }
-  /// Appends a gap for each file that was removed or truncated since the last call.
+  /// Appends a gap for each file that was found removed or truncated since the last call.
   void TakeLost(std::vector<format::GapRow>* gaps);
   [[nodiscard]] Status Sync();
   /// Closes every open file and releases reserved space. Idempotent.
@@ -102,7 +102,8 @@ class PayloadStore {
   };
 
   std::uint32_t PolicyOf(Retention retention);
-  /// False if `bytes` more would reach into the disk's margin. Asks the file system now and then.
+  /// Returns false if `bytes` more would reach into the disk's margin. Queries the file system only now and
+  /// then.
   [[nodiscard]] bool DiskHasRoom(std::uint64_t bytes) noexcept;
   void Touch(Policy& policy);
   [[nodiscard]] static std::uint32_t ClassOf(const Policy& policy) noexcept;
@@ -132,7 +133,7 @@ class PayloadStore {
   std::vector<Policy> policies_;
   std::map<std::uint32_t, DataFile> files_;                             // kept ones
   std::unordered_map<std::uint64_t, Place> moved_;                      // where a relocated chunk is now
-  std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> from_;  // the other way, bounded
+  std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> from_;  // the reverse, bounded
   std::unordered_map<std::uint64_t, std::vector<std::pair<std::uint32_t, Place>>> copies_;  // per policy
   struct Reference {
     std::uint32_t file;

@@ -13,12 +13,13 @@
 namespace luff::store {
 namespace {
 
-constexpr std::uint64_t kEntryBytes = 160;         // of an entry beside its bytes, about
-constexpr std::size_t kAsked = 1 << 17;            // 512 KiB, made when it is needed
-constexpr std::uint64_t kMinPassing = 256 << 10;   // so that blocks of all sizes find room
+constexpr std::uint64_t kEntryBytes = 160;         // of an entry without its bytes, approximately
+constexpr std::size_t kAsked = 1 << 17;            // 512 KiB, allocated on first use
+constexpr std::uint64_t kMinPassing = 256 << 10;   // so that most smaller blocks fit as well
 constexpr std::uint64_t kMaxPassing = 8ULL << 20;  // larger ones are not kept
 
-/// Encoded chunks may expand to far more than their file holds. Larger values are refused.
+/// Physical memory in bytes. Larger values are refused, since encoded chunks may expand to far more than
+/// their file holds.
 std::uint64_t MemoryOfMachine() noexcept {
   static const auto bytes = static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PHYS_PAGES))) *
                             static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PAGESIZE)));

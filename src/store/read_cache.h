@@ -13,8 +13,9 @@ namespace luff::store {
 /// has.
 [[nodiscard]] std::shared_ptr<std::byte> AllocateForReading(std::uint64_t bytes);
 
-/// Caches recently read and verified bytes of files, at most kMaxBytes of them. Evicts first what was not
-/// requested since its last turn. **Thread-compatible.** What it returns lives as long as its owner.
+/// Caches recently read and verified bytes of files, at most kMaxBytes of them. Evicts by second chance:
+/// entries requested since their last turn stay for another round. **Thread-compatible.** Returned bytes live
+/// as long as their owner.
 class ReadCache {
  public:
   struct Key {
@@ -29,19 +30,19 @@ class ReadCache {
   // Large enough for one footer's rows, for callers that walk all tensors step by step.
   static constexpr std::uint64_t kMaxBytes = 80ULL << 20;
 
-  /// A number that no other file of the process has.
+  /// Returns a number that no other file of the process has.
   [[nodiscard]] static std::uint64_t NewFile() noexcept;
   /// Null if it is not cached. Lifetime: until the next call.
   [[nodiscard]] const Entry* Find(const Key& key);
   void Put(const Key& key, Entry entry);
-  /// Returns the list that was given last if it equals this one: most segments of a run hold the same
+  /// Returns the list of the previous call if it equals `ids`, since most segments of a run hold the same
   /// tensors.
   [[nodiscard]] std::shared_ptr<const std::vector<std::uint32_t>> Shared(std::vector<std::uint32_t> ids);
-  /// For bytes that are worth caching only if requested again: whether they were requested recently. May
-  /// occasionally be wrong.
+  /// Returns whether the bytes were requested recently, and notes this request. For bytes that are worth
+  /// caching only if they are requested again. May occasionally be wrong.
   [[nodiscard]] bool AskedBefore(const Key& key);
-  /// Memory for bytes that are used once and not cached; it is reused as soon as nobody holds it. Null if
-  /// there is no memory.
+  /// Returns memory for bytes that are used once and not cached. It is reused once the caller has released
+  /// it. Null if there is no memory.
   [[nodiscard]] std::shared_ptr<std::byte> Passing(std::uint64_t bytes);
 
  private:
@@ -53,9 +54,9 @@ class ReadCache {
     bool asked = false;
   };
   std::unordered_map<Key, Kept, Hash> kept_;
-  std::deque<Key> turns_;  // in the order in which they are evicted, or stay for another round
+  std::deque<Key> turns_;  // in the order in which entries are evicted or stay for another round
   std::uint64_t bytes_ = 0;
-  std::vector<std::uint32_t> asked_;  // by hash: other bits of it
+  std::vector<std::uint32_t> asked_;  // indexed by some bits of a key's hash; holds other bits of it
   std::shared_ptr<const std::vector<std::uint32_t>> shared_;
   std::shared_ptr<std::byte> passing_;
   std::uint64_t passing_bytes_ = 0;

@@ -22,8 +22,8 @@ class ReaderFile {
   ReaderFile& operator=(const ReaderFile&) = delete;
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Asks a network file system for the newest state. Returns the file's length. Errors: as
-  /// RegularFile::Open.
+  /// Opens the file again, so that a network file system shows its newest state. Returns its length. Errors:
+  /// as RegularFile::Open.
   [[nodiscard]] Result<std::uint64_t> Reopen();
   /// Reads up to the current end of the file. Returns the number of bytes read. Errors: as RegularFile.
   [[nodiscard]] Result<std::size_t> ReadAt(std::span<std::byte> to, std::uint64_t offset);

@@ -12,12 +12,13 @@ namespace {
 // Raw chunks up to this size are cached when they are requested again; a few larger ones would evict all
 // others.
 constexpr std::uint64_t kKeptBytes = 1 << 20;
-constexpr std::uint64_t kDirectFrom = 16 << 10;  // larger ones are read where they belong, in two calls
+// Raw chunks from this size on are read straight into the caller's memory, in two calls.
+constexpr std::uint64_t kDirectFrom = 16 << 10;
 constexpr std::uint64_t kCheckedAtOnce = 1 << 20;
 constexpr std::size_t kMaxOpenFiles = 64;
-constexpr std::uint64_t kBelievedBytes = 64
-                                         << 20;  // larger values get memory only once their chunks were seen
-constexpr int kMaxRelocations = 64;              // longer chains are hostile
+// Larger values get memory only after their chunks were found.
+constexpr std::uint64_t kBelievedBytes = 64 << 20;
+constexpr int kMaxRelocations = 64;  // longer chains are hostile
 constexpr std::uint64_t kMaxFileBytes = (std::uint64_t{1} << 40) - 1;
 constexpr std::uint32_t kMaxFiles = 1U << 24;
 
@@ -64,7 +65,7 @@ Result<Place> WorkerReader::Locate(const format::IndexRow& row) const {
 
 Result<Place> WorkerReader::PlaceOfChunk(const format::IndexRow& row) const {
   LUFF_ASSIGN_OR_RETURN(const Place place, Locate(row));
-  // The limits of the format; within them PlaceKey is without collisions.
+  // The limits of the format; within them PlaceKey() has no collisions.
   const bool more_than_raw = row.stored_bytes > row.raw_bytes && row.stored_bytes - row.raw_bytes > 4096;
   if (row.stored_bytes > kMaxFileBytes || more_than_raw || place.offset > kMaxFileBytes ||
       place.data_file >= kMaxFiles || place.offset % format::kChunkAlign != 0) {
@@ -74,7 +75,7 @@ Result<Place> WorkerReader::PlaceOfChunk(const format::IndexRow& row) const {
   return place;
 }
 
-/// Bytes of a chunk, from the `from`th on.
+/// Reads bytes of a chunk, starting at its byte `from`.
 Status WorkerReader::ReadAt(const Place& place, std::uint64_t from, std::span<std::byte> to) const {
   auto at = data_files_.find(place.data_file);
   if (at == data_files_.end()) {
@@ -89,7 +90,7 @@ Status WorkerReader::ReadAt(const Place& place, std::uint64_t from, std::span<st
   return NotFound("payload file is missing, its values are lost: " + DataPath(place.data_file));
 }
 
-/// The header of a chunk, which is the one that its row means.
+/// Reads the header of a chunk and checks that it matches the row.
 Result<format::ChunkHeader> WorkerReader::ReadHeader(const format::IndexRow& row, const Place& place) const {
   std::byte bytes[sizeof(format::ChunkHeader)];
   LUFF_RETURN_IF_ERROR(ReadAt(place, 0, bytes));
@@ -100,8 +101,8 @@ Result<format::ChunkHeader> WorkerReader::ReadHeader(const format::IndexRow& row
   return header;
 }
 
-/// Reads a chunk, and verifies a raw one. `lasting`: the caller keeps its memory; otherwise it lasts until
-/// the next call.
+/// Reads a chunk, and verifies a raw one. `lasting`: the caller may keep the memory; otherwise it is valid
+/// until the next call.
 Result<WorkerReader::Piece> WorkerReader::ReadChunk(const format::IndexRow& row, const Place& place,
                                                     bool lasting) const {
   const std::uint64_t space = sizeof(format::ChunkHeader) + row.stored_bytes;
@@ -208,7 +209,7 @@ Status WorkerReader::ReadPayloadInto(std::span<const format::IndexRow> parts, st
 Status WorkerReader::ReadPart(const format::IndexRow& row, std::span<std::byte> to) const {
   LUFF_ASSIGN_OR_RETURN(const Place place, PlaceOfChunk(row));
   Status status;
-  if (IsRaw(row) && row.stored_bytes >= kDirectFrom) {  // where it belongs, without a copy
+  if (IsRaw(row) && row.stored_bytes >= kDirectFrom) {  // straight into `to`, without a copy
     LUFF_ASSIGN_OR_RETURN(const format::ChunkHeader header, ReadHeader(row, place));
     LUFF_RETURN_IF_ERROR(ReadAt(place, sizeof(header), to));
     status = format::VerifyChunkUntrusted({header, to});

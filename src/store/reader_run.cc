@@ -44,12 +44,13 @@ Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& run_path,
 Result<bool> RunReader::FindWorkers(bool thorough) {
   Env& env = Env::Real();
   const std::int64_t now = env.NowMonotonicNs();
-  // The whole world is there: only a resumed run of another size adds workers, so looking is rare.
+  // Once all workers exist, only a run resumed with another world size adds more, so the directory is checked
+  // rarely.
   const std::int64_t every = workers_.size() >= info_.world_size ? 5 * kCheckEveryNs : kCheckEveryNs;
   if (!thorough && mtime_ns_ >= 0 && now - checked_monotonic_ns_ < every) return false;
   checked_monotonic_ns_ = now;
   struct stat info{};
-  if (stat(path_.c_str(), &info) != 0) return false;  // vanished behind our back
+  if (stat(path_.c_str(), &info) != 0) return false;  // the directory was removed
   const std::int64_t modified =
       static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
   const std::int64_t age = env.NowUnixNs() - modified;

@@ -9,11 +9,12 @@
 namespace luff::store {
 namespace {
 
-constexpr std::uint64_t kWindowBytes =
-    256 << 10;  // first attempt at reading a tail; doubled while a step does not fit
+// First attempt at reading a tail; doubled while a step does not fit.
+constexpr std::uint64_t kWindowBytes = 256 << 10;
 constexpr std::uint64_t kMaxWindowBytes = 512ULL << 20;
-constexpr std::size_t kEntriesInPage = 186;  // of the tensor directory: 16 KiB, read and kept as one
-constexpr std::uint64_t kDefsKey = ~std::uint64_t{0};  // of sections that are read once, so that none is kept
+constexpr std::size_t kEntriesInPage = 186;  // of the tensor directory: 16 KiB, read and cached together
+// Key of the definitions, which are read once and never cached.
+constexpr std::uint64_t kDefsKey = ~std::uint64_t{0};
 
 }  // namespace
 
@@ -21,7 +22,8 @@ SegmentReader::SegmentReader() = default;
 SegmentReader::~SegmentReader() = default;
 
 Status SegmentReader::Located(const Status& status) const {
-  const bool named = status.message().find(path_) != std::string_view::npos;  // by the file itself
+  // ReaderFile's errors name the path already.
+  const bool named = status.message().find(path_) != std::string_view::npos;
   return named ? status : Status(status.code(), std::string(status.message()) + ": " + path_);
 }
 
@@ -90,7 +92,8 @@ Result<bool> SegmentReader::Poll(std::uint64_t limit, bool reopen) {
   if (reopen) LUFF_RETURN_IF_ERROR(file_->Reopen().status());
   bool news = false;
   std::uint64_t window = kWindowBytes;
-  // Of the thread, not of the segment: a run has as many tails as workers, and nothing of it is kept.
+  // Per thread, not per segment: a run has a tail for each worker, and the bytes are not needed after this
+  // call.
   thread_local std::vector<std::byte> bytes;
   while (position_ < limit) {
     const std::uint64_t want = std::min(window, limit - position_);
@@ -108,8 +111,8 @@ Result<bool> SegmentReader::Poll(std::uint64_t limit, bool reopen) {
     }
     if (end != TailEnd::kWindow) break;
     if (moved && got == want) continue;
-    if (got < want || window >= kMaxWindowBytes) break;  // all there is was seen
-    window *= 2;                                         // one step larger than the window
+    if (got < want || window >= kMaxWindowBytes) break;  // end of the file, or a step beyond the limit
+    window *= 2;                                         // the next step does not fit
   }
   if (bytes.capacity() > 4 * kWindowBytes) bytes = {};
   return news;
@@ -146,8 +149,8 @@ std::optional<std::size_t> SegmentReader::FindSlot(std::uint32_t tensor) const n
   return at->second;
 }
 
-/// The bytes of a section of the footer, cached if they were read recently. `key` identifies the section
-/// within this segment.
+/// Returns the bytes of a section of the footer, from the cache if they were read recently. `key` identifies
+/// the section within this segment.
 Result<SegmentReader::Section> SegmentReader::ReadSection(const format::FooterSection& section,
                                                           std::uint64_t key, Again again) const {
   if (section.bytes == 0) return Section{};
@@ -168,7 +171,7 @@ Result<SegmentReader::Section> SegmentReader::ReadSection(const format::FooterSe
 }
 
 /// Locates the rows of a slot of a sealed segment. The whole directory was verified when the segment was
-/// opened; the checksums of the rows show later changes.
+/// opened; the checksums of the rows detect later changes.
 Result<format::TensorEntry> SegmentReader::EntryAt(std::size_t slot) const {
   const std::size_t first = slot / kEntriesInPage * kEntriesInPage;
   if (first != first_in_page_) LUFF_RETURN_IF_ERROR(ReadPage(first));
@@ -191,7 +194,7 @@ Status SegmentReader::ReadPage(std::size_t first) const {
   return Status::Ok();
 }
 
-/// Rows of a sealed segment. They are verified when read, so cached ones are intact.
+/// Reads rows of a sealed segment. They are verified when read, so cached ones are intact.
 template <typename Rows, typename Parse>
 Result<Held<Rows>> SegmentReader::Sealed(std::size_t slot, Part part, const format::FooterSection& section,
                                          Again again, Parse parse) const {
@@ -271,7 +274,8 @@ Result<std::vector<format::FrameEntry>> SegmentReader::FramesOf(std::uint64_t or
     for (; at != by_ordinal_.end() && at->ordinal == ordinal; ++at) found.push_back(*at);
     return found;
   }
-  const auto frames = tail_->frames();  // by offset; a step's frames lie together, the newest last
+  // Ascending by offset; the frames of a step are adjacent, the newest step comes last.
+  const auto frames = tail_->frames();
   for (std::size_t i = frames.size(); i-- > 0;) {
     if (frames[i].ordinal == format::kLooseOrdinal) continue;
     if (frames[i].ordinal < ordinal) break;

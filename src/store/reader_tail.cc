@@ -93,8 +93,8 @@ void TailColumns::AddColumns(const FrameView& frame, std::uint32_t step) {
 }
 
 void TailColumns::AddFrame(const FrameView& frame) {
-  if (frame.kind ==
-      FrameKind::kHeartbeat) {  // no footer lists it: the list must be the one that a footer will have
+  // Heartbeats are not listed: frames_ must equal the list that the footer will have.
+  if (frame.kind == FrameKind::kHeartbeat) {
     if (const auto beat = format::ParseHeartbeatUntrusted(frame.body); beat.ok())
       heartbeat_ = std::max(heartbeat_, *beat);
     return;
@@ -171,7 +171,7 @@ std::uint64_t TailColumns::TakeInUntrusted(std::span<const std::byte> window, st
         AddFrame(frame);
         done = frame.next_offset;
       } else {
-        open.push_back(frame);  // cannot be, by the writer's order; taken in with the next mark
+        open.push_back(frame);  // never written in this order; skipped at the next mark
       }
     } else {
       open.push_back(frame);

@@ -11,7 +11,7 @@
 
 namespace luff::store {
 
-/// Why the reading of a tail ended.
+/// Why reading a tail stopped.
 enum class TailEnd : std::uint8_t {
   kWindow,   // the window ended; the file may continue
   kFooter,   // the segment's footer
@@ -21,9 +21,9 @@ enum class TailEnd : std::uint8_t {
 /// Rows of a segment without a footer, in the same columns as a footer. **Thread-compatible.**
 class TailColumns {
  public:
-  /// Reads the frames of `window`, which begins at `offset` of file `sequence`, between two publications.
-  /// Returns the offset up to which it has read everything: the end of the last step mark, or of loose
-  /// frames. Leaves steps without a mark for the next call.
+  /// Reads the frames of `window`, which begins at `offset` of segment `sequence`, at a boundary between two
+  /// publications. Returns the offset up to which it has read everything: the end of the last step mark, or
+  /// of loose frames. Leaves steps without a mark for the next call.
   [[nodiscard]] std::uint64_t TakeInUntrusted(std::span<const std::byte> window, std::uint64_t offset,
                                               std::uint64_t sequence, TailEnd* end);
 
@@ -79,7 +79,7 @@ class TailColumns {
   std::uint64_t defs_until_ = 0;  // definitions in frames before this offset have been read
 };
 
-/// Whether a file belongs to this worker of this run. Errors: kCorruption, without the path.
+/// Checks that a file belongs to this worker of this run. Errors: kCorruption, without the path.
 [[nodiscard]] Status CheckOwner(const format::FileHeader& header, const RunInfo& run, std::uint32_t worker);
 [[nodiscard]] TensorDef OwnedTensorDef(const format::TensorDefView& view);
 [[nodiscard]] LayoutDef OwnedLayoutDef(const format::LayoutDefView& view);

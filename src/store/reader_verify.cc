@@ -19,18 +19,18 @@ namespace {
 using format::FrameKind;
 
 constexpr std::size_t kMaxDamage = 1000;
-constexpr std::uint64_t kMaxZeros = 64ULL << 20;  // looked through at a time
+constexpr std::uint64_t kMaxZeros = 64ULL << 20;  // how far a scan looks for the end of zeros
 
 /// Reads sections of a footer.
 class SectionReader {
  public:
   explicit SectionReader(ReaderFile* file) : file_(file) {}
-  /// As long as this reader lives.
+  /// The bytes live as long as this reader.
   [[nodiscard]] Result<std::span<const std::byte>> ReadToKeep(std::uint64_t offset, std::uint64_t bytes) {
     kept_.push_back(AllocateForReading(bytes));
     return Read(kept_.back(), offset, bytes);
   }
-  /// Until the next call.
+  /// The bytes live until the next call.
   [[nodiscard]] Result<std::span<const std::byte>> ReadInPassing(std::uint64_t offset, std::uint64_t bytes) {
     if (passing_ == nullptr || bytes > passing_bytes_) passing_ = AllocateForReading(passing_bytes_ = bytes);
     return Read(passing_, offset, bytes);
@@ -65,7 +65,8 @@ class Verifier {
     defined_.clear();
     for (const EpochTensorDef& def : worker.definitions())
       defined_.try_emplace({def.epoch, def.def.id}, &def.def.name);
-    const std::uint64_t published = PublishedPosition(worker.folder());  // before the files: they only grow
+    // Read before the files, which only grow.
+    const std::uint64_t published = PublishedPosition(worker.folder());
     LUFF_ASSIGN_OR_RETURN(const auto names, Env::Real().List(worker.folder()));
     std::uint64_t newest = 0;
     for (const std::string& name : names) {
@@ -120,7 +121,8 @@ class Verifier {
   }
 
  private:
-  /// What the live page says was published; 0 without a page that is whole (a copy of a run may have none).
+  /// The published position according to the live page; 0 if there is no intact page (a copy of a run may
+  /// have none).
   static std::uint64_t PublishedPosition(const std::string& folder) {
     const auto text = ReadRegular(folder + "/live", 1 << 16, kNamesInRun);
     if (!text.ok()) return 0;
@@ -130,7 +132,7 @@ class Verifier {
     return news ? news->meta_position : 0;
   }
 
-  /// A tensor as its user knows it.
+  /// The tensor's quoted name, or "tensor ID" if it is not defined.
   [[nodiscard]] std::string NameOf(std::uint32_t epoch, std::uint32_t tensor) const {
     const auto at = defined_.find({epoch, tensor});
     return at == defined_.end() ? "tensor " + std::to_string(tensor) : "\"" + *at->second + "\"";
@@ -147,7 +149,7 @@ class Verifier {
     if (report_->notes.size() < kMaxDamage) report_->notes.push_back(std::move(text));
   }
 
-  /// True for a header of this worker's file; reports any other.
+  /// Returns true if the file has a header of this worker; otherwise reports what is wrong.
   bool Header(const std::string& path, FileWindow& window, bool newest) {
     const auto begin = window.At(0, sizeof(format::FileHeader));
     if (!begin.ok()) return Tell(path, 0, std::string(begin.status().message())), false;
@@ -162,7 +164,7 @@ class Verifier {
     return true;
   }
 
-  /// The frame at `at` of the bytes before `end`.
+  /// Parses the frame at `at`, without looking at bytes from `end` on.
   static Result<format::FrameOutcome> FrameAt(FileWindow& window, std::uint64_t at, std::uint64_t end,
                                               std::uint64_t sequence, format::FrameView* frame) {
     std::uint64_t wanted = sizeof(format::FrameHeader);
@@ -172,12 +174,13 @@ class Verifier {
       const auto outcome = format::ParseFrameInWindowUntrusted(bytes, at, at, sequence, frame);
       if (outcome != format::FrameOutcome::kIncomplete || bytes.size() < wanted) return outcome;
       format::FrameHeader header;
-      std::memcpy(&header, bytes.data(), sizeof(header));  // of a good size, for the frame is not bad
+      // Its size is valid, since the frame is only incomplete.
+      std::memcpy(&header, bytes.data(), sizeof(header));
       wanted = sizeof(header) + AlignUp(header.body_bytes, format::kFrameAlign);
     }
   }
 
-  /// Whether there are only zeros from `at` on, as far as readers look.
+  /// Returns true if there are only zeros from `at` to `end`, looking at most kMaxZeros bytes ahead.
   static bool IsZeros(FileWindow& window, std::uint64_t at, std::uint64_t end) {
     for (const std::uint64_t until = std::min(end, at + kMaxZeros); at < until;) {
       const auto bytes = window.At(at, 1);
@@ -190,7 +193,7 @@ class Verifier {
     return true;
   }
 
-  /// Every frame and, when there is one, all of the footer.
+  /// Checks every frame, and the whole footer if there is one.
   void Segment(const std::string& path, FileWindow& window, std::uint64_t sequence, bool newest) {
     if (!Header(path, window, newest)) return;
     SectionReader sections(&window.file());
@@ -328,15 +331,16 @@ class Verifier {
     }
   }
 
-  /// Where the next chunk is from `at` on. kOutOfRange: there is none, or nothing but zeros.
+  /// Returns the offset of the next chunk at or after `at`. kOutOfRange if there is none, or only zeros for
+  /// kMaxZeros bytes.
   static Result<std::uint64_t> NextChunk(FileWindow& window, std::uint64_t at) {
-    // The writer leaves less than a page of zeros; a file may claim any number of them.
+    // The writer leaves less than a page of zeros; a hostile file may hold any number of them.
     for (const std::uint64_t until = at + kMaxZeros; at < window.file_bytes() && at < until;) {
       const std::uint64_t page = at / format::kPageBytes * format::kPageBytes;
       LUFF_ASSIGN_OR_RETURN(const auto bytes,
                             window.At(page, std::max<std::uint64_t>(at - page + sizeof(format::ChunkHeader),
                                                                     format::kPageBytes)));
-      // Up to a whole page, so that what follows begins with one.
+      // Searches whole pages, so that the next search begins at a page boundary.
       const std::uint64_t whole =
           bytes.size() < format::kPageBytes || page + bytes.size() == window.file_bytes()
               ? bytes.size()
@@ -349,7 +353,7 @@ class Verifier {
     return OutOfRange("no more chunks, from byte " + std::to_string(at));
   }
 
-  /// Whether a chunk is as it was written.
+  /// Verifies that a chunk is as it was written.
   static Status WholeChunk(FileWindow& window, std::uint64_t at, const format::ChunkHeader& header) {
     const std::uint64_t space = sizeof(header) + header.stored_bytes;
     if (space <= FileWindow::kBytes) {
@@ -365,7 +369,7 @@ class Verifier {
         });
   }
 
-  /// Every chunk.
+  /// Checks every chunk of a payload file.
   void Payload(const std::string& path, FileWindow& window, std::uint64_t sequence) {
     const std::uint64_t file_bytes = window.file_bytes();
     const auto begin = window.At(0, sizeof(format::FileHeader));
@@ -396,7 +400,7 @@ class Verifier {
       const auto chunk = format::ParseChunkHeaderUntrusted(*bytes);
       if (!chunk.ok()) {
         if (chunk.status().code() == StatusCode::kOutOfRange)
-          return;  // torn; rows that point here are told of below
+          return;  // torn; References() reports the rows that point here
         Tell(path, at,
              std::string(chunk.status().message()) + "; chunks behind it are checked by their rows only");
         return;
@@ -412,7 +416,8 @@ class Verifier {
     }
   }
 
-  /// Each chunk once, however many rows name it: any number of rows may name one that expands to 64 MiB.
+  /// Checks each chunk once, however many rows refer to it: any number of them may refer to one that expands
+  /// to 64 MiB.
   Status Chunk(const WorkerReader& worker, const format::IndexRow& row, const Place& place) {
     const auto key = std::tuple(place.data_file, place.offset, row.content_hash, row.raw_bytes,
                                 row.stored_bytes, row.codec);
@@ -427,7 +432,7 @@ class Verifier {
     return at->second;
   }
 
-  /// Every row that names a tensor, a layout or a place in a payload file.
+  /// Checks what rows refer to: tensors, layouts and places in payload files.
   void References(const WorkerReader& worker, const SegmentReader& segment) {
     const std::uint32_t epoch = segment.header().epoch;
     std::uint64_t retired = 0;
@@ -438,7 +443,7 @@ class Verifier {
              "rows of tensor " + std::to_string(tensor) + ", which is not defined; they are lost");
       }
       const auto index = segment.Index(slot);
-      if (!index.ok()) continue;  // told of by Footer
+      if (!index.ok()) continue;  // reported by Footer()
       for (std::size_t i = 0; i < index->rows.size(); ++i) {
         const format::IndexRow& row = index->rows[i];
         ++report_->rows;
@@ -475,7 +480,7 @@ class Verifier {
   VerifyReport* report_;
   const WorkerReader* worker_ = nullptr;
   std::map<std::pair<std::uint32_t, std::uint32_t>, const std::string*> defined_;  // epoch and id: name
-  // Of the chunks of a worker: file, offset, and what its row says.
+  // Results for the chunks of a worker, by file, offset, and the row's hash, sizes and codec.
   std::map<
       std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint8_t>,
       Status>

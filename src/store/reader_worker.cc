@@ -15,9 +15,10 @@
 namespace luff::store {
 namespace {
 
-constexpr std::int64_t kCheckEveryNs = 500'000'000;  // directory, although the live page says nothing is new
-constexpr std::int64_t kFreshNs =
-    2'000'000'000;  // a directory changed so recently may change again in the same tick
+// How often the directory is checked even if the live page shows nothing new.
+constexpr std::int64_t kCheckEveryNs = 500'000'000;
+// A directory changed so recently may change again in the same tick.
+constexpr std::int64_t kFreshNs = 2'000'000'000;
 constexpr std::size_t kMaxProblems = 100;
 constexpr std::uint32_t kLooseKinds = 1U << static_cast<unsigned>(format::FrameKind::kDocument) |
                                       1U << static_cast<unsigned>(format::FrameKind::kGapRows) |
@@ -81,7 +82,7 @@ bool WorkerReader::ReadLive(std::uint64_t* position, std::uint32_t* changes) {
   if (!live_) return false;
   const auto news = live_->Read();
   if (!news) {
-    live_.reset();  // gone or cut off: its frames are followed
+    live_.reset();  // removed or truncated; from now on the frames are followed
     return false;
   }
   *position = news->meta_position;
@@ -149,7 +150,7 @@ Result<bool> WorkerReader::ScanFolder() {
   auto names = Env::Real().List(folder_);
   if (!names.ok()) {
     if (segments_.empty()) return names.status();
-    Problem(std::string(names.status().message()));  // vanished behind our back: what is open stays readable
+    Problem(std::string(names.status().message()));  // the folder was removed; open files stay readable
     return false;
   }
   std::map<std::uint64_t, std::uint32_t> files;  // sequence, highest generation
@@ -159,7 +160,7 @@ Result<bool> WorkerReader::ScanFolder() {
     std::uint32_t& generation = files[parsed->sequence];
     generation = std::max(generation, parsed->generation);
   }
-  // What was the tail may have grown before the next file was begun.
+  // The previous tail may have grown before the next file was created.
   bool news = PollTail(~std::uint64_t{0});
   std::vector<SegmentReader*> fresh;
   for (const auto& [sequence, generation] : files) {
@@ -246,7 +247,8 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
     Problem("gaps, documents and events of a segment are lost: " + std::string(frames.status().message()));
     return;
   }
-  // Frames keep their order when a segment is sealed or merged, so a count shows which were read.
+  // Frames keep their order when a segment is sealed, so a count shows which were read. Merging drops frames
+  // of histograms and unit counts, so a reader that counted those may miss the gap that merging appends.
   std::size_t& taken = frames_taken_[segment.sequence()];
   std::vector<std::byte> scratch;
   for (; taken < frames->size(); ++taken) {

@@ -1,5 +1,5 @@
-// Retention with references: whatever is kept and deleted, a kept row reads its value and no row reads a
-// wrong one.
+// Retention with references: whatever is kept and deleted, a kept row reads as its value, and no row reads as
+// a wrong one.
 #include <filesystem>
 #include <map>
 #include <random>
@@ -19,7 +19,7 @@ std::uint64_t BytesOnDisk(const std::string& folder, const std::string& extensio
   return bytes;
 }
 
-/// A writer driven step by step; every row ever published is remembered with the value that it must read as.
+/// Drives a writer step by step, and remembers every published row with the value that it must read as.
 class Driver {
  public:
   Driver(const std::string& run, WriterOptions options) : run_(run) {
@@ -37,7 +37,7 @@ class Driver {
   struct Row {
     std::uint32_t tensor;
     Retention retention;
-    std::int64_t value_of;   // the step whose value it has: an earlier one when unchanged
+    std::int64_t value_of;   // the step whose value it has; an earlier one if unchanged
     std::uint32_t alias_of;  // the tensor whose value it has
   };
   void Step(std::int64_t step, const std::vector<Row>& rows) {
@@ -74,7 +74,7 @@ class Driver {
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
 
-  /// Reads everything: nothing wrong, and everything there that must be kept.
+  /// Reads everything: no value may be wrong, and every value that must be kept must be readable.
   void Check() {
     auto reader = RunReader::Open(run_);
     ASSERT_TRUE(reader.ok()) << reader.status().ToString();
@@ -127,7 +127,7 @@ class Driver {
   std::string run_;
   std::unique_ptr<WorkerWriter> writer_;
   std::map<std::pair<std::uint32_t, std::int64_t>, Place>
-      stored_;  // as capture remembers them: never updated by itself
+      stored_;  // as capture remembers them: not updated when chunks move
   std::map<std::pair<std::uint32_t, std::int64_t>, std::vector<std::byte>> expected_;
   std::map<std::pair<std::uint32_t, std::int64_t>, Retention> policy_of_;
   std::map<std::pair<int, std::int64_t>, std::vector<std::int64_t>> steps_;
@@ -160,7 +160,7 @@ TEST(RetentionTest, AnUnchangedTensorIsWrittenAgainBeforeItsFileGoes) {
   TemporaryDirectory directory;
   Driver driver(directory.path() + "/run", {});
   for (std::int64_t step = 0; step < 100; ++step) {
-    driver.Step(step, {{0, Last(8), step, 0}, {1, Last(8), 0, 1}});  // 1 is frozen
+    driver.Step(step, {{0, Last(8), step, 0}, {1, Last(8), 0, 1}});  // tensor 1 never changes
     if (step % 9 == 0) driver.Check();
   }
   driver.Check();
@@ -171,7 +171,7 @@ TEST(RetentionTest, ThinningKeepsTenthsAndHundredths) {
   Driver driver(directory.path() + "/run", {});
   for (std::int64_t step = 0; step < 320; ++step) driver.Step(step, {{0, Thin(10), step, 0}});
   driver.Check();
-  EXPECT_LT(driver.readable(), 40U);  // 10 recent, 10 tenths, 4 hundredths, and what shares their files
+  EXPECT_LT(driver.readable(), 40U);  // 10 recent, 10 tenths, 4 hundredths, and others in the same files
   for (std::int64_t step = 320; step < 400; ++step) {
     driver.Step(step, {{0, Thin(10), step, 0}, {1, Thin(10), step - step % 37, 1}});
   }

@@ -55,12 +55,13 @@ Result<RunInfo> CreateRun(const std::string& path, const RunInfo& wanted, bool j
     }
     RunInfo info = wanted;
     if (info.created_unix_ns == 0) info.created_unix_ns = env.NowUnixNs();
-    // A second name for a finished file: of several workers that create the run at once exactly one wins.
+    // Links a finished file to its final name: if several workers create the run at once, exactly one wins.
     const std::string target = path + "/" + std::string(kRunFileName);
     const std::string text = FormatRunFile(info);
     Status status = WriteNewFile(env, target, text);
     if (!status.ok() && status.code() != StatusCode::kAlreadyExists) {  // a file system without links
-      // Between the look and the name lies nothing that takes time: a later one would replace the first.
+      // Checks for the target right before renaming, because a rename would replace another worker's
+      // run.json.
       const std::string finished =
           target + ".tmp" + std::to_string(getpid()) + "-" + std::to_string(env.NowMonotonicNs()) + "n";
       status = WriteWholeFile(env, finished, text);

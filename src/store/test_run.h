@@ -15,7 +15,7 @@
 #include "luff/store/reader.h"
 #include "luff/store/writer.h"
 
-/// Helpers for this room's tests: a run in a temporary directory, and steps with values computed from tensor
+/// Helpers for the tests of store: a run in a temporary directory, and steps with values computed from tensor
 /// and step.
 namespace luff::store {
 
@@ -79,7 +79,7 @@ class ChunkBlock {
     refs_.push_back({nullptr, chunk.size()});
     used_ += chunk.size();
   }
-  /// Addresses are set here: the block may have moved while it grew.
+  /// Sets the addresses here, because the block may have moved while it grew.
   [[nodiscard]] std::span<const ChunkRef> refs() {
     std::uint64_t at = 0;
     for (ChunkRef& ref : refs_) {
@@ -146,7 +146,8 @@ inline format::StepMark MarkOf(std::int64_t step) {
   return mark;
 }
 
-/// A writer of a new run whose tensor 0 is a vector of so many elements; null after a failed expectation.
+/// Opens a writer of a new run whose tensor 0 is a vector of `elements` elements; null after a failed
+/// expectation.
 inline std::unique_ptr<WorkerWriter> OpenNewRun(const WriterOptions& options, std::size_t elements) {
   EXPECT_TRUE(CreateRun(options.run_path, TestRun(), false, false).ok());
   auto writer = WorkerWriter::Open(options, TestRun());
@@ -173,7 +174,7 @@ inline Status AppendValue(WorkerWriter* writer, std::int64_t step, std::size_t e
   return Status::Ok();
 }
 
-/// Every raw value that the reader shows, as (tensor, global step); wrong ones fail the test.
+/// Every raw value that can be read, as (tensor, global step). Does not compare the bytes.
 inline std::vector<std::pair<std::uint32_t, std::int64_t>> ReadableValues(const WorkerReader& worker,
                                                                           std::size_t elements) {
   std::vector<std::pair<std::uint32_t, std::int64_t>> found;

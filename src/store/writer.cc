@@ -24,12 +24,12 @@ namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kHeartbeatFrameNs = 5 * kSecond;
 constexpr std::int64_t kSyncIntervalNs = 5 * kSecond;
-constexpr std::int64_t kFirstRetryNs = kSecond / 10;  // after an error; doubles up to the last
+constexpr std::int64_t kFirstRetryNs = kSecond / 10;  // after an error; doubles up to kLastRetryNs
 constexpr std::int64_t kLastRetryNs = 10 * kSecond;
-constexpr int kMostLosses = 64;                         // files taken away from a writer before it ends
+constexpr int kMostLosses = 64;  // files that may be taken away before the writer gives up
 constexpr std::uint64_t kMaxPendingBytes = 8ULL << 20;  // rows kept in memory while the disk refuses them
 
-/// The error is about one file, not about the disk.
+/// True if the error concerns one file, not the disk.
 bool IsLoss(const Status& status) noexcept {
   return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kNotFound ||
          status.code() == StatusCode::kCorruption;
@@ -41,7 +41,7 @@ format::GapReason ReasonOf(const Status& status) noexcept {
                                                          : format::GapReason::kIoError;
 }
 
-/// OK if there is no memory even for an error: the ledger knows what is lost.
+/// OK if there is no memory even for an error; the ledger has recorded what was lost.
 Status NoMemory() noexcept {
   try {
     return ResourceExhausted("no memory is left for the writer thread");
@@ -104,17 +104,18 @@ class FileWorkerWriter final : public WorkerWriter {
   /// Writes, keeps or folds the batch: afterwards it is in the run, in memory, or in a gap.
   Status Account(StepBatch& batch, bool step) noexcept;
   Status Write(StepBatch& batch, bool step);
-  /// Handles the loss of a file, which says nothing about the disk. True if another one may be tried at once.
+  /// Handles the loss of a file, which says nothing about the disk. Returns true if another file may be tried
+  /// at once.
   [[nodiscard]] bool MayReplace(const Status& status);
   /// Handles a refusal of the disk: tries again later, at growing intervals.
   void Fail(format::GapReason reason, Status status) noexcept;
   void Fail(const Status& status) { Fail(ReasonOf(status), status); }
   [[nodiscard]] bool MayTry();
-  /// Writes what was kept in memory, in order. True when nothing is left.
+  /// Writes what was kept in memory, in order. Returns true if nothing is left.
   bool Recover();
   void KeepInMemory(StepBatch& batch, bool step) noexcept;
   void Fold(StepBatch* batch, bool step, format::GapReason reason) noexcept;
-  /// At the end of a run on a disk that refuses: releases the reserve and records what was lost.
+  /// Used at the end of a run whose disk refuses writes: releases the reserve and records what was lost.
   Status LastWords(const format::EndMark& end);
   Status AfterPublication();
   Status RunExpiry();
@@ -150,7 +151,7 @@ class FileWorkerWriter final : public WorkerWriter {
   };
   std::deque<Pending> pending_;
   std::uint64_t pending_bytes_ = 0;
-  LossLedger ledger_;            // of batches that found no room there; later than all of them
+  LossLedger ledger_;            // batches that did not fit into pending_, all later than those that did
   bool unreadable_ = false;      // definitions were lost: no row may be written any more
   format::GapRow lost_{};        // index rows whose chunk is gone
   PayloadStore::Expiry expiry_;  // not yet on record
@@ -182,7 +183,7 @@ Status FileWorkerWriter::AppendChunks(std::span<const ChunkRef> chunks, Retentio
       return FailedPrecondition("the writer is closed, or belongs to the parent process");
     if (!gone_.ok()) return gone_;
     if (payload_retry_at_ns_ != 0 && env_.NowMonotonicNs() < payload_retry_at_ns_) {
-      return payload_failure_;  // refused a moment ago; tried again soon
+      return payload_failure_;  // refused a moment ago; the next try is due soon
     }
     std::uint64_t need = 0;
     for (const ChunkRef& chunk : chunks) need += chunk.bytes;
@@ -236,7 +237,7 @@ Status FileWorkerWriter::Account(StepBatch& batch, bool step) noexcept {
     KeepInMemory(batch, step);
     kept = true;
     return failure_status_;
-  } catch (...) {  // no memory, or an error that nobody knows: nothing of the batch is written
+  } catch (...) {  // out of memory, or an unknown error: nothing of the batch was written
     if (!kept) {
       Fail(format::GapReason::kRecordingFailed, NoMemory());
       KeepInMemory(batch, step);
@@ -248,7 +249,7 @@ Status FileWorkerWriter::Account(StepBatch& batch, bool step) noexcept {
 Status FileWorkerWriter::Write(StepBatch& batch, bool step) {
   payload_.TakeLost(&batch.gaps);
   if (step) {
-    // Errors of copying show as rows in lost_, which become a gap.
+    // Rows whose chunk could not be copied are counted in lost_, which becomes a gap.
     (void)payload_.PrepareRows(&batch.index, &batch.index_retention, meta_.next_ordinal(), &lost_);
     if (lost_.count != 0) {
       lost_.tensor = lost_.collection = format::kNoId;
@@ -296,13 +297,13 @@ Status FileWorkerWriter::AfterPublication() {
       (void)meta_.Sync();
     }
   }
-  // Failures below cost no row that was given: they show at the next publication.
+  // Failures below lose none of the published rows; they show up at the next publication.
   (void)RunExpiry();
   if (meta_.full()) {
     (void)meta_.Seal();
     for (const auto& sealed : meta_.TakeSealed()) budget_.Add(sealed, meta_.epoch());
     Show();
-    // Two a seal: the oldest segments shrink faster than new ones come.
+    // Two for each seal, so that old segments shrink faster than new ones arrive.
     for (int i = 0; i < 2 && budget_.MergeOne(0); ++i) live_->CountChange();
   }
   return synced;
@@ -318,7 +319,7 @@ Status FileWorkerWriter::RunExpiry() {
   gaps.gaps = expiry_.gaps;
   Status status = meta_.WriteRetention(expiry_.relocated, expiry_.retired);
   if (!status.ok()) {
-    Fail(status);  // the files stay until it is on record
+    Fail(status);  // the files stay until their removal is recorded
     return status;
   }
   if (!gaps.gaps.empty()) status = meta_.WriteLoose(gaps);
@@ -341,8 +342,8 @@ void FileWorkerWriter::Fail(format::GapReason reason, Status status) noexcept {
 
 bool FileWorkerWriter::MayTry() { return gone_.ok() && env_.NowMonotonicNs() >= retry_at_ns_; }
 
-// Once something was folded into a gap, everything after it is too, until the disk has taken what came
-// before. So there is one gap, and names reach the disk before the rows that refer to them.
+// Once a batch was folded into a gap, so is everything after it, until the disk has accepted what came
+// before. That way there is one gap, and names reach the disk before the rows that refer to them.
 void FileWorkerWriter::KeepInMemory(StepBatch& batch, bool step) noexcept {
   const std::uint64_t bytes = MemoryOf(batch);
   try {
@@ -371,7 +372,7 @@ bool FileWorkerWriter::Recover() {
     pending_bytes_ -= first.bytes;
   }
   if (!ledger_.empty()) {
-    // What is kept waits in a batch of its own if it is refused again.
+    // The ledger's contents become a batch of their own, which stays pending if it is refused again.
     pending_.push_back({});
     ledger_.Release(0, true, &pending_.back().batch);
     return Recover();
@@ -399,7 +400,7 @@ void FileWorkerWriter::Heartbeat() {
     }
     Show();
   } catch (...) {  // NOLINT(bugprone-empty-catch)
-    // A heartbeat less.
+    // One heartbeat is skipped.
   }
 }
 
@@ -415,14 +416,14 @@ Status FileWorkerWriter::LastWords(const format::EndMark& end) {
   words.acks.swap(kept.acks);
   LUFF_RETURN_IF_ERROR(Write(words, false));
   LUFF_RETURN_IF_ERROR(meta_.WriteEnd(end));
-  (void)Write(kept, false);  // names and documents, should there be room for them
+  (void)Write(kept, false);  // names and documents, if there is room for them
   return Status::Ok();
 }
 
 Status FileWorkerWriter::Close(format::EndReason reason) {
   if (closed_ || !Mine()) return Status::Ok();
   try {
-    if (failing_ && gone_.ok()) (void)Recover();  // the last chance, whatever the time
+    if (failing_ && gone_.ok()) (void)Recover();  // the last chance, so without waiting for the retry time
     format::EndMark end{};
     end.reason = static_cast<std::uint32_t>(reason);
     end.last_global_step = meta_.last_global_step();

@@ -86,7 +86,7 @@ class WriterTest : public testing::Test {
     }
     return steps;
   }
-  /// Changes what the worker's page says of its writer.
+  /// Edits the worker's live page and corrects its checksum.
   void EditPage(const std::function<void(format::LivePage&)>& edit) const {
     std::fstream file(folder() + "/live", std::ios::in | std::ios::out | std::ios::binary);
     format::LivePage page{};
@@ -98,7 +98,7 @@ class WriterTest : public testing::Test {
     file.write(reinterpret_cast<const char*>(&page), sizeof(page));
     ASSERT_TRUE(file.good());
   }
-  /// What a second writer is told while somebody else holds the folder's lock.
+  /// The status that a second writer gets while the folder's lock is held elsewhere.
   StatusCode OpenedWhileLocked() {
     const int other = open((folder() + "/live").c_str(), O_RDWR | O_CLOEXEC);
     EXPECT_EQ(flock(other, LOCK_EX | LOCK_NB), 0);
@@ -224,7 +224,7 @@ TEST_F(WriterTest, AWriterInAnotherContainerIsNotTakenForDead) {
   EXPECT_EQ(Read()->workers()[0]->liveness().process_exists, true);
   EditPage([](auto& page) {
     page.pid_namespace ^= 1;
-    ++page.pid_start_ticks;  // here another process, or none, has its number
+    ++page.pid_start_ticks;  // here another process, or none, has that pid
   });
   const auto reader = Read();
   EXPECT_TRUE(reader->workers()[0]->uses_live_page());
@@ -237,14 +237,14 @@ TEST_F(WriterTest, AFolderIsAbandonedIfItsLockIsFreeAndCannotBeElsewhere) {
   writer_.reset();  // no Close: its page says that it writes
   EXPECT_TRUE(IsAbandoned(run(), 0));
   EditPage([](auto& page) {
-    page.pid_namespace ^= 1;  // a container that was begun again
+    page.pid_namespace ^= 1;  // a restarted container
     page.host ^= 1;
   });
   EXPECT_TRUE(IsAbandoned(run(), 0));
   EditPage([](auto& page) { page.boot[0] ^= 1; });
   EXPECT_FALSE(IsAbandoned(run(), 0));
   EXPECT_FALSE(IsAbandoned(run(), 1));
-  Open(true);  // nothing is locked any more
+  Open(true);  // no lock is left behind
 }
 
 TEST_F(WriterTest, AFolderInWhichSomebodyHasWrittenIsNotFresh) {
@@ -341,7 +341,7 @@ TEST_F(WriterTest, OldSummariesAreMergedInTensAndAGapSaysSo) {
   bool merged = false;
   for (const auto& segment : worker.segments()) {
     steps += segment->steps().size();
-    if (segment->steps().size() == 0) continue;  // the last one holds the end mark alone
+    if (segment->steps().size() == 0) continue;  // the last one holds only the end mark
     const auto slot = segment->FindSlot(7);
     ASSERT_TRUE(slot.has_value());
     const auto block = segment->Summaries(*slot);

@@ -12,7 +12,7 @@
 namespace luff::store {
 
 /// One control record. JSON fields: number, kind, phase, proposal, train_step, deadline_s, reason, finding,
-/// config, created_unix_ns, author, key_id, signature (the last two empty until a run is shared).
+/// body, created_unix_ns, author, key_id, signature (the last two empty until a run is shared).
 struct ControlRecord {
   std::uint64_t number = 0;      // NNNNNN of the file name
   std::string kind;              // "stop", "lower_lr", "skip_batch", "rollback", "capture", "outcome", "note"
@@ -38,14 +38,14 @@ struct ControlRecord {
 /// unknown, and the caller may try again.
 [[nodiscard]] Result<ControlRecord> DecideControl(const std::string& run_path, const ControlRecord& record);
 
-/// Reads records with numbers greater than `after`, ascending. If it returns a record, it has read all before
-/// it. Skips unreadable ones and reports them in `problems`.
+/// Reads records with numbers greater than `after`, ascending. Never returns a record without having read all
+/// records before it. Skips unreadable ones and reports them in `problems`.
 [[nodiscard]] Result<std::vector<ControlRecord>> ReadControl(const std::string& run_path, std::uint64_t after,
                                                              std::vector<std::string>* problems);
 
-/// The same for processes that obey the records: reads only from folders and files that the user owns and
-/// nobody else may write, checked by descriptor. Skips other records. Further error: kFailedPrecondition
-/// (folders).
+/// Like ReadControl(), for processes that carry out the records: reads only from folders and files that the
+/// user owns and nobody else may write, checked by descriptor. Skips other records. Further error:
+/// kFailedPrecondition (folders).
 [[nodiscard]] Result<std::vector<ControlRecord>> ReadCommands(const std::string& run_path,
                                                               std::uint64_t after);
 

@@ -10,8 +10,8 @@
 /// Turns steps that cannot be written into gaps.
 namespace luff::store {
 
-/// True for a gap of whole steps: no tensor, no collection, no forms; `count` steps have neither rows nor a
-/// step mark.
+/// Makes a gap of whole steps: no tensor, no collection, no forms; `steps` steps have neither rows nor a step
+/// mark.
 [[nodiscard]] format::GapRow GapOfSteps(format::GapReason reason, std::uint64_t steps, std::uint64_t bytes,
                                         std::int64_t first_step, std::int64_t last_step) noexcept;
 
@@ -25,13 +25,13 @@ namespace luff::store {
 /// **Thread-compatible.**
 class LossLedger {
  public:
-  /// Takes `batch`, which is empty and holds no memory afterwards. False if there is no memory for its
-  /// definitions; then nothing that refers to them may be written.
+  /// Takes `batch`, which is empty and holds no memory afterwards. Returns false if there is no memory for
+  /// its definitions; then nothing that refers to them may be written.
   [[nodiscard]] bool Fold(StepBatch* batch, bool step, format::GapReason reason) noexcept;
   /// Rows with first_step < 0 get `step`.
   void AddGap(const format::GapRow& row, std::int64_t step) noexcept { gaps_.Add(row, step); }
-  /// Puts what was kept before what `batch` holds: the gaps that are due (with `all`, every one) and
-  /// everything else.
+  /// Moves everything kept into `batch`, in front of its own contents, and appends the gaps that are due
+  /// (with `all`, every gap).
   void Release(std::int64_t now_ns, bool all, StepBatch* batch);
   /// True if nothing is kept.
   [[nodiscard]] bool empty() const noexcept;

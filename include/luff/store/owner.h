@@ -6,7 +6,8 @@
 #include "luff/base/env.h"
 #include "luff/base/result.h"
 
-/// Who may command a job: the owner of its run, one supervisor at a time (docs/spec/control.md).
+/// Decides who may command a job: only the owner of its run, and only one supervisor at a time
+/// (docs/spec/control.md).
 namespace luff::store {
 
 /// Checks that the user (effective uid) owns the run's directory and the folders in it that hold commands,
@@ -14,8 +15,8 @@ namespace luff::store {
 /// kFailedPrecondition with the remedy; kNotFound, kIo.
 [[nodiscard]] Status CheckOwner(const std::string& run_path);
 
-/// The lock of the run's supervisor. The object holds it as long as it lives; child processes do not, and the
-/// kernel frees it when the process dies.
+/// The lock of the run's supervisor. The object holds it for its lifetime. Child processes do not hold it,
+/// and the kernel releases it when the process dies.
 class SupervisorLock {
  public:
   /// Errors: kAlreadyExists if another supervisor holds it (the message names its process); kIo.
@@ -35,9 +36,9 @@ class SupervisorLock {
   const std::string path_;
 };
 
-/// True if it is certain that no process writes in the worker's folder: who did ran on this machine since it
-/// booted, perhaps in a container, and the folder's lock is free. Holds that lock for a moment, so that a
-/// writer which opens the folder just then is refused.
+/// Returns true if it is certain that no process writes to the worker's folder: its last writer ran on this
+/// machine since the last boot, perhaps in a container, and the folder's lock is free. Holds that lock
+/// briefly, so a writer that opens the folder at that moment is refused.
 [[nodiscard]] bool IsAbandoned(const std::string& run_path, std::uint32_t worker);
 
 }  // namespace luff::store

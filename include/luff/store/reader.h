@@ -22,11 +22,11 @@
 /// run, names across workers, waiting.
 ///
 /// All classes are **thread-compatible**. Every byte of the run may be hostile, and files may be truncated
-/// while they are read. So nothing is mapped: what is gone gives kCorruption with file and place, and the
-/// rest stays readable. Memory is bounded by what is published and not yet sealed (about the size of one
-/// segment for each worker), plus 60 bytes for each step, 16 KiB for each segment, 4 bytes for each tensor
-/// of a segment whose tensors are not those of the segment before, and ReadCache::kMaxBytes of recently read
-/// bytes.
+/// while they are read. Therefore nothing is memory-mapped: reading missing bytes fails with kCorruption,
+/// naming file and offset, and the rest stays readable. Memory is bounded by what is published and not yet
+/// sealed (about the size of one segment for each worker), plus 60 bytes for each step, 16 KiB for each
+/// segment, 4 bytes for each tensor of a segment whose tensors differ from those of the previous segment, and
+/// ReadCache::kMaxBytes of recently read bytes.
 namespace luff::store {
 
 class LivePageReader;
@@ -52,16 +52,16 @@ enum class Again : bool { kNo, kYes };
 /// not (or its footer is damaged), its frames are kept in memory, in the same columns.
 class SegmentReader {
  public:
-  /// `cache` is shared by the segments of a run; null: the segment makes its own. Errors: kNotFound, kIo,
-  /// kCorruption (file header), kUnsupportedVersion.
+  /// `cache` is shared by the segments of a run; if it is null, the segment makes its own. Errors: kNotFound,
+  /// kIo, kCorruption (file header), kUnsupportedVersion.
   [[nodiscard]] static Result<std::unique_ptr<SegmentReader>> Open(
       std::string path, std::uint64_t sequence, std::uint32_t generation,
       std::shared_ptr<ReadCache> cache = nullptr);
   ~SegmentReader();
 
-  /// Reads frames published since the last call, up to `limit` bytes of the file. True if there were any. The
-  /// segment becomes sealed when its footer is found. A torn tail counts as not yet written. `reopen` asks a
-  /// network file system for its newest state.
+  /// Reads frames published since the last call, up to `limit` bytes of the file. Returns true if there were
+  /// any. The segment becomes sealed when its footer is found. A torn tail counts as not yet written.
+  /// `reopen` asks a network file system for its newest state.
   [[nodiscard]] Result<bool> Poll(std::uint64_t limit = ~std::uint64_t{0}, bool reopen = false);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -92,15 +92,16 @@ class SegmentReader {
   [[nodiscard]] Result<Held<format::IndexBlock>> Index(std::size_t slot, Again again = Again::kYes) const;
   [[nodiscard]] Result<Held<format::FormBlock>> Forms(std::size_t slot, Again again = Again::kYes) const;
 
-  /// Frames that are not columns, ascending by offset, and the bits of their kinds.
+  /// Frames() returns the frames that hold no columns, ascending by offset; frame_kinds() the bits of their
+  /// kinds.
   using FrameList = Held<std::span<const format::FrameEntry>>;
   [[nodiscard]] Result<FrameList> Frames() const;
   [[nodiscard]] std::uint32_t frame_kinds() const noexcept;
-  /// Newest heartbeat of an unsealed segment; 0: none.
+  /// Newest heartbeat of an unsealed segment; 0 if there is none.
   [[nodiscard]] std::int64_t heartbeat_unix_ns() const noexcept;
   /// Frames of one step.
   [[nodiscard]] Result<std::vector<format::FrameEntry>> FramesOf(std::uint64_t ordinal) const;
-  /// Body of a frame, verified, in `scratch`.
+  /// Reads the body of a frame into `scratch` and verifies it.
   [[nodiscard]] Result<std::span<const std::byte>> ReadFrame(const format::FrameEntry& entry,
                                                              std::vector<std::byte>* scratch) const;
   [[nodiscard]] Result<std::vector<TensorDef>> TensorDefs() const;
@@ -111,7 +112,7 @@ class SegmentReader {
   struct Section {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
-    bool verified = false;  // when it was first read
+    bool verified = false;  // an earlier read has verified the bytes
   };
   SegmentReader();
   [[nodiscard]] Status TrySeal();
@@ -134,7 +135,7 @@ class SegmentReader {
   std::optional<format::FooterDirectory> footer_;          // sealed
   std::vector<std::shared_ptr<const void>> footer_bytes_;  // sealed: what footer_ points into
   std::shared_ptr<const std::vector<std::uint32_t>> ids_;  // sealed: tensors by slot, ascending
-  mutable Section page_;                                   // sealed: entries of the directory from here on
+  mutable Section page_;  // sealed: directory entries from slot first_in_page_ on
   mutable std::size_t first_in_page_ = ~std::size_t{0};
   mutable std::vector<format::FrameEntry> by_ordinal_;  // sealed: frames sorted by ordinal, on first use
   mutable bool sorted_ = false;
@@ -167,9 +168,9 @@ class WorkerReader {
                                                                   std::shared_ptr<ReadCache> cache = nullptr);
   ~WorkerReader();
 
-  /// Reads what was published since the last call. True if it found anything new. With a live page and
-  /// nothing new it costs one read of 64 bytes, and more every half second. Damage is not an error here: see
-  /// problems(). `thorough` looks at the directory even if the live page says that nothing is new.
+  /// Reads what was published since the last call. Returns true if it found anything new. With a live page
+  /// and nothing new it costs one read of 64 bytes, and more every half second. Damage is not an error here:
+  /// see problems(). `thorough` scans the directory even if the live page shows nothing new.
   [[nodiscard]] Result<bool> Refresh(bool thorough = false);
 
   [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
@@ -178,7 +179,7 @@ class WorkerReader {
   [[nodiscard]] std::span<const std::unique_ptr<SegmentReader>> segments() const noexcept {
     return segments_;
   }
-  /// Grows when merged segments have replaced others; spans and indices into those are then invalid.
+  /// Increases when merged segments have replaced others; spans and indices into those are then invalid.
   [[nodiscard]] std::uint64_t rebuilds() const noexcept { return rebuilds_; }
   /// Ordinal that the next published step will have.
   [[nodiscard]] std::uint64_t next_ordinal() const noexcept { return next_ordinal_; }
@@ -191,7 +192,7 @@ class WorkerReader {
   /// The first step with this ordinal or a later one.
   [[nodiscard]] std::optional<StepPlace> FirstStepFrom(std::uint64_t ordinal) const noexcept;
 
-  /// Grows only.
+  /// Only grows.
   [[nodiscard]] std::span<const EpochTensorDef> definitions() const noexcept { return definitions_; }
   [[nodiscard]] const LayoutDef* FindLayout(std::uint32_t epoch, std::uint32_t id) const;
   /// Latest document of each name.
@@ -203,7 +204,7 @@ class WorkerReader {
   /// Gaps, summed over equal tensor, collection, reason and forms.
   [[nodiscard]] std::vector<Gap> gaps() const;
   [[nodiscard]] const std::vector<format::AckRow>& acks() const noexcept { return acks_; }
-  /// Of the newest epoch.
+  /// End mark of the newest epoch.
   [[nodiscard]] const std::optional<format::EndMark>& end() const noexcept { return end_; }
   [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] Liveness liveness() const;
@@ -221,14 +222,15 @@ class WorkerReader {
   /// retention), kNotFound (payload file vanished), kResourceExhausted (no memory to assemble the value).
   [[nodiscard]] Result<Payload> ReadPayload(std::span<const format::IndexRow> parts,
                                             std::uint64_t expected_bytes) const;
-  /// The same into the caller's memory, which has exactly the size of the value.
+  /// Same, but reads into the caller's memory, which has exactly the size of the value.
   [[nodiscard]] Status ReadPayloadInto(std::span<const format::IndexRow> parts,
                                        std::span<std::byte> to) const;
-  /// Call it before allocating memory for a value of this many bytes. Checks that the chunks of a value
-  /// beyond 64 MiB exist, since a damaged index may only claim them. Errors: as ReadPayload.
+  /// Call it before allocating memory for a value of this many bytes. If the value is larger than 64 MiB,
+  /// checks that its chunks exist, since a damaged index may claim chunks that do not. Errors: as
+  /// ReadPayload.
   [[nodiscard]] Status CheckThere(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
-  /// Checks that the chunk of a row exists and is intact; with `decode`, also what it decodes to. Keeps
-  /// nothing of it. Errors: as ReadPayload.
+  /// Checks that the chunk of a row exists and is intact; with `decode`, also checks the decoded contents.
+  /// Caches nothing. Errors: as ReadPayload.
   [[nodiscard]] Status CheckChunk(const format::IndexRow& row, bool decode) const;
   /// Finds where the chunk of a row is now. kOutOfRange if it was retired.
   [[nodiscard]] Result<Place> Locate(const format::IndexRow& row) const;
@@ -245,7 +247,7 @@ class WorkerReader {
   void TakeFrames(SegmentReader& segment);
   void TakeDefs(SegmentReader& segment);
   void OpenLive();
-  /// Reads the live page; false if there is none, or once it could not be read.
+  /// Reads the live page. Returns false if there is none, or if reading it fails; it is then closed.
   [[nodiscard]] bool ReadLive(std::uint64_t* position, std::uint32_t* changes);
   void Problem(std::string text);
   [[nodiscard]] Status CheckSizes(std::span<const format::IndexRow> parts, std::uint64_t bytes) const;
@@ -299,8 +301,8 @@ class RunReader {
   /// Errors: as ReadRunInfo.
   [[nodiscard]] static Result<std::unique_ptr<RunReader>> Open(const std::string& run_path,
                                                                const ReaderOptions& options = {});
-  /// True if it found anything new in any worker. `thorough`: looks for new workers, and for news of all of
-  /// them, although it did a moment ago.
+  /// Returns true if it found anything new in any worker. `thorough` scans for new workers, and the folders
+  /// of all known ones, even if that was done a moment ago.
   [[nodiscard]] Result<bool> Refresh(bool thorough = false);
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] const RunInfo& info() const noexcept { return info_; }

@@ -23,9 +23,8 @@ struct VerifyReport {
 };
 
 struct VerifyOptions {
-  /// How many bytes to decode at most of values that repeat one number, since a few stored bytes can expand
-  /// to any number of them. Beyond the limit only the checksum of the stored bytes is checked, and a note
-  /// says so.
+  /// Limit on the decoded bytes of values that repeat one number, since a few stored bytes can expand to any
+  /// size. Beyond the limit only the checksum of the stored bytes is checked, and a note is added.
   std::uint64_t max_bytes = 64ULL << 30;
 };
 

@@ -48,8 +48,8 @@ struct Retention {
 struct WriterOptions {
   std::string run_path;
   std::uint32_t worker = 0;
-  bool fresh = false;                   // nobody may have written in the folder before: else kAlreadyExists
-  std::uint64_t max_bytes = 0;          // payload and metadata of this worker; 0: no limit
+  bool fresh = false;           // fails with kAlreadyExists if the folder already has files of a worker
+  std::uint64_t max_bytes = 0;  // payload and metadata of this worker; 0: no limit
   std::uint64_t summary_max_bytes = 0;  // share of metadata; 0: a quarter of max_bytes, or no limit
   std::uint64_t segment_bytes_payload = 64ULL << 20;
   std::uint64_t segment_bytes_meta = 8ULL << 20;
@@ -116,9 +116,9 @@ struct StepBatch {
 /// A later call may succeed.
 class WorkerWriter {
  public:
-  /// Errors: kIo, kAlreadyExists (another live writer owns the folder).
-  /// A folder with earlier segments (resume) continues with new sequence numbers and the next epoch. The
-  /// writer holds on to the directory, not to its path: the directory may be moved.
+  /// Errors: kIo, kAlreadyExists (another live writer owns the folder). A folder with earlier segments
+  /// (resume) continues with new sequence numbers and the next epoch. The writer holds on to the directory
+  /// itself, not to its path, so the directory may be moved.
   [[nodiscard]] static Result<std::unique_ptr<WorkerWriter>> Open(const WriterOptions& options,
                                                                   const RunInfo& run);
   virtual ~WorkerWriter() = default;
@@ -141,7 +141,7 @@ class WorkerWriter {
 
   /// True if the payload budget of `max_bytes` is used up and retention cannot free more.
   [[nodiscard]] virtual bool payload_budget_exhausted() const noexcept = 0;
-  /// True if the chunk is still readable (not retired). Ask before a row refers to an older chunk.
+  /// True if the chunk is still readable (not retired). Call it before a row refers to an older chunk.
   [[nodiscard]] virtual bool ChunkIsKept(Place place) const noexcept = 0;
   /// Where the chunk is now, after relocations.
   [[nodiscard]] virtual Place Resolve(Place place) const noexcept = 0;
@@ -150,8 +150,8 @@ class WorkerWriter {
   /// without metadata.
   [[nodiscard]] virtual std::uint64_t next_ordinal() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t bytes_written() const noexcept = 0;
-  /// Why the recording ended while the training goes on: the run directory was removed, or its files were
-  /// taken away repeatedly. Nothing more is written. OK while it has not ended.
+  /// Why recording ended early although training continues: the run directory was removed, or its files were
+  /// taken away repeatedly. Nothing more is written then. OK while recording continues.
   [[nodiscard]] virtual Status gone() const { return Status::Ok(); }
 };
 
