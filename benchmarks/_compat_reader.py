@@ -1,8 +1,8 @@
-"""Opening a million records of smdebug's format: Luff and smdebug, each in a process of its own, in turn.
+"""Opens a million records of smdebug's format with Luff and with smdebug, in turns, each in its own process.
 
-The trial has 10,000 steps of 100 tensors, each record a value of 16 floats, written here byte by byte as
-docs/spec/smdebug.md says; smdebug itself reads it. What counts is the time from the call to the last of: the trial is
-open, all names and all steps are there, one value is read; and how much resident memory the process has gained by then.
+The trial has 10,000 steps of 100 tensors, and each record is a value of 16 floats, written here byte by byte
+according to docs/spec/smdebug.md; smdebug itself reads it. Measured is the time until the trial is open, all names
+and all steps are known and one value is read, and the resident memory that the process has gained by then.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def write_trial(out: Path, steps: int = STEPS, tensors: int = TENSORS) -> None:
-    """A finished trial of one worker, TRAIN steps only."""
+    """Writes a finished trial of one worker with TRAIN steps only."""
     names = [f"layer{i // 4}/{('weight', 'bias', 'gradient', 'output')[i % 4]}_{i}" for i in range(tensors)]
     known: dict[int, bytes] = {}
     content = struct.pack(f"<{FLOATS}f", *range(FLOATS))
@@ -150,7 +150,7 @@ def _open(who: str, path: Path) -> dict[str, Any]:
 
 
 def measure(pairs: int = PAIRS) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Results and gates."""
+    """Returns results and gates."""
     reason = os.environ.get("LUFF_BENCH_NO_PEERS", "")
     if not reason:
         try:

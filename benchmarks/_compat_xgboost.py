@@ -1,9 +1,9 @@
-"""What watching XGBoost costs: Luff's hook and smdebug's, each against the bare training.
+"""The cost of watching XGBoost: Luff's hook and smdebug's, each against the bare training.
 
-Whole trainings alternate in one process with one XGBoost thread: bare, Luff, bare, smdebug, bare, and so on. Each lies
-between two bare ones, whose mean it is compared with, by CPU time of the whole process (background threads and the
-wait for the last round included). The median ratio of 16 pairs decides. `late` compares what a round costs in
-the last quarter of a long training with the first: it must not grow with the trees before it.
+Whole trainings alternate in one process with one XGBoost thread: bare, Luff, bare, smdebug, bare, and so on. Each
+runs between two bare ones and is compared with their mean, by CPU time of the whole process (including background
+threads and the wait for the last round). The median ratio of 16 pairs decides. `late` compares the cost of a round in
+the last quarter of a long training with that in the first: it must not grow with the number of trees.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _data(rows: int, columns: int) -> Any:
     return xgb.DMatrix(x[:cut], label=y[:cut]), xgb.DMatrix(x[cut:], label=y[cut:])
 
 
-#: Name, rows, columns, depth, rounds. The gates are those of the first.
+#: Name, rows, columns, depth, rounds. The limits on the ratio to the bare training apply to the first only.
 JOBS = (("20k x 30, depth 6", 25_000, 30, 6, 150), ("4k x 20, depth 4", 5_000, 20, 4, 150))
 
 
@@ -73,7 +73,7 @@ def _bare(_folder: Path, _collections: list[str], _interval: int) -> Iterator[li
 
 
 def _peer() -> str:
-    """Why smdebug takes no part; empty if it does."""
+    """Returns the reason why smdebug cannot take part; empty if it can."""
     reason = os.environ.get("LUFF_BENCH_NO_PEERS", "")
     if reason:
         return reason
@@ -82,7 +82,7 @@ def _peer() -> str:
 
         found = pkg_resources.get_distribution
 
-        # smdebug asks for the version of a distribution called "xgboost"; the build for CPUs has another name.
+        # smdebug looks up the version of the distribution "xgboost"; the CPU build has another name.
         def get_distribution(name: Any) -> Any:
             return found("xgboost-cpu" if name == "xgboost" else name)
 
@@ -95,7 +95,7 @@ def _peer() -> str:
 
 
 def _train(job: tuple[Any, Any], depth: int, rounds: int, watch: Callable[..., Any], *how: Any) -> float:
-    """CPU seconds of one training."""
+    """Returns the CPU seconds of one training."""
     import xgboost as xgb
 
     dtrain, dval = job
@@ -114,7 +114,7 @@ def _train(job: tuple[Any, Any], depth: int, rounds: int, watch: Callable[..., A
 
 
 def _late(job: tuple[Any, Any]) -> tuple[float, float]:
-    """Microseconds a round in the hook: of the first and of the last quarter of a long training."""
+    """Returns microseconds per round in the hook, for the first and the last quarter of a long training."""
     import luff.xgboost
     import xgboost as xgb
 
@@ -142,7 +142,7 @@ def _late(job: tuple[Any, Any]) -> tuple[float, float]:
 
 
 def measure(pairs: int = 16) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Results and gates; prints the table."""
+    """Returns results and gates, and prints the table."""
     try:
         import xgboost
     except ImportError:

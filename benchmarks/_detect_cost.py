@@ -1,9 +1,9 @@
-"""What the default rules' needs cost the fault bench's own programs: microseconds of CPU time.
+"""The cost of the default rules' needs on the fault bench's own programs, in microseconds of CPU time.
 
-Each program is trained bare and watched in turn, in one process with one thread; both trainings compute the same, step
-by step. Of each step the least of several trainings is taken: load of other processes only adds. The second half of
-the steps tells what a further step costs the training thread (marginal); what the first half costs beyond that, and
-opening, flush and close, is a run's fixed cost. Time of Luff's own threads is told apart.
+Each program is trained bare and watched in turn, in one process with one thread; both trainings compute the same,
+step by step. For each step the minimum over several trainings counts, since load of other processes only adds. The
+second half of the steps gives the cost of a further step in the training thread (marginal). The extra cost of the
+first half, of opening, flush and close is a run's fixed cost. Time of Luff's own threads is listed separately.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 PROGRAMS = ("ph01", "ph02", "ph05", "ph13", "ph15", "ph17")
 LIMIT_US = 200.0
-ROUNDS = 5  # at least, and as many as fit into
+ROUNDS = 5  # at least; more while they fit into SECONDS
 SECONDS = 15.0  # for each program
-BLOCK = 16  # steps whose mean is taken: what is captured every 2nd, 4th, ... 16th step is in each
+BLOCK = 16  # steps averaged: each block contains captures of every 2nd, 4th, ... 16th step
 
 
 @dataclass(frozen=True)
 class _Times:
-    """CPU seconds of one training, or the least of several."""
+    """CPU seconds of one training, or the minimum of several."""
 
     steps: list[float]  # the training thread, step by step
     around: float  # before the first step and after the last
@@ -100,13 +100,13 @@ def _row(program: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def cost(luff: str) -> tuple[str, list[dict[str, Any]]]:
-    """A Markdown table and its rows."""
+    """Returns a Markdown table and its rows."""
     import torch
 
     torch.set_num_threads(1)
     done = subprocess.run([luff, "rules", "--capture"], capture_output=True, check=True)
     settings = {**json.loads(done.stdout), "max_overhead": 0}
-    _train(PROGRAMS[0], settings)  # what the first training of a process loads is no program's
+    _train(PROGRAMS[0], settings)  # the first training of a process also loads modules
     rows = []
     for program in PROGRAMS:
         row = _row(program, settings)
@@ -141,7 +141,7 @@ def cost(luff: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def capture(extra: list[str]) -> int:
-    """The same on the models of `./dev bench capture`."""
+    """Measures the same on the models of `./dev bench capture`; returns the exit code."""
     here = Path(__file__).resolve().parent
     command = [sys.executable, str(here / "capture.py"), "--rows", "rules", "--no-idle", *extra]
     return subprocess.run(command, check=False).returncode

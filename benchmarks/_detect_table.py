@@ -14,7 +14,7 @@ GROUPS = ("numeric", "programming", "data")
 def _labels() -> dict[str, dict[str, Any]]:
     folder = HERE / "faultbench" / "public"
     labels = {entry["id"]: entry for entry in json.loads((folder / "labels.json").read_text())}
-    for entry in json.loads((folder / "xgb_labels.json").read_text()):  # a round is a step
+    for entry in json.loads((folder / "xgb_labels.json").read_text()):  # a boosting round counts as a step
         if entry["kind"] == "fault":
             entry |= {"detect_by_step": entry["detect_by_round"], "onset_step": entry["onset_round"]}
         labels[entry["id"]] = entry
@@ -39,7 +39,7 @@ def _wilson(hits: int, trainings: int, programs: int) -> str:
 
 
 def rule_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row per rule that spoke or that a label expects."""
+    """Returns one row for each rule that raised an alert."""
     labels = _labels()
     faults, silent = results["faults"], results["healthy"] + results["twins"]
     names = {rule for row in faults + silent for rule in row["alerts"]}
@@ -69,7 +69,7 @@ def rule_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def per_rule_table(results: dict[str, Any]) -> str:
-    """Markdown: what each rule is worth."""
+    """Returns a Markdown table of the detection quality of each rule."""
     lines = [
         "| rule | names the fault in time, of the trainings that expect it (95 %) | first to name it | median latency "
         "| alarms on healthy | alarms on twins |",
@@ -139,7 +139,7 @@ def _program_table(results: dict[str, Any]) -> str:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """All tables of docs/detection.md."""
+    """Returns all tables of docs/detection.md."""
     return "\n\n".join([_group_table(results), per_rule_table(results), _program_table(results)])
 
 
@@ -149,7 +149,7 @@ def _between(text: str, begin: str, end: str, inside: str) -> str:
 
 
 def write_docs(results: dict[str, Any], pages: dict[str, str]) -> None:
-    """Puts the tables into docs/detection.md, and a line into the page of each rule.
+    """Writes the tables into docs/detection.md, and a line into the page of each rule.
 
     Parameters
     ----------
@@ -183,6 +183,6 @@ def write_docs(results: dict[str, Any], pages: dict[str, str]) -> None:
         file = root / page
         parts = file.read_text().rstrip().split("\n\n")
         if row is None and parts[-1].startswith("**Measured** on the boosting programs"):
-            continue  # by a run of its own, where XGBoost is installed
+            continue  # measured separately, where XGBoost is installed
         kept = [text for text in parts if not text.startswith("**Measured**")]
         file.write_text("\n\n".join([*kept, line]) + "\n")

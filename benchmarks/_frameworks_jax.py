@@ -1,4 +1,4 @@
-"""JAX: a plain function with Optax, and a module of Flax NNX, compiled, watched by two lines with default settings."""
+"""JAX: a compiled function with Optax and a compiled Flax NNX module, watched by two lines with default settings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _nnx() -> Callable[[Callable[[Any], Any]], object]:
 
 
 def measure() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Results and gates."""
+    """Returns results and gates."""
     results, gates = [], []
     for title, train in (
         ("JAX, plain function, Adam", _plain()),

@@ -27,7 +27,7 @@ _Y = _RANDOM.integers(0, 10, _ROWS).astype(np.int32)
 
 
 def _dense() -> Any:
-    """The `mlp` of the other benchmarks."""
+    """Returns the `mlp` of the other benchmarks."""
     layers = [keras.Input((784,))]
     layers += [keras.layers.Dense(1024, activation="relu") for _ in range(3)]
     return keras.Sequential([*layers, keras.layers.Dense(10)])
@@ -52,7 +52,7 @@ def _loss() -> Any:
 
 
 def _fit(make: Callable[[], Any], rows: int, batch: int) -> Callable[[], object]:
-    """A training of `fit` whose every call goes on for an epoch."""
+    """Returns a function that trains one more epoch with `fit` at each call."""
     keras.utils.set_random_seed(0)
     model = make()
     model.compile("adam", _loss(), metrics=["accuracy"])
@@ -60,7 +60,7 @@ def _fit(make: Callable[[], Any], rows: int, batch: int) -> Callable[[], object]
 
 
 def _loop(make: Callable[[], Any], rows: int, batch: int) -> Callable[[], object]:
-    """The same with a loop of one's own, its step compiled."""
+    """Like `_fit`, with a hand-written loop around a compiled step."""
     keras.utils.set_random_seed(0)
     model, optimizer, loss_of = make(), keras.optimizers.Adam(), _loss()
 
@@ -81,7 +81,7 @@ def _loop(make: Callable[[], Any], rows: int, batch: int) -> Callable[[], object
     return train
 
 
-#: Title, way, model, rows of a piece, rows of a batch.
+#: Title, way to train, model, rows per call, rows per batch.
 _PROGRAMS = (
     ("fit, dense", _fit, _dense, 1024, 64),
     ("fit, convolutional", _fit, _convolutional, 2048, 512),
@@ -91,9 +91,9 @@ _PROGRAMS = (
 
 
 def measure() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Results and gates of all programs."""
+    """Returns results and gates of all programs."""
     keep_memory()
-    tf.config.threading.set_intra_op_parallelism_threads(1)  # what spins while it waits would count as work
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # spinning threads would count as work
     tf.config.threading.set_inter_op_parallelism_threads(1)
     results, gates = [], []
     for title, *program in _PROGRAMS:

@@ -1,4 +1,4 @@
-"""What watching LightGBM costs with default settings: `lgb.train` with `luff.lightgbm.Callback`, and without."""
+"""The cost of watching LightGBM with default settings: `lgb.train` with and without `luff.lightgbm.Callback`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOBS = (("40k x 30, 31 leaves", 50_000, 30, 31, 400), ("10k x 100, 63 leaves", 1
 
 
 def measure() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of the table, and their gates."""
+    """Returns rows of the table, and their gates."""
     found = [_compared(*job) for job in JOBS]
     return [row for row, _ in found], [held for _, held in found]
 

@@ -1,4 +1,4 @@
-"""What watching a Lightning training costs: as under ``luff run``, and with the call-back."""
+"""The cost of watching a Lightning training, as under ``luff run`` and with the call-back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 1.02
 
 
 class Net(pl.LightningModule):
-    """A small convolutional classifier; a step takes some 50 ms of one core."""
+    """A small convolutional classifier; a step takes about 50 ms of one core."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,22 +39,22 @@ class Net(pl.LightningModule):
         self.loss = nn.CrossEntropyLoss()
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """One batch; its loss is logged."""
+        """Trains one batch, and logs its loss."""
         loss = self.loss(self.body(batch[0]), batch[1])
         self.log("train_loss", loss, on_step=True, on_epoch=True)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """One batch of the evaluation."""
+        """Evaluates one batch."""
         self.log("val_loss", self.loss(self.body(batch[0]), batch[1]))
 
     def configure_optimizers(self) -> Any:
-        """Adam."""
+        """Returns Adam."""
         return torch.optim.Adam(self.parameters(), 1e-3)
 
 
 def train(*callbacks: Any) -> None:
-    """One training with an evaluation at its end."""
+    """Runs one training with an evaluation at its end."""
     torch.manual_seed(0)
     x = torch.randn(STEPS * BATCH, 3, SIZE, SIZE)
     data = TensorDataset(x, torch.randint(0, 10, (len(x),)))
@@ -72,7 +72,7 @@ def train(*callbacks: Any) -> None:
 
 
 def watched(run: Path) -> None:
-    """The same with the call-back, until the run is closed."""
+    """Like `train`, with the call-back, until the run is closed."""
     callback = luff.lightning.Callback(run)
     train(callback)
     callback.close()
@@ -81,7 +81,7 @@ def watched(run: Path) -> None:
 
 
 def measure() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Results and gates."""
+    """Returns results and gates."""
     warnings.filterwarnings("ignore")
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)

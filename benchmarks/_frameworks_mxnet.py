@@ -1,4 +1,4 @@
-"""What watching Gluon costs with default settings: `luff.mxnet.attach`, and without."""
+"""The cost of watching Gluon with default settings: with and without `luff.mxnet.attach`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from _pairs import compare
 
 LIMIT = 1.10
-#: Name, what makes the model, shape of a row, rows of a batch, steps.
+#: Name, function that makes the model, shape of a row, rows of a batch, steps.
 JOBS = (
     ("hybridised convolutions", "convolutions", (3, 16, 16), 32, 80),
     ("dense layers, Adam", "dense", (512,), 512, 50),
@@ -18,7 +18,7 @@ JOBS = (
 
 
 def measure() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of the table, and their gates."""
+    """Returns rows of the table, and their gates."""
     found = [_compared(*job) for job in JOBS]
     return [row for row, _ in found], [held for _, held in found]
 

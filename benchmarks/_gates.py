@@ -1,4 +1,4 @@
-"""Measured values, their intervals, and the limits that they are held against."""
+"""Measured values, their intervals, and their limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass
 class Measured:
-    """A median with the interval that holds it with about 93 % (8 pairs: second to seventh value)."""
+    """A median and its confidence interval of about 93 % (8 pairs: second to seventh value)."""
 
     median: float
     low: float
@@ -23,21 +23,21 @@ class Measured:
 
 
 def measured(values: Sequence[float]) -> Measured:
-    """Median and its interval by order statistics."""
+    """Returns the median and its interval, by order statistics."""
     ordered = sorted(values)
     cut = max(0, int(len(ordered) / 2 - 0.9 * len(ordered) ** 0.5))
     return Measured(statistics.median(ordered), ordered[cut], ordered[-1 - cut])
 
 
 def verdict(value: Measured, limit: float) -> bool | str:
-    """True, False, or "undecided" when the interval crosses the limit."""
+    """Returns True, False, or "undecided" if the interval crosses the limit."""
     if value.low <= limit < value.high:
         return "undecided"
     return value.median <= limit
 
 
 def gate(name: str, value: Measured, limit: float) -> dict[str, Any]:
-    """One entry of `gates`, decided by the median and its interval."""
+    """Returns one entry of `gates`, decided by the median and its interval."""
     return {
         "name": name,
         "value": value.median,
@@ -48,17 +48,17 @@ def gate(name: str, value: Measured, limit: float) -> dict[str, Any]:
 
 
 def gate_of_best(name: str, values: Sequence[float], limit: float) -> dict[str, Any]:
-    """One entry of `gates`, decided by the best of several values: load can only make it larger."""
+    """Returns one entry of `gates`, decided by the best of several values, since load can only make them larger."""
     return {"name": name, "value": min(values), "limit": limit, "ok": min(values) <= limit}
 
 
 def say(ok: bool | str) -> str:
-    """The verdict for people."""
+    """Returns the verdict as text for people."""
     return ok if isinstance(ok, str) else "ok" if ok else "FAILED"
 
 
 def run_parts(description: str | None, parts: Sequence[str], prefix: str) -> int:
-    """The command line of a benchmark made of modules ``PREFIX_PART`` with `measure`; the exit code."""
+    """Runs the command line of a benchmark whose modules ``PREFIX_PART`` have `measure`; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -80,7 +80,7 @@ def run_parts(description: str | None, parts: Sequence[str], prefix: str) -> int
 def finish(
     results: Sequence[Mapping[str, Any]], gates: Sequence[Mapping[str, Any]], file: Path | None
 ) -> int:
-    """Writes the JSON file, prints the last line; the exit code."""
+    """Writes the JSON file and prints the last line; returns the exit code."""
     if file is not None:
         content = {"results": list(results), "gates": list(gates)}
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

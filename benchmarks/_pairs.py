@@ -1,4 +1,4 @@
-"""Trainings with and without Luff, in turns, in one process."""
+"""Trains with and without Luff, in turns, in one process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ __all__ = ["alternate", "compare", "keep_memory"]
 
 
 def keep_memory() -> None:
-    """glibc keeps what is freed: else a step's buffers are given back and faulted in anew, or not, as chance has it.
+    """Makes glibc keep freed memory. Otherwise it returns a step's buffers at random, and they are faulted in again.
 
-    Of a training of PyTorch between 19,000 and 631,000 page faults, up to 1.5 s of 4.5, came and went between two
-    trainings without Luff.
+    Trainings of PyTorch without Luff had between 19,000 and 631,000 page faults, which took up to 1.5 s of 4.5 s.
     """
     trim_threshold, mmap_threshold = -1, -3
     with contextlib.suppress(OSError, AttributeError):  # another C library
@@ -38,16 +37,17 @@ def compare(
     pairs: int = 12,
     clock: Callable[[], float] = time.process_time,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Compares two ways of the same training; prints a line, gives the result and its gate.
+    """Compares two ways of the same training. Prints a line; returns the result and its gate.
 
-    Each watched training lies between two bare ones, whose mean it is compared with. The median of the ratios decides.
+    Each watched training runs between two bare ones and is compared with their mean. The median of the ratios
+    decides.
 
     Parameters
     ----------
     bare, watched
-        One training each, everything that a user would wait for included; `watched` gets a folder for its run.
+        One training each, with everything that a user would wait for; `watched` gets the path of its run.
     clock
-        Seconds; by default CPU time of the whole process, threads of Luff included.
+        Returns seconds; by default CPU time of the whole process, including Luff's threads.
     """
 
     def with_luff() -> float:
@@ -70,21 +70,22 @@ def alternate(
     pairs: int = 16,
     clock: Callable[[], float] = time.process_time,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Compares two trainings that go on in turns, a piece of one, a piece of the other; as `compare` otherwise.
+    """Like `compare`, for two trainings that alternate piece by piece.
 
-    What is done once in a run is not in it (pieces warm up first), and so is not lost in the noise of whole trainings.
+    Work that is done once per run is not measured, since the first pieces only warm up, and so it cannot drown in the
+    noise of whole trainings.
 
     Parameters
     ----------
     make
-        A new training, watched or not; each call of what it gives trains on, for some tenths of a second.
+        Makes a new training, watched or not. Each call of the result continues it for some tenths of a second.
     trainings
-        Of each kind: where in memory a model happens to lie makes 1 or 2 % of its speed.
+        Number of each kind: the place of a model in memory changes its speed by 1 or 2 %.
     """
     ratios: list[float] = []
     took = 0.0
     for index in range(trainings):
-        gc.collect()  # a model of before that is not gone is watched, too
+        gc.collect()  # an earlier model that still exists would be watched, too
         first = bool(index % 2)
         ways = {kind: make(kind) for kind in (first, not first)}
         for _ in range(3):

@@ -1,11 +1,11 @@
-"""What capture costs: `./dev bench capture [--models mlp,gpt] [--rows NAME,...] [--json FILE]`.
+"""The cost of capture: `./dev bench capture [--models mlp,gpt] [--rows NAME,...] [--json FILE]`.
 
 Blocks of steps of the bare loop, of Luff and of smdebug alternate in one process with one torch thread. Each block
-begins with a step that is not timed, because what ran before leaves its memory in the caches, and lies between two
-blocks of the bare loop, whose mean it is compared with: load that comes and goes falls on both sides. `extra` is the
-CPU time above the bare step, background threads and the flush at the end of each block included. Gates compare Luff's
-extra with smdebug's in the same pair of blocks; the median of at least 8 pairs decides, and a second set of pairs is
-measured when the interval of the median crosses the limit.
+begins with a step that is not timed, because the previous block leaves its memory in the caches. It runs between two
+blocks of the bare loop and is compared with their mean, so that varying load falls on both sides. `extra` is the CPU
+time beyond the bare step, including background threads and the flush at the end of each block. Gates compare Luff's
+extra with smdebug's in the same pair of blocks. The median of at least 8 pairs decides; a second set of pairs is
+measured if the interval of the median crosses the limit.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def _forms(*forms: str) -> list[dict[str, Any]]:
 
 
 def _of_rules() -> dict[str, Any]:
-    """What `luff run` captures by default."""
+    """Returns the settings that `luff run` captures with by default."""
     luff = Path(sys.executable).parent / "luff"
     done = subprocess.run([str(luff), "rules", "--capture"], capture_output=True, check=True)
     return {**json.loads(done.stdout), "max_overhead": 0}
 
 
 def _all(interval: int) -> list[dict[str, Any]]:
-    """What smdebug calls all: optimizer state and buffers are not among it."""
+    """Returns the collections that smdebug calls all: without optimizer state and buffers."""
     roles = ["weight", "bias", "gradient", "input", "output", "loss", "loss_input", "label"]
     return [{"name": "everything", "roles": roles, "save": {"save_interval": interval}}]
 
@@ -59,11 +59,11 @@ class Row:
 
     name: str
     title: str
-    options: dict[str, Any]  # of luff.torch.attach
-    peer: str | None  # what smdebug saves
+    options: dict[str, Any]  # arguments of luff.torch.attach
+    peer: str | None  # the tensors that smdebug saves
     interval: int = 1
     goals: dict[str, float] = field(default_factory=dict)  # slowdown by model
-    share_limit: float | None = None  # of smdebug's extra
+    share_limit: float | None = None  # as a share of smdebug's extra
     slowdown_limit: float | None = None
 
 
@@ -140,13 +140,13 @@ ROWS = [
 
 
 class Bare:
-    """The loop without anything."""
+    """The loop without any system."""
 
     def drain(self) -> None:
-        """Nothing runs in the background."""
+        """Does nothing: nothing runs in the background."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing: there is nothing to close."""
 
 
 class Luff:
@@ -156,21 +156,21 @@ class Luff:
         import luff.torch
 
         settings = _of_rules() if options.get("of_rules") else dict(options)
-        settings.setdefault("max_overhead", 0)  # the governor would thin what is to be measured
+        settings.setdefault("max_overhead", 0)  # the governor would record less than is to be measured
         self.hook = luff.torch.attach(workload.model, workload.optimizer, workload.loss, run=out, **settings)
 
     def drain(self) -> None:
-        """Everything on disk."""
+        """Waits until everything is on disk."""
         self.hook.flush(60.0)
 
     def close(self) -> None:
-        """Ends the run; what was left out would make the figures worthless."""
+        """Ends the run."""
         self.hook.close()
 
 
 @dataclass
 class Block:
-    """One block of steps."""
+    """Seconds per step of one block."""
 
     cpu_s: float
     wall_s: float
@@ -184,7 +184,7 @@ class Runner:
         self.system = system(self.workload)
 
     def block(self, steps: int) -> Block:
-        """Time per step."""
+        """Trains `steps` steps; returns the time per step."""
         batches = [self.workload.batch() for _ in range(steps)]
         models.step(self.workload, self.workload.batch())
         self.system.drain()
@@ -198,9 +198,9 @@ class Runner:
         return block
 
     def share_memory(self, other: Runner) -> None:
-        """Weights and optimizer state lie where those of `other` do.
+        """Makes weights and optimizer state share the memory of those of `other`.
 
-        Two copies of a model differ by up to 13 % in speed for where their pages happen to lie.
+        Two copies of a model differ by up to 13 % in speed because of the place of their pages.
         """
         for own, from_ in zip(
             self.workload.model.parameters(), other.workload.model.parameters(), strict=True
@@ -257,14 +257,14 @@ def run_row(row: Row, model: str, pairs: int, steps: int) -> dict[str, Any]:
 
 
 def middle(one: Block, other: Block) -> Block:
-    """The mean of two blocks."""
+    """Returns the mean of two blocks."""
     return Block((one.cpu_s + other.cpu_s) / 2, (one.wall_s + other.wall_s) / 2)
 
 
 def summarise(
     row: Row, model: str, blocks: dict[str, list[tuple[Block, Block]]], result: dict[str, Any]
 ) -> None:
-    """Fills in slowdowns, extras and gates; each block comes with the bare loop around it."""
+    """Fills in slowdowns, extras and gates; each block comes with the mean of the bare blocks around it."""
     result["pairs"] = len(blocks["luff"])
     result["bare_ms"] = statistics.median(b.cpu_s for _, b in blocks["luff"]) * 1e3
     gates: list[dict[str, Any]] = []
@@ -289,7 +289,7 @@ def summarise(
 
 
 class Tiny(nn.Module):
-    """A module whose own work is as good as nothing."""
+    """A module that does almost no work of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,14 +297,14 @@ class Tiny(nn.Module):
         self.weight = nn.Parameter(torch.ones(1))
 
     def forward(self, x: torch.Tensor, calls: int) -> torch.Tensor:
-        """Calls the child often."""
+        """Calls the child `calls` times."""
         for _ in range(calls):
             self.child(x)
         return x * self.weight
 
 
 def idle(model: str) -> dict[str, Any]:
-    """Calls per step times ns per call in a tight loop, over the bare step."""
+    """Computes the slowdown of an idle hook: calls per step times ns per call in a tight loop, over the bare step."""
     import luff.torch
 
     workload = models.make(model)
@@ -360,21 +360,21 @@ def idle(model: str) -> dict[str, Any]:
 
 
 def timed(function: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Returns the seconds of one call."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
 def confine(cores: set[int]) -> None:
-    """Lets all threads of this process run on these cores only."""
+    """Restricts all threads of this process to these cores."""
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cores)
 
 
 def pinned(row: Row, model: str, pairs: int, steps: int) -> dict[str, Any]:
-    """Extra of Luff when all threads share one core, over its extra with a spare one, blocks of both in turns."""
+    """Measures Luff's extra with all threads on one core over its extra with a spare core; their blocks alternate."""
     free = os.sched_getaffinity(0)
     one = {min(free)}
     folder = tempfile.mkdtemp(prefix="luff-bench-")
@@ -398,8 +398,8 @@ def pinned(row: Row, model: str, pairs: int, steps: int) -> dict[str, Any]:
                     bare_s.append(base.cpu_s)
                     extras[name].append(own.cpu_s - base.cpu_s)
                     walls[name].append(own.wall_s / base.wall_s)
-            # A block without a spare core against the median of those with one: the extra of a single block is so small
-            # beside the step that a quotient of two would say little.
+            # Compares each block without a spare core with the median of those with one: the extra of a single block
+            # is so small compared with the step that the quotient of two would be mostly noise.
             spare = max(statistics.median(extras["spare"]), 1e-6)
             value = measured([extra / spare for extra in extras["pinned"]])
             if verdict(value, PINNED_LIMIT) != "undecided":
@@ -422,7 +422,7 @@ def pinned(row: Row, model: str, pairs: int, steps: int) -> dict[str, Any]:
 
 
 def show(record: dict[str, Any]) -> None:
-    """One line for people."""
+    """Prints one line for people."""
     parts = [f"{record['row']:<14} {record['model']:<9} bare {record['bare_ms']:7.2f} ms"]
     for name in ("luff", "smdebug", "spare", "pinned"):
         if name in record:
@@ -446,7 +446,7 @@ def show(record: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Runs the rows that were asked for."""
+    """Runs the requested rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

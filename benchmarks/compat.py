@@ -1,6 +1,6 @@
-"""What users of the original get: ./dev bench compat [xgboost] [reader] [--json FILE].
+"""Comparisons for users of the original: ./dev bench compat [xgboost] [reader] [--json FILE].
 
-xgboost: what watching XGBoost costs. reader: opening a million records of smdebug's format.
+xgboost: the cost of watching XGBoost. reader: opening a million records of smdebug's format.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """Detection quality on the fault bench: `./dev bench detect [--seeds 0,1,7] [--program ID]... [--json FILE]`.
 
-Every program of benchmarks/faultbench runs as an ordinary script under `luff run`, faults also repaired ("twins"), and
-the bench's own scorer judges what was found (its command mode, `--unit pass`). Several trainings run side by side;
-what the rules say does not depend on time.
+Every program of benchmarks/faultbench runs as an ordinary script under `luff run`, faulty ones also in their repaired
+form ("twin"), and the bench's own scorer judges the findings (in its command mode, `--unit pass`). Several trainings
+run side by side, since findings do not depend on time.
 
-    ./dev bench detect --program pf16 --program ph14     # these only
+    ./dev bench detect --program pf16 --program ph14     # only these
     ./dev bench detect --keep DIR                        # keeps the runs
-    ./dev bench detect --replay DIR                      # judges today's rules on kept runs, nothing is trained
-    ./dev bench detect --table FILE.json                 # the tables of docs/detection.md from --json's file
-    ./dev bench detect --cost                            # what all that the default rules need costs
-    ./dev bench detect --mutants COMMAND                 # programs that the rules were not made for: mutants/README.md
+    ./dev bench detect --replay DIR                      # applies today's rules to kept runs, without training
+    ./dev bench detect --table FILE.json                 # prints the tables of docs/detection.md from --json's file
+    ./dev bench detect --cost                            # measures the cost of the default rules' needs
+    ./dev bench detect --mutants COMMAND                 # programs not used to develop the rules: mutants/README.md
 
 Programs of gradient boosting (px01, ...) take part where xgboost is installed; their unit is the boosting round.
 
 A finding's step counts forward and backward passes of the whole process. Passes that a program makes while it is
-being built (a pre-training) come before batch 0 and are subtracted; findings about an evaluation get the TRAIN step
-before it. A finding that only follows from another (`leader`) is told beneath that one, and is no alert of its own.
+being built (a pre-training) come before batch 0 and are subtracted. A finding about an evaluation gets the TRAIN step
+before it. A finding that follows from another one (`leader`) is reported under that one, and is not an alert.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class Training:
 
     @property
     def key(self) -> str:
-        """Its folder."""
+        """The name of its folder."""
         return f"{self.program}-{self.seed}{'-fixed' if self.fixed else ''}"
 
 
 def search_path() -> str:
-    """PYTHONPATH of a process that needs the packages of this folder."""
+    """Returns the PYTHONPATH for a process that needs the packages of this folder."""
     return os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def run(luff: str, training: Training, folder: Path, extra: list[str]) -> int:
-    """Trains under `luff run`; the run and its findings lie in `folder` afterwards. Returns the exit code."""
+    """Trains under `luff run`, with the run and its findings in `folder`. Returns the exit code."""
     folder.mkdir(parents=True)
     command = [
         luff,
@@ -86,7 +86,7 @@ def run(luff: str, training: Training, folder: Path, extra: list[str]) -> int:
 
 
 def check(luff: str, folder: Path, extra: list[str]) -> int:
-    """Judges a kept run with today's rules. Returns 0, or the exit code of a check that failed."""
+    """Checks a kept run with today's rules. Returns 0, or the exit code of a check that failed."""
     done = subprocess.run(
         [luff, "check", str(folder / "run"), "--json", *extra],
         capture_output=True,
@@ -101,7 +101,7 @@ _BUILDING = threading.Lock()
 
 
 def boosting() -> dict[str, Any]:
-    """Programs of gradient boosting by id; none where xgboost is not installed."""
+    """Returns the gradient boosting programs by id; none if xgboost is not installed."""
     if importlib.util.find_spec("xgboost") is None:
         return {}
     found: dict[str, Any] = importlib.import_module("faultbench.xgb").load()
@@ -109,14 +109,14 @@ def boosting() -> dict[str, Any]:
 
 
 def passes_of(training: Training, train: bool) -> tuple[int, list[int] | None]:
-    """Passes made while the program is being built, and the batch of each later one (None if not `train`)."""
+    """Returns the number of passes during the build, and the batch of each later pass (None if not `train`)."""
     from faultbench import adapters, core
     from faultbench.programs import RUNS
 
-    if training.program not in RUNS:  # a round is a step
+    if training.program not in RUNS:  # a boosting round counts as a step
         job = boosting()[training.program].build(training.seed, training.fixed)
         return 0, list(range(int(job["rounds"])))
-    with _BUILDING:  # seeds are the process's own
+    with _BUILDING:  # seeds are global to the process
         building = adapters._Clock()
         with building.watching():
             job = RUNS[training.program].build(training.seed, training.fixed)
@@ -130,7 +130,7 @@ def passes_of(training: Training, train: bool) -> tuple[int, list[int] | None]:
 
 
 def train_step(run_path: Path, finding: dict[str, Any]) -> int:
-    """The TRAIN step at which a finding was made."""
+    """Returns the TRAIN step at which a finding was made."""
     if finding["mode"] == "TRAIN":
         return int(finding["step"])
     import luff
@@ -142,7 +142,7 @@ def train_step(run_path: Path, finding: dict[str, Any]) -> int:
 
 
 def translate(folder: Path, built: int, batches: list[int] | None) -> None:
-    """Writes alerts.jsonl as the scorer reads it."""
+    """Writes alerts.jsonl in the scorer's format."""
     lines = []
     for line in (folder / "raw.jsonl").read_text().splitlines():
         finding = json.loads(line)
@@ -159,7 +159,7 @@ def translate(folder: Path, built: int, batches: list[int] | None) -> None:
 
 
 def watch(training: Training, root: Path, options: argparse.Namespace) -> None:
-    """Trains or replays one training and leaves what the scorer needs in its folder."""
+    """Trains or replays one training, and leaves the scorer's input in its folder."""
     folder = root / training.key
     extra = ["--rules", options.rules] if options.rules else []
     meta = folder / "meta.json"
@@ -180,7 +180,7 @@ def watch(training: Training, root: Path, options: argparse.Namespace) -> None:
 
 
 def answer(root: str, program: str, seed: str, *rest: str) -> int:
-    """What the scorer calls in place of a tool: hands out what was found before."""
+    """Stands in for the tool that the scorer calls: hands out the alerts found before."""
     fixed, out = rest[:-1] == ("--fixed",), rest[-1]
     folder = Path(root) / Training(program, int(seed), fixed).key
     if not (folder / "meta.json").exists():
@@ -191,7 +191,7 @@ def answer(root: str, program: str, seed: str, *rest: str) -> int:
 
 
 def trainings_of(options: argparse.Namespace) -> list[Training]:
-    """What is asked for, long programs first."""
+    """Returns the requested trainings; each faulty program is followed by its twin."""
     from faultbench.programs import RUNS
 
     known = {**RUNS, **boosting()}
@@ -209,7 +209,7 @@ def trainings_of(options: argparse.Namespace) -> list[Training]:
 
 
 def score(root: Path, options: argparse.Namespace, out: Path) -> None:
-    """Lets the bench's scorer judge."""
+    """Runs the bench's scorer."""
     from faultbench import score as scorer
 
     command = f"{sys.executable} {HERE / 'detect.py'} _answer {root} {{program}} {{seed}} {{fixed}} {{out}}"
@@ -230,7 +230,7 @@ def score(root: Path, options: argparse.Namespace, out: Path) -> None:
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     if sys.argv[1:2] == ["_answer"]:
         return answer(*sys.argv[2:])
     if sys.argv[1:2] == ["--mutants"]:

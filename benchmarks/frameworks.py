@@ -1,6 +1,6 @@
-"""What watching costs on frameworks other than PyTorch and XGBoost: ./dev bench frameworks [PART ...] [--json FILE].
+"""The cost of watching frameworks other than PyTorch and XGBoost: ./dev bench frameworks [PART ...] [--json FILE].
 
-Parts: keras, jax, lightning, lightgbm, mxnet; each runs in an environment of its own. Limits: 1.02 on Keras, JAX and
+Parts: keras, jax, lightning, lightgbm, mxnet; each runs in its own environment. Limits: 1.02 on Keras, JAX and
 Lightning, 1.03 on LightGBM, with default settings.
 """
 

@@ -1,16 +1,16 @@
-"""What grows: memory, descriptors and threads of the training, the supervisor and the rule process.
+"""Measures the growth of memory, descriptors and threads in the training, the supervisor and the rule worker.
 
     ./dev bench growth [steps] [tensors] [trainings] [--steps N] [--tensors N] [--trainings N] [--json FILE]
 
-Three jobs, each a plain PyTorch script under `luff run` with default settings, each also trained bare:
+Three jobs, each a plain PyTorch script under `luff run` with default settings, and each also trained bare:
 
 - `steps`: one small model for a million steps;
 - `tensors`: a model of 50,000 parameters' tensors for a few steps;
 - `trainings`: a hundred trainings in one process, a hook attached to each and never closed.
 
-Every process is sampled while the job goes on. The slope is the median of all pairs' slopes (Theil and Sen) over the
-last two thirds of the samples, so that neither start-up nor a single outlier counts. Weights must hash alike with and
-without Luff. Exit code 1: a limit was exceeded.
+Every process is sampled while the job runs. The slope is the median of the slopes of all pairs of samples (Theil-Sen)
+in the last two thirds, so that neither start-up nor a single outlier counts. The hashes of the weights must be equal
+with and without Luff. Exit code 1: a limit was exceeded.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Bytes that one more step, tensor or training may cost for good, by process. A million steps at 64 bytes are 64 MB: a
-#: reader's list of steps and the smoothed curves of rules are of that order; a row kept by mistake would be thousands.
+#: Bytes that one more step or training may cost permanently, by process. A million steps at 64 bytes are 64 MB: a
+#: reader's list of steps and the smoothed curves of rules are of that order; a row kept by mistake costs thousands.
 LIMITS = {
     "steps": {"training": 16.0, "supervisor": 16.0, "rules": 256.0},
     "trainings": {"training": 256 * 1024.0, "supervisor": 16 * 1024.0, "rules": 1024 * 1024.0},
 }
-#: Descriptors and threads that may be left after all of it. Who reads a run keeps up to 256 of its segments open.
+#: Additional descriptors and threads allowed at the end. A reader of a run keeps up to 256 of its segments open.
 LEFT_OVER = 8
 KEPT_OPEN = {"supervisor": 256, "rules": 256}
-#: `tensors`: bytes that one more parameter may cost each process, beyond what the bare training needs. A parameter is
-#: two or three recorded tensors (weight, gradient, difference). Whoever opens a run keeps for each of them, whatever
-#: the number of steps: its definition and its entry in the trial (176 and 136 bytes, doubled by growing lists), three
-#: copies of names, and four entries of hash tables: about 1.2 KB.
+#: `tensors`: bytes that one more parameter may cost each process, beyond the needs of the bare training. A parameter
+#: has two or three recorded tensors (weight, gradient, difference). A reader of a run keeps for each of them, at any
+#: number of steps, its definition and its entry in the trial (176 and 136 bytes, doubled by growing lists), three
+#: copies of its name and four entries of hash tables: about 1.2 KB.
 PER_TENSOR = {"training": 16 * 1024.0, "supervisor": 4 * 1024.0, "rules": 64 * 1024.0}
 
 COMMON = """
@@ -121,12 +121,12 @@ class Series:
     threads: list[int] = field(default_factory=list)
 
     def late(self, name: str) -> list[tuple[int, int]]:
-        """(progress, value) of the last two thirds."""
+        """Returns (progress, value) of the last two thirds."""
         rows = list(zip(self.at, getattr(self, name), strict=True))
         return [row for row in rows if row[0] * 3 >= self.at[-1]]
 
     def slope(self, name: str) -> float:
-        """Median slope over all pairs of at most 300 late samples."""
+        """Returns the median slope over all pairs of about 300 late samples."""
         rows = self.late(name)
         rows = rows[:: max(1, len(rows) // 300)]
         slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(rows, 2) if b[0] != a[0]]
@@ -134,7 +134,7 @@ class Series:
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Parent and command line of every process."""
+    """Returns parent and command line of every process."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -147,7 +147,7 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def sample(series: Series, pid: int, at: int) -> None:
-    """Adds one sample of a process; one that has ended gives none."""
+    """Adds one sample of a process, unless it has ended."""
     try:
         status = dict(
             line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
@@ -163,7 +163,7 @@ def sample(series: Series, pid: int, at: int) -> None:
 
 
 def watched(luff: str | None, job: str, count: int, folder: Path) -> tuple[dict[str, Series], str]:
-    """Runs a job, bare where `luff` is None; samples by process, and what the script printed."""
+    """Runs a job, bare if `luff` is None. Returns samples by process, and the script's output."""
     script, progress = folder / f"{job}.py", folder / "progress"
     script.write_text(SCRIPTS[job])
     progress.unlink(missing_ok=True)
@@ -201,7 +201,7 @@ class Table:
         self.rows: list[dict[str, object]] = []
 
     def row(self, job: str, process: str, what: str, value: float, limit: float) -> None:
-        """One measured figure beside its limit."""
+        """Prints and keeps one measured figure with its limit."""
         ok = value <= limit
         self.rows.append(
             {"job": job, "process": process, "what": what, "value": value, "limit": limit, "ok": ok}
@@ -213,7 +213,7 @@ class Table:
 
 
 def measure(luff: str, job: str, count: int, table: Table) -> None:
-    """One job, bare and watched."""
+    """Measures one job, bare and watched."""
     folder = Path(tempfile.mkdtemp(prefix="luff-growth-"))
     try:
         bare, bare_hash = watched(None, job, count, folder)
@@ -238,7 +238,7 @@ def measure(luff: str, job: str, count: int, table: Table) -> None:
 
 
 def main() -> int:
-    """All jobs, or those that are named."""
+    """Measures all jobs, or those that are named."""
     counts = {"steps": 1_000_000, "tensors": 50_000, "trainings": 100}
     parser = argparse.ArgumentParser(prog="./dev bench growth", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="default: all")

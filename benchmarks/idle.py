@@ -1,9 +1,9 @@
-"""The idle path in bytecodes, calls and instructions: what a step costs when nothing is due (`./dev bench idle`).
+"""Counts bytecodes, calls and instructions of a step at which nothing is due: `./dev bench idle`.
 
-Counts do not depend on what else the machine does, so that a regression shows on a busy one. A model with one child,
-attached with collections that take nothing, is compared with the same model alone: bytecodes and calls of the
-interpreter, and with callgrind the instructions of all threads of a step with ten module calls. Callgrind counts
-nothing until the loop is warm, so that importing torch takes seconds; without valgrind it is skipped.
+Counts do not depend on the load of the machine, so a regression shows even on a busy one. A model with one child,
+attached with collections that take nothing, is compared with the same model alone: by bytecodes and calls of the
+interpreter, and with callgrind by the instructions of all threads in a step with ten module calls. Callgrind counts
+only after the loop is warm, so that importing torch takes just seconds; without valgrind this part is skipped.
 
     ./dev bench idle [--update] [--no-instructions] [--json FILE]
 
@@ -31,12 +31,12 @@ from _gates import finish, say
 from capture import WG, Tiny
 
 BASELINE = Path(__file__).parent / "baselines" / "idle.json"
-STEPS, CALLS = 32, 100  # steps: some of the hook's questions are asked every 16th
-WARM = 144  # in the first 64 they are asked at every step
+STEPS, CALLS = 32, 100  # steps: the hook makes some of its checks at every 16th only
+WARM = 144  # it makes them at each of the first 64
 
 
 def count(region: Callable[[], object]) -> tuple[int, int]:
-    """Bytecodes, and calls of Python and C functions, while `region` runs."""
+    """Returns the number of bytecodes, and of calls of Python and C functions, while `region` runs."""
     bytecodes = calls = 0
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
@@ -59,7 +59,7 @@ def count(region: Callable[[], object]) -> tuple[int, int]:
 
 
 def attached(tiny: Tiny, optimizer: torch.optim.Optimizer, folder: str) -> Any:
-    """A hook that takes nothing."""
+    """Attaches a hook that takes nothing."""
     import luff.torch
 
     never: list[Any] = [{"name": name, "forms": []} for name in (*WG, "losses")]
@@ -67,7 +67,7 @@ def attached(tiny: Tiny, optimizer: torch.optim.Optimizer, folder: str) -> Any:
 
 
 def counted_child(attach: bool, folder: str) -> None:
-    """The process that callgrind watches: warm steps, then counted ones."""
+    """Runs in the process that callgrind watches: warm-up steps, then counted ones."""
     torch.set_num_threads(1)
     tiny = Tiny()
     optimizer = torch.optim.SGD(tiny.parameters(), lr=0.0)
@@ -92,7 +92,7 @@ def counted_child(attach: bool, folder: str) -> None:
 
 
 def instructions(attach: bool) -> float:
-    """Instructions of one step with ten module calls, all threads."""
+    """Returns the instructions of all threads in one step with ten module calls."""
     folder = tempfile.mkdtemp(prefix="luff-bench-")
     tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null"]
     command = [*tool, sys.executable, __file__, "--child", folder, *(["--attach"] if attach else [])]
@@ -108,7 +108,7 @@ def instructions(attach: bool) -> float:
 
 
 def measure(attach: bool) -> dict[str, tuple[float, float]]:
-    """Counts of one step without child calls, and of one child call."""
+    """Returns the counts of one step without child calls, and of one child call."""
     tiny = Tiny()
     optimizer = torch.optim.SGD(tiny.parameters(), lr=0.0)
     folder = tempfile.mkdtemp(prefix="luff-bench-")
@@ -139,7 +139,7 @@ def measure(attach: bool) -> dict[str, tuple[float, float]]:
 
 
 def main() -> int:
-    """Counts, compares, prints."""
+    """Counts, compares and prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,10 @@
 """Instruction counts of the tensor kernels, by callgrind: ./dev bench kernels [--update] [--json FILE].
 
-Counts do not depend on what else the machine does, so a change of a few per cent shows even on a busy one. Valgrind
-knows no AVX-512; the kernels are counted for AVX2.
+Counts do not depend on the load of the machine, so a change of a few per cent shows even on a busy one. Valgrind
+does not support AVX-512; the kernels are counted for AVX2.
 
-Exit code: 0 if every count is within the tolerance of the baseline, 1 if one is above it. Where it cannot be measured
-(no valgrind, no AVX2) it says so, and gates nothing.
+Exit code: 0 if every count is within the tolerance of the baseline, 1 if one is above it. If it cannot measure (no
+valgrind, no AVX2), it says so, and has no gates.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from _gates import finish
 from read import program
 
 BASELINE = Path(__file__).parent / "baselines" / "kernels.json"
-SIZES = (16, 65536)  # elements: the cost of a call, and the cost of an element
+SIZES = (16, 65536)  # elements: for the cost of a call, and for the cost of an element
 REGION = "LuffCountedRegion"
-SLACK = 8  # instructions more in a small call are no finding: compilers differ by that
+SLACK = 8  # more instructions allowed in a small call, since compilers differ
 
 
 class CannotMeasureError(Exception):
-    """What is needed to count is missing."""
+    """A tool or CPU feature that counting needs is missing."""
 
 
 def list_kernels(program: Path) -> list[str]:
@@ -91,7 +91,7 @@ def report(counts: dict[str, int], baseline: dict[str, int], tolerance: float) -
 
 
 def main() -> int:
-    """Count, compare, print."""
+    """Count, compare and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,10 @@
-"""Loaders that fork workers anew at every epoch: `./dev bench loaders [--pairs 8] [--json FILE]`.
+"""Loaders that fork new workers at every epoch: `./dev bench loaders [--pairs 8] [--json FILE]`.
 
-A bare training process and one with Luff take turns. In a turn each trains one epoch, whose DataLoader has two workers
-that are made for it, and then draws all batches once more from workers made anew, without training. That second pass is
-what the gates compare, for it is the loader alone: forking a process with a writer thread and mapped blocks, the
-children's work, and their end. CPU time is that of the process and its children; wall time is compared by the fastest
-pass of each side, because load only adds. The trained epoch is printed beside them, with all that capture costs in it.
+A bare training process and one with Luff take turns. In a turn each trains one epoch, for which its DataLoader starts
+two workers, and then draws all batches once more from new workers, without training. The gates compare this second
+pass, which is the loader alone: the fork of a process with a writer thread and mapped blocks, the children's work,
+and their end. CPU time is that of the process and its children; wall time is compared by the fastest pass of each
+side, since load only adds. The trained epoch, with the whole cost of capture, is printed as well.
 
 The children must be inert: they write nothing into the run, and the run has one worker.
 """
@@ -37,7 +37,7 @@ BATCH = 32
 
 
 class Noise(Dataset[tuple[torch.Tensor, int]]):
-    """Pictures that cost a worker something to make."""
+    """Random pictures that a worker must compute."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -57,13 +57,13 @@ class Epoch:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of its children that have ended."""
+    """Returns the CPU time of this process and of its children that have ended."""
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in own)
 
 
 def child(run: str) -> int:
-    """Trains one epoch and draws one for each line of standard input; answers with their seconds."""
+    """Trains one epoch and draws one for each line of standard input; prints their seconds."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 10))
@@ -73,7 +73,7 @@ def child(run: str) -> int:
     if run:
         import luff.torch
 
-        # What `luff run` takes, and values once an epoch: the blocks they are copied to are mapped when a worker forks.
+        # The defaults, and values once per epoch: the blocks they are copied to are mapped when a worker forks.
         values: dict[str, Any] = {"name": "values", "roles": ["weight", "gradient"], "forms": ["raw"]}
         values["save"] = {"save_interval": SAMPLES // BATCH}
         hook = luff.torch.attach(
@@ -90,7 +90,7 @@ def child(run: str) -> int:
             optimizer.step()
         train_wall = time.perf_counter() - start
         if hook is not None:
-            hook.flush(60.0)  # what is left to write is no cost of the loader
+            hook.flush(60.0)  # pending writes are not a cost of the loader
         start, cpu = time.perf_counter(), cpu_seconds()
         for _ in DataLoader(data, batch_size=BATCH, shuffle=True, num_workers=WORKERS):
             pass
@@ -107,7 +107,7 @@ def child(run: str) -> int:
 
 
 class Trainer:
-    """A training in a process of its own that waits between epochs."""
+    """A training in its own process that waits between epochs."""
 
     def __init__(self, run: str) -> None:
         self.process = subprocess.Popen(
@@ -120,13 +120,13 @@ class Trainer:
         self.output: TextIO = self.process.stdout  # type: ignore[assignment]
 
     def epoch(self) -> Epoch:
-        """One turn."""
+        """Runs one turn."""
         self.input.write("epoch\n")
         self.input.flush()
         return Epoch(*map(float, self.output.readline().split()))
 
     def end(self) -> dict[str, Any]:
-        """What the run says of itself."""
+        """Ends the training; returns the number of steps, workers and gaps of its run."""
         self.input.close()
         answer = self.output.read()
         if self.process.wait(60) != 0:
@@ -160,7 +160,7 @@ def measure(pairs: int) -> dict[str, Any]:
                 break
         bare.end()
         facts = luff.end()
-        # Children that took part would have made workers of their own, or steps beyond the parent's.
+        # Children that record would have added workers to the run, or steps beyond the parent's.
         inert = facts["workers"] == 1 and facts["steps"] == (len(turns) + 1) * SAMPLES // BATCH
         gates.append({"name": "loaders/children inert", "value": facts["workers"], "limit": 1, "ok": inert})
         trained = measured([own.train_wall / other.train_wall for own, other in turns])
@@ -180,7 +180,7 @@ def measure(pairs: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measures, prints, and compares with the limit."""
+    """Measures, prints and compares with the limit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

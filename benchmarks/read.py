@@ -1,9 +1,9 @@
 """Reading a run of a million records: ./dev bench read [--json FILE].
 
-100 tensors, 10,000 steps, each record a summary and a value of 1 KiB, written by luff_bench_store, with the files in
-the page cache. Each gate is the best of five. Beside the gates, with the same limits as goals: what was never read
-before in its trial, the best of five rounds (a round of value() is 1,000 different steps of a trial just opened, a
-round of summaries() the median of 20 tensors). What it costs from the disk is printed too.
+The run has 100 tensors and 10,000 steps; each record is a summary and a value of 1 KiB. luff_bench_store writes it,
+and the files are in the page cache. Each gate is the best of five. The same limits are goals for data that was never
+read before in its trial, by the best of five rounds (a round of value() reads 1,000 different steps of a newly opened
+trial, a round of summaries() is the median of 20 tensors). The cost of reading from the disk is printed too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TENSORS, STEPS, FLOATS, REPEATS = 100, 10_000, 256, 5
 
 
 def program(name: str) -> Path:
-    """A program of benchmarks/cpp: of the build that `./dev bench` names, else of the newest that has it."""
+    """Returns a program of benchmarks/cpp, from the build that `./dev bench` names or else the newest that has it."""
     if folder := os.environ.get("LUFF_BENCH_PROGRAMS"):
         return Path(folder, name)
     root = Path(os.environ.get("LUFF_BENCH_ROOT", Path(__file__).parents[1]))
@@ -37,12 +37,12 @@ def program(name: str) -> Path:
 
 
 def resident() -> int:
-    """Resident memory of this process in bytes, mapped files included."""
+    """Returns the resident memory of this process in bytes, including mapped files."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def best(action: Callable[[int], object], repeats: int = REPEATS) -> float:
-    """Shortest time of `action(i)` in seconds."""
+    """Returns the shortest time of `action(i)` in seconds."""
     times = []
     for i in range(repeats):
         begun = time.perf_counter()
@@ -52,7 +52,7 @@ def best(action: Callable[[int], object], repeats: int = REPEATS) -> float:
 
 
 def each(calls: Iterable[Callable[[], object]]) -> list[float]:
-    """Seconds of each call."""
+    """Returns the seconds of each call."""
     times = []
     for call in calls:
         begun = time.perf_counter()
@@ -62,7 +62,7 @@ def each(calls: Iterable[Callable[[], object]]) -> list[float]:
 
 
 def cache(run: str, wanted: bool) -> None:
-    """Brings the payload of a run into the page cache, or has the kernel forget it."""
+    """Loads the payload of a run into the page cache, or evicts it."""
     for path in Path(run).glob("w*/*.lfd"):
         with path.open("rb") as file:
             if wanted:
@@ -74,7 +74,7 @@ def cache(run: str, wanted: bool) -> None:
 
 
 def value_us(run: str) -> dict[str, float]:
-    """value() of steps that were never read, of the same steps again, and from the disk."""
+    """Times value() for steps that were never read, for the same steps again, and from the disk."""
     import luff
 
     def thousand(tensor: Any, steps: range) -> float:
@@ -89,7 +89,7 @@ def value_us(run: str) -> dict[str, float]:
     for i in range(REPEATS):
         tensor = luff.open_trial(run).tensor(f"layer{i}.weight")
         tensor.value(0)
-        steps = range(5 + i, STEPS, STEPS // 1000)  # over all of the run
+        steps = range(5 + i, STEPS, STEPS // 1000)  # spread over the whole run
         first.append(thousand(tensor, steps))
         again += [thousand(tensor, steps) for _ in range(REPEATS)]
     cache(run, False)
@@ -104,7 +104,7 @@ def value_us(run: str) -> dict[str, float]:
 
 
 def values_ms(run: str) -> dict[str, float]:
-    """values() of tensors never read, each in a trial just opened; and of one again and again."""
+    """Times values() for tensors never read, each in a newly opened trial, and repeatedly for one tensor."""
     import luff
 
     first = []
@@ -119,7 +119,7 @@ def values_ms(run: str) -> dict[str, float]:
 
 
 def summaries_us(run: str) -> dict[str, float]:
-    """summaries() of tensors never read, and of the last one again."""
+    """Times summaries() for tensors never read, and for the last one again."""
     import luff
 
     rounds, again, opening = [], [], []
@@ -137,7 +137,7 @@ def summaries_us(run: str) -> dict[str, float]:
 
 
 def delay_ms(live: str, tool: Path) -> float:
-    """Median time from the end of a step to its being visible to a reader that waits."""
+    """Returns the median time from the end of a step until a waiting reader sees it."""
     import luff
 
     writer = subprocess.Popen([tool, live, "10", "300", "16", "--pace-us", "5000"], stdout=subprocess.DEVNULL)
@@ -158,7 +158,7 @@ def delay_ms(live: str, tool: Path) -> float:
 
 
 def measure(run: str, live: str, tool: Path) -> dict[str, float]:
-    """All figures."""
+    """Returns all figures."""
     import luff
 
     results: dict[str, float] = {}
@@ -175,7 +175,7 @@ def measure(run: str, live: str, tool: Path) -> dict[str, float]:
     results |= values_ms(run)
     results |= summaries_us(run)
     results["refresh with nothing new, us"] = best(lambda i: [trial.refresh() for _ in range(1000)]) * 1e3
-    # The writer of this one runs beside the reader; of five such runs the best, as of all others.
+    # Here the writer runs at the same time as the reader. The best of five runs counts, as for the other figures.
     results["end of step to visible, p50, ms"] = min(delay_ms(f"{live}{i}", tool) for i in range(REPEATS))
     return results
 

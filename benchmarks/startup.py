@@ -1,7 +1,7 @@
-"""How long the command and the import take: `luff --version`, and `import luff` beside `import numpy`.
+"""The time of the command and of the import: `luff --version`, and `import luff` compared with `import numpy`.
 
 usage: ./dev bench startup [--json FILE] [--rounds N]
-Best of N fresh processes each, interleaved; gates: 20 ms, and 100 ms above NumPy.
+Each is the best of N new processes, interleaved. Gates: 20 ms, and 100 ms above NumPy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
     args = parser.parse_args()
     present = {name: command for name, command in COMMANDS.items() if Path(command[0]).exists()}
     best = dict.fromkeys(present, float("inf"))
-    for _ in range(args.rounds + 1):  # the first round warms the page cache and counts like the others
+    for _ in range(args.rounds + 1):  # one more round, which warms the page cache but counts as well
         for name, command in present.items():
             best[name] = min(best[name], measure_ms(command))
     extra = best["import luff"] - best["import numpy"]

@@ -1,10 +1,10 @@
-"""Cost of writing a record in a long run over that in a short one: ./dev bench store [--json FILE] [--records N].
+"""The cost of writing a record in a long run relative to a short one: ./dev bench store [--json FILE] [--records N].
 
-One process writes one run of 10 million records and, in turns, runs of 10,000 records until they hold as many. What
-counts of a run is all from its first step to its end: rows, seals of segments, the last footer. Creating its files
-counts on neither side, for it is no cost of a record and would hide a growth. Both sides end with the same number of
-bytes in the page cache. The gate compares CPU time of all threads, in pairs that lie next to one another; wall time is
-printed beside it, and hangs on the disk.
+One process alternates between one run of 10 million records and runs of 10,000 records, until both sides hold the
+same number. A run is timed from its first step to its end: rows, sealing of segments, the last footer. Creating its
+files is not timed on either side, since it is not a cost per record and would hide growth. Both sides end with the
+same number of bytes in the page cache. The gate compares the CPU time of all threads in adjacent pairs; wall time is
+printed as well, but depends on the disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHORT, LIMIT, ROUNDS = 10_000, 1.1, 20
 
 
 def rounds(records: int) -> list[dict[str, float]]:
-    """Nanoseconds for each record of both sides, round by round."""
+    """Returns nanoseconds per record of both sides, for each round."""
     folder = tempfile.mkdtemp(prefix="luff-bench-")
     try:
         command = [program("luff_bench_store"), folder, "--compare", str(SHORT), str(records), str(ROUNDS)]
@@ -35,7 +35,7 @@ def rounds(records: int) -> list[dict[str, float]]:
 
 
 def main() -> int:
-    """Run, print the table, write JSON."""
+    """Run, print the table and write JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -44,7 +44,7 @@ def main() -> int:
     args = parser.parse_args()
     found: list[dict[str, float]] = []
     ratio = Measured(0, 0, 0)
-    for _ in range(2):  # once more as many when the interval crosses the limit
+    for _ in range(2):  # measures once more if the interval crosses the limit
         found += rounds(args.records)
         ratio = measured([r["long_cpu"] / r["short_cpu"] for r in found])
         verdict = gate("cost per record, long over short (CPU time)", ratio, LIMIT)
@@ -57,7 +57,7 @@ def main() -> int:
             results[f"{clock} ns per record at {records:,}, best"] = min(column)
             results[f"{clock} ns per record at {records:,}, median"] = measured(column).median
     wall = measured([r["long_wall"] / r["short_wall"] for r in found])
-    # Growth within the run: the last quarter against the first, each over the short runs beside it.
+    # Growth within the run: the last quarter over the first, each relative to the short runs of its rounds.
     quarter = max(1, ROUNDS // 4)
     late = [r["long_cpu"] / r["short_cpu"] for i, r in enumerate(found) if i % ROUNDS >= ROUNDS - quarter]
     early = [r["long_cpu"] / r["short_cpu"] for i, r in enumerate(found) if i % ROUNDS < quarter]

@@ -44,7 +44,7 @@ class SmDebug:
         self.hook.register_loss(loss)
 
     def drain(self) -> None:
-        """Waits for its background writer, so that the next system does not pay for it."""
+        """Waits for its background writer, so that its work does not slow down the next system."""
         with contextlib.suppress(AttributeError):
             self.hook._close_writers()
 

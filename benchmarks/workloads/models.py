@@ -1,8 +1,8 @@
 """Three small CPU workloads: `mlp`, `resnet18` and `gpt`.
 
-They span the ratio "bytes captured per step / step time" that is seen on accelerators: `mlp` is bound by its
-weights (many bytes per operation), `resnet18` by activations and arithmetic, `gpt` lies between the two.
-BATCH and WIDTH in the environment change their size.
+They span the ratios "bytes captured per step / step time" seen on accelerators: `mlp` is bound by its weights (many
+bytes per operation), `resnet18` by activations and arithmetic, and `gpt` lies between the two. The environment
+variables BATCH and WIDTH change their size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WRONG_LABELS = 0.33  # share of random labels, so that the loss never vanishes
 
 
 class Workload(NamedTuple):
-    """What a training loop needs."""
+    """Everything that a training loop needs."""
 
     model: nn.Module
     loss: nn.Module
@@ -143,7 +143,7 @@ def make(name: str, seed: int = 0) -> Workload:
     name
         One of `NAMES`.
     seed
-        Of the weights; batches use the next one.
+        Seed of the weights; batches use `seed` + 1.
     """
     torch.manual_seed(seed)
     # Subnormal gradients make CPU steps several times slower and would drown the overhead being measured.
@@ -157,7 +157,7 @@ def make(name: str, seed: int = 0) -> Workload:
 
 
 def step(workload: Workload, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """One forward pass, backward pass and update; returns the loss."""
+    """Run one forward pass, backward pass and update; return the loss."""
     inputs, labels = batch
     workload.optimizer.zero_grad()
     value = workload.loss(workload.model(inputs), labels)
@@ -174,7 +174,7 @@ def _noisy(labels: Tensor, classes: int, generator: torch.Generator) -> Tensor:
 def _resnet18(generator: torch.Generator) -> tuple[nn.Module, Callable[[], tuple[Tensor, Tensor]]]:
     count, classes = _env("BATCH", 8), 43
     model = ResNet18(_env("WIDTH", 32), classes)
-    # A task that can be learned: a pattern of colours for each class, plus noise.
+    # A learnable task: a pattern of colours for each class, plus noise.
     patterns = torch.randn(classes, 3, 32, 32, generator=generator)
 
     def batch() -> tuple[Tensor, Tensor]:
@@ -204,7 +204,7 @@ def _gpt(generator: torch.Generator) -> tuple[nn.Module, Callable[[], tuple[Tens
     length, vocabulary = model.pos.shape[0], model.vocabulary
 
     def batch() -> tuple[Tensor, Tensor]:
-        # Counting with noise, so that the loss has something to learn.
+        # Counting with noise, which can be learned.
         start = torch.randint(0, vocabulary, (count, 1), generator=generator)
         tokens = (start + torch.arange(length + 1)) % vocabulary
         return tokens[:, :-1].contiguous(), _noisy(tokens[:, 1:].reshape(-1), vocabulary, generator)
