@@ -48,7 +48,7 @@ void ActionGate::Take(const store::ControlRecord& record, std::int64_t unix_ns,
   };
   if (record.phase.empty()) {
     if (record.kind != "stop") return;
-    open_ = record;  // one phase: at the next boundary
+    open_ = record;  // one phase: takes effect at the next boundary
     open_.train_step = -1;
     decision_ = Decision::kCommit;
     reason_ = record.reason;
@@ -86,7 +86,7 @@ void ActionGate::Take(const store::ControlRecord& record, std::int64_t unix_ns,
   }
   abort_wanted_ = false;
   decided_.notify_all();
-  // At its step the training thread takes the decision itself; before it, an abort needs nobody.
+  // At its step, the training thread handles the decision itself. Before that step, an abort is handled here.
   if (decision_ == Decision::kAbort && finished < open_.train_step) Reset();
 }
 
@@ -98,13 +98,13 @@ StopState ActionGate::AtBoundary(std::int64_t train_step, const std::function<vo
   if (open_.train_step >= 0) {
     if (train_step < open_.train_step) return StopState::kNone;
     const auto due = Clock::now() + Duration(std::min(open_.deadline_s, kLongestWaitS));
-    if (train_step > open_.train_step) {  // the boundary was not asked at its step (an error in the hook)
+    if (train_step > open_.train_step) {  // not called at its step (an error in the hook)
       if (decision_ != Decision::kAbort) Answer(Verdict::kAlone, train_step);
       Reset();
       return StopState::kNone;
     }
     if (!WaitForDecision(due, pump)) {
-      abort_wanted_ = true;  // the writer thread decides; what counts comes back through Take
+      abort_wanted_ = true;  // the writer thread asks the log; its decision comes through Take
       if (!WaitForDecision(due + Duration(settle_s_), pump)) {
         if (!closed_) Answer(Verdict::kAlone, train_step);
         decision_ = Decision::kAbort;

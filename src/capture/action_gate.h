@@ -20,8 +20,8 @@ namespace luff::capture {
 /// training thread asks at step boundaries. **Thread-safe.**
 ///
 /// A worker accepts a proposal only while its step lies ahead, and then waits at that step, for a bounded
-/// time, for commit or abort. Nothing is carried out without a commit, and no worker aborts alone: one whose
-/// time is up asks for an abort, and the log decides.
+/// time, for commit or abort. Nothing is carried out without a commit, and no worker aborts alone: a worker
+/// whose time is up asks for an abort, and the log decides.
 class ActionGate {
  public:
   enum class Verdict : std::uint32_t {
@@ -30,7 +30,7 @@ class ActionGate {
     kCarriedOut = 3,
     kRefused = 4,
     kFailed = 5,  // the call-back raised
-    kAlone = 6,   // the log could be neither written nor read: continued as after an abort
+    kAlone = 6,   // the log could be neither written nor read; continued as after an abort
   };
   /// `settle_s`: how long a worker whose time is up waits for the log's decision.
   explicit ActionGate(double settle_s = 5) : settle_s_(settle_s) {}
@@ -47,15 +47,15 @@ class ActionGate {
 
   /// Kinds that the training has opted into, besides "stop".
   void Accept(std::span<const std::string> kinds);
-  /// Returns what AtBoundary decided by kAct, once.
+  /// Returns the action for which AtBoundary returned kAct, once.
   [[nodiscard]] std::optional<PendingAction> TakeAction();
   void ActionDone(std::uint64_t control, bool done);
 
-  /// Takes one control record; appends an answer to be written to `acks`.
+  /// Processes one control record; appends an answer to be written to `acks`.
   void Take(const store::ControlRecord& record, std::int64_t unix_ns, std::vector<format::AckRow>* acks);
-  /// The abort to decide because a worker's time is up; none while no worker asks.
+  /// Returns the abort to decide because this worker's time is up; nothing otherwise.
   [[nodiscard]] std::optional<store::ControlRecord> AbortWanted();
-  /// Takes the answers that the training thread gave meanwhile.
+  /// Moves the training thread's answers since the last call to `acks`.
   void TakeAnswers(std::vector<format::AckRow>* acks);
   /// Call when no more decisions will come.
   void Close() noexcept;
@@ -63,7 +63,7 @@ class ActionGate {
  private:
   enum class Decision : std::uint8_t { kOpen, kCommit, kAbort };
   using Clock = std::chrono::steady_clock;
-  /// False if time ran out before a decision.
+  /// Returns false if time runs out before a decision.
   bool WaitForDecision(Clock::time_point until, const std::function<void()>& pump) LUFF_REQUIRES(mutex_);
   void Answer(Verdict verdict, std::int64_t train_step) LUFF_REQUIRES(mutex_);
   void Reset() LUFF_REQUIRES(mutex_);

@@ -103,7 +103,7 @@ Block* BlockPool::Acquire() noexcept {
   made->generation = 1;
   made->references.store(1, std::memory_order_relaxed);
   Block* block = made.get();
-  blocks_.push_back(std::move(made));  // reserved
+  blocks_.push_back(std::move(made));  // its capacity is reserved
   count_.store(blocks_.size(), std::memory_order_relaxed);
   UpdatePressure();
   return block;
@@ -124,7 +124,7 @@ void BlockPool::Release(Block* block) noexcept {
   if (block->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   {
     MutexLock lock(mutex_);
-    free_.push_back(block);  // reserved
+    free_.push_back(block);  // its capacity is reserved
     UpdatePressure();
   }
   freed_.notify_one();
@@ -169,7 +169,7 @@ void BlockPool::Prepare(std::size_t spare, std::size_t touch) noexcept {
       return;
     }
     made->data = data;
-    free_.insert(free_.begin(), made.get());  // behind the warm ones
+    free_.insert(free_.begin(), made.get());  // taken after the warm ones
     blocks_.push_back(std::move(made));
     count_.store(blocks_.size(), std::memory_order_relaxed);
     UpdatePressure();

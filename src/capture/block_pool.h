@@ -15,13 +15,13 @@ namespace luff::capture {
 inline constexpr std::size_t kBlockHugeBytes = 8U << 20;
 inline constexpr std::size_t kBlockBytes = kBlockHugeBytes + (64U << 10);
 
-/// Memory in file layout. Holders of a reference may read it; the producer that acquired it may write beyond
-/// what it has handed over.
+/// Memory laid out as in the file. Holders of a reference may read it; the producer that acquired it may
+/// write beyond what it has handed over.
 struct Block {
   std::byte* data = nullptr;
   std::atomic<std::uint32_t> references{0};
   std::uint64_t generation = 0;  // number of acquisitions; guarded by the pool's mutex
-  std::uint32_t pins = 0;        // readers of old content; guarded by the pool's mutex
+  std::uint32_t pins = 0;        // readers of its old content; guarded by the pool's mutex
 };
 
 /// Reused 8 MiB blocks: 2 MiB-aligned, huge pages advised, absent in forked children (MADV_DONTFORK), most
@@ -43,14 +43,14 @@ class BlockPool {
   /// Drops one reference; the last one frees the block.
   void Release(Block* block) noexcept;
 
-  /// Protects the content of a block, which may already be free, from being overwritten. False if it was
-  /// reused.
+  /// Protects the content of a block, which may already be free, from being overwritten. Returns false if it
+  /// was reused.
   [[nodiscard]] bool Pin(Block* block, std::uint64_t generation) noexcept;
   void Unpin(Block* block) noexcept;
   [[nodiscard]] std::uint64_t Generation(const Block* block) noexcept;
 
   /// Grows in the background until `spare` blocks are free and touched, within the limit. `touch`: how many
-  /// bytes of each to touch; first use touches the others.
+  /// bytes of each block to touch; the first use touches the rest.
   void Prepare(std::size_t spare, std::size_t touch = kBlockBytes) noexcept;
   /// True if the pool may not grow and fewer than a quarter of its blocks are free.
   [[nodiscard]] bool under_pressure() const noexcept { return pressure_.load(std::memory_order_relaxed); }

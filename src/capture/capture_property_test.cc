@@ -1,5 +1,5 @@
-// Every captured value reads back as its source, whatever the mix of forms, types, strides, aliases and
-// repetitions; from several threads at once.
+// Every captured value reads back as its source, for any mix of forms, types, strides, aliases and
+// repetitions, and from several threads at once.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>

@@ -52,14 +52,14 @@ constexpr std::uint32_t FormBit(Form form) { return static_cast<std::uint32_t>(f
 constexpr std::uint32_t kSummaryForm = FormBit(Form::kSummary);
 constexpr std::uint32_t kFullForms = FormBit(Form::kSummary) | FormBit(Form::kRaw);
 
-// Collections that need no expression from the user. The expressions are smdebug's published ones. They are
-// tried only on tensors of matching roles, so that an output of a module called "weight_norm" does not become
-// a weight.
+// Collections that need no expression from the user. The expressions are those that smdebug published. They
+// are tried only on tensors of matching roles, so that an output of a module called "weight_norm" does not
+// become a weight.
 struct BuiltIn {
   std::string_view name;
   std::string_view include;
   std::uint32_t roles;
-  std::uint32_t base_forms;  // when nobody lists the collection
+  std::uint32_t base_forms;  // when the configuration does not list the collection
 };
 constexpr std::uint32_t kFreeRoles = RoleBit(Role::kOther) | RoleBit(Role::kCustom);
 constexpr std::array<BuiltIn, 11> kBuiltIns{{
@@ -190,12 +190,12 @@ Status ParseSaveMode(const Json& json, const std::string& where, SaveMode* out) 
   return Status::Ok();
 }
 
-// `save` holds the defaults on entry: modes that are not named (or null) keep them.
+// `save` holds the defaults on entry; modes that are not named, or null, keep them.
 Status ParseSave(const Json& json, const std::string& where, std::array<SaveMode, kModeCount>* save) {
   if (!json.is_object()) return Wrong(where, "save", json, "an object");
   bool by_mode = false;
   for (const Named& mode : kModes) by_mode = by_mode || json.contains(mode.name);
-  for (const auto& [key, value] : json.items()) by_mode = by_mode || value.is_object();  // a mode misspelt
+  for (const auto& [key, value] : json.items()) by_mode = by_mode || value.is_object();  // a misspelt mode
   if (!by_mode) {
     SaveMode one;
     LUFF_RETURN_IF_ERROR(ParseSaveMode(json, where, &one));
@@ -258,7 +258,7 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
     selects = true;
   }
   if (json.contains("include") || json.contains("roles") || json.contains("tensor_names") ||
-      json.contains("module_types")) {  // an own choice replaces the built-in one
+      json.contains("module_types")) {  // the user's choice replaces the built-in one
     selects = selects || !json.value("include", Json::array()).empty() ||
               !json.value("roles", Json::array()).empty() ||
               !json.value("tensor_names", Json::array()).empty() ||
@@ -385,7 +385,7 @@ bool Has(const Config& config, std::string_view name) {
 Status Build(const Json& json, Config* out) {
   LUFF_RETURN_IF_ERROR(ParseSettings(json, out));
   std::array<SaveMode, kModeCount> listed_save{};  // the published default, every 500 steps
-  std::array<SaveMode, kModeCount> base_save{};    // what is taken without options: every step
+  std::array<SaveMode, kModeCount> base_save{};    // the default without options: every step
   for (SaveMode& mode : base_save) mode.save_interval = 1;
   if (json.contains("save_interval")) {
     std::int64_t interval = 0;

@@ -1,5 +1,6 @@
-// Configurations come from files and command lines: any bytes give a configuration or an error, never a
-// crash, and what is accepted makes a plan and a description that is accepted again.
+// Configurations come from files and command lines: any bytes must give a configuration or an error, never a
+// crash. A plan and a description can be made of any accepted configuration, and the description is accepted
+// again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -18,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text = R"({"defaults":false,"collections":)" + DescribeCollections(*config) + "}";
   luff::Result<Config> again = ParseConfigUntrusted(text);
   if (!again.ok() && !config->collections.empty()) {
-    // Text that is no UTF-8 is replaced in the description, and may then mean something else.
+    // Text that is not UTF-8 is replaced in the description, which may change its meaning.
     for (std::size_t i = 0; i < size; ++i) {
       if (data[i] >= 0x80 || data[i] == '\\') return 0;
     }

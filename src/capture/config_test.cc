@@ -152,7 +152,7 @@ TEST(PlanTest, ARoleIsAskedForOnlyIfSomethingMayMatch) {
   EXPECT_NE(relu->PossibleFor(Role::kOutput), 0U);
 }
 
-// The definition of smdebug, written down once more.
+// smdebug's definition, written independently.
 bool Oracle(const SaveMode& save, std::int64_t step) {
   if (step < 0) return false;
   for (std::int64_t s : save.save_steps) {

@@ -9,14 +9,14 @@
 
 namespace luff::capture {
 
-/// Notices new control records cheaply. A poll is one stat of the directory; it lists the directory when its
-/// time changed, shortly after that (times are coarse), and every second (network file systems cache times).
-/// Decides an abort when a worker's time is up. **Owned by the writer thread.**
+/// Finds new control records cheaply. A poll is one stat of the directory; it reads new records when the
+/// directory's time changed, shortly after that (times are coarse), and every second (network file systems
+/// cache times). Decides an abort for a worker whose time is up. **Owned by the writer thread.**
 class ControlPoll {
  public:
   using Read = std::function<Result<std::vector<store::ControlRecord>>(std::uint64_t after)>;
   using Decide = std::function<Result<store::ControlRecord>(const store::ControlRecord&)>;
-  /// Ignores records up to `after`. Except in tests `read` is store::ReadCommands and `decide`
+  /// Ignores records up to `after`. Except in tests, `read` is store::ReadCommands and `decide`
   /// store::DecideControl; without `decide` nothing can be decided.
   ControlPoll(std::string directory, std::uint64_t after, Read read, Decide decide, ActionGate* gate)
       : directory_(std::move(directory)),
@@ -25,7 +25,7 @@ class ControlPoll {
         decide_(std::move(decide)),
         gate_(gate) {}
 
-  /// Appends answers to be written to `acks`.
+  /// Reads new records if needed. Appends answers to be written to `acks`.
   void Poll(std::int64_t steady_ns, std::vector<format::AckRow>* acks);
 
  private:

@@ -88,7 +88,7 @@ void Core::TellFailure() noexcept {
     try {
       loose_.event_json.push_back(R"({"kind":"hook_error","place":"recording","error":)" +
                                   JsonQuoted(publisher.first_error()) + "}");
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the gap says it
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the gap remains
     }
   }
   const std::uint64_t count = not_recorded_.exchange(0, std::memory_order_acquire);
@@ -113,9 +113,9 @@ bool Core::ProcessNext(std::unique_ptr<Work> work) {
 }
 
 void Core::RunWriter() noexcept {
-  // Linux: priorities are those of a thread.
+  // On Linux, each thread has its own priority.
   static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice));
-  std::uint64_t handed = 0;  // bytes of blocks that were used so far
+  std::uint64_t handed = 0;  // bytes of blocks used so far
   for (;;) {
     PrepareBlocks(handed);
     const std::int64_t poll = gate.state() == StopState::kWait ? kUrgentPollNs : kPollNs;

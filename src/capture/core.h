@@ -35,9 +35,9 @@ struct Core {
   /// Does the same work in the calling thread, for sessions without a writer thread.
   void Pump() LUFF_EXCLUDES(pump_mutex);
   void Finish() noexcept;
-  /// Ends the recording early: accepts nothing more, while the training goes on.
+  /// Ends the recording early: accepts nothing more, while the training continues.
   void GiveUp() noexcept;
-  /// Counts a step that is requested after that.
+  /// Counts a step that ends after GiveUp and is not recorded.
   void NotRecorded(std::int64_t global_step) noexcept;
 
   const Plan plan;
@@ -53,8 +53,8 @@ struct Core {
   ControlPoll control;
   Mutex pump_mutex;
 
-  std::atomic<bool> accepting{true};        // the session takes what the training passes
-  std::atomic<bool> failed{false};          // an error inside Luff has ended that
+  std::atomic<bool> accepting{true};        // the session accepts what the training passes
+  std::atomic<bool> failed{false};          // an error inside Luff has ended the recording
   std::atomic<std::uint64_t> processed{0};  // items done by the writer thread
   std::atomic<bool> close_asked{false};
   std::atomic<format::EndReason> close_reason{format::EndReason::kFailed};
@@ -70,9 +70,10 @@ struct Core {
   [[nodiscard]] bool ProcessNext(std::unique_ptr<Work> work);
   /// Counts consecutive errors, and gives up after too many.
   void Judge(bool ok) noexcept;
-  /// Records why the recording has failed, and how many steps have passed since, as one gap.
+  /// Records why the recording failed, and the number of steps since then as one gap.
   void TellFailure() noexcept;
-  /// Prepares free blocks in the background, as many as past writes suggest.
+  /// Prepares free blocks in the background, as many as past writes suggest. `handed`: bytes of blocks used
+  /// so far.
   void PrepareBlocks(std::uint64_t handed);
   std::int64_t next_poll_ns_ = 0, next_heartbeat_ns_ = 0;
   store::StepBatch loose_;

@@ -12,13 +12,13 @@
 
 namespace luff::capture::testing {
 
-/// The real files, whose writes fail, tear, hang or run out of memory as the test says. **Thread-safe.**
+/// Real files whose writes fail, tear, hang or run out of memory when the test asks for it. **Thread-safe.**
 class FaultyEnv final : public ForwardingEnv {
  public:
   enum class Fault { kNone, kFull, kIo, kTorn, kNoMemory };
   std::atomic<Fault> fault{Fault::kNone};
 
-  /// Makes writes wait until the other is called.
+  /// Makes writes wait until GoOn is called.
   void Hang() {
     const std::lock_guard lock(mutex_);
     hangs_ = true;

@@ -12,8 +12,8 @@
 namespace luff::capture {
 namespace {
 
-/// Touches the thread's locals now: this library's (the file table's) and the C++ library's (exceptions in
-/// flight). The loader allocates them at their first use, and ends the process if malloc then fails.
+/// Touches the thread-local variables of this library (the file table) and of the C++ library (exceptions in
+/// flight) now. The loader allocates them at their first use, and ends the process if malloc then fails.
 void BeginThread() {
   static_cast<void>(prctl(PR_SET_NAME, "luff-writer"));
   static_cast<void>(TakeOwnFileTable());
@@ -25,7 +25,7 @@ void BeginThread() {
 std::unique_ptr<FileThread> FileThread::Start() noexcept {
   try {
     std::unique_ptr<FileThread> made(new FileThread());
-    // A handler of the training may write to its own descriptors, which the thread hasn't.
+    // A signal handler of the training may write to descriptors that this thread does not have.
     const SignalsBlocked quiet;
     made->thread_ = std::thread([shared = made->shared_] {
       BeginThread();
@@ -48,7 +48,7 @@ void FileThread::Loop(Shared* shared) {
       native.release();
     }
     if (task) task();
-    task = nullptr;  // what it holds goes here, with its files
+    task = nullptr;  // destroys what the task holds, files included, on this thread
     {
       MutexLock lock(shared->mutex);
       shared->done = true;

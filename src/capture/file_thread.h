@@ -21,10 +21,10 @@ class FileThread {
   FileThread(const FileThread&) = delete;
   FileThread& operator=(const FileThread&) = delete;
 
-  /// Runs `task` on the thread. False if it is not done in time; it then continues, and what it refers to
-  /// must outlive it.
+  /// Runs `task` on the thread. Returns false if it does not end in time; it then continues, and what it
+  /// refers to must outlive it.
   [[nodiscard]] bool Run(std::function<void()> task, std::chrono::milliseconds deadline);
-  /// Makes `body` the last thing that the thread does.
+  /// Makes `body` the thread's last task, and returns the thread.
   [[nodiscard]] std::thread Become(std::function<void()> body);
 
  private:

@@ -27,7 +27,7 @@ void Governor::EndStep(std::int64_t capture_ns, std::int64_t step_ns) noexcept {
   if (ratio > max_overhead_ && capture_mean_ns_ > static_cast<double>(kFloorNs) && now < kMaxStride) {
     stride_.store(now * 2, std::memory_order_relaxed);
     last_change_ = steps_;
-  } else if (now > 1 && ratio < max_overhead_ * 0.4) {  // with half the stride still within the limit
+  } else if (now > 1 && ratio < max_overhead_ * 0.4) {  // half the stride would still hold the limit
     stride_.store(now / 2, std::memory_order_relaxed);
     last_change_ = steps_;
   }

@@ -13,7 +13,7 @@ namespace luff::capture {
 namespace {
 
 constexpr std::uint64_t kElements = (4ULL << 30) + (512ULL << 20) + 12'345;  // uint8: bytes, too
-constexpr std::uint64_t kNeeded = 6ULL << 30;  // only if the writer thread gets no time at all; else 100 MB
+constexpr std::uint64_t kNeeded = 6ULL << 30;  // if the writer thread gets no time at all; else 100 MB
 
 constexpr bool Sanitized() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -46,7 +46,7 @@ struct Mapping {
       : bytes(size),
         data(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
                     0)) {
-    // Pages that are only read are all the same page of zeros; huge ones would be memory of their own.
+    // Pages that are only read share one page of zeros; huge pages would take memory.
     if (data != MAP_FAILED) static_cast<void>(::madvise(data, size, MADV_NOHUGEPAGE));
   }
   ~Mapping() {

@@ -1,5 +1,5 @@
-// One ledger of loss: whatever the disk, the memory or the writer thread does, each step that was asked for
-// is in the run or in exactly one gap, what is in the run can be read, and what waits is bounded.
+// Tests the accounting of losses: whatever the disk, the memory or the writer thread does, each requested
+// step is in the run or in exactly one gap, what is in the run can be read, and what waits is bounded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -21,8 +21,8 @@
 #include "luff/store/loss.h"
 #include "luff/store/reader.h"
 
-// Allocations of threads that are not spared fail when the test says so: one of so many, 0: none. A thread
-// that asked to be held stands still in its next one.
+// On request of a test, one in g_fail_one_of allocations fails (0: none), except in threads that set
+// t_spared. A thread that sets t_hold blocks in its next allocation.
 namespace {
 [[maybe_unused]] std::atomic<std::uint32_t> g_fail_one_of{0}, g_allocations{0}, g_failed{0};
 thread_local bool t_spared = false;
@@ -51,7 +51,7 @@ thread_local bool t_spared = false;
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-// A sanitizer has one of its own for each kind, and would miss its counterpart.
+// Without this, a sanitizer's own version would be used, which does not match the delete below.
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
   try {
     return ::operator new(bytes);
@@ -88,7 +88,7 @@ std::uint64_t CounterOf(const Session& session, std::string_view name) {
   return 0;
 }
 
-/// What a run says of its steps.
+/// The steps and gaps in a run.
 struct Account {
   std::set<std::int64_t> steps;
   std::map<std::uint16_t, format::GapRow> whole;  // gaps of whole steps, by reason
@@ -146,7 +146,7 @@ Account AccountOf(Disk* disk) {
   return account;
 }
 
-/// A training of one tensor more in each step.
+/// A training that defines one more tensor in each step.
 class Training {
  public:
   Training(std::unique_ptr<Session> session, std::int64_t rows)
@@ -200,7 +200,7 @@ TEST(LedgerTest, AStepThatFindsNoRoomLeavesItsNamesAndIsCounted) {
   gate.Unlock();
   ASSERT_TRUE(training.session().Flush(seconds(60)));
   for (int i = 0; i < 50; ++i) {
-    training.Step(50);  // refers to what steps that were dropped had defined
+    training.Step(50);  // uses tensors that dropped steps defined
     ASSERT_TRUE(training.session().Flush(seconds(60)));
   }
   training.End();
@@ -262,7 +262,7 @@ TEST(LedgerTest, AWriterThreadThatOnlyFailsEndsTheRecordingNotTheTraining) {
   broken = false;
   const std::uint64_t captured = CounterOf(training.session(), "captured");
   for (int i = 0; i < 20; ++i) training.Step();
-  EXPECT_EQ(CounterOf(training.session(), "captured"), captured);  // the gate is closed: no cost
+  EXPECT_EQ(CounterOf(training.session(), "captured"), captured);  // nothing is captured now
   EXPECT_EQ(training.session().AtStepBoundary(50), StopState::kNone);
   training.End();
   const Account account = AccountOf(disk.get());
@@ -341,7 +341,7 @@ TEST(LedgerTest, AnEndAtOnceInTheMiddleOfStepsLosesNoneUntold) {
   }
 }
 
-// As when the handler of SIGTERM has interrupted the training in there: it does not come back.
+// As when the handler of SIGTERM has interrupted the training there, and it never continues.
 TEST(LedgerTest, AnEndAtOnceDoesNotWaitForAThreadThatStandsInEndStep) {
 #ifdef LUFF_ALLOCATIONS_ARE_THE_SANITIZERS
   GTEST_SKIP() << "no thread can be held in an allocation";
@@ -374,7 +374,7 @@ TEST(LedgerTest, RawValuesOfAStepThatFoundNoRoomAreNotThoseOfTheNext) {
   std::unique_ptr<Session> session = testing::StartSession(disk, kAll);
   const TensorId id = session->DefineTensor("a", Role::kWeight, "", "");
   const LayoutId layout = session->DefineLayout(testing::MakeLayout(DType::kFloat32, {3'000'000}));
-  const std::vector<float> values(3'000'000, 1.5F);  // more than a block: is handed over before the step ends
+  const std::vector<float> values(3'000'000, 1.5F);  // more than a block, so handed over before the end
   const TensorRef ref{id, layout, testing::Bytes(values), 0, 0};
   session->BeginStep(Mode::kTrain, 0);
   session->Capture({&ref, 1});
@@ -501,7 +501,7 @@ RC_GTEST_PROP(LedgerProperty, NoMemoryInTheWriterThreadLosesNoStepUntold, ()) {
     if (choice == 0) g_fail_one_of = *rc::gen::inRange<std::uint32_t>(1, 30);
     if (choice == 1) g_fail_one_of = 0;
     training.Step(*rc::gen::inRange<std::size_t>(0, 40));
-    if (choice == 2) static_cast<void>(training.session().Flush(seconds(60)));  // false once given up
+    if (choice == 2) static_cast<void>(training.session().Flush(seconds(60)));  // false after giving up
   }
   static_cast<void>(training.session().Flush(seconds(60)));
   g_fail_one_of = 0;

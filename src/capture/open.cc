@@ -21,10 +21,10 @@ constexpr std::uint32_t kMaxWorkers = 65'536;
 constexpr std::chrono::seconds kOpenWithin{60};
 
 std::array<std::uint8_t, 16> NewRunId(Env& env) {
-  // The system's own randomness: no generator of the training is touched.
+  // Uses the system's randomness, so that no generator of the training is touched.
   std::array<std::uint8_t, 16> id{};
   std::uint64_t mixed = static_cast<std::uint64_t>(env.NowUnixNs()) * 0x9E3779B97F4A7C15ULL;
-  // Fewer bytes than asked for leave zeros there, which the clock fills.
+  // Bytes that getrandom does not fill stay zero; the clock fills them.
   [[maybe_unused]] const ssize_t random = getrandom(id.data(), id.size(), GRND_NONBLOCK);
   for (std::uint8_t& byte : id) {
     byte = static_cast<std::uint8_t>(byte ^ static_cast<std::uint8_t>(mixed));
@@ -39,7 +39,7 @@ std::string WorkerFolder(const std::string& run_path, std::uint32_t worker) {
   return run_path + name.data();
 }
 
-/// The folder of a process without a rank: the lowest number in which nobody has written. Sets
+/// Opens the folder of a process without a rank: the lowest number in which no process has written. Sets
 /// `options->worker`.
 Result<std::unique_ptr<store::WorkerWriter>> OpenFreeWorker(Env& env, store::WriterOptions* options,
                                                             const store::RunInfo& run) {
@@ -48,20 +48,20 @@ Result<std::unique_ptr<store::WorkerWriter>> OpenFreeWorker(Env& env, store::Wri
     const std::string folder = WorkerFolder(options->run_path, options->worker);
     const Status made = env.MakeDirectory(folder);
     if (made.code() == StatusCode::kAlreadyExists) {
-      // An empty one may be our own: over NFS the answer to the call that made it may be lost.
+      // An empty folder may be ours: over NFS, the reply to a successful mkdir may be lost.
       const auto names = env.List(folder);
       if (!names.ok() || !names->empty()) continue;
     } else if (!made.ok()) {
       return made;
     }
-    auto writer = store::WorkerWriter::Open(*options, run);  // of several that found it empty, one succeeds
+    auto writer = store::WorkerWriter::Open(*options, run);  // succeeds for one of those that find it empty
     if (writer.ok() || writer.status().code() != StatusCode::kAlreadyExists) return writer;
   }
   return ResourceExhausted("all of " + std::to_string(kMaxWorkers) + " worker numbers are taken in " +
                            options->run_path);
 }
 
-/// What a session needs of the run directory.
+/// What a session needs from the run directory.
 struct Opened {
   Config config;
   std::unique_ptr<store::WorkerWriter> writer;
@@ -102,8 +102,8 @@ Result<Opened> OpenRun(const SessionOptions& options) {
   return opened;
 }
 
-/// The same, on the thread that will write. A disk that does not answer delays the training by a minute,
-/// instead of ending it.
+/// Calls OpenRun on the thread that will write, so that a disk that does not answer delays the training by a
+/// minute instead of hanging it.
 Result<Opened> OpenRunOn(FileThread& thread, const SessionOptions& options) {
   struct Answer {
     SessionOptions options;

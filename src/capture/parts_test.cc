@@ -1,4 +1,4 @@
-// The small parts: gaps joined, the governor, the two-phase stop, the pool.
+// Tests the small parts: gap book, governor, two-phase actions, polling, pool, scaling, pieces, file thread.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -250,7 +250,7 @@ TEST(ControlPollTest, DecidesAnAbortForAWorkerWhoseTimeIsUp) {
       [&](const store::ControlRecord& wanted) -> Result<store::ControlRecord> {
         if (++asked == 1) return IoError("not yet");
         store::ControlRecord other = wanted;
-        other.phase = "commit";  // somebody else was faster
+        other.phase = "commit";  // another worker was faster
         return other;
       },
       &gate);
@@ -343,7 +343,7 @@ TEST(FileThreadTest, HandlersOfTheTrainingNeverRunThere) {
     EXPECT_EQ(sigismember(&there, number), 1) << number;
     EXPECT_EQ(sigismember(&here, number), sigismember(&before, number)) << number;
   }
-  EXPECT_EQ(sigismember(&there, SIGSEGV), 0);  // a mistake of the thread's own
+  EXPECT_EQ(sigismember(&there, SIGSEGV), 0);  // a fault of the thread itself
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void ForEachPiece(const TensorView& view, std::uint64_t max_bytes, F&& piece) {
     }
     return;
   }
-  // Rows of the first dimension, as many together as fit; a row that is too large is divided itself.
+  // Pieces are as many rows of the first dimension as fit; a row that is too large is divided itself.
   const std::int64_t rows = view.layout.dims[0];
   const std::uint64_t row_bytes = count / static_cast<std::uint64_t>(rows) * width;
   const std::ptrdiff_t stride = view.layout.strides[0] * static_cast<std::ptrdiff_t>(width);

@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::uint32_t RoleBit(format::Role role) { return 1U << static_cast<unsigned>(role); }
 
-// Roles whose names an expression can match. Names of gradients begin with "gradient/", so an expression that
-// is anchored there asks nothing of the other roles.
+// Returns the roles whose names an expression can match. Names of gradients begin with "gradient/", so an
+// expression anchored there cannot match the other roles.
 std::uint32_t RolesOfExpression(std::string_view pattern) {
   constexpr std::uint32_t kGradients =
       RoleBit(format::Role::kGradient) | RoleBit(format::Role::kCustom) | RoleBit(format::Role::kOther);

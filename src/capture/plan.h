@@ -10,18 +10,18 @@
 
 namespace luff::capture {
 
-/// Collections with compiled expressions: which tensors are in which, and what is due when. Collections are
-/// bits of a 64-bit mask. **Thread-safe** after Make (immutable).
+/// Collections with compiled expressions: decides which collections a tensor belongs to, and what is due
+/// when. Collections are bits of a 64-bit mask. **Thread-safe** after Make (immutable).
 class Plan {
  public:
   [[nodiscard]] static Result<Plan> Make(Config config);
 
-  /// Collections of a tensor. Slow (regexes): once per name.
+  /// Returns the collections of a tensor. Slow (regexes): once per name.
   [[nodiscard]] std::uint64_t Match(std::string_view name, format::Role role,
                                     std::string_view module_type) const;
-  /// Collections to save in this mode step.
+  /// Returns the collections to save in this mode step.
   [[nodiscard]] std::uint64_t DueCollections(format::Mode mode, std::int64_t mode_step) const noexcept;
-  /// Form bits of collections.
+  /// Returns the form bits of collections.
   [[nodiscard]] std::uint32_t FormsOf(std::uint64_t collections) const noexcept;
   /// Collections that may hold a tensor of this role, whatever its name.
   [[nodiscard]] std::uint64_t PossibleFor(format::Role role) const noexcept {

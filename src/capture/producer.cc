@@ -25,13 +25,13 @@ constexpr std::uint32_t Bit(Form form) { return static_cast<std::uint32_t>(form)
 constexpr std::uint32_t kOtherForms =
     Bit(Form::kHash) | Bit(Form::kUnits) | Bit(Form::kDifference) | Bit(Form::kExtra) | Bit(Form::kShape);
 constexpr std::uint64_t kLargestPart = kBlockHugeBytes;
-constexpr std::uint64_t kUngoverned = 64;           // bytes: losses and other scalars are never left out
+constexpr std::uint64_t kUngoverned = 64;           // bytes; losses and other scalars are never left out
 constexpr std::uint64_t kMaxScratch = 64ULL << 20;  // larger tensors are not scaled
 constexpr std::int64_t kMaxWaitNs = 200'000'000;    // policy `block`, in one step
 constexpr std::size_t kUsefulRest = 64U << 10;
 
-// A summary's minimum or maximum in the width of its type. Values out of range become the nearest one, NaN
-// becomes 0.
+// Converts a summary's minimum or maximum to the bits of Summary::min_bits. Values out of range become the
+// nearest in range, NaN becomes 0.
 std::uint64_t BitsOf(DType dtype, double value) {
   if (IsFloating(dtype) || IsComplex(dtype)) return std::bit_cast<std::uint64_t>(value);
   constexpr double kSigned = 9223372036854775808.0;  // 2^63
@@ -158,7 +158,7 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
       record.collection = static_cast<std::uint32_t>(first);
       record.keep = context_.plan->collection(first).keep;
       policy = context_.plan->collection(first).policy;
-      for (std::uint64_t rest = allowed & (allowed - 1); rest != 0; rest &= rest - 1) {  // the longest of all
+      for (std::uint64_t rest = allowed & (allowed - 1); rest != 0; rest &= rest - 1) {  // keep the longest
         const store::Retention other = context_.plan->collection(std::countr_zero(rest)).keep;
         using Kind = store::Retention::Kind;
         if (record.keep.kind == Kind::kAll || other.kind == Kind::kAll) {
@@ -209,7 +209,7 @@ void Producer::CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor,
     if (chunk != nullptr) {
       record.chunk = chunk;
       record.serial = context_.next_serial->fetch_add(1, std::memory_order_relaxed) + 1;
-      // Without a summary the writer thread looks itself.
+      // Without a summary, the writer thread looks at the values itself.
       record.try_codecs =
           !summarize || summary.zero_count * 8 > summary.count || summary.min_bits == summary.max_bits;
       if (slot != nullptr) {
@@ -293,7 +293,7 @@ void Producer::CaptureLarge(const ChunkRecord& base, const TensorView& view, boo
   bool complete = true;
   bool any = false;
   const Policy policy = context_.plan->collection(static_cast<int>(base.collection)).policy;
-  // The analysis does not follow the lock, which this function requires, into a function that is passed on.
+  // The analysis does not see that the lambda runs with the lock that this function requires.
   ForEachPiece(view, kLargestPart, [&](const TensorView& piece) LUFF_NO_THREAD_SAFETY_ANALYSIS {
     const std::uint64_t bytes = piece.layout.byte_count();
     Summary one;
@@ -331,7 +331,7 @@ void Producer::CaptureLarge(const ChunkRecord& base, const TensorView& view, boo
     context_.counters->raw_bytes.fetch_add(base.raw_bytes, std::memory_order_relaxed);
     return;
   }
-  // Drops the remaining parts; the writer thread drops values of which it does not get every part.
+  // Drops the parts that are still here; the writer thread drops values with missing parts.
   std::erase_if(chunks_, [&](const ChunkRecord& r) { return r.serial == serial && !r.alias; });
   AddGap(base.tensor, base.collection, GapReason::kPoolFull, Bit(Form::kRaw), base.raw_bytes);
 }
@@ -494,7 +494,7 @@ void Producer::AddGap(TensorId id, std::uint32_t collection, GapReason reason, s
   row.forms = static_cast<std::uint16_t>(forms);
   row.count = 1;
   row.bytes = bytes;
-  row.first_step = row.last_step = -1;  // the writer thread knows
+  row.first_step = row.last_step = -1;  // the writer thread fills them in
   rows_.gaps.push_back(row);
 }
 
@@ -563,7 +563,7 @@ void Producer::Abandon() {
   rows_.scalars.clear();
   rows_.gaps.clear();
   ++step_tag_;
-  row_bytes_ = store::RowBytes(rows_);  // events stay
+  row_bytes_ = store::RowBytes(rows_);  // events are kept
   seen_count_ = 0;
   waited_ns_ = 0;
 }

@@ -11,7 +11,7 @@
 
 namespace luff::capture {
 
-/// Counters of a session, for people; relaxed.
+/// Counters of a session, for Health; all accesses are relaxed.
 struct Counters {
   std::atomic<std::uint64_t> captured{0}, raw_values{0}, raw_bytes{0}, aliases{0}, replicas{0}, unchanged{0},
       nonfinite{0}, degraded{0}, waits{0};
@@ -53,15 +53,15 @@ class Producer {
   Producer(const Producer&) = delete;
   Producer& operator=(const Producer&) = delete;
 
-  /// `factor` != 1: values are multiplied first.
+  /// If `factor` is not 1, multiplies the values by it first.
   void Capture(std::span<const TensorRef> refs, double factor) LUFF_EXCLUDES(mutex_);
   void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) LUFF_EXCLUDES(mutex_);
-  /// Moves rows to `batch`, and hands the open part of the block, which belongs to the step of this number,
-  /// to the writer thread.
+  /// Moves rows to `batch`, and hands the open part of the block to the writer thread as part of step number
+  /// `step`.
   void EndStep(std::uint64_t step, store::StepBatch* batch) LUFF_EXCLUDES(mutex_);
   void Abandon() LUFF_EXCLUDES(mutex_);
-  /// Adds rows without a tensor's memory (scalars, events, gaps), `bytes` in all. False if the step is too
-  /// large for them.
+  /// Calls `add` to add rows that need no tensor's memory (scalars, events, gaps), `bytes` in all. Returns
+  /// false if that exceeds the limit of a step.
   template <typename F>
   bool AddRows(std::uint64_t bytes, F&& add) LUFF_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -73,7 +73,7 @@ class Producer {
   std::atomic<bool> abandoned{false};  // its thread has ended; another may take it over
 
  private:
-  struct Seen {  // a raw value of this step that a later one may be an alias of
+  struct Seen {  // a raw value of this step; later ones may be its aliases
     std::uint64_t key = 0;
     const std::byte* address = nullptr;
     LayoutId layout = 0;
@@ -92,11 +92,11 @@ class Producer {
   void CaptureView(TensorId id, LayoutId layout_id, TensorState* tensor, const TensorView& view,
                    std::uint64_t bytes, std::uint64_t key, std::uint64_t due, std::uint32_t forms)
       LUFF_REQUIRES(mutex_);
-  /// False if the value is not an alias of one in memory with the same bytes.
+  /// Returns false if the value is not an alias of one in memory with the same bytes.
   bool CaptureAlias(TensorId id, const TensorView& view, std::uint64_t bytes, std::uint32_t forms,
                     const Seen& seen, const ChunkRecord& own) LUFF_REQUIRES(mutex_);
-  /// Under memory pressure: stores the value in bfloat16, marked lossy. False if its type or the memory does
-  /// not allow it.
+  /// Under memory pressure: stores the value in bfloat16, marked lossy. Returns false if its type or the
+  /// memory does not allow that.
   bool CaptureDegraded(const ChunkRecord& base, const TensorView& view, Policy policy) LUFF_REQUIRES(mutex_);
   void CaptureLarge(const ChunkRecord& base, const TensorView& view, bool summarize, Summary* summary)
       LUFF_REQUIRES(mutex_);
@@ -108,7 +108,8 @@ class Producer {
   /// memory.
   std::byte* Reserve(std::uint64_t bytes, Policy policy) LUFF_REQUIRES(mutex_);
   void HandOver(std::uint64_t step) LUFF_REQUIRES(mutex_);  // the open part of the block
-  /// Counts bytes of rows. What exceeds a step's limit (a step that never ends) becomes a gap.
+  /// Counts bytes of rows. Returns false beyond a step's limit (a step that never ends), and counts the rows
+  /// in a gap.
   bool HasRoom(std::uint64_t bytes, std::uint32_t forms) LUFF_REQUIRES(mutex_);
   void DropBlock() LUFF_REQUIRES(mutex_);
   void AddSummary(TensorId id, DType dtype, const Summary& summary) LUFF_REQUIRES(mutex_);
@@ -121,7 +122,7 @@ class Producer {
   Mutex mutex_;
   store::StepBatch rows_ LUFF_GUARDED_BY(mutex_);
   std::uint64_t row_bytes_ LUFF_GUARDED_BY(mutex_) = 0;
-  format::GapRow too_many_ LUFF_GUARDED_BY(mutex_){};  // what was beyond kMaxStepBytes
+  format::GapRow too_many_ LUFF_GUARDED_BY(mutex_){};  // rows beyond kMaxStepBytes
   std::vector<ChunkRecord> chunks_ LUFF_GUARDED_BY(mutex_);
   Block* block_ LUFF_GUARDED_BY(mutex_) = nullptr;
   std::size_t begin_ LUFF_GUARDED_BY(mutex_) = 0;  // of the open part

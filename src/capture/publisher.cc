@@ -18,7 +18,8 @@ using format::IndexRow;
 
 constexpr std::uint16_t kAliasFlag = 1, kUnchangedFlag = 2, kLossyFlag = 4;
 
-// Samples 64 places, so that dense values are not searched for zeros.
+// Returns true if up to 64 sampled elements suggest many zeros or one constant. Saves searching dense values
+// for zeros.
 bool MayHaveManyZeros(const std::byte* data, std::uint64_t bytes, std::size_t width) {
   const std::uint64_t count = bytes / width;
   if (count < 2) return false;
@@ -113,8 +114,8 @@ void Publisher::Discard(Work* work, format::GapReason reason) noexcept {
 }
 
 void Publisher::Lose(Work* work, format::GapReason reason) noexcept {
-  // The work is half done. So later values are compared with earlier ones afresh, and no value of this slice,
-  // or of earlier slices of its step, is kept.
+  // The work may be half done. So forget the last values, which later ones are compared with, and drop all
+  // values of this slice and of earlier slices of its step.
   last_.clear();
   std::uint64_t values = work->chunks.size(), bytes = 0;
   for (const ChunkRecord& record : work->chunks) bytes += record.raw_bytes;
@@ -145,7 +146,7 @@ void Publisher::KeepException(const char* where) noexcept {
       what += ": an unknown exception";
     }
     KeepError(Internal(what));
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory even to tell so; the gap does
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory even for the message; the gap remains
   }
 }
 
@@ -167,7 +168,7 @@ void Publisher::TakeRows(std::uint64_t step, store::StepBatch* batch) {
   if (!all_kept) batch->index_retention.swap(rows_->keeps);
   rows_->index.clear();
   rows_->keeps.clear();
-  // Its memory serves the next step, unless that has begun already.
+  // Reuse its memory for the next step, unless that step has begun already.
   const bool begun = std::any_of(open_steps_.begin(), open_steps_.end(),
                                  [&](const StepRows& rows) { return rows.step == step + 1; });
   if (!begun) rows_->step = step + 1;
@@ -285,7 +286,7 @@ void Publisher::EraseRows(F&& condition) {
 
 void Publisher::Append(const Work& work) {
   std::size_t failed = 0;
-  for (std::size_t i = 0; i < refs_.size();) {  // runs of one retention class
+  for (std::size_t i = 0; i < refs_.size();) {  // one append for each run of equal retention
     const store::Retention keep = work.chunks[pending_[i].record].keep;
     std::size_t end = i + 1;
     while (end < refs_.size() && work.chunks[pending_[end].record].keep == keep) ++end;
@@ -348,7 +349,7 @@ void Publisher::ResolveAlias(const ChunkRecord& record) {
   }
 }
 
-// Drops values of which not all parts arrived.
+// Drops values with missing parts.
 void Publisher::DropIncomplete() {
   const std::vector<IndexRow>& index = rows_->index;
   const bool large = std::any_of(index.begin(), index.end(), [](const IndexRow& r) { return r.parts > 1; });

@@ -12,34 +12,35 @@
 
 namespace luff::capture {
 
-/// The writer thread's part: finishes chunks (hash, unchanged?, codec), appends them, publishes steps. What
-/// fails becomes a gap. **Owned by the writer thread**, except the atomics.
+/// The writer thread's part: finishes chunks (hashes them, finds unchanged ones, encodes), appends them,
+/// publishes steps. What fails becomes a gap. **Owned by the writer thread**, except the atomics.
 class Publisher {
  public:
   Publisher(std::unique_ptr<store::WorkerWriter> writer, const Plan* plan, BlockPool* pool,
             Counters* counters);
 
-  /// Processes the work and releases its block. False after an unexpected error, such as no memory; the
-  /// contents of the work then become a gap.
+  /// Processes the work and releases its block. Returns false after an unexpected error, such as no memory;
+  /// the contents of the work then become a gap.
   [[nodiscard]] bool Process(Work* work) noexcept;
   /// Drops work that will not be written: releases its block and records a gap.
   void Discard(Work* work, format::GapReason reason) noexcept;
-  /// Writes gaps, documents and acknowledgements that belong to no step, and the gaps that were held back.
-  /// Empties the batch. False as for Process.
+  /// Writes gaps, documents and acknowledgements that belong to no step, and earlier gaps that are due (with
+  /// `final`, all). Empties the batch. Returns false as Process does.
   [[nodiscard]] bool PublishLoose(store::StepBatch* batch, bool final) noexcept;
-  /// Adds a gap for steps requested after the recording had ended.
+  /// Adds a gap for steps that were requested after the recording ended.
   void AddGap(const format::GapRow& row) noexcept { ledger_.AddGap(row, last_step_); }
-  /// Writes what waits and closes the store.
+  /// Writes the remaining gaps and closes the store.
   void Close(format::EndReason reason) noexcept;
-  /// Keeps an error, or the exception being handled, for Health and for the run. **Thread-safe.**
+  /// Counts an error, or the exception being handled, and keeps the first for Health and for the run.
+  /// **Thread-safe.**
   void KeepError(const Status& status) noexcept;
   void KeepException(const char* where) noexcept;
   /// True if names of tensors were lost because there was no memory: nothing more may be written.
   [[nodiscard]] bool broken() const noexcept { return broken_; }
   [[nodiscard]] store::WorkerWriter& writer() noexcept { return *writer_; }
-  /// The first error of the store, for Health; empty if there is none. **Thread-safe.**
+  /// The first error, for Health; empty if there is none. **Thread-safe.**
   [[nodiscard]] std::string first_error();
-  /// Ends the recording, with what Health says about it from now on.
+  /// Makes `status` the error that Health reports from now on, in place of the first one.
   void Lose(const Status& status);
 
   /// Collections whose raw values are over their byte budget; read by BeginStep.
@@ -50,14 +51,14 @@ class Publisher {
     std::uint64_t serial = 0;
     std::vector<format::IndexRow> parts;
   };
-  struct Pending {  // a row whose chunk is not yet placed
+  struct Pending {  // a row whose chunk is not yet written
     std::size_t row;
     TensorId tensor;
     std::uint32_t part;
     std::size_t record;
   };
 
-  struct StepRows {  // raw values of a step that has not ended
+  struct StepRows {  // index rows of a step that has not ended
     std::uint64_t step = 0;
     std::vector<format::IndexRow> index;
     std::vector<store::Retention> keeps;  // one for each row
@@ -89,7 +90,7 @@ class Publisher {
   bool broken_ = false;
   std::vector<Last> last_;
   std::vector<StepRows> open_steps_;  // almost always one
-  StepRows* rows_ = nullptr;          // of the slice that is processed
+  StepRows* rows_ = nullptr;          // of the slice being processed
   std::vector<Pending> pending_;
   std::vector<store::ChunkRef> refs_;
   std::vector<store::Place> places_;

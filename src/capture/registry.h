@@ -65,10 +65,10 @@ struct TensorState {
 struct LayoutState {
   Layout layout;
   std::uint64_t bytes = 0;
-  std::atomic<LayoutId> bfloat16{format::kNoId};  // the same shape in bfloat16, made when first needed
+  std::atomic<LayoutId> bfloat16{format::kNoId};  // the same shape in bfloat16, defined when first needed
 };
 
-/// Names, layouts and their numbers. **Thread-safe.** Holds definitions until the next step takes them.
+/// Names, layouts and their ids. **Thread-safe.** Holds new definitions until the next step takes them.
 class Registry {
  public:
   explicit Registry(const Plan* plan) : plan_(plan) {}
@@ -82,7 +82,7 @@ class Registry {
   [[nodiscard]] TensorState* tensor(TensorId id) const noexcept { return tensors_.Find(id); }
   [[nodiscard]] LayoutState* layout(LayoutId id) const noexcept { return layouts_.Find(id); }
   [[nodiscard]] std::size_t tensor_count() const noexcept { return tensors_.size(); }
-  /// Collections that have, or may get, a tensor of the role.
+  /// The name of a tensor; "" for an unknown id.
   [[nodiscard]] std::string NameOf(TensorId id);
 
   Mutex difference_mutex;

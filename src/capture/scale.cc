@@ -45,7 +45,7 @@ std::uint16_t RoundToFloat16(float value) noexcept {
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
   if (magnitude > 0x7F800000U) return static_cast<std::uint16_t>(sign | 0x7E00U);
   if (magnitude >= 0x477FF000U) return static_cast<std::uint16_t>(sign | 0x7C00U);  // rounds to infinity
-  if (magnitude < 0x38800000U) {  // subnormal: adding 0.5 lets the unit round to multiples of 2^-24
+  if (magnitude < 0x38800000U) {  // subnormal: adding 0.5 makes the FPU round to multiples of 2^-24
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U));
   }

@@ -21,7 +21,7 @@ using format::Form;
 using format::GapReason;
 
 constexpr std::size_t kMaxDocument = 16U << 20;
-constexpr std::size_t kMaxDocuments = 64;  // that wait for the next step
+constexpr std::size_t kMaxDocuments = 64;  // waiting for the next step
 constexpr std::size_t kMaxText = 1U << 20;
 constexpr std::uint64_t kWorthReleasing = 32U << 10;
 constexpr std::size_t kSpareBlocks = 4;
@@ -29,7 +29,7 @@ constexpr std::size_t kSpareBlocks = 4;
 std::atomic<std::uint64_t> g_fork_count{0};
 std::atomic<std::uint64_t> g_next_session{1};
 
-// A thread's producers, one for each live session. When the thread ends others may take them over.
+// A thread's producers, one for each live session. When the thread ends, other threads may take them over.
 struct ThreadProducers {
   struct Entry {
     std::uint64_t session;
@@ -40,13 +40,14 @@ struct ThreadProducers {
     for (Entry& e : entries) e.producer->abandoned.store(true, std::memory_order_release);
   }
 };
-// One word of the static TLS, and a key for the destructor. Other thread-locals of a library the loader
-// allocates at a thread's first use, and registering their destructors allocates too: both end the process
-// when malloc has nothing.
+// One word of static TLS, and a pthread key for the destructor. The loader allocates other thread-locals of a
+// library at their first use in a thread, and registering their destructors allocates too; both end the
+// process when malloc fails.
 [[gnu::tls_model("initial-exec")]] constinit thread_local ThreadProducers* t_producers = nullptr;
 
-/// Makes what a thread needs before its first recording. False: there is no memory, and nothing may be
-/// thrown, as the first exception of a thread makes the loader allocate the C++ library's own locals.
+/// Makes the thread-local state that a thread needs before its first recording. Returns false if there is no
+/// memory. Must not throw: the first exception of a thread makes the loader allocate the C++ library's own
+/// thread-locals.
 bool BeginThread() noexcept {
   static const std::pair<int, pthread_key_t> made = [] {
     pthread_key_t key{};
@@ -64,7 +65,7 @@ bool BeginThread() noexcept {
     return false;
   }
   t_producers = new (memory) ThreadProducers();
-  [[maybe_unused]] const volatile int in_flight = std::uncaught_exceptions();  // makes those locals
+  [[maybe_unused]] const volatile int in_flight = std::uncaught_exceptions();  // makes those thread-locals
   return true;
 }
 
@@ -107,7 +108,7 @@ Result<std::unique_ptr<Session>> SessionImpl::Start(Config config,
 
 SessionImpl::~SessionImpl() {
   if (ForkCount() != fork_count_) {
-    // A child has neither the thread nor the right to the files: forget both, touch nothing.
+    // A child has neither the thread nor the right to the files: forgets both without touching them.
     new (&thread_) std::thread();
     if (t_producers != nullptr) {
       for (ThreadProducers::Entry& e : t_producers->entries)
@@ -123,7 +124,7 @@ SessionImpl::~SessionImpl() {
 }
 
 bool SessionImpl::accepting() const noexcept {
-  return core_->accepting.load() &&  // in one order with handing_over_
+  return core_->accepting.load() &&  // seq_cst, ordered with handing_over_
          g_fork_count.load(std::memory_order_relaxed) == fork_count_;
 }
 
@@ -174,7 +175,7 @@ Producer* SessionImpl::ThisThread() {
       }
     }
     if (mine == nullptr) {
-      // The producer's shared pointer keeps the core, whose pool holds its block.
+      // The producer's shared pointer keeps the core alive, whose pool owns its block.
       auto* made = new Producer(MakeContext());
       mine = std::shared_ptr<Producer>(made, [core = core_](Producer* p) { delete p; });
       producers_.push_back(mine);
@@ -257,7 +258,7 @@ void SessionImpl::BeginStep(format::Mode mode, std::int64_t mode_step) noexcept 
     core_->wanted_spare.store(kSpareBlocks, std::memory_order_relaxed);
     denied = core_->publisher.over_budget.load(std::memory_order_relaxed) & raw_due;
     GapReason reason = GapReason::kByteBudget;
-    const bool again = mode == allowed_mode_ && mode_step == allowed_step_;  // a step may begin anew
+    const bool again = mode == allowed_mode_ && mode_step == allowed_step_;  // a step may begin again
     const bool allowed = again ? allowed_ : denied == raw_due || core_->governor.AllowRaw();
     allowed_mode_ = mode;
     allowed_step_ = mode_step;
@@ -424,7 +425,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
     } else {
       mark.wall_unix_ns = Env::Real().NowUnixNs();
       mark.duration_ns = in_step_ ? now - begin : 0;
-      // The training's share of the time lies between two ends of steps, not only inside of the step.
+      // The training also runs between two steps, so its time is measured from one end of a step to the next.
       since = std::max<std::int64_t>(last_end_ns_ != 0 ? now - last_end_ns_ : now - begin, 1);
     }
     if (since > 0) core_->governor.EndStep(capture_ns_.load(std::memory_order_relaxed), since);
@@ -433,7 +434,7 @@ void SessionImpl::HandOver(const StepEnd& end) noexcept {
     for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
     planned_due_ = 0;
     core_->counters.steps.fetch_add(1, std::memory_order_relaxed);
-    const bool pushed = core_->queue.Push(work);  // may find no memory, before it takes the work
+    const bool pushed = core_->queue.Push(work);  // may throw, but before it takes the work
     accounted = true;
     if (pushed) {
       untold_.store(0);
@@ -460,8 +461,8 @@ void SessionImpl::Collect(Work* work) {
   lost_.Release(0, true, &work->batch);
 }
 
-// The writer thread hangs, or is slower than the training. The step is lost; the next step that finds room
-// records that.
+// The queue is full: the writer thread hangs or is slower than the training. The step is lost; the next step
+// that finds room records that.
 void SessionImpl::Drop(Work* work) {
   core_->counters.dropped_steps.fetch_add(1, std::memory_order_relaxed);
   core_->counters.gaps.fetch_add(1, std::memory_order_relaxed);
@@ -497,8 +498,8 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
       thread_.join();
     } else {
       core_->give_up.store(true, std::memory_order_relaxed);
-      thread_.detach();  // it holds the core; what it still has is a gap if it comes back before the process
-                         // ends
+      // The thread keeps the core alive. If it continues before the process ends, the rest becomes a gap.
+      thread_.detach();
       core_->publisher.KeepError(DeadlineExceeded(
           "the disk did not answer in time at the end of the run; " +
           std::to_string(core_->queue.pushed() - core_->processed.load()) + " steps and values wait for it"));
@@ -508,7 +509,7 @@ void SessionImpl::Close(format::EndReason reason, std::chrono::milliseconds dead
   }
 }
 
-// Collects the remains of a broken step, and definitions that no step took.
+// Hands over what a broken step left, and definitions that no step took.
 void SessionImpl::HandOverRest() {
   std::unique_ptr<Work> work = core_->queue.Blank();
   work->kind = Work::Kind::kLoose;

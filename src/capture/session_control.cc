@@ -55,8 +55,8 @@ void SessionImpl::AbandonStep() noexcept {
       MutexLock lock(mutex_);
       for (const auto& producer : producers_) producer->Abandon();
     }
-    core_->step.number.fetch_add(1,
-                                 std::memory_order_relaxed);  // slices already handed over belong to no step
+    // Slices that were already handed over then belong to no step.
+    core_->step.number.fetch_add(1, std::memory_order_relaxed);
     core_->step.due.store(0, std::memory_order_relaxed);
     for (auto& forms : role_forms_) forms.store(0, std::memory_order_relaxed);
     planned_due_ = 0;
@@ -117,7 +117,7 @@ bool SessionImpl::EndNow(format::EndReason reason, std::chrono::milliseconds dea
   }
 }
 
-// The signal's handler may have interrupted the training for good inside EndStep, or while it holds the lock.
+// A signal handler may have interrupted the training for good inside EndStep, or while it holds the lock.
 // Then only the number of dropped steps is recorded.
 void SessionImpl::TellWhatIsMissing(std::chrono::milliseconds patience) {
   std::unique_ptr<Work> work = core_->queue.Blank();

@@ -15,12 +15,12 @@
 
 namespace luff::capture {
 
-/// The only implementation of Session. Forwards to producers; an exception ends the recording, with its
-/// reason recorded.
+/// The only implementation of Session. Forwards to producers. An exception ends the recording, and its reason
+/// is recorded.
 class SessionImpl final : public Session {
  public:
   /// `writer` and `read` are the store's, or a test's. `thread`, on which `writer` was opened, becomes the
-  /// writer thread; null: there is none.
+  /// writer thread; if it is null, there is none.
   [[nodiscard]] static Result<std::unique_ptr<Session>> Start(
       Config config, std::unique_ptr<store::WorkerWriter> writer, std::uint32_t worker,
       std::unique_ptr<FileThread> thread, std::string control_directory, std::uint64_t control_after,
@@ -67,7 +67,8 @@ class SessionImpl final : public Session {
  private:
   SessionImpl(std::shared_ptr<Core> core, std::uint32_t worker);
   [[nodiscard]] bool accepting() const noexcept;
-  /// Asked first by each call that may throw: the recording goes on, and this thread has what it needs.
+  /// Returns true if the recording continues and this thread has the thread-local state it needs. Each call
+  /// that may throw checks this first. Ends the recording if there is no memory for that state.
   [[nodiscard]] bool Accepts() noexcept;
   [[nodiscard]] Producer* ThisThread();
   [[nodiscard]] ProducerContext MakeContext() const;
@@ -76,18 +77,20 @@ class SessionImpl final : public Session {
     return core_->failed.load(std::memory_order_relaxed) &&
            !core_->close_asked.load(std::memory_order_relaxed);
   }
-  /// Stops accepting.
+  /// Stops accepting; nothing is due any more.
   void Sleep() noexcept;
-  /// Call after an exception: ends the recording and records why.
+  /// Call while handling an exception: ends the recording and records why.
   void Fail(const char* where) noexcept;
   void HandOver(const StepEnd& step) noexcept LUFF_EXCLUDES(mutex_);
-  /// Collects what the step left in producers and registry, and earlier steps that were lost.
+  /// Moves to `work` what belongs to the step: rows of producers, new definitions, documents, and gaps for
+  /// earlier steps that were lost.
   void Collect(Work* work) LUFF_EXCLUDES(mutex_);
   void Drop(Work* work) LUFF_EXCLUDES(mutex_);
   void HandOverRest() LUFF_EXCLUDES(mutex_);
-  /// Records what an immediate end leaves out: steps that found no room, and open ones.
+  /// Records as gaps what an immediate end leaves out: steps that did not fit into the queue, and open steps.
+  /// Waits for the lock at most `patience`.
   void TellWhatIsMissing(std::chrono::milliseconds patience) LUFF_EXCLUDES(mutex_);
-  /// Waits for the writer thread's end; false if the deadline came first.
+  /// Waits for the writer thread to end. Returns false if the deadline passes first.
   [[nodiscard]] bool WaitForWriter(std::chrono::milliseconds deadline) noexcept;
   void CaptureRefs(std::span<const TensorRef> refs, double factor) noexcept;
   void Add(std::uint64_t bytes_of_text, auto&& add) noexcept;
@@ -111,18 +114,19 @@ class SessionImpl final : public Session {
   std::int64_t last_end_ns_ = 0;
   std::uint64_t planned_due_ = 0;
   format::Mode planned_mode_ = format::Mode::kGlobal;
-  std::int64_t allowed_step_ = -1;  // the last step with raw values, and the governor's decision on it
+  std::int64_t allowed_step_ = -1;  // the last step with raw values, and the governor's decision
   format::Mode allowed_mode_ = format::Mode::kGlobal;
   bool allowed_ = true;
   // Read by EndNow. A hook may begin several steps before the first of them ends (docs/adr/0012).
   std::atomic<bool> in_step_ = false;
   std::atomic<bool> handing_over_ = false;  // in EndStep
-  std::atomic<std::uint64_t> untold_{0};    // steps in lost_, for readers that cannot take its lock
+  std::atomic<std::uint64_t> untold_{0};    // number of steps in lost_, readable without its lock
   std::atomic<std::int64_t> first_untold_{0}, last_untold_{0};
   std::atomic<std::int64_t> first_open_{0}, last_open_{0};
 };
 
-/// How many forks led to this process. A session with a smaller count belongs to a parent.
+/// The number of forks between the process that loaded this library and this one. A session with a smaller
+/// count belongs to a parent.
 [[nodiscard]] std::uint64_t ForkCount() noexcept;
 
 }  // namespace luff::capture

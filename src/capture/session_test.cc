@@ -84,7 +84,7 @@ TEST_F(SessionTest, SummariesComputedElsewhereAreTakenAsTheyAre) {
     session_->BeginStep(Mode::kTrain, step);
     session_->CaptureSummary(weight, layout, given);
     session_->CaptureSummary(count, integers, {-1, 1, 1, -1, 1e30, 3, 0, 0});
-    session_->CaptureSummary(weight, layout, {0, 0, 0, 0, 0, 4, 2, 1});  // seven of six
+    session_->CaptureSummary(weight, layout, {0, 0, 0, 0, 0, 4, 2, 1});  // seven values of six
     session_->CaptureSummary(weight, layout + 100, given);
     session_->CaptureSummary(weight + 100, layout, given);
     End(step);
@@ -101,7 +101,7 @@ TEST_F(SessionTest, SummariesComputedElsewhereAreTakenAsTheyAre) {
   EXPECT_EQ(first.summaries[0].nan_count, 1U);
   EXPECT_EQ(static_cast<std::int64_t>(first.summaries[1].min_bits), -1);
   EXPECT_EQ(first.summaries[1].max_bits, std::uint64_t{std::numeric_limits<std::int64_t>::max()});
-  ASSERT_EQ(first.gaps.size(), 3U);  // two raw values; two of one tensor that cannot be
+  ASSERT_EQ(first.gaps.size(), 3U);  // raw values of two tensors; two impossible summaries, joined
   EXPECT_EQ(first.gaps[0].forms, static_cast<std::uint16_t>(Form::kRaw));
   EXPECT_TRUE(steps[1].batch.summaries.empty());  // nothing is due
   EXPECT_EQ(session_->nonfinite_summaries(), 1U);
@@ -402,7 +402,7 @@ TEST(OpenTest, AProcessWithoutARankTakesTheLowestFolderInWhichNobodyHasWritten) 
   options.run_path = directory.path() + "/run";
   options.join = true;
   options.worker = format::kNoId;
-  // Such a folder is left when NFS loses the answer to a mkdir.
+  // A folder like this is left when NFS loses the reply to a mkdir.
   ASSERT_TRUE(Env::Real().MakeDirectories(options.run_path + "/w0000").ok());
   std::vector<std::unique_ptr<Session>> sessions;
   for (std::uint32_t worker = 0; worker < 3; ++worker) {

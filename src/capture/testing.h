@@ -15,7 +15,7 @@
 /// A store in memory and small helpers for tests of capture.
 namespace luff::capture::testing {
 
-/// What a WorkerWriter received. Shared by the writer (owned by the session) and the test. **Thread-safe.**
+/// What a WorkerWriter received. Shared by the writer, which the session owns, and the test. **Thread-safe.**
 struct Disk {
   struct Step {
     store::StepBatch batch;
@@ -32,7 +32,7 @@ struct Disk {
   int closed LUFF_GUARDED_BY(mutex) = 0;
   format::EndReason reason LUFF_GUARDED_BY(mutex) = format::EndReason::kFailed;
 
-  /// The bytes of a row's value, decoded and verified. An empty result is an error of the test.
+  /// Returns a row's value, decoded and verified. kCorruption if row and chunk differ.
   Result<std::vector<std::byte>> Value(const format::IndexRow& row) {
     MutexLock lock(mutex);
     LUFF_ASSIGN_OR_RETURN(const format::ChunkView chunk, format::ParseChunkUntrusted(payload, row.offset));

@@ -7,8 +7,7 @@
 namespace luff::capture {
 namespace {
 constexpr std::size_t kMaxBlanks = 64;
-constexpr std::size_t kMaxSleptOver =
-    64;  // steps: what a short loop makes while Pop waits must not fill the queue
+constexpr std::size_t kMaxSleptOver = 64;  // items at which Push wakes Pop, so that the queue does not fill
 }  // namespace
 
 void Work::clear() {
@@ -26,7 +25,7 @@ std::uint64_t Work::memory() const noexcept {
 
 WorkQueue::WorkQueue(const QueueLimits& limits) : limits_(limits) {
   MutexLock lock(mutex_);
-  blanks_.reserve(kMaxBlanks);  // giving back never fails
+  blanks_.reserve(kMaxBlanks);  // so that Recycle never fails
 }
 
 std::unique_ptr<Work> WorkQueue::Blank() {

@@ -34,18 +34,18 @@ struct ChunkRecord {
 
 struct Work {
   enum class Kind : std::uint8_t { kSlice, kStep, kLoose } kind = Kind::kSlice;
-  Block* block = nullptr;  // one reference, given back by the writer thread
+  Block* block = nullptr;  // one reference, released by the writer thread
   std::vector<ChunkRecord> chunks;
   store::StepBatch batch;        // kStep, kLoose
   std::int64_t global_step = 0;  // kSlice: the expected one
-  std::uint64_t step = 0;        // counts begun steps, so that slices of an abandoned step join no other
+  std::uint64_t step = 0;        // counts begun steps; keeps slices of an abandoned step apart
   void clear();
-  /// Bytes that it holds, without its block.
+  /// Bytes of memory that it holds, without its block.
   [[nodiscard]] std::uint64_t memory() const noexcept;
 };
 
-/// Limits on what waits for a writer thread that hangs or is slower than the training. The pool bounds the
-/// blocks.
+/// Limits on the work that waits for a writer thread that hangs or is slower than the training. The pool
+/// limits the blocks.
 struct QueueLimits {
   std::size_t items = 1024;
   /// Bytes of rows, definitions and documents, including spare items. One item is accepted whatever its size,
@@ -60,9 +60,9 @@ class WorkQueue {
   /// Returns an empty item, recycled if possible.
   [[nodiscard]] std::unique_ptr<Work> Blank();
   void Recycle(std::unique_ptr<Work> work);
-  /// False if the queue is full, unless `always`; `work` then stays with the caller. A step does not wake
-  /// Pop: waking a thread costs the training more than the rest of a small step, and a step can wait until
-  /// Pop's time is up.
+  /// Returns false if the queue is full, unless `always`; `work` then stays with the caller. A step does not
+  /// wake Pop until 64 items wait: waking a thread costs the training more than the rest of a small step, and
+  /// a step can wait until Pop's time is up.
   [[nodiscard]] bool Push(std::unique_ptr<Work>& work, bool always = false);
   /// Waits at most `limit` for an item.
   [[nodiscard]] std::unique_ptr<Work> Pop(std::chrono::nanoseconds limit);

@@ -9,7 +9,7 @@
 
 #include "luff/base/result.h"
 
-/// Files, directories and time behind an interface, so that tests can let them fail.
+/// Files, directories and time behind an interface, so that tests can make them fail.
 namespace luff {
 
 /// Identifies one file among all that ever existed on this machine. Inode numbers alone do not: they are

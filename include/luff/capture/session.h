@@ -14,12 +14,12 @@
 #include "luff/format/layout.h"
 #include "luff/tensor/view.h"
 
-/// Capture, as the training process calls it. One session per worker.
+/// The capture API that the training process calls. One session per worker.
 ///
 /// Promises, in this order: the training's results are bit-identical; it never fails, hangs or runs out of
 /// memory because of us; the cost is low; what is missing is recorded as a gap. So nothing here throws,
 /// prints, exits or blocks without a bound. After a broken invariant the session accepts nothing more, and
-/// Health() says why.
+/// health() says why.
 namespace luff::capture {
 
 using TensorId = std::uint32_t;
@@ -45,12 +45,12 @@ struct TensorRef {
   /// Identifies live memory within the step: tensors of the same key, address and layout are aliases, stored
   /// once. 0: never an alias.
   std::uint64_t storage_key = 0;
-  std::uint64_t flags = 0;  // of kReplicaFlag
+  std::uint64_t flags = 0;  // 0 or kReplicaFlag
 };
 static_assert(sizeof(TensorRef) == 32);
 
 /// Another worker holds and stores the same value. This worker stores only a content hash, by which readers
-/// find the other's. Values larger than one block (in parts) are stored anyway.
+/// find the other worker's value. Values larger than one block are stored anyway, in parts.
 inline constexpr std::uint64_t kReplicaFlag = 2;
 
 struct StepEnd {
@@ -62,7 +62,7 @@ struct StepEnd {
 };
 
 struct Counter {
-  std::string name;  // "captured_values", "gaps.pool_full", ...
+  std::string name;  // "captured", "raw_values", "gaps", ...
   std::uint64_t value;
 };
 struct Health {
@@ -72,7 +72,7 @@ struct Health {
   double overhead_ratio = 0;  // capture time / step time, recent
 };
 
-/// What a control record asks of the training (docs/spec/control.md).
+/// What a control record requires of the training (docs/spec/control.md).
 enum class StopState : std::uint8_t { kNone = 0, kWait = 1, kStop = 2, kAct = 3 };
 
 /// A corrective action that all ranks have agreed on and must carry out now.
@@ -83,7 +83,7 @@ struct PendingAction {
   std::string reason;
 };
 
-/// A summary that the caller computed, over the finite values (include/luff/tensor/summary.h). Minimum and
+/// A summary that the caller computed over the finite values (include/luff/tensor/summary.h). Minimum and
 /// maximum of integer types are exact up to 2^53.
 struct GivenSummary {
   double sum = 0, sum_sq = 0, abs_sum = 0, min = 0, max = 0;
@@ -91,8 +91,8 @@ struct GivenSummary {
 };
 
 /// **Thread-safe** unless noted otherwise. The step calls (BeginStep … EndStep) must come from one thread at
-/// a time; captures may come from several. Create it only when the first step begins: before that no file and
-/// no thread exists.
+/// a time; captures may come from several. Create it only when the first step begins: before that, no file
+/// and no thread exists.
 class Session {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Session>> Open(const SessionOptions& options);
@@ -128,12 +128,12 @@ class Session {
 
   /// Copies and summarises what is due. Memory may be changed or freed as soon as it returns.
   virtual void Capture(std::span<const TensorRef> refs) noexcept = 0;
-  /// The same for values that are multiplied by `factor` first (gradients that a fused optimizer will
-  /// unscale: 1 / scale).
+  /// The same for values to be multiplied by `factor` first, e.g. by 1 / scale for gradients that a fused
+  /// optimizer will unscale.
   virtual void CaptureScaled(std::span<const TensorRef> refs, double factor) noexcept = 0;
-  /// Records, if one is due, a summary that was computed elsewhere: on an accelerator, or inside a compiled
-  /// function. Counts that no tensor of the layout can have become a gap, and so does every other form that
-  /// is due.
+  /// If a summary is due, records one that was computed elsewhere: on an accelerator, or inside a compiled
+  /// function. Counts that are impossible for the layout become a gap, and so does every other form that is
+  /// due.
   virtual void CaptureSummary(TensorId id, LayoutId layout, const GivenSummary& summary) noexcept = 0;
   virtual void Scalar(TensorId id, double value) noexcept = 0;
   virtual void Text(TensorId id, std::string_view utf8) noexcept = 0;  // strings as events
@@ -149,7 +149,8 @@ class Session {
   /// (bounded). At most 64 MiB of rows and one more step wait for the disk; further steps become a gap
   /// (docs/capture.md).
   virtual void EndStep(const StepEnd& step) noexcept = 0;
-  /// Drops everything captured since BeginStep (a forward pass that turned out to be something else).
+  /// Drops everything captured since BeginStep except events (for a forward pass that turned out to be
+  /// something else).
   virtual void AbandonStep() noexcept = 0;
 
   // ---- Control ----
@@ -158,12 +159,12 @@ class Session {
   [[nodiscard]] virtual StopState stop_state() const noexcept = 0;
   /// Call after TRAIN step `train_step` (the count of finished TRAIN steps). Returns kNone at once if no
   /// proposal names this step. Otherwise waits for commit (kStop, or kAct: see TakeAction) or abort (kNone),
-  /// at most the proposal's deadline plus 5 s.
+  /// at most the proposal's deadline, or 60 s if that is shorter, plus 5 s.
   virtual StopState AtStepBoundary(std::int64_t train_step) noexcept = 0;
   [[nodiscard]] virtual std::string stop_reason() const = 0;
   /// Sets the kinds of corrective actions that the training has opted into; all others are refused.
   virtual void AcceptActions(std::span<const std::string> kinds) noexcept = 0;
-  /// After kAct: returns what to do, once. Then call ActionDone, with false if it could not be done.
+  /// After kAct: returns the action to carry out, once. Then call ActionDone, with false if it failed.
   [[nodiscard]] virtual std::optional<PendingAction> TakeAction() noexcept = 0;
   virtual void ActionDone(std::uint64_t control, bool done) noexcept = 0;
 
@@ -173,8 +174,8 @@ class Session {
       std::chrono::milliseconds deadline) noexcept = 0;  // true: everything so far is published
   virtual void Close(format::EndReason reason, std::chrono::milliseconds deadline) noexcept = 0;
   /// Ends the recording from one of our own threads, wherever the training is: in the middle of a step (which
-  /// becomes a gap) or in one of our calls. True: everything handed over is published, and so is the end
-  /// mark.
+  /// becomes a gap) or in one of our calls. Returns true if everything handed over, and the end mark, is
+  /// published.
   virtual bool EndNow(format::EndReason reason, std::chrono::milliseconds deadline) noexcept = 0;
   /// In a forked child: forgets the parent's thread and files without touching them.
   virtual void AfterForkInChild() noexcept = 0;
