@@ -5,7 +5,7 @@
 
 #include "rules/testing/recorder.h"
 
-// Luff's own parameter set: what each rule must find, and what it must leave alone.
+// Luff's parameter set: what each rule must find, and what it must leave alone.
 namespace luff::rules {
 namespace {
 
@@ -225,9 +225,9 @@ TEST(WeightUpdateRatio, WeightsOverwrittenInOneInterval_StopWhenTheLossIsNoBette
   EXPECT_EQ(findings[0].tensor, "Net_a.weight");
   EXPECT_EQ(findings[0].since_step, 0);
   EXPECT_EQ(findings[0].step, 40);
-  EXPECT_TRUE(FindingsOf(Leap(500, 2.2), "WeightUpdateRatio").empty());        // it has learnt from it
+  EXPECT_TRUE(FindingsOf(Leap(500, 2.2), "WeightUpdateRatio").empty());        // the loss has improved
   EXPECT_TRUE(FindingsOf(Leap(5, 2.4), "WeightUpdateRatio").empty());          // no leap
-  EXPECT_TRUE(FindingsOf(Leap(500, 2.4, true), "WeightUpdateRatio").empty());  // which loss would count?
+  EXPECT_TRUE(FindingsOf(Leap(500, 2.4, true), "WeightUpdateRatio").empty());  // two losses have no level
 }
 
 TEST(WeightUpdateRatio, NoUpdateChangesABit_IsToldAsZero) {

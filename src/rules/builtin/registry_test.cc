@@ -7,7 +7,8 @@
 
 #include "luff/rules/rule.h"
 
-// What every built-in rule owes: a name, a line, defaults that parse in both sets, a page that tells them.
+// What every built-in rule must have: a name, a summary, defaults that parse in both sets, a page on its
+// parameters.
 namespace luff::rules {
 namespace {
 

@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Losses that boosting lowers smoothly, by the names that libraries give them; `error` counts and may stand
-// still, areas rise. First XGBoost's.
+// Losses that boosting lowers smoothly, by the names that libraries give them. `error` is a count and may
+// stand still, areas under curves rise. XGBoost's names come first.
 constexpr std::array<std::string_view, 30> kLosses = {
     "rmse", "rmsle", "mae", "mape", "mphe", "logloss", "mlogloss", "quantile", "expectile", "poisson-nloglik",
     "gamma-nloglik", "gamma-deviance", "cox-nloglik", "aft-nloglik",
@@ -63,7 +63,7 @@ BoostedTraining BoostedTrainings::TrainingOf(const query::Trial& trial, const st
     for (const Json& training : document["trainings"]) {
       if (!training.is_object() || !training.contains("prefix") || training["prefix"] != prefix) continue;
       found = TrainingFrom(training);
-      break;  // the first of its name: a later one goes on with its model
+      break;  // the first with this prefix; a later one continues its model
     }
   }
   known_[prefix] = found;
@@ -144,7 +144,7 @@ std::vector<const BoostedCurves::Entry*> BoostedCurves::OnStep(const query::Tria
   for (const auto& scalar : rows.scalars) {
     if (scalar.tensor < known_.size() && known_[scalar.tensor] == 0) continue;
     if (EntryOf(trial, scalar.tensor) == nullptr) continue;
-    if (!worker) worker = scalar.worker;  // ranks tell of the same evaluation
+    if (!worker) worker = scalar.worker;  // all ranks record the same evaluation
     if (scalar.worker == *worker) values.emplace_back(scalar.tensor, scalar.value);
   }
   if (values.empty()) return fresh;
@@ -198,7 +198,7 @@ void BoostedCurve::VisitFields(Fields& io) {
 }
 
 void BoostedCurves::VisitFields(Fields& io) {
-  // By place: numbers of tensors belong to one opening of a trial.
+  // Keyed by name: tensor ids are valid only while a trial is open.
   std::map<std::string, BoostedCurve> curves = loaded_;
   for (const Entry& entry : entries_)
     curves.insert_or_assign(entry.loss.prefix + entry.loss.data + "-" + entry.loss.metric, entry.curve);

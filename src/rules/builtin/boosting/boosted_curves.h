@@ -10,18 +10,17 @@
 #include "luff/query/trial.h"
 #include "rules/kit/fields.h"
 
-/// Runs of boosting (docs/xgboost.md): one TRAIN step is one round, and each round tells of the losses of all
-/// evaluation sets. Facts about them that several rules need.
+/// Facts about boosting runs (docs/xgboost.md) that several rules need. One TRAIN step is one round, which
+/// records the losses of all evaluation sets.
 namespace luff::rules {
 
-/// What a training says of itself in the document "boosting"; -1 for what it does not say.
+/// One training as the document "boosting" describes it; -1: not given.
 struct BoostedTraining {
   std::int64_t rounds_planned = -1, rounds_before = -1, rows = -1, features = -1;
   double subsample = 1;
 };
 
-/// Trainings of a run by the prefix of their tensors. What a training says does not change, so it is read
-/// once.
+/// The trainings of a run, by the prefix of their tensors. A description does not change, so it is read once.
 class BoostedTrainings {
  public:
   static constexpr std::size_t kMost = 256;
@@ -32,14 +31,16 @@ class BoostedTrainings {
   std::map<std::string, BoostedTraining> known_;
 };
 
-/// A metric of an evaluation set: "PREFIXset-metric". Only losses of the framework that fall smoothly.
+/// A metric of an evaluation set, named "PREFIXset-metric". Only built-in losses of the libraries that fall
+/// smoothly.
 struct BoostedLoss {
   std::string prefix;  // of the training, "" or "fit2/"
   std::string data;    // name of the evaluation set
   std::string metric;
-  bool training = false;  // the set is what is trained on
+  bool training = false;  // the set is the training data
 };
-/// Nothing for a tensor that is no such loss. Sets whose hook does not tell go by their names.
+/// Returns nothing for a tensor that is not such a loss. If the hook did not record the kind of a set, its
+/// name decides.
 [[nodiscard]] std::optional<BoostedLoss> BoostedLossOf(const query::TensorInfo& tensor);
 
 /// One loss over the rounds, in constant memory.
@@ -54,11 +55,11 @@ class BoostedCurve {
   [[nodiscard]] double first() const noexcept { return first_; }
   [[nodiscard]] double last() const noexcept { return recent_.empty() ? 0 : recent_.back().second; }
   [[nodiscard]] const Point& best() const noexcept { return best_; }
-  /// The training loss of the round with the best value, NaN if it was not told.
+  /// The training loss of the round with the best value, NaN if it was not recorded.
   [[nodiscard]] double partner_at_best() const noexcept { return partner_at_best_; }
   [[nodiscard]] std::int64_t since_best() const noexcept { return since_best_; }
   [[nodiscard]] const std::deque<Point>& recent() const noexcept { return recent_; }
-  /// Some value was not finite or below zero: ratios of such losses mean nothing.
+  /// Some value was not finite or was negative: ratios of such losses mean nothing.
   [[nodiscard]] bool unfit() const noexcept { return unfit_; }
   [[nodiscard]] const std::vector<Point>& Picture() const noexcept { return picture_; }
 
@@ -73,7 +74,7 @@ class BoostedCurve {
   std::vector<Point> picture_;
 };
 
-/// **Thread-compatible.** All curves of a run, of the first worker that tells of a loss.
+/// **Thread-compatible.** All curves of a run, as recorded by the first worker that has a loss.
 class BoostedCurves {
  public:
   static constexpr std::size_t kMaxCurves = 256;
@@ -83,12 +84,13 @@ class BoostedCurves {
     BoostedLoss loss;
     BoostedCurve curve;
   };
-  /// Takes in a step. Returns the entries with a new point, evaluations after what is trained on.
+  /// Adds a step. Returns the entries with a new point, training sets before evaluation sets.
   std::vector<const Entry*> OnStep(const query::Trial& trial, const query::Trial::StepRows& rows);
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
-  /// The curve of the same metric of what is trained on; null if it was not evaluated.
+  /// The curve of the same metric on the training data; null if it was not evaluated.
   [[nodiscard]] const Entry* TrainingOf(const Entry& entry) const noexcept;
-  /// The loss of a training that tells most of the model: of other data where there are any.
+  /// The curve by which to judge a training: of an evaluation set if there is one, else of the training data.
+  /// Null if there is neither.
   [[nodiscard]] const Entry* Judge(const std::string& prefix) const noexcept;
 
   void VisitFields(Fields& io);
@@ -96,8 +98,8 @@ class BoostedCurves {
  private:
   Entry* EntryOf(const query::Trial& trial, query::TensorId tensor);
   std::vector<Entry> entries_;
-  std::map<std::string, BoostedCurve> loaded_;  // of a checkpoint, by name, until their tensors are seen
-  std::vector<signed char> known_;              // by tensor: 1 a loss, 0 none
+  std::map<std::string, BoostedCurve> loaded_;  // from a checkpoint, by name, until their tensors appear
+  std::vector<signed char> known_;              // by tensor id: 1 a loss, 0 none, -1 not looked at
 };
 
 }  // namespace luff::rules

@@ -9,7 +9,7 @@
 #include "rules/builtin/boosting/boosted_rules.h"
 #include "rules/kit/select.h"
 
-/// Overfit, Overtraining and LossNotDecreasing on runs of boosting.
+/// Overfit, Overtraining and LossNotDecreasing on boosting runs.
 namespace luff::rules {
 namespace {
 
@@ -37,7 +37,7 @@ class Pair final : public KeptRule {
   std::unique_ptr<KeptRule> one_, other_;
 };
 
-// A rule that looks at each curve with a new point, and remembers which findings are open.
+// A rule that judges each curve with a new point, and remembers which findings are open.
 class OnCurves : public KeptRule {
  public:
   void OnStep(const StepView& view, Sink& sink) override {
@@ -66,7 +66,8 @@ class OnCurves : public KeptRule {
   std::set<std::string> open_;
 };
 
-// All of the newest `rounds` values lie above the best by these shares, of the best and of the first.
+// True if all of the newest `rounds` values (at most kRecent) lie above the best by `rise` of the best and by
+// `of_start` of the first value.
 bool StaysAbove(const BoostedCurve& curve, std::int64_t rounds, double rise, double of_start) {
   const auto needed = static_cast<std::ptrdiff_t>(
       std::min<std::int64_t>(rounds, static_cast<std::int64_t>(BoostedCurve::kRecent)));
@@ -85,7 +86,7 @@ class Overfit final : public OnCurves {
 
  private:
   static constexpr const char* kName = "Overfit";
-  static constexpr std::int64_t kBarrenRounds = 30;  // rounds in which some general pattern would have shown
+  static constexpr std::int64_t kBarrenRounds = 30;  // rounds in which a general pattern would have shown
   static constexpr double kBarrenGain = 0.01, kBarrenFall = 0.2;
 
   void Judge(const StepView& view, const Entry& entry, Sink& sink) override {
@@ -192,14 +193,14 @@ class Overtraining final : public OnCurves {
   const BoostedOvertrainingLimits limits_;
 };
 
-// Boosting lowers the training loss with every round: each tree is a Newton step on all rows, cut to a share.
-// So little patience is needed; what a round gains, later rounds gain at most.
+// Boosting lowers the training loss in every round: each tree is a Newton step on all rows, scaled down by
+// the learning rate. So little patience is needed, and a later round gains at most what an earlier one did.
 class LossNotDecreasing final : public OnCurves {
  private:
   static constexpr const char* kName = "LossNotDecreasing";
-  static constexpr std::int64_t kRounds = 20;     // before a slow loss is said
-  static constexpr std::int64_t kHorizon = 1000;  // rounds, where the plan is not known
-  static constexpr double kLeast = 0.01;          // share of the first loss
+  static constexpr std::int64_t kRounds = 20;     // before a slow loss is reported
+  static constexpr std::int64_t kHorizon = 1000;  // rounds to assume if the plan is unknown
+  static constexpr double kLeast = 0.01;          // share of the first loss to be gained
   static constexpr std::int64_t kRisingRounds = 5;
   static constexpr double kRise = 0.2;
 
@@ -209,7 +210,7 @@ class LossNotDecreasing final : public OnCurves {
     const BoostedCurve& curve = entry.curve;
     if (curve.count() <= kRisingRounds || curve.first() <= 0) return;
     const BoostedTraining plan = trainings_.TrainingOf(view.trial, entry.loss.prefix);
-    if (plan.rounds_before > 0) return;  // goes on with a model that has learnt already
+    if (plan.rounds_before > 0) return;  // continues a model that has already learnt
     if (entry.loss.training && Rising(curve)) {
       Finding finding = Base(view, entry, "rising");
       finding.severity = Severity::kStop;

@@ -4,10 +4,10 @@
 
 #include "rules/kit/kept_rule.h"
 
-/// What rules on losses say of runs of boosting. Each is a part of the rule of its name.
+/// The parts of rules that judge boosting runs. Each belongs to the rule of its name.
 namespace luff::rules {
 
-/// Two rules as one: what one of them does not judge, the other does.
+/// Combines two rules into one: each judges what the other does not.
 [[nodiscard]] std::unique_ptr<KeptRule> Together(std::unique_ptr<KeptRule> one,
                                                  std::unique_ptr<KeptRule> other);
 
@@ -23,10 +23,10 @@ struct BoostedOvertrainingLimits {
   std::int64_t rounds = 20;
   double rise = 0.15, of_start = 0.05;
 };
-/// Overtraining: the best round lies long back, and nobody stops.
+/// Overtraining: the best round is long past, and training continues.
 [[nodiscard]] std::unique_ptr<KeptRule> BoostedOvertraining(const BoostedOvertrainingLimits& limits);
 
-/// LossNotDecreasing: a training loss that rises, or that the rounds as planned will hardly change.
+/// LossNotDecreasing: a training loss that rises, or that the planned rounds will hardly lower.
 [[nodiscard]] std::unique_ptr<KeptRule> BoostedLossNotDecreasing();
 
 struct BoostedDepthLimits {
@@ -40,7 +40,7 @@ struct BoostedImportanceLimits {
   double threshold = 0.8, rest = 0.15;
   std::int64_t features = 1, least = 8, from = 5;
 };
-/// FeatureImportanceOverweight: one feature carries the model, and the model is all but perfect.
+/// FeatureImportanceOverweight: one feature carries the model, and the model is almost perfect.
 [[nodiscard]] std::unique_ptr<KeptRule> BoostedFeatureImportance(const BoostedImportanceLimits& limits);
 
 }  // namespace luff::rules

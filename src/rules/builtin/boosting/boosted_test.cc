@@ -5,7 +5,7 @@
 #include "rules/builtin/boosting/boosted_curves.h"
 #include "rules/testing/recorder.h"
 
-// What rules say of runs of boosting: each story is a run with one round a step.
+// Rules on boosting runs. Each story is a run with one round per step.
 namespace luff::rules {
 namespace {
 
@@ -51,7 +51,7 @@ TEST(BoostedLosses, WhichTensorsAreThem) {
   EXPECT_EQ(of("fit2/valid-poisson-nloglik", "evaluation")->prefix, "fit2/");
   EXPECT_EQ(of("fit2/valid-poisson-nloglik", "evaluation")->data, "valid");
   EXPECT_FALSE(of("valid-logloss", "evaluation")->training);
-  EXPECT_TRUE(of("train-rmse", "")->training);  // another hook's: by its name
+  EXPECT_TRUE(of("train-rmse", "")->training);  // from another hook: decided by its name
   EXPECT_EQ(of("valid_0-binary_logloss", "evaluation")->metric, "binary_logloss");  // LightGBM's names
   EXPECT_TRUE(of("training-l2", "training")->training);
   EXPECT_TRUE(of("validation-log_loss", "evaluation"));  // scikit-learn's
@@ -113,11 +113,11 @@ TEST(BoostedLossNotDecreasing, StepsFarTooSmallForThePlan) {
   EXPECT_EQ(findings[0].cause, "flat");
   EXPECT_EQ(findings[0].severity, Severity::kStop);
   EXPECT_EQ(findings[0].step, 19);
-  // as slow a training that is planned for a hundred thousand rounds gets there
+  // equally slow, but planned for a hundred thousand rounds: it gets there
   const char* long_plan =
       R"({"trainings": [{"prefix": "", "rounds_planned": 100000, "rounds_before": 0, "rows": 400}]})";
   EXPECT_TRUE(Findings(Story(40, tiny, tiny, long_plan), "LossNotDecreasing").empty());
-  // one that goes on with a finished model has little left to learn
+  // a training that continues a finished model has little left to learn
   const char* goes_on =
       R"({"trainings": [{"prefix": "", "rounds_planned": 60, "rounds_before": 200, "rows": 400}]})";
   EXPECT_TRUE(Findings(Story(40, tiny, tiny, goes_on), "LossNotDecreasing").empty());
@@ -131,7 +131,7 @@ TEST(BoostedLossNotDecreasing, StepsFarTooLarge) {
   EXPECT_LE(findings[0].step, 8);
 }
 
-// A tree: a chain of `depth` splits; each split leaves `rest` of its samples in a leaf.
+// A tree: a chain of `depth` splits, each of which leaves a cover of `rest` in a leaf.
 void Tree(FakeTrial* trial, int depth, double rest) {
   std::vector<double> depths, cover, feature;
   double left = 100;
@@ -162,7 +162,7 @@ FakeTrial Trees(int rounds, int depth, double rest, Validation validation) {
 }
 
 TEST(BoostedTreeDepth, DeepTreesOfLoneSamplesThatNoLongerHelp) {
-  // 400 rows, cover 100 at the root: 0.25 are one row
+  // 400 rows, cover 100 at the root: 0.25 is one row
   const auto findings =
       Findings(Trees(12, 12, 0.25, [](int round) { return 0.6 + 0.01 * round; }), "TreeDepth");
   ASSERT_EQ(findings.size(), 1U);
@@ -171,7 +171,7 @@ TEST(BoostedTreeDepth, DeepTreesOfLoneSamplesThatNoLongerHelp) {
 }
 
 TEST(BoostedTreeDepth, DeepTreesThatTheDataBearAreSilent) {
-  EXPECT_TRUE(Findings(Trees(30, 12, 0.25, Falling), "TreeDepth").empty());  // evaluations go on improving
+  EXPECT_TRUE(Findings(Trees(30, 12, 0.25, Falling), "TreeDepth").empty());  // evaluations keep improving
   const auto worse = [](int round) { return 0.6 + 0.01 * round; };
   EXPECT_TRUE(Findings(Trees(30, 12, 5, worse), "TreeDepth").empty());    // 20 rows in each leaf
   EXPECT_TRUE(Findings(Trees(30, 6, 0.25, worse), "TreeDepth").empty());  // not deep

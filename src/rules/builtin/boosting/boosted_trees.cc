@@ -11,7 +11,7 @@
 #include "rules/builtin/boosting/boosted_rules.h"
 #include "rules/kit/select.h"
 
-/// TreeDepth and FeatureImportanceOverweight on runs of boosting, as they are recorded live.
+/// TreeDepth and FeatureImportanceOverweight on boosting runs, as recorded live.
 namespace luff::rules {
 namespace {
 
@@ -42,7 +42,7 @@ class TreeDepth final : public KeptRule {
   }
 
  private:
-  static constexpr std::int64_t kBlindRounds = 10;  // where no evaluation speaks
+  static constexpr std::int64_t kBlindRounds = 10;  // rounds needed without an evaluation set
   static constexpr double kLone = 2.5;              // samples; sums of hessians are not whole numbers
 
   struct Shape {
@@ -76,7 +76,7 @@ class TreeDepth final : public KeptRule {
     const BoostedCurves::Entry* judge = curves_.Judge(prefix);
     const bool evaluated = judge != nullptr && !judge->loss.training;
     if (rounds < (evaluated ? limits_.rounds : kBlindRounds)) return;
-    if (evaluated && judge->curve.since_best() < limits_.rounds) return;  // deep, and the data bear it
+    if (evaluated && judge->curve.since_best() < limits_.rounds) return;  // deep, but evaluations improve
     Finding finding = FindingAt("TreeDepth", "deep", view.trial, id, 0, view.rows.info);
     finding.what =
         fmt::format("trees are {:g} levels deep, and {:.0f} % of their leaves hold one or two samples",
@@ -135,7 +135,7 @@ class FeatureImportance final : public KeptRule {
       const int at = scalar.tensor < place_.size() ? place_[scalar.tensor] : -1;
       if (at < 0 || !std::isfinite(scalar.value)) continue;
       if (worker.value_or(scalar.worker) != scalar.worker)
-        continue;  // workers that share a model, or have others
+        continue;  // other workers share this model, or train their own
       worker = scalar.worker;
       const std::string& name = view.trial.tensor(scalar.tensor).name;
       shares[name.substr(0, static_cast<std::size_t>(at))].emplace_back(scalar.value, scalar.tensor);
@@ -198,7 +198,7 @@ class FeatureImportance final : public KeptRule {
   BoostedCurves curves_;
   BoostedTrainings trainings_;
   std::size_t known_ = 0;
-  std::vector<int> place_;  // by tensor: where the name of the type begins, -1: another tensor
+  std::vector<int> place_;  // by tensor id: where kType begins in its name; -1: it does not occur
   std::map<std::string, std::int64_t> seen_;  // rounds with importances, by prefix
 };
 

@@ -47,7 +47,7 @@ constexpr Param<Limits> kParams[] = {
 
 class FeatureImportanceOverweight final : public KeptRule {
  public:
-  /// `single`: one tensor for each feature counts too.
+  /// `single`: also accepts one tensor per feature.
   FeatureImportanceOverweight(Regex pattern, const Limits& limits, bool single)
       : tensors_(std::move(pattern)),
         limits_(limits),
@@ -142,7 +142,7 @@ RuleSpec Spec() {
     Need need = {
         .collection = "feature_importance", .include = ParseList(pattern), .forms = Bit(format::Form::kRaw)};
     if (!IsOriginal(all) && pattern == kTensors) need.include = {kTotalGain};
-    if (pattern == kTensors)  // no tensor of a module's is called so
+    if (pattern == kTensors)  // no tensor of a module has such a name
       need.include_roles = {format::Role::kOther, format::Role::kCustom};
     return {need};
   };

@@ -36,7 +36,7 @@ constexpr Param<Limits> kParams[] = {
 
 class TreeDepth final : public KeptRule {
  public:
-  // `unless_levels`: silent where the levels themselves were recorded.
+  // `unless_levels`: silent if the levels themselves were recorded.
   TreeDepth(Regex pattern, double depth, bool unless_levels)
       : tensors_(std::move(pattern)),
         depth_(depth),
@@ -88,7 +88,7 @@ RuleSpec Spec() {
     Need need = {.collection = "tree_nodes",
                  .include = {!IsOriginal(all) && pattern == kTensors ? kColumns : pattern},
                  .forms = Bit(format::Form::kRaw)};
-    if (pattern == kTensors)  // no tensor of a module's is called so
+    if (pattern == kTensors)  // no tensor of a module has such a name
       need.include_roles = {format::Role::kOther, format::Role::kCustom};
     return {need};
   };

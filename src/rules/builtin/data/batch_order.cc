@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kName = "BatchOrder";
 constexpr std::size_t kMaxLabels = 1024;
-constexpr std::size_t kManyLabels = 4;  // adversaries have up to three: real, generated, and real softened
+constexpr std::size_t kManyLabels = 4;  // adversaries have up to three: real, generated, and smoothed real
 
 struct Limits {
   std::int64_t batches, rows;
@@ -59,7 +59,7 @@ class BatchOrder final : public KeptRule {
     for (const auto& [name, group] : of_kind) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(name)) continue;
       std::vector<double> targets;
-      bool one_each = true;  // a target for each sample, not for each pixel or token
+      bool one_each = true;  // one target per sample, not per pixel or token
       for (const LossCall* call : group) {
         const auto& shape = call->target.shape;
         one_each = one_each && (shape.size() == 1 || (shape.size() == 2 && shape[1] == 1));
@@ -86,13 +86,13 @@ class BatchOrder final : public KeptRule {
     std::int64_t batches = 0;
     double impurity = 0;  // sum over batches
     std::int64_t last = 0, same = 0,
-                 pairs = 0;  // the most frequent label, how often that of the batch before
+                 pairs = 0;  // top label of the newest batch; of `pairs` neighbours, how many share it
     double offset = 0, scale = 1;
     double numbers = 0, sum = 0, squares = 0, within = 0;
     double means_sum = 0, means_squares = 0, products = 0, last_mean = 0;
     std::int64_t crossings = 0;
     bool above = false;
-    bool dead = false;  // not to be judged
+    bool dead = false;  // no longer judged
     void VisitFields(Fields& io) {
       io("labels", labels, kMaxLabels);
       io("batches", batches);
@@ -126,7 +126,7 @@ class BatchOrder final : public KeptRule {
     }
     if (counts.empty() || kind->dead) return;
     for (const auto& [label, count] : counts) kind->labels[label] += count;
-    if (kind->labels.size() > kMaxLabels) {  // names, words: batches cannot hold all of them
+    if (kind->labels.size() > kMaxLabels) {  // names or words: batches cannot hold all of them
       *kind = {};
       kind->dead = true;
       return;
@@ -144,8 +144,8 @@ class BatchOrder final : public KeptRule {
     const double overall = Impurity(kind->labels);
     const double within = kind->impurity / static_cast<double>(kind->batches);
     if (kind->batches < limits_.batches || overall < 0.2 || within >= limits_.within * overall) return;
-    // Batches of one class that alternate are made so (real and generated samples); sorted data stay with a
-    // class for a while, or go through many.
+    // Single-class batches that alternate are intended (real and generated samples). Sorted data stay with a
+    // class for a while, or go through many classes.
     const double same = static_cast<double>(kind->same) / static_cast<double>(kind->pairs);
     if (kind->labels.size() < kManyLabels && same <= 0.5 + 0.5 * (1 - overall)) return;
     Finding finding = FindingAt(kName, "sorted", view, TensorAt{call.loss, call.worker});
@@ -169,8 +169,8 @@ class BatchOrder final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Sorted numbers: little variance within batches, means that follow each other, and that begin again with
-  // each pass over the data (targets that only drift are the world's doing).
+  // Reports sorted numbers: little variance within batches, and batch means that follow each other and start
+  // again with each pass over the data. Targets that only drift are not sorted.
   void Numbers(const StepView& view, const LossCall& call, const std::vector<double>& targets, Kind* kind,
                Sink& sink) const {
     double mean = 0;
@@ -178,7 +178,7 @@ class BatchOrder final : public KeptRule {
     if (!std::isfinite(mean) || kind->dead) return;
     double variance = 0;
     for (const double target : targets) variance += (target - mean) * (target - mean);
-    if (kind->batches == 0) {  // sums stay small in units of the first batch
+    if (kind->batches == 0) {  // units of the first batch keep sums small
       kind->offset = mean;
       kind->scale = std::sqrt(variance / static_cast<double>(targets.size()));
       if (!(kind->scale > 0)) kind->scale = mean != 0 ? std::abs(mean) : 1;
@@ -231,7 +231,7 @@ class BatchOrder final : public KeptRule {
   }
 
   const Limits limits_;
-  LossReader reader_;  // nothing of it is used that lasts
+  LossReader reader_;  // only its static Read is used, so it is not saved
   std::map<std::string, Kind> kinds_;
 };
 

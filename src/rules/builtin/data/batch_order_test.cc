@@ -17,7 +17,7 @@ std::vector<Finding> FindingsOf(const FakeTrial& trial) {
   return testing::FindingsOf(trial, "BatchOrder", ParameterSet::kLuff);
 }
 
-// Batches of 16 labels: `label_of(step, i)`.
+// Batches of 16 labels, given by `label_of(step, i)`.
 FakeTrial Labels(const std::function<int(int, int)>& label_of, int steps = 40) {
   FakeTrial trial;
   for (int step = 0; step < steps; ++step) {
@@ -46,7 +46,7 @@ TEST(BatchOrder, ShuffledBlocksOfTasksAndAlternatingBatches_AreSilent) {
   EXPECT_TRUE(FindingsOf(Labels([&](int step, int) {
                 return static_cast<int>(random() % (step / 10 % 2 == 0 ? 2 : 10));
               })).empty());
-  // one class a batch, in turns: real, generated, real ...
+  // one class per batch, in turns: real, generated, real ...
   EXPECT_TRUE(FindingsOf(Labels([](int step, int) { return step % 2; })).empty());
   // rare positives
   EXPECT_TRUE(FindingsOf(Labels([&](int, int) { return random() % 30 == 0 ? 1 : 0; })).empty());

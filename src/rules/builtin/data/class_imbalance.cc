@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kName = "ClassImbalance";
 constexpr std::size_t kMaxClasses = 64;
-constexpr std::size_t kMaxLabels = 65536;  // that are counted for smdebug's rule
+constexpr std::size_t kMaxLabels = 65536;  // counted by smdebug's rule
 constexpr std::size_t kRecent = 32;
 
 struct Limits {
@@ -42,7 +42,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::rare, "rare", "30", "samples of rare classes after these (Luff)", {}, "0"},
 };
 
-// Of smdebug: labels and predictions of all steps, added up.
+// smdebug's rule: adds up labels and predictions of all steps.
 class Original final : public KeptRule {
  public:
   Original(NamedTensors labels, NamedTensors predictions, const Limits& limits)
@@ -116,7 +116,7 @@ class Original final : public KeptRule {
   std::int64_t total_ = 0;
 };
 
-// Luff's own: rare classes that nothing weights, and that are not predicted while others are.
+// Luff's rule: rare classes that are not weighted, and that are mispredicted while others are predicted well.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
@@ -159,7 +159,7 @@ class Luff final : public KeptRule {
     std::string loss;
     std::vector<double> counts;  // by class
     std::deque<Batch> recent;
-    std::int64_t unweighted = 0;  // calls whose value proves that nothing is weighted
+    std::int64_t unweighted = 0;  // calls whose value proves that no class is weighted
     bool weighted = false, open = false;
     void VisitFields(Fields& io) {
       io("loss", loss);
@@ -202,7 +202,7 @@ class Luff final : public KeptRule {
     double other_hit = 0;
     double least = most;
     for (std::size_t c = 0; c < kind->counts.size(); ++c) {
-      if (kind->counts[c] == 0) continue;  // a class that is not there is not rare
+      if (kind->counts[c] == 0) continue;  // an absent class is not rare
       const bool is_rare = kind->counts[c] * limits_.imbalance < most;
       least = std::min(least, kind->counts[c]);
       for (const Batch& batch : kind->recent) {

@@ -20,7 +20,7 @@ std::vector<Finding> FindingsOf(const FakeTrial& trial, const std::string& rule 
   return testing::FindingsOf(trial, rule, set);
 }
 
-// `share` of the samples are positive; the model answers "no" to all, or finds them.
+// `share` of the samples are positive. The model answers "no" to all, or finds them.
 FakeTrial Story(double share, double pos_weight, bool finds_them, int steps = 240) {
   FakeTrial trial;
   std::mt19937 random(4);

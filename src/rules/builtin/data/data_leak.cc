@@ -19,9 +19,9 @@ namespace {
 
 constexpr const char* kName = "DataLeak";
 constexpr std::size_t kMaxInputs = 4;
-constexpr std::size_t kMaxHashes = 8192;   // of training rows; beyond, every second one is forgotten
-constexpr std::size_t kMaxLevels = 64;     // different values of a feature that are told apart
-constexpr std::size_t kMaxFeatures = 256;  // whose values are counted
+constexpr std::size_t kMaxHashes = 8192;   // of training rows; beyond, about half of them are dropped
+constexpr std::size_t kMaxLevels = 64;     // distinct values of a feature that are counted
+constexpr std::size_t kMaxFeatures = 256;  // features whose values are counted
 
 struct Limits {
   std::int64_t rows;
@@ -33,7 +33,8 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::chance, "chance", "0.2", "largest part of that share that chance may explain (Luff)"},
 };
 
-// Rows by hash; a fraction 1 / rate of all hashes, so that those of evaluations can be chosen likewise.
+// A set of row hashes. Beyond kMaxHashes it keeps only 1 / rate of all hashes, chosen by value, so that rows
+// of evaluations can be sampled the same way.
 class RowSet {
  public:
   void Add(std::uint64_t hash) {
@@ -46,7 +47,7 @@ class RowSet {
   }
   [[nodiscard]] bool Chosen(std::uint64_t hash) const noexcept { return hash % rate_ == 0; }
   [[nodiscard]] bool Has(std::uint64_t hash) const { return hashes_.contains(hash); }
-  /// How many different rows there were.
+  /// Estimated number of distinct rows.
   [[nodiscard]] double size() const noexcept { return static_cast<double>(hashes_.size() * rate_); }
   void VisitFields(Fields& io) {
     io("rate", rate_);
@@ -59,8 +60,8 @@ class RowSet {
   std::unordered_set<std::uint64_t> hashes_;
 };
 
-// The probability that two rows are equal by chance: of what repeats within a batch, and as if features were
-// independent.
+// Probability that two rows are equal by chance: the rate of repeats within batches, or the estimate for
+// independent features, whichever is larger.
 class Chance {
  public:
   void Add(const SampleValues& sample, const std::vector<std::uint64_t>& hashes) {
@@ -71,7 +72,7 @@ class Chance {
     pairs_ += n * (n - 1) / 2;
     if (looked_ >= kLooked) return;
     ++looked_;
-    // Sum over features of the logarithm of the probability that two rows agree.
+    // Sum over features of the log probability that two rows agree.
     const Rows rows = RowsOf(sample);
     double log_agree = 0;
     for (std::size_t f = 0; f < std::min(rows.width, kMaxFeatures); ++f) {
@@ -80,7 +81,8 @@ class Chance {
         ++levels[sample.values[i * rows.width + f]];
       double agree = 0;
       for (const auto& [level, count] : levels) agree += (count / n) * (count / n);
-      // With 1 / n added: that two of a batch of n never agree says no more.
+      // Counts each row's agreement with itself (1 / n): n rows that all differ do not prove a smaller
+      // chance.
       log_agree += std::log(std::min(agree + 1e-12, 1.0));
     }
     log_agree_ = looked_ == 1 ? log_agree : std::max(log_agree_, log_agree);
@@ -110,7 +112,7 @@ class DataLeak final : public KeptRule {
     const std::optional<bool> train = IsTraining(view.rows.info, last_);
     if (!train) return;
     const std::set<std::uint64_t> batches = BatchesOf(view);
-    // A pass over the batch that is trained on - of a teacher, or for a metric - is a part of the training.
+    // A pass over the batch that is being trained on (by a teacher, or for a metric) is part of the training.
     if (*train) {
       if (!Shares(batches, looked_at_)) TakePass();
       DropPass();
@@ -159,7 +161,7 @@ class DataLeak final : public KeptRule {
  private:
   static constexpr std::size_t kMaxBatches = 64;  // of one step
 
-  // Hashes of the batches that models got in the step.
+  // Hashes of the batches that models got in this step.
   static std::set<std::uint64_t> BatchesOf(const StepView& view) {
     std::set<std::uint64_t> batches;
     for (const query::EventAt& event : view.index.events(format::EventKind::kBatch)) {
@@ -171,7 +173,7 @@ class DataLeak final : public KeptRule {
     return std::any_of(a.begin(), a.end(), [&](std::uint64_t batch) { return b.contains(batch); });
   }
 
-  // The newest pass without gradients belongs to an evaluation.
+  // Counts the newest pass without gradients as part of the evaluation.
   void TakePass() {
     for (auto& [name, input] : inputs_) {
       const double rows = input.pass_rows;
@@ -192,8 +194,8 @@ class DataLeak final : public KeptRule {
     RowSet rows;
     Chance chance;
     double seen = 0, found = 0;            // rows of this evaluation
-    double clean = 0, full = 0;            // of them in batches without and with nothing but training rows
-    double pass_rows = 0, pass_found = 0;  // of the newest pass, which may be a part of the training
+    double clean = 0, full = 0;            // of them in passes with no / with at least 90 % training rows
+    double pass_rows = 0, pass_found = 0;  // of the newest pass, which may prove to be part of training
     void VisitFields(Fields& io) {
       io("rows", rows);
       io("chance", chance);
@@ -216,9 +218,10 @@ class DataLeak final : public KeptRule {
   void Compare(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
     if (input.seen < static_cast<double>(limits_.rows)) return;
     const double share = input.found / input.seen;
-    // Rows of the training that an evaluation would hold if it drew new ones from the same distribution.
+    // Share of rows that would also be training rows if the evaluation drew new ones from the same
+    // distribution.
     const double expected = 1 - std::exp(-input.rows.size() * input.chance.probability());
-    // The training set itself is evaluated beside the validation set, in batches of its own.
+    // The run also evaluates its training set, in separate batches.
     const bool beside = input.clean > 0 && input.full >= 0.9 * input.found;
     if (beside || share < limits_.share || expected > limits_.chance * share) {
       if (share < limits_.share && open_.erase(name) > 0) sink.Heal("rows", name, last_.mode_step);

@@ -10,7 +10,7 @@ namespace {
 
 using query::Mode;
 using testing::FakeTrial;
-using Row = std::function<std::vector<double>(int)>;  // the row of a number
+using Row = std::function<std::vector<double>(int)>;  // the row of this number
 
 // 400 training rows in batches of 20, twice; then an evaluation of 40 rows by number.
 FakeTrial Story(const Row& row, const std::function<int(int)>& validation, int batches = 2) {
@@ -54,8 +54,8 @@ std::vector<Finding> Findings(const FakeTrial& trial) {
   return testing::FindingsOf(trial, "DataLeak", ParameterSet::kLuff);
 }
 
-// A teacher looks at each batch before the student, or after it; rows of the batch are sampled as the
-// model's.
+// A teacher sees each batch before or after the student. The rows of the batch are sampled as the model's
+// input.
 FakeTrial Teacher(bool before, bool other_batch = false) {
   FakeTrial trial;
   const auto sample = [&](int step) {

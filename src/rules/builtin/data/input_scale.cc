@@ -22,9 +22,9 @@ namespace {
 using format::Role;
 constexpr const char* kName = "InputScale";
 constexpr std::size_t kMaxInputs = 16;
-constexpr std::int64_t kLastStep = 16;  // a fact of the first steps
+constexpr std::int64_t kLastStep = 16;  // last TRAIN step that is looked at
 
-// Modules that multiply what they get by a weight matrix.
+// Modules that multiply their input by a weight matrix.
 const std::vector<std::string>& Layers() {
   static const std::vector<std::string> kLayers = {
       "Linear", "Bilinear", "Conv1d", "Conv2d",  "Conv3d",   "ConvTranspose1d", "ConvTranspose2d",
@@ -117,8 +117,9 @@ class InputScale final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Input of a module with weights that has the very numbers of the model's input, or, of a sample that is
-  // only a part, numbers of their size. "" if there is none, or a normalisation comes next.
+  // Name of the input of a layer with weights that gets the model's input unchanged: with the same
+  // statistics, or, if the sample is only a part of the input, with values of about the same size. "" if
+  // there is none, or if a normalisation follows the layer.
   [[nodiscard]] std::string LayerThatGets(const StepView& view, const query::Trial::SummaryEntry& given,
                                           const SampleValues& sample) const {
     if (given.summary.count == 0) return {};

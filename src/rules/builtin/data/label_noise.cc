@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kName = "LabelNoise";
 constexpr std::size_t kMaxClasses = 1000;
 constexpr std::size_t kMaxRows = 1 << 14;
-constexpr std::size_t kMaxLevels = 8;  // different numbers in a row that does not come twice by chance
+constexpr std::size_t kMaxLevels = 8;  // distinct values in a row that cannot repeat by chance
 constexpr double kStillLearning = 0.03;
 
 struct Limits {
@@ -73,7 +73,7 @@ class LabelNoise final : public KeptRule {
  private:
   struct Row {
     std::int64_t label = 0;
-    std::uint32_t visits = 0, wrong = 0;  // since the model has learned what it can
+    std::uint32_t visits = 0, wrong = 0;  // since the accuracy of evaluations last rose
     void VisitFields(Fields& io) {
       io("label", label);
       io("visits", visits);
@@ -81,7 +81,8 @@ class LabelNoise final : public KeptRule {
     }
   };
 
-  // The first classification of the step; of one number of classes only.
+  // Labelled rows of the first classification loss of the step. Ignores losses with another number of classes
+  // than the first one seen.
   std::optional<LabelledRows> RowsIn(const StepView& view) {
     for (const LossCall& call : LossReader::Read(view)) {
       if (!call.output.is_float() || !call.whole()) continue;
@@ -138,7 +139,7 @@ class LabelNoise final : public KeptRule {
     }
   }
 
-  // Rows of so many different numbers are not equal by chance.
+  // True if the row has so many distinct values that it cannot repeat by chance.
   static bool IsUnlikely(const double* row, std::size_t width) {
     std::set<double> levels;
     for (std::size_t i = 0; i < width && levels.size() < kMaxLevels; ++i) levels.insert(row[i]);
@@ -154,8 +155,8 @@ class LabelNoise final : public KeptRule {
     }
   }
 
-  // Rows that the model gets wrong each time that it sees them, beside what it gets wrong among those that it
-  // has never seen.
+  // Compares the share of training rows that the model gets wrong at every visit with its error on rows that
+  // it was never trained on.
   void Judge(Sink& sink) {
     const double rows = eval_rows_;
     const double wrong = eval_wrong_ / rows;
@@ -183,7 +184,7 @@ class LabelNoise final : public KeptRule {
     const double share = always / visited;
     const double pooled = (always + wrong * rows) / (visited + rows);
     const double error = std::sqrt(std::max(pooled * (1 - pooled), 1e-6) * (1 / visited + 1 / rows));
-    // One class alone that is never learned is not noise.
+    // A single class that is never learned is not noise.
     const double largest = *std::max_element(of_class.begin(), of_class.end());
     if (share - wrong < limits_.share || share - wrong < limits_.z * error || largest > 0.8 * always) {
       in_a_row_ = 0;
@@ -215,7 +216,7 @@ class LabelNoise final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Dropout hides from the training what the evaluation sees.
+  // True if dropout hides from training what evaluations see.
   [[nodiscard]] bool Hides() const {
     return std::any_of(modules_.modules().begin(), modules_.modules().end(), [](const ModuleFacts& module) {
       if (module.kind != ModuleKind::kDropout) return false;

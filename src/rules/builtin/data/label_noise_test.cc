@@ -13,12 +13,12 @@ using testing::FakeTrial;
 constexpr int kBatch = 32, kWidth = 10, kClasses = 4, kRows = 256;
 
 struct Story {
-  double flipped = 0.3;      // of the training's labels
-  double eval_wrong = 0.05;  // what the model gets wrong of unseen rows
-  bool drawn_anew = false;   // labels are flipped anew at each visit
-  bool coarse = false;       // inputs of two levels only
+  double flipped = 0.3;      // share of the training labels
+  double eval_wrong = 0.05;  // share of unseen rows that the model gets wrong
+  bool drawn_anew = false;   // labels are flipped again at each visit
+  bool coarse = false;       // inputs have two levels only
   bool flipped_there_too = false;
-  bool random_errors = false;  // as under dropout: other rows each time
+  bool random_errors = false;  // as under dropout: different rows each time
   std::string module = "Linear";
 };
 

@@ -36,9 +36,9 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::tokens, "tokens", "1000", "tokens before it is judged (Luff)"},
     {&Limits::table_rows, "table_rows", "32", "smaller tables are left alone (Luff)"},
 };
-constexpr std::int64_t kSamples = 3;  // before it is judged (Luff)
+constexpr std::int64_t kSamples = 3;  // of a table before it is judged (Luff)
 
-// Of smdebug: per tensor, 100 x count(x == token) / size > threshold for any token.
+// smdebug's rule: per tensor, 100 x count(x == token) / size > threshold for any token.
 
 struct Token {
   double value = 0, percent = 50;
@@ -77,9 +77,9 @@ class Original final : public KeptRule {
   const std::vector<Token> tokens_;
 };
 
-// Luff's own: one id takes most places of the sequences that an embedding table gets. Where it stands at
-// the ends it is padding: that does harm only where it is averaged or enters the loss. Anywhere else it is in
-// place of the words that the vocabulary lacks.
+// Luff's rule: one id takes most places of the sequences that an embedding table gets. At the ends of rows it
+// is padding, which does harm only if it is averaged or enters the loss. Anywhere else it replaces words that
+// the vocabulary lacks.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
@@ -151,7 +151,7 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Padding that the loss counts like any other target.
+  // Reports padding that the loss counts like any other target.
   void Losses(const StepView& view, Sink& sink) {
     for (const LossCall& call : reader_.Read(view)) {
       if (call.output.is_float() && !call.target.is_float() && call.whole()) {

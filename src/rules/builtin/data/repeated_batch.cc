@@ -40,16 +40,16 @@ constexpr Param<Limits> kParams[] = {
 struct Replica {
   std::string model;
   std::uint32_t worker = 0;
-  std::deque<std::uint64_t> batches;  // the newest, one for each update
+  std::deque<std::uint64_t> batches;  // the newest, one per update
   std::int64_t count = 0;             // batches so far
-  std::uint64_t weights = 0;          // of all weights of its newest step, whatever their order
-  std::int64_t weights_changed = 0;   // how often they were new
-  std::uint64_t newest = 0;           // the batch that comes again, or not
+  std::uint64_t weights = 0;          // hash of all weights at its newest step, independent of their order
+  std::int64_t weights_changed = 0;   // how often that hash changed
+  std::uint64_t newest = 0;           // the newest batch
   std::int64_t times = 0;             // updates in a row with it
-  std::int64_t longest = 0;           // such a row before it
-  std::int64_t different = 0;         // changes of the batch
+  std::int64_t longest = 0;           // most updates in a row with an earlier batch
+  std::int64_t different = 0;         // how often the batch changed
   std::int64_t last_update = -1;
-  std::int64_t since = 0;  // mode step of the first batch of the row
+  std::int64_t since = 0;  // mode step at which `newest` first came
   void VisitFields(Fields& io) {
     io("model", model);
     io("worker", worker);
@@ -74,7 +74,7 @@ class RepeatedBatch final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.superseded) return;
     if (info.mode == query::Mode::kEval) {
-      evaluating_ += InputRows(view);  // of all passes of the evaluation
+      evaluating_ += InputRows(view);  // over all passes of the evaluation
       return;
     }
     if (info.mode != query::Mode::kTrain) return;
@@ -112,7 +112,7 @@ class RepeatedBatch final : public KeptRule {
     return &replicas_.back();
   }
 
-  // Rows of the largest input, before any were left out.
+  // Rows of the largest input, before any were left out of its sample.
   static std::int64_t InputRows(const StepView& view) {
     std::int64_t rows = 0;
     for (const ModelInput& input : ModelInputsOf(view)) {
@@ -126,7 +126,7 @@ class RepeatedBatch final : public KeptRule {
     return rows;
   }
 
-  // A fingerprint of each model's weights: equal for replicas, whatever their names.
+  // Computes a fingerprint of each model's weights, which is equal for replicas whatever their names.
   void TakeWeights(const StepView& view) {
     std::map<std::pair<std::string, std::uint32_t>, std::uint64_t> sums;
     for (const auto& [entry, tensor] : view.index.summaries(Role::kWeight)) {
@@ -175,14 +175,14 @@ class RepeatedBatch final : public KeptRule {
     }
   }
 
-  // One model gets one batch again and again.
+  // Reports a model that gets one batch again and again.
   void JudgeOne(const StepView& view, const Replica& replica, Sink& sink) {
     if (told_) return;
-    // It has seen others before, and never one for so long: what hands out batches has got stuck.
+    // It had other batches before, and none for this long: the source of batches is stuck.
     const bool stuck =
         replica.different >= 4 && replica.times >= limits_.stuck && replica.times >= 4 * replica.longest;
-    // It has never seen another one, and that is no data set as a whole: fewer rows than an evaluation has,
-    // and as many as batches have.
+    // It never had another batch, and this one is not the whole data set: an evaluation has more rows, and
+    // their number is a power of two, as batch sizes are.
     const bool single = replica.different == 0 && replica.times >= limits_.single && rows_ >= 4 &&
                         (rows_ & (rows_ - 1)) == 0 && evaluated_ > rows_;
     if (!stuck && !single) return;
@@ -209,10 +209,11 @@ class RepeatedBatch final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Two replicas with the same weights, updated together, got the same batches while batches differ.
+  // True if two replicas with equal weights that are updated together got the same batches, while batches
+  // differ.
   [[nodiscard]] bool Shares(const Replica& a, const Replica& b) const {
     const auto needed = static_cast<std::size_t>(limits_.shared);
-    // The very first batch of a run is seen of one of them only.
+    // The hook may see the very first batch of a run for only one of them.
     if (std::abs(a.count - b.count) > 1 || a.batches.size() < needed || b.batches.size() < needed)
       return false;
     if (a.weights == 0 || a.weights != b.weights || a.weights_changed < 3 || b.weights_changed < 3)

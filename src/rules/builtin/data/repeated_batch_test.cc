@@ -20,7 +20,7 @@ constexpr const char* kModels = R"({"models": [
 
 using Batch = std::function<std::uint64_t(int)>;
 
-// Two models, one step each, updated together.
+// Two models, with one step each per update.
 std::vector<Finding> Two(const Batch& a, const Batch& b, double apart = 0) {
   FakeTrial trial;
   trial.SetDocument("model", kModels);
@@ -48,7 +48,7 @@ TEST(RepeatedBatch, Shards_Ensembles_AndWholeDataSets_AreSilent) {
   EXPECT_TRUE(Two([](int n) { return 100 + n; }, [](int n) { return 900 + n; }).empty());
   EXPECT_TRUE(
       Two([](int n) { return 100 + n; }, [](int n) { return 100 + n; }, 0.5).empty());  // other weights
-  EXPECT_TRUE(Two([](int) { return 5; }, [](int) { return 5; }).empty());  // the whole data set on both
+  EXPECT_TRUE(Two([](int) { return 5; }, [](int) { return 5; }).empty());  // both get the whole data set
 }
 
 TEST(RepeatedBatch, WorkersWithTheSameBatches_AreNamed) {
@@ -89,12 +89,12 @@ TEST(RepeatedBatch, FirstBatchAgainAndAgain_IsNamed_WholeDataSetIsNot) {
   EXPECT_EQ(findings[0].cause, "same");
   EXPECT_EQ(findings[0].step, 63);
   EXPECT_TRUE(One([](int) { return 3; }, 512, 90).empty());  // more rows than the evaluation
-  EXPECT_TRUE(One([](int) { return 3; }, 90, 90).empty());   // no size of batches
+  EXPECT_TRUE(One([](int) { return 3; }, 90, 90).empty());   // not a usual batch size
 }
 
 TEST(RepeatedBatch, StuckIterator_IsNamed_RepeatsByDesignAreNot) {
   EXPECT_EQ(One([](int n) { return n < 30 ? n : 30; }, 64, 140).size(), 1U);
-  EXPECT_TRUE(One([](int n) { return n / 60; }, 64, 800).empty());  // 60 updates with each batch
+  EXPECT_TRUE(One([](int n) { return n / 60; }, 64, 800).empty());  // 60 updates per batch
   EXPECT_TRUE(One([](int n) { return n; }, 64, 100, 20).empty());   // closures
 }
 

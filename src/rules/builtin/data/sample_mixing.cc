@@ -31,7 +31,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::times, "times", "2", "steps in which shapes or sums must say so (Luff)", AtLeast(1)},
 };
 
-// Modules along whose time axis information flows.
+// Modules that pass information along their time axis.
 const std::vector<std::string>& Sequential() {
   static const std::vector<std::string> kTypes = {"RNN", "LSTM", "GRU", "TransformerEncoder",
                                                   "MultiheadAttention"};
@@ -64,7 +64,8 @@ class SampleMixing final : public KeptRule {
   }
 
  private:
-  // Enough of it, and never the opposite.
+  // Counts one more step that shows `key`. Returns true once, when there are enough and none showed the
+  // opposite.
   bool Enough(const std::string& key) {
     if (told_.contains(key) || innocent_.contains(key)) return false;
     if (!seen_.contains(key) && seen_.size() >= kMaxCauses) return false;
@@ -73,8 +74,8 @@ class SampleMixing final : public KeptRule {
     return true;
   }
 
-  // The rows of the target lie along the axis over which the module passes information on, and nothing of the
-  // target lies along the axis that it keeps apart.
+  // Reports a module whose time axis is as long as the target has rows, while no axis of the target fits the
+  // module's batch axis: it runs over the samples.
   void Recurrence(const StepView& view, const query::Trial::SummaryEntry& entry,
                   const query::TensorInfo& tensor, const std::vector<LossCall>& calls, Sink& sink) {
     if (told_.contains(tensor.name) || innocent_.contains(tensor.name)) return;
@@ -131,7 +132,7 @@ class SampleMixing final : public KeptRule {
     }
   }
 
-  // Probabilities that add up to 1 over the samples, and not over the classes.
+  // Reports probabilities that add up to 1 over the samples, but not over the classes.
   void Normalised(const StepView& view, const LossCall& call, Sink& sink) {
     const std::vector<std::int64_t>& shape = call.output.shape;
     if (shape.size() != 2 || !call.output.whole() || !call.output.is_float() || shape[0] < 2 ||

@@ -50,7 +50,7 @@ TEST(SampleMixing, LegitimateLayouts_AreSilent) {
   EXPECT_TRUE(Recurrent({25, 32, 1}, {25, 32}, false).empty());
   EXPECT_TRUE(Recurrent({25, 32, 1}, {25 * 32}, false).empty());
   EXPECT_TRUE(Recurrent({25, 1, 1}, {25}, false).empty());   // one long series
-  EXPECT_TRUE(Recurrent({25, 25, 1}, {25}, false).empty());  // cannot be told
+  EXPECT_TRUE(Recurrent({25, 25, 1}, {25}, false).empty());  // both axes have one size
 }
 
 std::vector<Finding> Softmax(bool over_batch) {

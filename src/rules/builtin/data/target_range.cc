@@ -34,7 +34,7 @@ struct Range {
   double low, high;
 };
 
-// What a model that ends so can answer.
+// The outputs that a model whose last module is of this type can give.
 std::optional<Range> RangeOf(const std::string& type) {
   if (type == "Tanh" || type == "Softsign" || type == "Hardtanh") return Range{-1, 1};
   if (type == "Sigmoid" || type == "Hardsigmoid" || type == "Softmax") return Range{0, 1};
@@ -42,9 +42,9 @@ std::optional<Range> RangeOf(const std::string& type) {
   return std::nullopt;
 }
 
-// Where a function behind the last module can hold outputs: a sigmoid, a ReLU, an exponential, a tanh.
+// Bounds that a function after the last module can set: a sigmoid, a ReLU, an exponential, a tanh.
 struct End {
-  double at, side;  // side -1: outputs lie above it, 1: below
+  double at, side;  // side -1: outputs stay above `at`; 1: below it
 };
 constexpr std::array<End, 3> kEnds = {End{0, -1}, End{-1, -1}, End{1, 1}};
 
@@ -80,7 +80,7 @@ class TargetRange final : public KeptRule {
   }
 
  private:
-  // Outputs and targets beside one of kEnds.
+  // Outputs and targets compared with one of kEnds.
   struct Held {
     bool inside = true;
     std::int64_t outputs = 0, near = 0, targets = 0, beyond = 0;
@@ -93,14 +93,14 @@ class TargetRange final : public KeptRule {
     }
   };
   struct Kind {
-    std::int64_t seen = 0, calls = 0;  // targets of trainings, and calls
-    bool constant = true;              // all of them are `value`
+    std::int64_t seen = 0, calls = 0;  // training targets, and the calls that had them
+    bool constant = true;              // all of them equal `value`
     double value = 0;
     bool eval_varies = false;
     double eval_low = 0, eval_high = 0;
-    std::int64_t bad_shares = 0, ignored = 0;  // calls in a row
+    std::int64_t bad_shares = 0, ignored = 0;  // consecutive calls
     std::int64_t reach_targets = 0, beyond = 0, at_bound = 0;
-    bool inside = true;  // all outputs lay in the range
+    bool inside = true;  // all outputs lay within the module's range
     std::array<Held, kEnds.size()> held;
     void VisitFields(Fields& io) {
       io("seen", seen);
@@ -146,7 +146,7 @@ class TargetRange final : public KeptRule {
     return finding;
   }
 
-  // Constant targets can be meant (a residual that shall vanish); not where evaluations have others.
+  // Constant targets may be intended (a residual that should vanish), but not if those of evaluations vary.
   void JudgeConstant(const StepView& view, const LossCall& call, const Kind& kind, Sink& sink) const {
     if (!kind.constant || !kind.eval_varies || kind.seen < limits_.targets || kind.calls < 8 ||
         anchor_.mode_step < 0)
@@ -171,7 +171,7 @@ class TargetRange final : public KeptRule {
     const bool binary = found.formula == Formula::kBceWithLogits || found.formula == Formula::kBce;
     const bool shares = found.formula == Formula::kCrossEntropy && call.target.is_float();
     const bool kl = found.formula == Formula::kKlDivergence && !call.settings.log_target;
-    // Labels that are softened beyond 0 and 1 by a little are in use.
+    // Labels slightly outside of [0, 1] are in use.
     const double margin = binary ? 0.25 : 1e-6;
     const bool below = std::any_of(targets.begin(), targets.end(), [&](double y) { return y < -margin; });
     const bool above =
@@ -215,7 +215,7 @@ class TargetRange final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Targets that the model's last module can never give.
+  // Reports targets that the model's last module can never give.
   void JudgeReach(const StepView& view, const LossCall& call, const Recognition& found, Kind* kind,
                   Sink& sink) const {
     const bool regression = found.formula == Formula::kMse || found.formula == Formula::kL1 ||
@@ -234,7 +234,8 @@ class TargetRange final : public KeptRule {
     kind->reach_targets += static_cast<std::int64_t>(call.target.values.size());
     const double share = static_cast<double>(kind->beyond) / static_cast<double>(kind->reach_targets);
     if (!kind->inside || kind->reach_targets < limits_.targets || share < limits_.share) return;
-    // A module that is only registered last need not run last: then outputs must also have come to the bound.
+    // A module that was only registered last need not run last: then outputs must also have reached the
+    // bound.
     if (!tail.certain && (kind->reach_targets < 4 * limits_.targets || kind->at_bound < 8)) return;
     Finding finding = Make(view, call, "out_of_reach");
     finding.since_step = 0;
@@ -249,8 +250,8 @@ class TargetRange final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // No module tells of a function that bounds the outputs; the outputs do: many come to the end, and of all
-  // none goes beyond.
+  // Reports targets beyond a bound that no module shows, but that the outputs do: many reach it, and none
+  // goes beyond.
   void JudgeHeld(const StepView& view, const LossCall& call, Kind* kind, Sink& sink) const {
     for (std::size_t i = 0; i < kEnds.size(); ++i) {
       const End& end = kEnds[i];
@@ -264,7 +265,7 @@ class TargetRange final : public KeptRule {
         near += past >= -kNear ? 1 : 0;
         spread = spread || past <= -kSpread;
       }
-      if (spread) held.near += near;  // not a layer that starts at zero and has hardly moved
+      if (spread) held.near += near;  // else: a layer that starts at zero and has hardly moved
       held.outputs += static_cast<std::int64_t>(call.output.values.size());
       for (const double y : call.target.values) held.beyond += (y - end.at) * end.side > kBeyond ? 1 : 0;
       held.targets += static_cast<std::int64_t>(call.target.values.size());
@@ -289,7 +290,7 @@ class TargetRange final : public KeptRule {
     }
   }
 
-  // A free output that comes so near so often would also have gone beyond.
+  // An unbounded output that came this near this often would also have gone beyond.
   static constexpr double kNear = 0.02, kBeyond = 0.05, kSpread = 10 * kNear;
   static constexpr std::int64_t kPile = 32;
   static constexpr double kHeldShare = 0.2;

@@ -63,7 +63,7 @@ FakeTrial RegressionStory(const char* last, double scale) {
   return trial;
 }
 
-// A regression whose outputs come from `output` of a normal number; nothing tells of its last module.
+// A regression whose outputs are `output` of a normal number. Its last module is unknown.
 std::vector<Finding> Bounded(const std::function<double(double)>& output, double scale) {
   FakeTrial trial;
   std::mt19937 random(3);
@@ -88,10 +88,10 @@ TEST(TargetRange, OutputsThatAFunctionBounds_AreTold_OthersAreSilent) {
   EXPECT_NE(findings[0].remedy.find("sigmoid"), std::string::npos);
   EXPECT_EQ(Bounded([](double x) { return std::tanh(3 * x); }, 3).size(), 1U);
   EXPECT_TRUE(Bounded([](double x) { return std::tanh(3 * x); }, 0.3).empty());       // few targets beyond
-  EXPECT_TRUE(Bounded([](double x) { return x; }, 3).empty());                        // free
+  EXPECT_TRUE(Bounded([](double x) { return x; }, 3).empty());                        // unbounded
   EXPECT_TRUE(Bounded([](double x) { return 0.5 + 0.1 * std::sin(x); }, 3).empty());  // not learnt yet
   EXPECT_EQ(Bounded([](double x) { return std::max(x, 0.0); }, 3).size(), 1U);
-  // An output layer that starts at zero and goes towards the mean of the targets.
+  // An output layer that starts at zero and moves towards the mean of the targets.
   EXPECT_TRUE(Bounded([](double) { return 0.0; }, 3).empty());
   int calls = 0;
   EXPECT_TRUE(

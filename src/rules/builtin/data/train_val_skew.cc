@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kName = "TrainValSkew";
 constexpr std::size_t kMaxInputs = 16;
-constexpr double kMaxKurtosis = 20;  // beyond: the spread of a sample says little
+constexpr double kMaxKurtosis = 20;  // above it, a sample says little about the spread
 
 struct Limits {
   std::int64_t rows;
@@ -73,7 +73,7 @@ class TrainValSkew final : public KeptRule {
     }
   };
 
-  // An evaluation has ended: the features that it has seen against those of the training so far.
+  // Called when an evaluation may have ended. Compares its features with those of the training so far.
   void Judge(const query::Trial& trial, Sink& sink) {
     for (auto& [name, input] : inputs_) {
       if (input.evaluation.rows() == 0) continue;
@@ -85,7 +85,7 @@ class TrainValSkew final : public KeptRule {
   void Compare(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
     const Features& t = input.training;
     const Features& e = input.evaluation;
-    // Of few features each must be known well.
+    // With few features, each must be known well.
     const std::int64_t rows = t.size() < 4 ? 4 * limits_.rows : limits_.rows;
     if (turns_.taken() || t.kind() != e.kind() || t.rows() < rows || e.rows() < rows) return;
     std::size_t judged = 0;
@@ -142,7 +142,8 @@ class TrainValSkew final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Features that say nothing in training: a flag of one row in twenty would have shown among so many.
+  // Reports features that are constant in training. Among kAbsentRows rows, even a flag that is set in one
+  // row of twenty would have shown.
   void Absent(const query::Trial& trial, const std::string& name, const Features& training,
               std::size_t absent, std::size_t all, Sink& sink) {
     const std::string key = name + "\nabsent";

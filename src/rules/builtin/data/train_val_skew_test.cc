@@ -15,7 +15,8 @@ struct Side {
   std::int64_t features = 6;
 };
 
-// Features of mean 3 and deviation 2 in training; evaluations have what `side` says, in units of that.
+// Features have mean 3 and deviation 2 in training. In evaluations they are shifted and scaled as `side`
+// says, in units of that deviation.
 FakeTrial Story(const Side& side, std::size_t concerned = 99, bool rare = false) {
   FakeTrial trial;
   std::mt19937 noise(5);
@@ -60,8 +61,8 @@ TEST(TrainValSkew, AlikeDrift_FewFeatures_OtherTasks_AndRareFlags_AreSilent) {
   EXPECT_TRUE(Findings(Story({0, 1}, 99, true)).empty());
 }
 
-// Twenty features, of which some have one value in all training rows; in evaluations they vary, or do so
-// rarely.
+// Twenty features, the first `lost` of which are constant in training. In evaluations they vary, or
+// (`rarely`) do so in one row per batch only.
 FakeTrial Lost(std::size_t lost, bool rarely = false, int batches = 20) {
   FakeTrial trial;
   std::mt19937 noise(5);

@@ -71,7 +71,7 @@ class AccumulationScale final : public KeptRule {
   }
 
  private:
-  // The loss is a mean over its samples: its value says so.
+  // Sets mean_ if the value of a loss proves that it is a mean over its samples.
   void TakeLosses(const StepView& view) {
     for (const LossCall& call : reader_.Read(view)) {
       const Recognition known = reader_.Recognise(call);
@@ -87,7 +87,7 @@ class AccumulationScale final : public KeptRule {
     }
   }
 
-  // One model, another batch each time, gradients added up and used as they are.
+  // Judges one update: one model, a new batch in each pass, gradients added up and used as they are.
   void Judge(const StepView& view, const Json& window, Sink& sink) {
     const double passes = NumberIn(window, "passes");
     const Json& factors = ListIn(window, "factors");
@@ -118,7 +118,7 @@ class AccumulationScale final : public KeptRule {
     Tell(view, passes, twice, sink);
   }
 
-  // A gradient's scale is that of the update; others divide it out again.
+  // SGD's update scales with the gradient; other optimizers divide the scale out again.
   static bool IsSgd(const query::Trial& trial, double number) {
     const ModelFacts facts = ModelFacts::Of(trial);
     return std::any_of(facts.optimizers().begin(), facts.optimizers().end(), [&](const OptimizerFacts& one) {
@@ -152,7 +152,7 @@ class AccumulationScale final : public KeptRule {
 
   const Limits limits_;
   LossReader reader_;
-  std::set<std::uint32_t> models_;  // called since the last update
+  std::set<std::uint32_t> models_;  // models called since the last update
   std::set<std::uint64_t> batches_;
   std::int64_t steps_ = 0, seen_ = 0;
   bool mean_ = false, clipped_ = false, told_ = false;

@@ -77,7 +77,7 @@ TEST(AccumulationScale, OtherFactors_AreSilent) {
 }
 
 TEST(AccumulationScale, WhatIsNoAccumulationOfAMean_IsSilent) {
-  EXPECT_TRUE(Told({.passes = 2}).empty());          // two losses, as often as not
+  EXPECT_TRUE(Told({.passes = 2}).empty());          // often just two losses
   EXPECT_TRUE(Told({.optimizer = "Adam"}).empty());  // scale does not matter
   EXPECT_TRUE(Told({.added = false}).empty());       // cleared in between
   EXPECT_TRUE(Told({.untouched = false}).empty());   // divided afterwards

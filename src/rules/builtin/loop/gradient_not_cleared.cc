@@ -16,8 +16,8 @@ using format::EventKind;
 constexpr const char* kName = "GradientNotCleared";
 constexpr std::size_t kMaxOptimizers = 1024;
 
-// An update is stained when it uses gradients that the update before has used already and a backward pass has
-// been added to. The hook looks at each of the first updates, then at every 16th.
+// An update is stained if it uses gradients that the update before has already used and that a backward pass
+// has been added to. The hook looks at each of the first kAlways updates, then at every kEvery-th.
 constexpr std::int64_t kAlways = 64, kEvery = 16;
 
 struct Limits {
@@ -49,11 +49,11 @@ class GradientNotCleared final : public KeptRule {
  private:
   struct State {
     bool kept = false, open = false;
-    std::int64_t stained = 0;                      // updates in a row
+    std::int64_t stained = 0;                      // stained updates in a row
     std::int64_t since = -1;                       // TRAIN step of the first of them
-    std::int64_t updates = 0, last = -1;           // of all, and of the last stained one
+    std::int64_t updates = 0, last = -1;           // number of all updates, and of the last stained one
     std::int64_t first_step = -1, last_step = -1;  // TRAIN steps of the first and the newest update
-    std::uint32_t as = format::kNoId;              // the optimizer by whose cause it is told
+    std::uint32_t as = format::kNoId;              // number of the optimizer that the finding's cause names
     void VisitFields(Fields& io) {
       io("kept", kept);
       io("stained", stained);
@@ -77,8 +77,8 @@ class GradientNotCleared final : public KeptRule {
 
   static std::string CauseOf(const State& state) { return fmt::format("kept_{}", state.as); }
 
-  // A loop that makes its optimizer anew has one fault: an optimizer that began when another had made its
-  // last update is told as that one.
+  // Chooses the optimizer that a finding names. A loop that keeps making a new optimizer has one fault, so an
+  // optimizer that started after the last update of one with an open finding takes over its number.
   void Name(const query::EventAt& event, State& state) const {
     state.as = event.row.subject;
     for (const auto& [key, other] : states_) {
@@ -96,7 +96,7 @@ class GradientNotCleared final : public KeptRule {
     state.last_step = info.mode_step;
     if (!std::exchange(state.kept, false)) {
       if (state.last >= 0 && number - state.last <= (number <= kAlways ? 0 : kEvery))
-        return;  // not looked at
+        return;  // the hook did not look at this update
       state.stained = 0;
       if (std::exchange(state.open, false)) sink.Heal(CauseOf(state), "", info.mode_step);
       return;

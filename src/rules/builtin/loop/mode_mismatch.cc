@@ -59,22 +59,22 @@ class ModeMismatch final : public KeptRule {
 
  private:
   struct Model {
-    // Training: updates after forward passes that were all in evaluation mode.
-    bool trained = false;           // updates in training mode before
-    bool evaluated = false;         // and an evaluation after the last of them
+    // Training: updates whose forward passes were all in evaluation mode.
+    bool trained = false;           // it was updated in training mode
+    bool evaluated = false;         // and evaluated after the last such update
     std::int64_t eval_updates = 0;  // in a row
-    std::int64_t optimizer = -1;    // that made the last update
+    std::int64_t optimizer = -1;    // that made the newest update
     bool open_train = false;
     std::int64_t since = -1;
     // Evaluation: the steps between two TRAIN steps.
-    std::int64_t last_eval_at = -1;  // number of TRAIN steps before the evaluation that is going on
-    std::int64_t in_training = 0, in_evaluation = 0;  // passes in it
-    bool repeated = false;                            // one batch several times: a mean over dropout masks
+    std::int64_t last_eval_at = -1;                   // `steps_` at the newest evaluation
+    std::int64_t in_training = 0, in_evaluation = 0;  // its passes, by mode of the model
+    bool repeated = false;                            // a batch came several times: a mean over dropout masks
     bool of_training = false;                         // it looks at a batch that was just trained on
     std::uint64_t batch = 0;                          // 52 bits of the last batch's hash
-    std::uint64_t trained_batch = 0;                  // the same, of the last TRAIN step
-    bool ever_in_evaluation = false;                  // an evaluation of the run was in evaluation mode
-    bool counted = false;                             // it has been judged
+    std::uint64_t trained_batch = 0;                  // the same, of the newest TRAIN step
+    bool ever_in_evaluation = false;                  // some evaluation pass was in evaluation mode
+    bool counted = false;                             // this evaluation has been judged
     std::int64_t bad_evaluations = 0;                 // in a row
     std::int64_t first_bad = -1;
     bool open_eval = false;
@@ -107,7 +107,7 @@ class ModeMismatch final : public KeptRule {
   }
 
   void Train(const StepView& view, Sink& sink) {
-    // An evaluation without a loss is judged when it is over: then all of its passes are known.
+    // Judges an evaluation without a loss once it is over, when all of its passes are known.
     for (auto& [number, model] : models_) {
       const bool without_loss = model.last_eval_at == steps_ && model.trained && !model.counted;
       if (without_loss && !model.ever_in_evaluation && !model.of_training && !phases_.several())
@@ -117,7 +117,7 @@ class ModeMismatch final : public KeptRule {
     ++steps_;
     last_.Take(view.rows.info);
     std::int64_t optimizer = -1;
-    std::map<std::uint32_t, std::uint64_t> modes;  // of the passes that may be trained, per model
+    std::map<std::uint32_t, std::uint64_t> modes;  // of passes with gradients: 1 train, 2 eval, 4 neither
     const std::uint32_t worker = view.index.first_worker();
     for (const query::EventAt& event : view.rows.events) {
       if (event.worker != worker) continue;
@@ -129,7 +129,8 @@ class ModeMismatch final : public KeptRule {
         if (it != models_.end()) it->second.trained_batch = BatchOf(event);
       }
       if (kind != EventKind::kForward || (bits & kTold) == 0 || (bits & kGradients) == 0) continue;
-      // One pass in training mode is enough; evaluation only counts where nothing else is on.
+      // A pass is in training mode if any module that depends on the mode is; it is in evaluation mode if one
+      // such module is, and neither the model nor any other is in training mode.
       const bool evaluation = (bits & (kTraining | kSomeTrain)) == 0 && (bits & kSomeEval) != 0;
       const bool training = (bits & kSomeTrain) != 0;
       modes[event.row.subject] |=
@@ -157,7 +158,7 @@ class ModeMismatch final : public KeptRule {
   void JudgeTraining(const StepView& view, Model& model, std::uint32_t number, std::int64_t optimizer,
                      Sink& sink) {
     const query::StepInfo& info = view.rows.info;
-    // Another optimizer: another phase, which may be meant so.
+    // Another optimizer starts another phase, for which evaluation mode may be intended.
     if (model.optimizer >= 0 && model.optimizer != optimizer && model.eval_updates == 0) {
       model.trained = false;
       model.evaluated = false;
@@ -210,7 +211,7 @@ class ModeMismatch final : public KeptRule {
       }
       if (kind != EventKind::kForward || (event.row.argument & kTold) == 0) continue;
       const auto it = models_.find(event.row.subject);
-      if (it == models_.end()) continue;  // not a model that is trained
+      if (it == models_.end()) continue;  // not a trained model
       model = &it->second;
       Begin(*model);
       const std::uint64_t bits = event.row.argument;
@@ -230,8 +231,8 @@ class ModeMismatch final : public KeptRule {
 
   void Begin(Model& model) const {
     if (model.last_eval_at == steps_) return;
-    // One that comes after a few steps only is a part of training: a teacher, an adversary, a momentum
-    // encoder.
+    // An evaluation only a few steps after the last one is part of training: a teacher, an adversary, a
+    // momentum encoder.
     if (model.last_eval_at >= 0 && steps_ - model.last_eval_at < limits_.between) model.bad_evaluations = 0;
     model.last_eval_at = steps_;
     model.in_training = model.in_evaluation = 0;

@@ -28,8 +28,8 @@ constexpr Param<Limits> kParams[] = {{&Limits::resets, "resets", "3",
                                       "times in a row that a new optimizer takes over the same parameters",
                                       AtLeast(1)}};
 
-// An optimizer that has a state (momentum, moments) is replaced by a new one over the same parameters with
-// the same settings, again and again. A parameter set is known by the gradients of its updates.
+// An optimizer with a state (momentum, moments) is replaced by a new one over the same parameters with the
+// same settings, again and again. The names of the gradients of an update identify its parameters.
 class OptimizerStateReset final : public KeptRule {
  public:
   explicit OptimizerStateReset(const Limits& limits) : resets_(limits.resets) {}
@@ -43,8 +43,8 @@ class OptimizerStateReset final : public KeptRule {
       stepped = event.row.subject;
       ++steps;
     }
-    if (steps != 1) return;  // of several in one step it is not known whose the gradients are
-    // Sums of hashes of names do not depend on the order, nor on ids.
+    if (steps != 1) return;  // with several, it is unknown whose gradients these are
+    // Sums of name hashes depend neither on the order nor on ids.
     std::uint64_t key = 0;
     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
       key += Hash(tensor.name);
@@ -73,10 +73,10 @@ class OptimizerStateReset final : public KeptRule {
  private:
   struct Set {
     std::int64_t optimizer = -1;
-    std::int64_t updates = 0;  // of the optimizer that is at work
-    std::int64_t resets = 0;   // in a row, by optimizers of the same settings
+    std::int64_t updates = 0;  // of the current optimizer
+    std::int64_t resets = 0;   // in a row, by optimizers with the same settings
     std::int64_t first_reset = -1;
-    std::int64_t fewest = 0, most = 0;  // updates of those that were replaced
+    std::int64_t fewest = 0, most = 0;  // updates of the optimizers that were replaced
     bool turns = false;
     std::map<std::string, double> settings;  // momentum, betas
     std::set<std::int64_t> earlier;
@@ -99,7 +99,7 @@ class OptimizerStateReset final : public KeptRule {
     return hash ^ (hash >> 29);
   }
 
-  // Of the update's own optimizer: the settings that make a state. Empty: it has none to lose.
+  // Settings of this step that give an optimizer a state. Empty if there is no state to lose.
   static std::map<std::string, double> StateOf(const StepView& view) {
     std::map<std::string, double> settings;
     std::string newest;
@@ -138,7 +138,8 @@ class OptimizerStateReset final : public KeptRule {
     if (set.earlier.size() < kMaxEarlier) set.earlier.insert(set.optimizer);
     set.optimizer = optimizer;
     set.updates = 1;
-    // Restarts that are meant come a few times; at equal distances of any length they are the loop's.
+    // Intended restarts come only a few times. Restarts at equal distances, of any length, come from the
+    // loop.
     if (set.resets < resets_ || set.most > 2 * set.fewest + 2) return;
     Finding finding = FindingAt(kName, "made_anew", view, TensorAt{format::kNoId});
     finding.since_step = set.first_reset;

@@ -31,7 +31,8 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::updates, "updates", "4", "updates by any optimizer before it is judged", AtLeast(1)},
 };
 
-// A parameter that requires a gradient, gets one and belongs to no optimizer, while an optimizer steps.
+// Reports a parameter that requires a gradient, gets one and belongs to no optimizer, while an optimizer
+// steps.
 class ParamNotOptimized final : public KeptRule {
  public:
   explicit ParamNotOptimized(const Limits& limits) : updates_(limits.updates) {}
@@ -78,7 +79,8 @@ class ParamNotOptimized final : public KeptRule {
     }
   };
 
-  // Shapes that models are called with: a leaf of such a shape is an input of which somebody wants gradients.
+  // Remembers the shapes that models are called with: a leaf of such a shape is an input that needs a
+  // gradient.
   void Remember(const StepView& view, query::TensorId id) {
     if (view.trial.tensor(id).name.find("_input_") == std::string::npos || inputs_.size() >= kMaxInputs)
       return;
@@ -106,7 +108,7 @@ class ParamNotOptimized final : public KeptRule {
     bool all_foreign = !facts.optimizers().empty();
     for (const OptimizerFacts& optimizer : facts.optimizers())
       all_foreign = all_foreign && optimizer.parameters > 0 && optimizer.foreign >= optimizer.parameters;
-    std::set<std::string> stale;  // optimizers whose parameters belong to no model that is called
+    std::set<std::string> stale;  // optimizers of parameters that belong to no called model
     for (const OptimizerFacts& optimizer : facts.optimizers()) {
       if (optimizer.parameters > 0 && optimizer.foreign >= optimizer.parameters) stale.insert(optimizer.name);
     }
@@ -115,27 +117,28 @@ class ParamNotOptimized final : public KeptRule {
     std::int64_t optimized = 0;
     for (const auto& [name, parameter] : facts.parameters()) {
       if (!parameter.requires_grad) continue;
-      if (stale.contains(parameter.optimizer)) continue;  // of the model that is called no more
+      if (stale.contains(parameter.optimizer)) continue;  // of a model that is no longer called
       ++trainable;
       if (!parameter.optimizer.empty()) {
         ++optimized;
         continue;
       }
       if (reach.without_gradient.contains(name) || names_.contains(name)) continue;
-      // A model of which no optimizer holds anything may be a teacher, a critic or a measure, as long as
+      // A model without any parameter in an optimizer may be a teacher, a critic or a metric, as long as
       // another model is trained.
       if (!facts.IsPartlyOptimized(parameter.model) && any_optimized && !all_foreign) continue;
       if (WasLoaded(facts, parameter)) continue;
       suspects.insert(name);
     }
-    // Names beyond the list are not known, and a description that is older than this pass would show: more
-    // parameters would have been reached than were.
+    // Drops all suspects if the list of names is cut off, or if the description of the model is older than
+    // this pass: then it promises more parameters with gradients than were reached.
     if (!reach.complete() || trainable - reach.without_gradient_count > reach.reached_count) suspects.clear();
     std::set<Shape> leaves;
     for (const ReachFacts::Leaf& leaf : reach.foreign) {
       if (leaf.optimizer.empty() && !leaf.input && !inputs_.contains(leaf.shape)) leaves.insert(leaf.shape);
     }
-    // Twice: a part that is trained by an optimizer made later, or once only, is no mistake.
+    // Requires two events: a part whose optimizer is made later, or that gets a gradient only once, is no
+    // mistake.
     std::set<std::string> both;
     std::set_intersection(suspects.begin(), suspects.end(), suspects_.begin(), suspects_.end(),
                           std::inserter(both, both.begin()));
@@ -227,7 +230,7 @@ class ParamNotOptimized final : public KeptRule {
 
   const std::int64_t updates_;
   std::int64_t total_ = 0;  // updates by any optimizer
-  std::vector<bool> used_;  // by tensor: an update has used this gradient
+  std::vector<bool> used_;  // by id of the gradient: an update has used it
   std::set<std::string> names_, suspects_;
   std::set<Shape> leaves_, inputs_;
   std::vector<Load> loads_;

@@ -31,11 +31,11 @@ constexpr Param<Limits> kParams[] = {
 };
 
 bool IsBatchNorm(const std::string& type) {
-  return type.find("BatchNorm") != std::string::npos && type != "BatchNormalization";  // Keras: the reverse
+  return type.find("BatchNorm") != std::string::npos && type != "BatchNormalization";  // Keras's is reversed
 }
 
-// A layer keeps (1 - momentum) of its statistics at each training pass: what is left of the initial ones
-// (mean 0, variance 1) after n passes is (1 - momentum)^n. Evaluations normalise with that.
+// A layer keeps (1 - momentum) of its running statistics at each training pass, so (1 - momentum)^n of the
+// initial ones (mean 0, variance 1) is left after n passes. Evaluations normalise with these statistics.
 class RunningStatistics final : public KeptRule {
  public:
   explicit RunningStatistics(const Limits& limits) : limits_(limits) {}
@@ -73,7 +73,7 @@ class RunningStatistics final : public KeptRule {
 
  private:
   void Judge(const StepView& view, Sink& sink) {
-    // The largest count of all models: of the layer's own it can only be less.
+    // The largest count of all models: that of the layer's own model can only be smaller.
     std::int64_t passes = 0;
     for (const auto& [model, count] : passes_) passes = std::max(passes, count);
     if (loaded_ || passes < limits_.passes || evaluations_ < limits_.evaluations) return;

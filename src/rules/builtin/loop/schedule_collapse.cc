@@ -39,8 +39,9 @@ constexpr Param<Limits> kParams[] = {
      "forecast: how often in a row it is the same, from the first update on (Luff)", AtLeast(2)},
 };
 
-// Every learning rate of the run has been below `share` of its peak for as many updates as the run had
-// before. Forecast: from the first update on, every rate falls by one and the same factor with every update.
+// Every learning rate of the run has been below `share` of its peak for at least `updates` updates, and for
+// as many as came before. Forecast: from the first update on, every rate falls by the same factor with every
+// update.
 class ScheduleCollapse final : public KeptRule {
  public:
   explicit ScheduleCollapse(const Limits& limits) : limits_(limits) {}
@@ -70,8 +71,8 @@ class ScheduleCollapse final : public KeptRule {
     double peak = 0, last = 0;
     std::int64_t low = 0;     // updates in a row below the share
     std::int64_t since = -1;  // step of the first of them
-    double ratio = 0;         // of two rates in a row, from the first on
-    std::int64_t equal = 0;   // how often it was the same; -1: it was not
+    double ratio = 0;         // of the second rate to the first
+    std::int64_t equal = 0;   // pairs of neighbours with that ratio; -1: one had another
     std::vector<std::pair<std::int64_t, double>> picture;
     std::int64_t stride = 1;
 
@@ -129,7 +130,7 @@ class ScheduleCollapse final : public KeptRule {
     }
     const auto& [name, group] = *groups_.begin();
     const double left = group.peak > 0 ? group.last / group.peak : 0;
-    if (falls && group.low > 0) return;  // forecast, and it has come; not long enough to be said
+    if (falls && group.low > 0) return;  // the forecast has come true, but not for long enough to be reported
     Finding finding = FindingAt(kName, kCause, view, TensorAt{format::kNoId});
     if (open_.empty()) open_ = name;
     finding.tensor = open_;

@@ -52,7 +52,7 @@ TEST(ScheduleCollapse, OneGroupOfTwo_IsSilent) {
   EXPECT_TRUE(FindingsOf(trial, "ScheduleCollapse", ParameterSet::kLuff).empty());
 }
 
-// ---- clipping, which is told by settings, too
+// ---- ClipSaturated, which reads settings as well
 
 FakeTrial Clips(double norm, double slope) {
   FakeTrial trial;

@@ -27,10 +27,10 @@ constexpr Param<Limits> kParams[] = {{&Limits::updates, "updates", "24",
                                       "updates left out in a row; a loss scale that adapts needs fewer",
                                       AtLeast(2)}};
 
-// Gradients were made and cleared, and no optimizer has stepped in between: the update was left out. What is
-// accumulated is not cleared before an update. A loss scaler that adapts leaves out a few and then steps.
-// An optimizer that steps after its gradients were cleared, with no backward pass in between, uses none: its
-// update is as good as left out. Gradients that a user puts there by hand are recorded.
+// An update was skipped if gradients were computed and cleared with no optimizer step in between. Accumulated
+// gradients are not cleared before an update. An adaptive loss scaler skips a few updates and then steps. An
+// optimizer that steps after its gradients were cleared, with no backward pass in between, has none to use,
+// which is as good as skipping. Gradients that a user sets by hand are recorded.
 class StepSkipped final : public KeptRule {
  public:
   explicit StepSkipped(const Limits& limits) : updates_(limits.updates) {}
@@ -38,7 +38,7 @@ class StepSkipped final : public KeptRule {
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
-    // A closure makes and clears gradients many times in one update; its gradients are recorded.
+    // A closure computes and clears gradients many times in one update; its gradients are recorded.
     const auto gradients = view.index.summaries(Role::kGradient);
     const bool used = !gradients.empty();
     const bool nothing = std::all_of(gradients.begin(), gradients.end(), [](const auto& one) {
@@ -62,7 +62,7 @@ class StepSkipped final : public KeptRule {
           break;
         case EventKind::kZeroGrad:
           if (state.cleared.size() < kMaxOptimizers) state.cleared.insert(event.row.subject);
-          // A model's zero_grad in the middle of a run: gradients may be made to be looked at.
+          // model.zero_grad() in the middle of a run: gradients may be computed only to be inspected.
           if (!state.made || (event.row.subject == format::kNoId && state.updates > 0)) break;
           Lost(state, info, false);
           break;
@@ -77,10 +77,10 @@ class StepSkipped final : public KeptRule {
 
  private:
   struct State {
-    bool made = false;  // gradients that no update has used yet
+    bool made = false;  // there are gradients that no update has used yet
     bool open = false;
-    bool by_scaler = false;  // a scaler said so
-    std::int64_t lost = 0;   // updates left out in a row
+    bool by_scaler = false;  // a loss scaler reported the newest skip
+    std::int64_t lost = 0;   // skipped updates in a row
     std::int64_t since = -1;
     std::int64_t updates = 0;
     std::set<std::uint32_t> cleared;  // optimizers whose gradients were cleared since the last backward pass
@@ -105,9 +105,10 @@ class StepSkipped final : public KeptRule {
     state.made = false;
   }
 
-  // An optimizer has stepped. `nothing`: no gradient of the step has a value other than zero.
+  // Called when an optimizer has stepped. `nothing`: no recorded gradient of the step has a value other than
+  // zero.
   void Used(const StepView& view, const query::EventAt& event, bool nothing, State& state, Sink& sink) const {
-    if (view.index.summaries(Role::kWeight).empty()) return;  // gradients are not recorded either
+    if (view.index.summaries(Role::kWeight).empty()) return;  // then gradients are not recorded either
     const bool cleared = state.cleared.contains(event.row.subject) || state.cleared.contains(format::kNoId);
     if (!nothing || !cleared) {
       state.empty = 0;
@@ -134,7 +135,7 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  static bool HasClosures(const StepView& view) {  // one update clears and makes gradients many times
+  static bool HasClosures(const StepView& view) {  // clears and computes gradients many times per update
     const auto& optimizers = view.memo.Facts(view.trial).optimizers();
     return std::any_of(optimizers.begin(), optimizers.end(),
                        [](const OptimizerFacts& one) { return one.type == "LBFGS"; });

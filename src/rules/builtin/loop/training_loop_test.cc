@@ -2,8 +2,8 @@
 
 #include "rules/testing/recorder.h"
 
-// Rules about the training loop: gradients that are kept, updates that are left out, modes, optimizers made
-// anew.
+// Rules about the training loop: gradients that are kept, skipped updates, modes, optimizers made again and
+// again.
 namespace luff::rules {
 namespace {
 

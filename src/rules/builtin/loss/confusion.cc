@@ -41,7 +41,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::evaluations, "evaluations", "2", "evaluations in a row (Luff)"},
 };
 
-// Of smdebug: one matrix a step; every column is held against two limits.
+// smdebug's rule: one matrix per step; each column is compared with two limits.
 class Original final : public KeptRule {
  public:
   Original(NamedTensors labels, NamedTensors predictions, std::int64_t categories, const Limits& limits)
@@ -89,7 +89,7 @@ class Original final : public KeptRule {
   const Limits limits_;
 };
 
-// Luff's own: two classes that evaluations exchange, while the others are told apart.
+// Luff's rule: evaluations exchange two classes, and tell the others apart.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
@@ -132,7 +132,7 @@ class Luff final : public KeptRule {
   struct Kind {
     std::string loss;
     std::size_t classes = 0;
-    std::vector<double> matrix;  // label x prediction, of the evaluation that goes on
+    std::vector<double> matrix;  // label x prediction, of the current evaluation
     std::int64_t pair = -1, hits = 0, since = -1;
     void VisitFields(Fields& io) {
       io("loss", loss);

@@ -34,7 +34,7 @@ TEST(Confusion, Original_OneWrongPredictionFires) {
   EXPECT_TRUE(Original(kTen, predictions, "Confusion:min_diag=0:max_off_diag=0.5").empty());
 }
 
-// `answer(label, i)` of evaluations.
+// Evaluations of a model that predicts `answer(label, i)`.
 std::vector<Finding> Evaluated(const std::function<int(int, int)>& answer, int evaluations = 3) {
   FakeTrial trial;
   for (int round = 0; round < evaluations; ++round) {

@@ -39,8 +39,7 @@ class ConstantOutput final : public KeptRule {
     if (info.mode != query::Mode::kTrain) return;
     const std::vector<LossCall>& calls = LossReader::Read(view);
     if (calls.empty()) return;
-    std::set<std::pair<std::uint32_t, std::size_t>>
-        varied;  // (worker, rows) of inputs that are not all equal
+    std::set<std::pair<std::uint32_t, std::size_t>> varied;  // (worker, rows) of inputs whose rows differ
     for (const ModelInput& input : ModelInputsOf(view)) {
       const auto sample = LoadSample(view, *input.entry);
       if (sample == nullptr) continue;
@@ -59,7 +58,7 @@ class ConstantOutput final : public KeptRule {
         kind = {};
         continue;
       }
-      if (!varied.contains({call.worker, rows.count})) continue;  // equal inputs: nothing to tell apart
+      if (!varied.contains({call.worker, rows.count})) continue;  // equal inputs: equal outputs prove nothing
       if (kind.calls++ == 0) {
         kind.since = info.mode_step;
         kind.update = info.update;

@@ -38,7 +38,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::weights, "weights", "2", "norm of all weights over that at the best loss: grown (Luff)"},
 };
 
-// Of smdebug: any inspected tensor holds NaN, or infinity unless only_nan.
+// smdebug's rule: any inspected tensor holds NaN, or infinity unless only_nan.
 class Original final : public KeptRule {
  public:
   Original(TensorSelector selector, bool only_nan) : selector_(std::move(selector)), only_nan_(only_nan) {}
@@ -83,7 +83,7 @@ double MedianOfLast(const std::vector<double>& values, std::size_t count) {
   return last[count / 2];
 }
 
-// Luff's own: a loss that leaves its level by orders, or together with the weights.
+// Luff's rule: a loss that leaves its level by orders of magnitude, or together with the weights.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
@@ -133,10 +133,10 @@ class Luff final : public KeptRule {
  private:
   struct Series {
     std::int64_t values = 0;
-    double level = 0;       // largest of the first kLevelValues, without sign
+    double level = 0;       // largest magnitude of the first kLevelValues
     double top = 0;         // highest level (median of three) up to the best one
     double best = 0;        // lowest level so far
-    double since_best = 0;  // highest after it
+    double since_best = 0;  // highest level after the best one
     double best_norm = 0, first_norm = 0;
     std::int64_t above = 0, since = 0;
     std::string open;  // cause of the open finding
@@ -161,7 +161,7 @@ class Luff final : public KeptRule {
     const std::string& name = view.trial.tensor(loss.tensor).name;
     if (series_.size() >= LossTracker::kMaxLosses && !series_.contains(name)) return;
     Series& s = series_[name];
-    if (!std::isfinite(loss.value)) return;  // NonFinite tells of it
+    if (!std::isfinite(loss.value)) return;  // NonFinite reports it
     if (s.values == 0) s.first_norm = norm_;
     ++s.values;
     s.last.push_back(loss.value);
@@ -191,7 +191,7 @@ class Luff final : public KeptRule {
     }
   }
 
-  // "" if all is well.
+  // Returns "" if all is well.
   [[nodiscard]] const char* CauseOf(const Series& s, double value) const {
     if (s.values <= static_cast<std::int64_t>(kLevelValues)) return "";
     const double size = std::abs(value);
@@ -210,8 +210,8 @@ class Luff final : public KeptRule {
     return "";
   }
 
-  // Gradients that double again and again while the loss does not fall: where this leads can be said before.
-  // Where a loss leaves a plateau gradients grow too, but then it falls.
+  // Forecasts a divergence: gradients keep doubling while the loss does not fall. They also grow when a loss
+  // leaves a plateau, but then it falls.
   void Forecast(const StepView& view, const LossValue& loss, double gradient, Sink& sink) {
     pairs_.emplace_back(gradient, loss.value);
     if (pairs_.size() > 4 * kBlock) pairs_.erase(pairs_.begin());
@@ -260,7 +260,8 @@ class Luff final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // Faster than in proportion: the second half of the last values fell by more than the first half.
+  // True if the second half of the last values averages more than 20 % further below zero than the first
+  // half.
   static bool Falls(const std::vector<double>& last) {
     const std::size_t half = last.size() / 2;
     double first = 0;
@@ -277,7 +278,7 @@ class Luff final : public KeptRule {
     finding.since_step = s.since;
     const double size = std::abs(loss.value);
     if (std::string_view(cause) == "unbounded") {
-      // It has not overflowed yet: what it has multiplied by in half a window says when it will.
+      // It has not overflowed yet: extrapolates its growth over the window.
       const double factor = MedianOfLast(s.last, 3) / s.last.front();
       const double room = std::log(3.4e38 / size);
       finding.severity = Severity::kWarn;
@@ -292,7 +293,7 @@ class Luff final : public KeptRule {
           norm_, s.first_norm, finding.lead_steps);
       finding.causes = {"loss without a lower bound (NLLLoss fed with logits)", "sign of the loss"};
     } else if (std::string_view(cause) == "divergence") {
-      if (s.above < static_cast<std::int64_t>(kLong)) finding.severity = Severity::kWarn;  // it may come back
+      if (s.above < static_cast<std::int64_t>(kLong)) finding.severity = Severity::kWarn;  // it may recover
       finding.what = fmt::format(
           "the training diverges: the loss is at {:.3g}, its highest level before was {:.3g}",
           MedianOfLast(s.last, s.last.size() >= kLong && s.above >= static_cast<std::int64_t>(kShort)
@@ -333,8 +334,8 @@ class Luff final : public KeptRule {
 
   const Limits limits_;
   std::map<std::string, Series> series_;
-  double norm_ = 0;                               // of all weights, where they were seen last
-  std::vector<std::pair<double, double>> pairs_;  // norm of all gradients, and the loss, of the last steps
+  double norm_ = 0;                               // of all weights, when last recorded
+  std::vector<std::pair<double, double>> pairs_;  // norm of all gradients and loss, of the last steps
   double top_gradient_ = 0;
   bool warned_ = false;
   Phases phases_;

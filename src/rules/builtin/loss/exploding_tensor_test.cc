@@ -77,7 +77,7 @@ TEST(ExplodingTensor, LossThatFallsWithoutBound_IsAForecast_ThenItStops) {
 
 TEST(ExplodingTensor, GradientsThatDoubleAgainAndAgain_AreAForecast_UnlessTheLossFalls) {
   FakeTrial rising;
-  FakeTrial falling;  // it leaves a plateau
+  FakeTrial falling;  // leaves a plateau
   for (int step = 0; step < 100; ++step) {
     const double gradient = step < 60 ? 1 : std::exp((step - 60) / 8.0);
     rising.Step().Loss(1 + 0.001 * step).Tensor("gradient/w", Role::kGradient, {gradient});

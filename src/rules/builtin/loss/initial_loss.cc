@@ -37,7 +37,7 @@ class InitialLoss final : public KeptRule {
     if (!held_.empty() && info.mode_step >= held_.front().since_step + kHold) Tell(&info, sink);
     if (done_) return;
     loaded_ = loaded_ || LoadsWeights(view.index);
-    // Only the loss before the first update is that of the initialisation.
+    // Only losses before the first update belong to the initialisation.
     if (info.update > 0 || info.mode_step > 8 || loaded_) {
       done_ = true;
       return;
@@ -66,7 +66,7 @@ class InitialLoss final : public KeptRule {
 
  private:
   struct Kind {
-    double sum = 0, uninformed = 0;  // of losses of samples
+    double sum = 0, uninformed = 0;  // sums over samples
     std::int64_t count = 0;
     void VisitFields(Fields& io) {
       io("sum", sum);
@@ -82,7 +82,7 @@ class InitialLoss final : public KeptRule {
     if (const auto classes = ClassRowsOf(call); classes && found.formula == Formula::kCrossEntropy) {
       uninformed = std::log(static_cast<double>(classes->classes));
     } else if (classes && found.formula == Formula::kNll) {
-      for (std::size_t i = 0; i < classes->rows; ++i) {  // of what is not normalised the loss says nothing
+      for (std::size_t i = 0; i < classes->rows; ++i) {  // unless rows are normalised, the loss says nothing
         if (std::abs(LogSumExp(&classes->scores[i * classes->classes], classes->classes)) > 1e-2) return;
       }
       uninformed = std::log(static_cast<double>(classes->classes));
@@ -135,7 +135,8 @@ class InitialLoss final : public KeptRule {
     held_.clear();
   }
 
-  // Inputs and losses are judged by the second step: where one of them is the cause, it is told first.
+  // Steps for which a finding is held back. Rules on inputs and losses judge by the second step, so if one of
+  // these is the cause, they report it first.
   static constexpr std::int64_t kHold = 2;
   const Limits limits_;
   bool done_ = false, loaded_ = false;

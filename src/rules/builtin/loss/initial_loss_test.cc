@@ -13,7 +13,7 @@ namespace {
 using testing::Batch;
 using testing::FakeTrial;
 
-// Scores of a fresh model with this standard deviation, and updates from the second step on.
+// A fresh model whose scores have this standard deviation, with updates from the second step on.
 std::vector<Finding> FindingsOf(double deviation, int classes = 10, const char* event = nullptr) {
   FakeTrial trial;
   std::mt19937 random(5);

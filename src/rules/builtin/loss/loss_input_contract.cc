@@ -17,7 +17,7 @@ namespace luff::rules::loss_input_contract {
 namespace {
 
 constexpr const char* kName = "LossInputContract";
-constexpr std::int64_t kClean = 32;  // calls that keep the contract, after which a loss is believed
+constexpr std::int64_t kClean = 32;  // correct calls before a loss may be trusted and no longer checked
 
 struct Limits {
   std::int64_t calls, squashed_calls, squashed_values;
@@ -29,7 +29,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::squashed_values, "squashed_values", "512", "scores in these calls"},
 };
 
-// What can be wrong with the input of a loss.
+// What is wrong with the input of a loss.
 struct Breach {
   const char* cause = nullptr;  // null: nothing
   const char* what = "";
@@ -74,7 +74,8 @@ double Tolerance(DType dtype) {
   return dtype == DType::kBFloat16 ? 3e-2 : dtype == DType::kFloat16 ? 5e-3 : 2e-4;
 }
 
-// Sums of a (rows x classes) matrix along an axis, all of one value?
+// True if each row (`along_rows`) or each column of a (rows x classes) matrix sums to `value`. With
+// `exponentials`: if the logarithm of the sum of its exponentials is `value`.
 bool AllSumsAre(const ClassRows& m, bool along_rows, bool exponentials, double value, double tolerance) {
   const std::size_t lines = along_rows ? m.rows : m.classes;
   const std::size_t count = along_rows ? m.classes : m.rows;
@@ -126,7 +127,7 @@ class LossInputContract final : public KeptRule {
   struct Kind {
     std::int64_t clean = 0, hits = 0, since = -1;
     std::string cause;
-    bool outside = false;  // a value outside of [0, 1] came: no sigmoid stands before this loss
+    bool outside = false;  // a value was outside of [0, 1]: no sigmoid precedes this loss
     std::int64_t squashed_calls = 0, squashed_values = 0;
     double low = 1, high = 0;
     void VisitFields(Fields& io) {
@@ -180,9 +181,9 @@ class LossInputContract final : public KeptRule {
     }
   }
 
-  // Logits of a young model may lie in [0, 1] for a while: either the model's last module squashes (of one
-  // that was only registered last some batches are asked for), or many batches spread over the interval and
-  // never leave it.
+  // Logits of a young model may lie in [0, 1] for a while. So either the model's last module must squash
+  // (with some batches as well, if it was only registered last), or many batches must spread over the
+  // interval and never leave it.
   bool Squashed(double low, double high, std::size_t count, Kind* kind) const {
     if (low < 0 || high > 1) kind->outside = true;
     if (kind->outside) return false;

@@ -17,7 +17,7 @@ std::vector<Finding> FindingsOf(const FakeTrial& trial) {
   return testing::FindingsOf(trial, "LossInputContract", ParameterSet::kLuff);
 }
 
-// `change` makes what the loss gets from scores of 6 samples x 3 classes.
+// `change` turns scores of 6 samples x 3 classes into the input of the loss.
 FakeTrial Story(const std::function<void(std::vector<double>*)>& change, int steps = 8) {
   FakeTrial trial;
   std::mt19937 random(7);

@@ -51,8 +51,8 @@ constexpr Param<Limits> kParams[] = {
      "TRAIN steps before a flat loss is said; plateaus of 2,000 steps are normal (Luff)"},
 };
 
-// Of smdebug: at an available step s, at least num_steps after the last evaluation (first: s >= num_steps),
-// loss(s) is compared with the newest available loss at p <= s - num_steps:
+// smdebug's rule: at an available step s, at least num_steps after the last evaluation (first: s >=
+// num_steps), loss(s) is compared with the newest available loss at p <= s - num_steps:
 // pct = 100 (loss_p - loss_s) / |loss_p|.
 class Original final : public KeptRule {
  public:
@@ -93,10 +93,10 @@ class Original final : public KeptRule {
   template <typename Entry>
   void Check(const StepView& view, const Entry& entry, std::int64_t step, double loss, Sink& sink) {
     Series& series = series_[fmt::format("{}/{}", entry.worker, view.trial.tensor(entry.tensor).name)];
-    if (!series.values.empty() && series.values.back().first == step) return;  // a scalar and its summary
+    if (!series.values.empty() && series.values.back().first == step) return;  // both a scalar and a summary
     series.values.emplace_back(step, loss);
     if (step < series.last_evaluation + limits_.num_steps) return;
-    // The newest value at or before step - num_steps; older ones are not needed again.
+    // Keeps the newest value at or before step - num_steps; older ones are not needed again.
     while (series.values.size() > 1 && series.values[1].first <= step - limits_.num_steps)
       series.values.pop_front();
     const auto [then, earlier] = series.values.front();
@@ -151,7 +151,7 @@ class Luff final : public KeptRule {
   }
 
  private:
-  // Losses that are no measure of progress: those of adversaries, and those without a sign.
+  // False for losses that do not measure progress: those of adversaries, and those that take both signs.
   bool Judgeable(const LossSeries& series) const {
     const bool several_players = (optimizers_ & (optimizers_ - 1)) != 0;
     return !several_players && !series.takes_both_signs() && series.has_levels();

@@ -86,7 +86,7 @@ class LossShapeMismatch final : public KeptRule {
     }
   };
 
-  // Elementwise losses of torch broadcast; one of the user's own may squeeze first: its value tells.
+  // Elementwise losses of torch broadcast. A custom one may squeeze first, so its value decides.
   static bool Broadcasts(const LossCall& call, const Recognition& found) {
     switch (FormulaOfKind(call.kind)) {
       case Formula::kMse:
@@ -95,7 +95,7 @@ class LossShapeMismatch final : public KeptRule {
       case Formula::kHuber:
       case Formula::kKlDivergence: return true;
       case Formula::kUnknown: return found.broadcast;
-      default: return false;  // the others refuse such shapes, or mean something else by them
+      default: return false;  // the others reject such shapes, or give them another meaning
     }
   }
 

@@ -36,7 +36,7 @@ TEST(LossShapeMismatch, AColumnAgainstARow_Stops) {
 TEST(LossShapeMismatch, ALossOfTheUsersOwnIsJudgedByItsValue) {
   EXPECT_EQ(FindingsOf("MSE", 3.5, {2, 1}, {2}).size(), 1U);    // the mean over all four pairs
   EXPECT_TRUE(FindingsOf("MSE", 2.5, {2, 1}, {2}).empty());     // squeezed: the mean over two
-  EXPECT_TRUE(FindingsOf("Policy", 0.1, {2, 1}, {2}).empty());  // who knows
+  EXPECT_TRUE(FindingsOf("Policy", 0.1, {2, 1}, {2}).empty());  // unknown formula
 }
 
 TEST(LossShapeMismatch, EqualShapesAndScalars_AreSilent) {

@@ -16,8 +16,8 @@ namespace luff::rules::loss_spike {
 namespace {
 
 constexpr const char* kName = "LossSpike";
-constexpr std::size_t kWindow = 64;  // values that tell the level and its noise
-constexpr std::size_t kLevel = 16;   // values of a level afterwards
+constexpr std::size_t kWindow = 64;  // recent values, for the level and its spread
+constexpr std::size_t kLevel = 16;   // values that give the level after a spike
 
 struct Limits {
   double factor;
@@ -62,11 +62,11 @@ class LossSpike final : public KeptRule {
  private:
   struct Series {
     std::int64_t count = 0, negative = 0;
-    double top = 0;                          // highest so far, spikes left out
-    double before = 0, size = 0, limit = 0;  // of the spike that is open
-    std::int64_t step = -1;                  // its step; -1: none is open
-    std::vector<double> last;                // the last kWindow losses, spikes left out
-    std::vector<double> after;               // the last kLevel losses after it
+    double top = 0;                          // highest so far, without spikes
+    double before = 0, size = 0, limit = 0;  // of the open spike
+    std::int64_t step = -1;                  // TRAIN step of the open spike; -1: none
+    std::vector<double> last;                // the last kWindow losses, without spikes
+    std::vector<double> after;               // the last kLevel losses after the open spike
     void VisitFields(Fields& io) {
       io("count", count);
       io("negative", negative);
@@ -91,10 +91,10 @@ class LossSpike final : public KeptRule {
       Follow(view, loss, s, sink);
       return;
     }
-    // A loss of both signs measures no level: a policy gradient's hovers around zero.
+    // A loss that takes both signs has no level: that of a policy gradient hovers around zero.
     if (s.negative == 0 && s.count > limits_.values && !phases_.several()) {
       const double middle = Median(s.last);
-      // Where single losses lie far above the middle as a rule, one more that does is no news.
+      // If single losses often lie far above the median, one more is nothing new.
       const double spread = *std::max_element(s.last.begin(), s.last.end()) / middle;
       const double limit = std::max(limits_.factor, spread) * s.top;
       if (middle > 0 && loss.value > limit) {
@@ -112,7 +112,7 @@ class LossSpike final : public KeptRule {
     if (s.last.size() > kWindow) s.last.erase(s.last.begin());
   }
 
-  // What comes after a spike: the level comes back, or it does not.
+  // Follows the losses after a spike, until the level comes back or is lost.
   void Follow(const StepView& view, const LossValue& loss, Series& s, Sink& sink) {
     const std::string& name = view.trial.tensor(loss.tensor).name;
     s.after.push_back(loss.value);

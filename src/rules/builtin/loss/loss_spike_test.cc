@@ -14,7 +14,7 @@ std::vector<Finding> FindingsOf(const FakeTrial& trial) {
   return testing::FindingsOf(trial, "LossSpike", ParameterSet::kLuff);
 }
 
-// A loss that falls from 1 to 0.1, with noise; from `at` on it is what `then` says.
+// A noisy loss that falls from 1 to 0.1; from step `at` on it is `then(step - at)`.
 template <typename F>
 FakeTrial Falling(int steps, int at, F&& then) {
   FakeTrial trial;

@@ -19,9 +19,9 @@ namespace luff::rules::mode_collapse {
 namespace {
 
 constexpr const char* kName = "ModeCollapse";
-constexpr std::size_t kRows = 128;   // of a batch that are compared
-constexpr std::size_t kFewest = 32;  // rows
-constexpr std::size_t kWidth = 256;  // of longer rows as many are compared, evenly spread
+constexpr std::size_t kRows = 128;   // of each batch that are compared
+constexpr std::size_t kFewest = 32;  // rows of a batch that is judged
+constexpr std::size_t kWidth = 256;  // values per row that are compared; longer rows are sampled evenly
 constexpr std::size_t kNearest = 5;  // as in the definition of coverage and density
 constexpr std::size_t kMaxModels = 16;
 
@@ -39,7 +39,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::steps, "steps", "128", "TRAIN steps before they count (Luff)", AtLeast(0)},
 };
 
-// A batch as rows, and the distance of each row to its kNearest-th neighbour in the batch.
+// The rows of a batch. Distances and radii (to the kNearest-th neighbour in the batch) are squared.
 struct Batch {
   std::size_t rows = 0, width = 0;
   const double* values = nullptr;
@@ -66,7 +66,7 @@ struct Batch {
     }
     return radii;
   }
-  // Root of the summed variances.
+  // Square root of the summed variances.
   [[nodiscard]] double Spread() const {
     double total = 0;
     const double n = static_cast<double>(rows);
@@ -79,8 +79,9 @@ struct Batch {
   }
 };
 
-// Coverage: of the real rows, how many have a made one among their nearest. Density: how often made rows lie
-// there. Naeem et al., Reliable Fidelity and Diversity Metrics for Generative Models, 2020.
+// Coverage: the share of real rows that have a generated row within their radius. Density: how often
+// generated rows lie within these radii. Naeem et al., Reliable Fidelity and Diversity Metrics for Generative
+// Models, 2020.
 struct Cover {
   double coverage = 0, density = 0, spread = 1;
 };
@@ -114,8 +115,8 @@ class ModeCollapse final : public KeptRule {
     std::map<std::string, std::vector<const ModelInput*>> of_model;
     const auto& inputs = ModelInputsOf(view);
     for (const ModelInput& input : inputs) of_model[input.model].push_back(&input);
-    // A model that judges two batches, and another that was called in the same step: one of the two was made
-    // by it.
+    // Looks for a model that judges two batches while another model was called in the same step: that one
+    // made one of the two.
     if (of_model.size() < 2) return;
     for (const auto& [model, given] : of_model) {
       if (given.size() != 2) continue;
@@ -138,7 +139,7 @@ class ModeCollapse final : public KeptRule {
 
  private:
   struct Model {
-    std::int64_t batches = 0;                      // in a row that were narrow
+    std::int64_t batches = 0;                      // in a row with a coverage of at most 0.5
     double coverage = 0, density = 0, spread = 0;  // sums over them
     std::int64_t since = 0;
     bool told = false;
@@ -158,7 +159,7 @@ class ModeCollapse final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode_step < limits_.steps) return;
     Model& model = models_[name];
-    // The narrower of the two is the one that was made.
+    // The narrower batch counts as the generated one; coverage is the lower one of both directions.
     const bool swapped = first.Spread() < second.Spread();
     const Cover one = swapped ? CoverOf(second, first) : CoverOf(first, second);
     const Cover other = swapped ? CoverOf(first, second) : CoverOf(second, first);
@@ -179,7 +180,7 @@ class ModeCollapse final : public KeptRule {
     const double spread = model.spread / n;
     const bool narrow = spread <= limits_.spread;
     if (coverage > limits_.coverage || (density < limits_.density && !narrow)) {
-      // Far from the data: not collapsed, but not learned yet. Looked at again from here on.
+      // Coverage is too high, or the batch is far from the data because nothing is learned yet. Starts again.
       model = {};
       return;
     }

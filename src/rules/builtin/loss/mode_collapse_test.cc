@@ -11,7 +11,7 @@ namespace {
 using format::EventKind;
 using testing::FakeTrial;
 
-// Batches of a ring of eight modes, and of what a generator makes: `modes` of them, `away` from the ring.
+// Batches of a ring of eight modes, and of a generator that makes `modes` of them, `away` from the ring.
 struct Story {
   int modes = 8;
   double width = 0.05, away = 0;

@@ -20,9 +20,9 @@ namespace {
 
 constexpr const char* kName = "NoBetterThanConstant";
 constexpr std::size_t kMaxLabels = 1024;
-constexpr std::size_t kRecent = 32;  // batches of trainings that are compared
+constexpr std::size_t kRecent = 32;  // newest training batches that are compared
 constexpr std::size_t kEvaluations = 64;
-constexpr double kClear = 0.02;  // share of the constant's loss: no doubt that something is learnt
+constexpr double kClear = 0.02;  // share of the constant's loss that proves learning
 
 struct Limits {
   std::int64_t evaluations;
@@ -39,7 +39,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::z, "z", "2", "standard errors by which an evaluation is better (paired by sample)"},
 };
 
-// Losses of samples, paired: the constant's minus the model's.
+// Differences of losses, paired by sample: the constant's minus the model's.
 struct Gain {
   double count = 0, sum = 0, squares = 0, constant = 0;
   void Add(const Gain& other) {
@@ -64,7 +64,7 @@ struct Gain {
   }
 };
 
-// What is known of the targets without any input: how often each class comes, or the mean.
+// What the targets alone tell: the frequency of each class, or the mean.
 struct Prior {
   std::map<std::int64_t, double> labels;
   double count = 0, sum = 0, scale = 0;
@@ -127,10 +127,10 @@ class NoBetterThanConstant final : public KeptRule {
     std::string loss;  // name of its tensor
     Prior prior;
     std::deque<Gain> recent;
-    Gain pending;  // of the evaluation that goes on
+    Gain pending;  // of the current evaluation
     std::deque<std::pair<std::int64_t, Gain>> evaluations;
     std::int64_t above = 0;  // evaluations that were better than the constant
-    bool better = false;     // two were, or one clearly
+    bool better = false;     // two of them were, or one clearly
     bool open = false;
     void VisitFields(Fields& io) {
       io("loss", loss);
@@ -163,12 +163,12 @@ class NoBetterThanConstant final : public KeptRule {
     }
   }
 
-  // Nothing when the loss is not known, its weights are not, or the targets have one value only.
+  // Returns an empty gain if the loss or its weights are unknown, or all targets have one value.
   [[nodiscard]] static Gain Compare(const LossCall& call, const Recognition& found, const Kind* kind) {
     const Prior& prior = kind->prior;
     if (found.broadcast || prior.count < 32 || found.per_sample.empty()) return {};
     std::vector<double> constant;
-    double unit = 1;  // of errors: sums stay small
+    double unit = 1;  // unit of errors, to keep sums small
     const std::vector<double>& targets = call.target.values;
     if (found.formula == Formula::kCrossEntropy || found.formula == Formula::kNll) {
       const auto classes = ClassRowsOf(call);
@@ -214,7 +214,7 @@ class NoBetterThanConstant final : public KeptRule {
       return {};
     Gain gain;
     for (std::size_t i = 0; i < constant.size(); ++i) {
-      // Beyond 1,000 nothing is gained by exactness, and sums stay small.
+      // Clamps to 1,000: beyond it precision does not matter, and sums stay small.
       const double d = std::clamp((constant[i] - found.per_sample[i]) / unit, -1e3, 1e3);
       if (!std::isfinite(d)) return {};
       ++gain.count;
@@ -229,7 +229,7 @@ class NoBetterThanConstant final : public KeptRule {
     return it == prior.labels.end() ? 0 : it->second;
   }
 
-  // An evaluation has ended.
+  // Ends the current evaluation, if there is one, and judges it.
   void Close(const query::Trial& trial, Sink& sink) {
     if (!evaluating_) return;
     evaluating_ = false;
@@ -238,7 +238,7 @@ class NoBetterThanConstant final : public KeptRule {
       if (kind.pending.count >= 16) {
         kind.evaluations.emplace_back(last_.mode_step, kind.pending);
         if (kind.evaluations.size() > kEvaluations) kind.evaluations.pop_front();
-        // A model that still answers nearly the same for all may fit the evaluation's frequencies by chance.
+        // A model that still gives nearly one answer may fit the evaluation's frequencies by chance.
         if (kind.pending.z() > limits_.z) {
           ++kind.above;
           kind.better = kind.better || kind.above >= 2 || kind.pending.share() > kClear;
@@ -261,7 +261,7 @@ class NoBetterThanConstant final : public KeptRule {
     if (evaluations.back().first != last_.mode_step) return;
     Gain training;
     for (const Gain& gain : kind->recent) training.Add(gain);
-    // Evaluations see the same samples again: adding them up makes no error smaller.
+    // Evaluations see the same samples again, so adding them up does not reduce the error.
     Gain last;
     Gain before;
     const std::size_t counted = static_cast<std::size_t>(limits_.evaluations);
@@ -276,7 +276,7 @@ class NoBetterThanConstant final : public KeptRule {
     const double gap = training.mean() - last.mean();
     const bool memorised = passes_.count() >= limits_.passes && training.z() > 4 && training.share() < 0.25 &&
                            gap > 2 * std::hypot(training.error(), error);
-    // At the constant's level for long, in training and in evaluations.
+    // At the constant's level for long, in training and in the last four evaluations.
     bool plateau = passes_.count() >= limits_.plateau_passes && !passes_.drawn_at_random() &&
                    last_.mode_step >= limits_.plateau_steps && evaluations.size() >= 4 &&
                    std::abs(training.share()) < 0.05 && training.share() < 0.01;

@@ -18,14 +18,14 @@ std::vector<Finding> FindingsOf(const FakeTrial& trial) {
 }
 
 struct Telling {
-  bool fresh = false;  // samples never come again
-  double learnt = 0;   // how far scores go towards the right class in training, per pass
+  bool fresh = false;  // samples never recur
+  double learnt = 0;   // how far scores move towards the right class in training, per pass
   double carried = 0;  // the same in evaluations
   int steps = 240;
   bool evaluate = true;
 };
 
-// 256 samples, batches of 32 (8 steps a pass), an evaluation of 200 others after every 40 steps.
+// 256 samples in batches of 32 (8 steps per pass), and an evaluation of 200 others after every 40 steps.
 FakeTrial Story(const Telling& telling) {
   FakeTrial trial;
   std::mt19937 random(11);

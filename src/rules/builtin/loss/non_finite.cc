@@ -35,14 +35,14 @@ constexpr Param<Limits> kParams[] = {
      AtLeast(1)},
 };
 
-// Steps in a row in which one kind of tensor was not finite.
+// Consecutive steps in which tensors of one kind were not finite.
 struct Streak {
   std::int64_t steps = 0;
   std::int64_t first_step = -1, first_global = -1, first_update = -1;
   std::string tensor;
   std::uint32_t worker = 0;
   bool nan = false;
-  std::uint64_t count = 0;  // elements, of the first step's first tensor
+  std::uint64_t count = 0;  // non-finite elements of the first step's first such tensor
   void VisitFields(Fields& io) {
     io("steps", steps);
     io("first_step", first_step);
@@ -55,12 +55,12 @@ struct Streak {
   }
 };
 
-// What the hook found out about the operation that made the first value that is not finite.
+// What the hook found out about the operation that produced the first non-finite value.
 struct Producer {
-  int detail = 0;  // 0: nothing known; 1: read off the graph; 2: the step was replayed
+  int detail = 0;  // 0: nothing known; 1: taken from the graph; 2: the step was replayed
   std::int64_t step = -1;
   std::string phase, module, op, reason, place, tensor;
-  std::string no_replay;  // why the step was not evaluated again
+  std::string no_replay;  // why the step was not replayed
   void VisitFields(Fields& io) {
     io("detail", detail);
     io("step", step);
@@ -95,7 +95,7 @@ class NonFinite final : public KeptRule {
     const bool loss_bad = LookAtLosses(view);
     const bool gradient_bad = gradients_.steps > 0 && gradients_seen_;
 
-    // A scale below one cannot overflow by itself: the gradients do, and lowering it further mends nothing.
+    // A scale below one cannot overflow by itself: the gradients do, and lowering it further does not help.
     if (skipped_ >= kSkips && skipped_ < limits_.gradient_steps && scale_ > 0 && scale_ < 1)
       Collapse(info, sink);
 
@@ -114,7 +114,7 @@ class NonFinite final : public KeptRule {
   }
 
   void OnEnd(const query::Trial&, Sink& sink) override {
-    // The run ended on a loss that is no number: nothing came after it that could have shown it harmless.
+    // The run ended on a non-finite loss: no later step could show that it was harmless.
     if (loss_.steps == 0 || !open_tensor_.empty()) return;
     query::StepInfo info;
     info.mode = query::Mode::kTrain;
@@ -148,7 +148,8 @@ class NonFinite final : public KeptRule {
     streak->nan = streak->nan || nan;
   }
 
-  // The hook's own words about the producer; of several the fullest, then the first.
+  // Takes in the hook's report on the producer. Keeps the most detailed one, then the first; while no finding
+  // is open, one of a later step replaces it.
   void Learn(const Json& json) {
     Producer told;
     told.detail = TextAt(json, "from") == "replay" ? 2 : 1;
@@ -156,7 +157,7 @@ class NonFinite final : public KeptRule {
       told.step = it->get<std::int64_t>();
     const bool newer = open_tensor_.empty() && told.step > producer_.step;
     told.no_replay = TextAt(json, "no_replay");
-    if (!told.no_replay.empty()) {  // of the same fault: what the graph has told of it stays
+    if (!told.no_replay.empty()) {  // the same fault: keeps what the graph showed
       told.detail = 1;
       producer_.no_replay = told.no_replay;
     }
@@ -173,7 +174,7 @@ class NonFinite final : public KeptRule {
     producer_ = std::move(told);
   }
 
-  // Whether an optimizer has used gradients in this step; counts updates that were left out in a row.
+  // Returns whether an optimizer has used gradients in this step. Counts skipped updates in a row.
   bool Updates(const StepView& view) {
     const bool applied = !view.index.events(EventKind::kOptimizerStep).empty();
     const bool skipped = !view.index.events(EventKind::kStepSkipped).empty();
@@ -233,7 +234,7 @@ class NonFinite final : public KeptRule {
     return bad;
   }
 
-  // A parameter that holds infinities (no NaN) from the first step on is a mask.
+  // True for a mask: a parameter that holds infinities, but no NaN, from the first step on.
   bool BornInfinite(const std::string& name, const Summary& summary) {
     if (summary.nan_count > 0) return false;
     if (first_train_ && born_infinite_.size() < kMaxNames) born_infinite_.insert(name);
@@ -241,7 +242,7 @@ class NonFinite final : public KeptRule {
   }
 
   void Tell(const query::StepInfo& info, const std::vector<std::string>& bad_weights, bool lost, Sink& sink) {
-    // The first fault leads: weights of a step were there before its loss, its loss before its gradients.
+    // The earliest fault leads. Within a step, weights come before the loss, and the loss before gradients.
     const Streak* lead = nullptr;
     for (const Streak* streak : {&weights_, &loss_, &gradients_, &skips_}) {
       if (streak->steps > 0 && (lead == nullptr || streak->first_step < lead->first_step)) lead = streak;
@@ -333,7 +334,7 @@ class NonFinite final : public KeptRule {
                              lead.steps);
   }
 
-  // What a look at the step itself would have told, and why there was none.
+  // Says that the line of the producer is unknown, and why; "" if it is known or the hook gave no reason.
   [[nodiscard]] std::string Unknown() const {
     if (producer_.no_replay.empty() || !producer_.place.empty()) return {};
     return fmt::format("; its line is not known: {}", producer_.no_replay);
@@ -383,15 +384,15 @@ class NonFinite final : public KeptRule {
   std::string open_tensor_, bad_input_;
   std::set<std::string> born_infinite_;
   bool first_train_ = true;
-  bool gradients_seen_ = false;  // of the step at hand
-  double scale_ = 0;             // of the loss, newest; 0: none
-  std::int64_t skipped_ = 0;     // updates left out in a row
+  bool gradients_seen_ = false;  // at the current step
+  double scale_ = 0;             // newest loss scale; 0: none
+  std::int64_t skipped_ = 0;     // skipped updates in a row
 };
 
 }  // namespace
 
 RuleSpec Spec() {
-  // Summaries of weights and gradients, losses and events are always taken.
+  // Summaries of weights and gradients, losses and events are always captured.
   RuleSpec spec = SpecOf<NonFinite>(kName, kParams);
   spec.version = 1;
   spec.summary = "a loss, gradients or weights that are not finite, and which operation made the first one";

@@ -6,7 +6,7 @@
 
 #include "rules/testing/recorder.h"
 
-// NonFinite: what poisons the weights, what is left out, and what the hook says of the producer.
+// NonFinite: poisoned weights, skipped updates, and the hook's report on the producer.
 namespace luff::rules {
 namespace {
 

@@ -35,7 +35,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::fall, "fall", "0.5", "training loss as a share of that at the best evaluation, at most (Luff)"},
 };
 
-// Of smdebug: (mean validation loss - mean training loss) / mean training loss > ratio_threshold, for
+// smdebug's rule: (mean validation loss - mean training loss) / mean training loss > ratio_threshold, for
 // `patience` evaluations in a row. Means over all values since start_step.
 class Original final : public KeptRule {
  public:
@@ -108,8 +108,8 @@ class Original final : public KeptRule {
   std::int64_t exceeded_ = 0;
 };
 
-// Luff's own: the validation loss stands well above its best, evaluation after evaluation, while the training
-// loss went on falling.
+// Luff's rule: the validation loss stays well above its best, evaluation after evaluation, while the training
+// loss keeps falling.
 class Luff final : public CurveRule {
  public:
   explicit Luff(const Limits& limits) : CurveRule(kName, "rising"), limits_(limits) {}

@@ -11,7 +11,7 @@ namespace {
 using query::Mode;
 using testing::FakeTrial;
 
-// 20 TRAIN steps, then an evaluation of two passes; only the second tells of a loss.
+// 20 TRAIN steps, then an evaluation of two passes, of which only the second has a loss.
 template <typename Training, typename Validation>
 FakeTrial Story(int evaluations, Training training, Validation validation) {
   FakeTrial trial;
@@ -75,7 +75,7 @@ TEST(Overfit, ScaledLosses_GiveTheSameVerdict) {
 }
 
 TEST(OriginalOverfit, RatioOfMeans_KnownAnswers) {
-  // Means of training 1, of validation 1.1: exactly the threshold does not fire, a little more does.
+  // Training has a mean of 1: a validation mean just below 1.1 does not fire, one just above does.
   const auto story = [](double validation) {
     FakeTrial trial;
     trial.Step().Loss(0.5).Step().Loss(1.5).Step(Mode::kEval).Loss(validation);

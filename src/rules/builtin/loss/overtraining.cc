@@ -34,7 +34,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::of_start, "of_start", "0.05", "and this share of the first training losses, at least (Luff)"},
 };
 
-// Of smdebug: no improvement by `delta` of the training loss for patience_train steps, or of the validation
+// smdebug's rule: the training loss has not improved by `delta` for patience_train steps, or the validation
 // loss for patience_validation steps.
 class Original final : public KeptRule {
  public:
@@ -89,7 +89,7 @@ class Original final : public KeptRule {
   Series training_, validation_;
 };
 
-// Luff's own: the best evaluation lies long back, and all that came since is worse, if only mildly.
+// Luff's rule: the best evaluation is long past, and all later ones are worse, if only mildly.
 class Luff final : public CurveRule {
  public:
   explicit Luff(const Limits& limits) : CurveRule(kName, "past_best"), limits_(limits) {}

@@ -31,7 +31,7 @@ TEST(Overtraining, TwentyWorseEvaluations_AreTold_NineteenAreNot) {
 
 TEST(Overtraining, PlateausAndMildRises_AreSilent) {
   EXPECT_TRUE(Story(60, [](int e) { return e < 10 ? 1.0 - 0.05 * e : 0.56; }).empty());
-  EXPECT_TRUE(Story(60, [](int e) { return e == 4 ? 0.010 : 0.03; }).empty());  // a small part of the loss
+  EXPECT_TRUE(Story(60, [](int e) { return e == 4 ? 0.010 : 0.03; }).empty());  // a small share of the loss
   EXPECT_TRUE(Story(60, [](int e) { return e < 40 ? 0.5 : 0.4; }).empty());
 }
 

@@ -48,7 +48,7 @@ class PosteriorCollapse final : public KeptRule {
   }
 
  private:
-  // All codes of the step together: one of several levels may be left unused.
+  // Judges all codes of the step together: one level of several may be left unused.
   void Judge(const StepView& view, const Json& codes, Sink& sink) {
     double nats = 0;
     double used = 0;

@@ -21,7 +21,7 @@ std::string Event(const std::vector<Code>& codes) {
   return fmt::format(R"({{"kind": "inside", "attention": [], "codes": [{}]}})", text);
 }
 
-// One look in 16 steps.
+// One look every 16 steps.
 std::vector<Finding> Told(const std::vector<std::vector<Code>>& looks) {
   FakeTrial trial;
   for (const auto& codes : looks) {

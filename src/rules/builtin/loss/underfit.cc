@@ -27,7 +27,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::gap, "gap", "0.1", "largest distance of validation and training, as a share (Luff)"},
 };
 
-// The training loss has stopped falling close to where it began, and the validation loss stands beside it.
+// The training loss has stopped falling near its start, and the validation loss is close to it.
 class Underfit final : public CurveRule {
  public:
   explicit Underfit(const Limits& limits) : CurveRule(kName, "stuck"), limits_(limits) {}

@@ -65,7 +65,7 @@ TEST(StalledTrainingRule, GapLongerThanTheThreshold_IsTheLastStepsAndHeals) {
     trial.Last().info.wall_unix_ns = wall * 1'000'000'000;
   }
   const auto findings = FindingsOf(trial, "StalledTrainingRule", ParameterSet::kLuff);
-  ASSERT_EQ(findings.size(), 1U);  // 1800 s are not more than the threshold, 1801 s are
+  ASSERT_EQ(findings.size(), 1U);  // 1800 s do not exceed the threshold, 1801 s do
   EXPECT_EQ(findings[0].step, 2);
   EXPECT_TRUE(findings[0].healed);
   EXPECT_EQ(FindingsOf(trial, "StalledTrainingRule:threshold=1799", ParameterSet::kOriginal).size(), 2U);

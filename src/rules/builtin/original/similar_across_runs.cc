@@ -31,7 +31,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::atol, "atol", "1e-8", "absolute tolerance, numpy's", AtLeast(0), "1e-08"},
 };
 
-// numpy.allclose of two numbers, NaN equal to nothing.
+// As numpy.allclose on two numbers; NaN is close to nothing.
 bool Close(double a, double b, const Tolerance& tolerance) noexcept {
   if (a == b) return true;
   return std::isfinite(a) && std::isfinite(b) &&
@@ -92,7 +92,7 @@ class SimilarAcrossRuns final : public KeptRule {
   }
 
  private:
-  // "" if they are alike, or cannot be compared; else how they differ.
+  // Returns how two values differ; "" if they are alike or cannot be compared.
   [[nodiscard]] std::string Compare(const StepView& view, const query::Trial::SummaryEntry& entry,
                                     const query::Trial& other, query::TensorId id, std::int64_t step,
                                     query::Mode mode) const {
@@ -116,7 +116,7 @@ class SimilarAcrossRuns final : public KeptRule {
       if (count == 0) return "";
       return fmt::format("{} of {} elements differ, by up to {:.4g}", count, a.size(), most);
     }
-    // Without values the summaries tell: what differs in them differs.
+    // Without values, compares summaries: tensors differ if these do.
     const auto summary = other.ReadSummary(id, step, mode, entry.worker);
     if (!summary.ok()) return "";
     const Summary& a = entry.summary;
@@ -131,7 +131,7 @@ class SimilarAcrossRuns final : public KeptRule {
 
   void Tell(const StepView& view, std::size_t n, std::vector<std::string> differ, const std::string& how,
             Sink& sink) {
-    // The first step at which they differ is what matters; later ones follow from it.
+    // By mode, only the first step that differs is reported: later differences follow from it.
     if (!by_mode_ || !told_[n]) {
       const std::string cause = others_.size() == 1 ? "differs" : fmt::format("differs_{}", n + 1);
       Finding finding = FindingAt(kName, cause.c_str(), view, TensorAt{format::kNoId});
@@ -160,7 +160,7 @@ class SimilarAcrossRuns final : public KeptRule {
   std::deque<bool> told_;  // by run
 };
 
-/// Without the name of another run: nothing to compare.
+/// Used if no other run is given: there is nothing to compare.
 class Silent final : public KeptRule {
  public:
   void OnStep(const StepView&, Sink&) override {}

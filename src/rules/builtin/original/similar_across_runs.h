@@ -13,8 +13,8 @@ struct Tolerance {
 };
 using Others = std::vector<std::unique_ptr<query::Trial>>;
 
-/// The rule over runs that are open already. `by_mode`: steps are compared by mode and number in that mode,
-/// and only the first that differs is told; else by global step, each of them.
+/// Makes the rule over runs that are already open. `by_mode`: compares steps by mode and number in that mode,
+/// and reports only the first that differs; otherwise by global step, and reports each.
 [[nodiscard]] std::unique_ptr<Rule> MakeSimilarAcrossRuns(TensorSelector selector, Others others,
                                                           const Tolerance& tolerance, bool by_mode);
 

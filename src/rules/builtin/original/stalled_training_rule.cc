@@ -16,8 +16,8 @@ constexpr const char* kCause = "stalled";
 
 struct Limits {
   double threshold;
-  bool stop;           // without effect
-  std::string prefix;  // without effect
+  bool stop;           // no effect
+  std::string prefix;  // no effect
 };
 constexpr Param<Limits> kParams[] = {
     {&Limits::threshold, "threshold", "1800", "seconds without a step", Above(0)},
@@ -26,9 +26,9 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::prefix, "training_job_name_prefix", "None", "accepted and without effect (original)"},
 };
 
-// After a step, `threshold` seconds passed without another: told by the wall time of the next step, or by a
-// heartbeat that came so much later. Whichever shows it first, the finding is the same: it names the
-// threshold, not the time at which somebody looked.
+// `threshold` seconds passed after a step without another one, as shown by the wall time of the next step, or
+// by a heartbeat that came that much later. The finding is the same in both cases: it names the threshold,
+// not the time of the check.
 class StalledTrainingRule final : public KeptRule {
  public:
   explicit StalledTrainingRule(const Limits& limits) : threshold_(limits.threshold) {}
@@ -38,7 +38,7 @@ class StalledTrainingRule final : public KeptRule {
     trial_ = &view.trial;
     if (!info.superseded && info.wall_unix_ns > 0) {
       const std::size_t workers = view.trial.workers().size();
-      const bool resumed = workers != workers_;  // the time between two attempts is no standstill
+      const bool resumed = workers != workers_;  // the time between two attempts is no stall
       if (last_wall_ > 0 && !resumed && Passed(info.wall_unix_ns)) Tell(sink);
       if (told_) sink.Heal(kCause, "", info.mode_step);
       told_ = false;
@@ -56,7 +56,7 @@ class StalledTrainingRule final : public KeptRule {
   void OnEnd(const query::Trial& trial, Sink& sink) override { Look(trial, sink); }
 
   void VisitFields(Fields& io) override {
-    std::int64_t wall_us = last_wall_ / 1000;  // nanoseconds leave the range of a state
+    std::int64_t wall_us = last_wall_ / 1000;  // nanoseconds exceed the range of a saved number
     io("last_wall_us", wall_us);
     io("last_step", last_step_);
     io("last_global", last_global_);
@@ -103,7 +103,7 @@ class StalledTrainingRule final : public KeptRule {
   }
 
   const double threshold_;
-  const query::Trial* trial_ = nullptr;  // of the evaluator, which has one trial and outlives no call
+  const query::Trial* trial_ = nullptr;  // trial of the newest step; an evaluator has only one
   std::int64_t last_wall_ = 0, last_step_ = 0, last_global_ = 0, last_update_ = 0;
   std::string last_mode_ = "TRAIN";
   std::size_t workers_ = 0;

@@ -21,9 +21,9 @@ using Json = nlohmann::json;
 using format::Role;
 constexpr const char* kName = "AttentionCollapse";
 constexpr std::size_t kMaxMaps = 16;
-constexpr std::int64_t kFirst = 4;         // TRAIN step: until then nothing is learned
-constexpr std::int64_t kLooksAtFirst = 3;  // of the looks at 0, 1, 2, 4
-constexpr double kAlive = 0.3;             // of the greatest entropy: attention that looks around
+constexpr std::int64_t kFirst = 4;         // TRAIN step up to which nothing is learned
+constexpr std::int64_t kLooksAtFirst = 3;  // of the looks at steps 0, 1, 2, 4
+constexpr double kAlive = 0.3;             // share of the greatest entropy from which attention looks around
 
 struct Limits {
   double start, collapsed;
@@ -69,10 +69,10 @@ class AttentionCollapse final : public KeptRule {
 
  private:
   struct Map {
-    bool alive = false;         // it has looked around once
+    bool alive = false;         // it has looked around before
     std::int64_t in_a_row = 0;  // looks at which it was collapsed
     std::int64_t since = 0;
-    double loss = 0;  // when that began
+    double loss = 0;  // at `since`
     void VisitFields(Fields& io) {
       io("alive", alive);
       io("in_a_row", in_a_row);
@@ -83,7 +83,7 @@ class AttentionCollapse final : public KeptRule {
 
   void Judge(const StepView& view, const Json& maps, Sink& sink) {
     if (told_ || maps.empty()) return;
-    std::vector<std::array<double, 2>> seen;  // least of the heads, entropy
+    std::vector<std::array<double, 2>> seen;  // smallest weight of one key among the heads, entropy
     for (const Json& map : maps) {
       const double least = NumberIn(map, "least");
       const double entropy = NumberIn(map, "entropy");

@@ -49,7 +49,7 @@ class DeadEmbeddingRows final : public KeptRule {
     const double rows = *input.table_rows;
     const double used = static_cast<double>(stats.used()) / rows;
     if (stats.many() || stats.tokens() < limits_.tokens_per_row * rows || used > limits_.used) return;
-    // A small corpus leaves most of a large vocabulary alone as well. But then no id takes the place of all
+    // A small corpus also leaves most of a large vocabulary unused, but then no single id replaces all
     // others.
     if (stats.top_share() < limits_.one || !stats.saturated() || stats.top_is_padding()) return;
     if (input.padding.has_value() && *input.padding == static_cast<double>(stats.top())) return;

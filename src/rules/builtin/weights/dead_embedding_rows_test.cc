@@ -46,7 +46,7 @@ TEST(DeadEmbeddingRows, MostIdsMappedToOne_IsNamed) {
 
 TEST(DeadEmbeddingRows, WholeVocabulary_SmallCorpus_AndPadding_AreSilent) {
   EXPECT_TRUE(Story([](std::mt19937& noise, int) { return Zipf(noise); }).empty());
-  // a small corpus on a large table: 30 ids, none of which takes the others' place
+  // a small corpus on a large table: 30 ids, none of which replaces the others
   EXPECT_TRUE(Story([](std::mt19937& noise, int) { return 13 * static_cast<int>(noise() % 30); }).empty());
   const auto padded = [](std::mt19937& noise, int place) {
     return place >= 6 ? 0 : 13 * static_cast<int>(1 + noise() % 20);

@@ -38,8 +38,8 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::died_share, "died_share", "0.95", "share of units that give none any more (Luff)"},
 };
 
-// Of smdebug: a node is dead when less than threshold_inactivity percent of its outputs are > 0; fires when
-// more than threshold_layer percent of a tensor's nodes are dead.
+// smdebug's rule: a node is dead when less than threshold_inactivity percent of its outputs are > 0; fires
+// when more than threshold_layer percent of a tensor's nodes are dead.
 class Original final : public KeptRule {
  public:
   Original(TensorSelector selector, const Limits& limits) : selector_(std::move(selector)), limits_(limits) {}
@@ -75,16 +75,16 @@ class Original final : public KeptRule {
   const Limits limits_;
 };
 
-// Luff's own: a unit is dead when it gave no positive output in the last `window` captures. Born dead: it
-// never gave one, and no update has moved a weight far before its first capture. Most units born dead are a
-// mistake of initialisation or of inputs, and that is known after `born_captures`; units that die later are a
-// mistake only when hardly any is left (a penalty on activations lets units die on purpose). In a deep plain
-// net all samples look alike, and each unit is on or off for all of them: as many are always on as are always
-// off.
+// Luff's rule: a unit is dead when it gave no positive output in the last `window` captures. It is born dead
+// if it never gave one, and no update moved a weight far before its first capture. If most units are born
+// dead, initialisation or inputs are wrong, which is known after `born_captures`. Units that die later are a
+// mistake only when hardly any are left, as a penalty on activations lets units die on purpose. In a deep
+// plain net all samples look alike, and each unit is on or off for all of them: then as many are always on as
+// are always off.
 
 constexpr double kMovedFar =
-    0.5;  // a first update of half a weight's size can kill: no fact of initialisation
-constexpr double kOneSided = 0.4;  // share of units that more are born dead than are always on
+    0.5;  // a first update of half a weight's size can kill units, whatever the initialisation
+constexpr double kOneSided = 0.4;  // share of units by which those born dead must outnumber those always on
 
 class Luff final : public KeptRule {
  public:
@@ -106,7 +106,7 @@ class Luff final : public KeptRule {
         layer.first_step = view.rows.info.mode_step;
       }
       ++layer.captures;
-      // The first steps are captured densely; a window of idleness is told by captures an interval apart.
+      // The first steps are captured densely; idleness counts captures an interval apart.
       const bool counts = layer.counted == 0 ||
                           view.rows.info.mode_step >= layer.last_counted + limits_.interval ||
                           view.rows.info.mode_step % limits_.interval == 0;
@@ -119,7 +119,7 @@ class Luff final : public KeptRule {
       for (std::size_t i = 0; i < units; ++i) {
         const bool all_zero =
             i < entry.counts.zero.size() && entry.counts.zero[i] == entry.counts.values_per_unit;
-        if (!all_zero) {  // also when values are not finite: that is not death
+        if (!all_zero) {  // also true for non-finite values: that is not death
           layer.idle[i] = 0;
           layer.ever[i] = 1;
         } else if (counts) {
@@ -148,8 +148,8 @@ class Luff final : public KeptRule {
     std::int64_t first_step = 0, since = -1;
     bool open = false;
     std::vector<std::uint32_t> idle;    // captures in a row without a positive output, an interval apart
-    std::vector<unsigned char> ever;    // has given one
-    std::vector<unsigned char> always;  // has given nothing else
+    std::vector<unsigned char> ever;    // has given an output other than zero
+    std::vector<unsigned char> always;  // has given positive outputs only
     std::int64_t counted = 0, last_counted = 0;
     void VisitFields(Fields& io) {
       io("captures", captures);
@@ -169,7 +169,7 @@ class Luff final : public KeptRule {
     std::int64_t dead = 0, born = 0, always = 0;
   };
 
-  // The first update that is measured: did it move some weight far?
+  // Takes in whether the first measured update moved some weight far.
   void FirstMove(const StepView& view) {
     for (const WeightChange& change : view.index.weight_changes()) {
       if (!(change.previous_sum_sq > 0)) continue;

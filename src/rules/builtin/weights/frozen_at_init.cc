@@ -26,7 +26,8 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::updates, "updates", "3", "updates by any optimizer after the file was loaded", AtLeast(1)},
 };
 
-// "encoder.0.weight" is meant by "module.encoder.0.weight", and the other way round.
+// True if the names mean the same weight, as "encoder.0.weight" and "module.encoder.0.weight" do in either
+// order.
 bool SamePlace(const std::string& a, const std::string& b) {
   const std::string& longer = a.size() >= b.size() ? a : b;
   const std::string& shorter = a.size() >= b.size() ? b : a;
@@ -34,7 +35,8 @@ bool SamePlace(const std::string& a, const std::string& b) {
          longer.ends_with("." + shorter);
 }
 
-// Weights that a file was to give and did not, that are frozen, and so stay as they were drawn.
+// Reports frozen weights that a file should have given and did not, so that they keep their initial random
+// values.
 class FrozenAtInit final : public KeptRule {
  public:
   explicit FrozenAtInit(const Limits& limits) : updates_(limits.updates) {}
@@ -69,7 +71,7 @@ class FrozenAtInit final : public KeptRule {
     }
   };
 
-  // A second file for the same kind of model, or the same one with other names, may give what was missing.
+  // A second file for the same type of model, or the same one with other names, may give what was missing.
   void Take(const LoadFacts& facts) {
     const auto it = loads_.find(facts.model);
     if (it == loads_.end()) {
@@ -83,7 +85,7 @@ class FrozenAtInit final : public KeptRule {
     for (const std::string& name : facts.missing) {
       if (load.missing.contains(name)) both.insert(name);
     }
-    // More is missing than the list names: what is not named may be missing still.
+    // The list of missing names is cut off: names that are not on it may still be missing.
     if (facts.missing_count > static_cast<std::int64_t>(facts.missing.size()) && facts.matched == 0)
       both = load.missing;
     load.missing = std::move(both);
@@ -109,8 +111,8 @@ class FrozenAtInit final : public KeptRule {
     }
     for (auto& [type, load] : loads_) {
       const std::vector<std::string>& names = still[type];
-      // A file that lacks a few frozen weights is meant so (fixed random features); one that gives none of
-      // them, or that holds them under other names, is not.
+      // A file that lacks a few frozen weights may be intended (fixed random features). One that gives none
+      // of them, or holds them under other names, is not.
       const bool renamed =
           std::any_of(load.unexpected.begin(), load.unexpected.end(), [&](const std::string& other) {
             return std::any_of(load.missing.begin(), load.missing.end(),

@@ -21,7 +21,7 @@ struct Limits {
 constexpr Param<Limits> kParams[] = {
     {&Limits::share, "share", "0.9", "probability of dropping from which it is too high (Luff)"}};
 
-// The setting of a module that is its probability of dropping, "" if it has none.
+// Name of the setting that is a module's probability of dropping, "" if it has none.
 const char* DropSetting(const std::string& type) {
   if (type.find("Dropout") != std::string::npos) return "p";
   if (type == "RNN" || type == "LSTM" || type == "GRU" || type == "MultiheadAttention") return "dropout";
@@ -40,7 +40,7 @@ class HighDropout final : public KeptRule {
     for (const ModuleFacts& module : modules_.modules()) {
       const char* setting = DropSetting(module.type);
       if (*setting == '\0' || !module.training) continue;
-      // Between the layers of a recurrent module: of one layer it does nothing.
+      // Recurrent modules drop between their layers; with one layer this does nothing.
       if (module.type != "MultiheadAttention" && std::string(setting) == "dropout" &&
           module.Number("num_layers").value_or(1) < 2)
         continue;
@@ -81,7 +81,7 @@ class HighDropout final : public KeptRule {
 
  private:
   const double share_;
-  bool told_ = false;  // a description that is read again says nothing new
+  bool told_ = false;  // reading the description again gives nothing new
   ModelModules modules_;
 };
 

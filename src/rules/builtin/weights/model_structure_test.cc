@@ -4,7 +4,7 @@
 #include "rules/facts/step_memo.h"
 #include "rules/testing/recorder.h"
 
-// Rules about the model's structure, trees, and another run.
+// Rules on the model's structure, on trees, and on another run.
 namespace luff::rules {
 namespace {
 
@@ -137,7 +137,7 @@ TEST(NoGradient, FactorsThatAreAllZero_AreToldAfterFiveUpdates) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].cause, "zero_gradient");
   EXPECT_EQ(findings[0].step, 4);
-  story.encoder_value = 1;  // dead units, a resting branch: not by itself
+  story.encoder_value = 1;  // zero gradients alone may be dead units or a resting branch
   EXPECT_TRUE(FindingsOf(Tell(story), "NoGradient").empty());
   story.gradient_value = 1e-30;
   story.encoder_value = 0;
@@ -197,7 +197,7 @@ TEST(FrozenAtInit, PrefixInTheFile_Stops_ASecondFileAndOtherFrozenPartsAreSilent
   for (int step = 0; step < 20; ++step) second.Step().Event(EventKind::kOptimizerStep, 0);
   EXPECT_TRUE(FindingsOf(second, "FrozenAtInit").empty());
   EXPECT_TRUE(FindingsOf(Tell({frozen, kAll}), "FrozenAtInit").empty());
-  story.model = Model("\"Adam\"", "\"Adam\"");  // not frozen: it is trained
+  story.model = Model("\"Adam\"", "\"Adam\"");  // not frozen, so it is trained
   EXPECT_TRUE(FindingsOf(Tell(story), "FrozenAtInit").empty());
 }
 

@@ -32,7 +32,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::late, "late", "48", "updates without a gradient of a part in between; a part may rest for 30"},
 };
 
-// Parameters that an optimizer holds and updates, and that get no gradient, or one of exact zeros.
+// Reports parameters that an optimizer updates and that get no gradient, or one of exact zeros.
 class NoGradient final : public KeptRule {
  public:
   explicit NoGradient(const Limits& limits) : limits_(limits) {}
@@ -87,7 +87,7 @@ class NoGradient final : public KeptRule {
   }
 
  private:
-  struct Seen {  // of a gradient's or a weight's tensor
+  struct Seen {  // of the tensor of a gradient or weight
     std::int64_t rows = 0, last = -1, last_nonzero = -1;
     bool all_zero = false;
     void VisitFields(Fields& io) {
@@ -107,7 +107,7 @@ class NoGradient final : public KeptRule {
   struct One {
     std::string name;
     std::int64_t updates = 0;
-    std::int64_t order = -1;  // place of its module in the forward pass, -1: not known to have run
+    std::int64_t order = -1;  // place of its module in the forward pass; -1: unknown
     bool all_zero = false;
   };
 
@@ -120,10 +120,10 @@ class NoGradient final : public KeptRule {
     const ModelFacts& facts = view.memo.Facts(view.trial);
     std::vector<One> none;
     std::vector<One> zero;
-    std::int64_t first = INT64_MAX;  // places of the modules that have gradients
+    std::int64_t first = INT64_MAX;  // first and last place of the modules with gradients
     std::int64_t last = -1;
     std::size_t held = 0;
-    bool moving = false;  // some parameter gets a gradient
+    bool moving = false;  // some parameter gets a gradient that is not zero
     for (const auto& [name, parameter] : facts.parameters()) {
       if (!parameter.requires_grad || parameter.optimizer.empty()) continue;
       const auto number = facts.OptimizerNumber(parameter.optimizer);
@@ -149,7 +149,7 @@ class NoGradient final : public KeptRule {
         continue;
       }
       if (any) {
-        // In nearly every update: gradients that come now and then belong to a part that rests.
+        // Requires 90 % of the updates: a part that gets gradients only now and then is resting.
         if (!IsBiasName(name) && gradient->rows * 10 >= optimizer.updates * 9) zero.push_back(std::move(one));
       } else if (reaches_ >= 2 && without_.contains(name) && before_.contains(name)) {
         none.push_back(std::move(one));
@@ -164,8 +164,8 @@ class NoGradient final : public KeptRule {
     JudgeZero(view, zero, held, first, sink);
   }
 
-  // A part that has run in front of all that gets gradients is cut off; one that has run between them may
-  // rest for a while; one that has not run rests.
+  // A part that ran before all parts with gradients is cut off. One that ran between them may rest for a
+  // while. One that did not run is resting.
   void JudgeNone(const StepView& view, const std::vector<One>& none, std::size_t held, std::int64_t first,
                  std::int64_t last, Sink& sink) {
     std::vector<std::string> names;
@@ -224,7 +224,7 @@ class NoGradient final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  // A policy may wait long for its first reward: a warning.
+  // Only a warning: a policy may wait long for its first reward.
   void JudgeAllZero(const StepView& view, const std::vector<One>& zero, Sink& sink) {
     std::vector<std::string> names;
     bool product = false;
@@ -280,7 +280,7 @@ class NoGradient final : public KeptRule {
   std::vector<Seen*> of_id_;                   // into seen_, by tensor id
   std::vector<Optimizer> optimizers_;          // by number
   std::map<std::string, std::int64_t> order_;  // module -> place among those that ran
-  std::set<std::string> without_, before_;     // of the last two events
+  std::set<std::string> without_, before_;     // names in the newest event, and in the one before
   bool complete_ = true;
   std::int64_t reached_ = -1, reaches_ = 0;
   std::map<std::string, std::string> open_;  // cause -> tensor

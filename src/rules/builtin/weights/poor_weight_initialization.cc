@@ -37,7 +37,7 @@ constexpr Param<Limits> kParams[] = {
      "largest over smallest variance of activation inputs (original)"},
     {&Limits::range, "distribution_range", "0.001", "95th minus 5th percentile of a gradient (original)"},
     {&Limits::patience, "patience", "5", "steps without a better loss (original)"},
-    {&Limits::steps, "steps", "10", "steps that are looked at (original)", AtLeast(0)},  // a float there
+    {&Limits::steps, "steps", "10", "steps that are looked at (original)", AtLeast(0)},  // smdebug: a float
     {&Limits::one, "one", "100", "gain of one layer (Luff)"},
     {&Limits::all, "all", "10", "median gain of all layers (Luff)"},
     {&Limits::layers, "layers", "3", "layers for a median (Luff)", AtLeast(1)},
@@ -45,7 +45,7 @@ constexpr Param<Limits> kParams[] = {
      "captures before it is said, so that what names the cause better speaks first (Luff)", AtLeast(1)},
 };
 
-// numpy.percentile, linear.
+// As numpy.percentile with linear interpolation. Sorts `values`.
 double Percentile(std::vector<double>* values, double percent) {
   std::sort(values->begin(), values->end());
   const double place = percent / 100 * static_cast<double>(values->size() - 1);
@@ -54,9 +54,9 @@ double Percentile(std::vector<double>* values, double percent) {
   return (*values)[below] + (place - static_cast<double>(below)) * ((*values)[above] - (*values)[below]);
 }
 
-// Of smdebug. In the first `steps` steps, (1) variances of activation inputs differ by more than `threshold`
-// between layers, (2) the 5 % to 95 % range of some gradient is below `distribution_range`, (3) the loss has
-// not improved in `patience` steps. Any of them fires.
+// smdebug's rule: in the first `steps` steps, (1) variances of activation inputs differ by more than
+// `threshold` between layers, (2) the 5 % to 95 % range of some gradient is below `distribution_range`, (3)
+// the loss has not improved in `patience` steps. Any of them fires.
 class Original final : public KeptRule {
  public:
   Original(Regex inputs, const Limits& limits) : inputs_(std::move(inputs)), limits_(limits) {}
@@ -155,8 +155,9 @@ class Original final : public KeptRule {
   std::map<std::string, Best> losses_;
 };
 
-// Luff's own: the gain of a layer's weights, by which it multiplies the size of what it gets:
-// sqrt(mean(w^2) * inputs of a unit). 0.58 is PyTorch's default, 1.41 He's. Known at the first capture.
+// Luff's rule: the gain of a layer, by which its weights multiply the size of its input: sqrt(mean(w^2) *
+// inputs of a unit). PyTorch's default gives 0.58, He's 1.41. Judged at the first capture, reported after
+// `captures`.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
@@ -217,7 +218,7 @@ class Luff final : public KeptRule {
   }
 
  private:
-  /// By a module's type or, where a document names no types, by a parameter's name.
+  /// True if a module normalises, by its type or, for documents that name no types, by a parameter's name.
   static bool Normalises(const ModelFacts& facts) {
     return facts.HasModule(ModuleKind::kNorm) ||
            std::any_of(facts.parameters().begin(), facts.parameters().end(),

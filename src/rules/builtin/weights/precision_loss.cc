@@ -21,10 +21,10 @@ namespace {
 using Json = nlohmann::json;
 constexpr const char* kName = "PrecisionLoss";
 constexpr std::size_t kMaxOptimizers = 64;
-constexpr double kFewest = 64;  // moving elements
+constexpr double kFewest = 64;  // moving elements needed to judge
 
-// Optimizers that write what they have computed, rounded to the weight's own dtype. Others may round at
-// random, or keep what was lost.
+// Optimizers that round their result to the weight's own dtype. Others may round stochastically, or keep the
+// part that was lost.
 constexpr std::array kPlain = {"SGD",   "Adam",  "AdamW",  "RMSprop",  "Adagrad",
                                "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD"};
 
@@ -50,10 +50,10 @@ class PrecisionLoss final : public KeptRule {
 
  private:
   struct Optimizer {
-    std::int64_t looks = 0;  // in a row that say so
+    std::int64_t looks = 0;  // consecutive looks at which updates were lost
     double rate = 0, highest = 0;
     bool told = false;
-    std::string tensor;  // that it was told of
+    std::string tensor;  // named by the open finding
     void VisitFields(Fields& io) {
       io("looks", looks);
       io("rate", rate);
@@ -99,7 +99,7 @@ class PrecisionLoss final : public KeptRule {
     const auto key = static_cast<std::int64_t>(number);
     if (!optimizers_.contains(key) && optimizers_.size() >= kMaxOptimizers) return;
     Optimizer& one = optimizers_[key];
-    // A rate that still rises, or has fallen far, loses what it loses on purpose.
+    // With a rate that is still rising, or has fallen far, lost updates are intended.
     const bool rising = one.rate > 0 && rate > 1.02 * one.rate;
     one.rate = rate;
     one.highest = std::max(one.highest, rate);

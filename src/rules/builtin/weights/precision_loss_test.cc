@@ -41,7 +41,7 @@ TEST(PrecisionLoss, UpdatesThatAreLost_AreToldAtTheFifthLook) {
 TEST(PrecisionLoss, TheShareDecides) {
   EXPECT_EQ(Told(std::vector<Look>(7, {0.001, 400, 80})).size(), 1U);
   EXPECT_TRUE(Told(std::vector<Look>(7, {0.001, 400, 81})).empty());
-  EXPECT_TRUE(Told(std::vector<Look>(7, {0.001, 63, 0})).empty());  // too few to say
+  EXPECT_TRUE(Told(std::vector<Look>(7, {0.001, 63, 0})).empty());  // too few elements to judge
 }
 
 TEST(PrecisionLoss, Float32_CountsOnlyWhereItIsRounded) {

@@ -36,9 +36,9 @@ constexpr Param<Limits> kParams[] = {
      AtLeast(1)},
 };
 
-// All weights of a worker as one vector W: an update that does nothing but shrink them moves it by exactly
-// what its norm loses. s = (|W_p| - |W_s|) / |W_s - W_p| is 1 for pure shrinkage and about 0 for a gradient,
-// which is nearly orthogonal to the weights.
+// Takes all weights of a worker as one vector W. An update that only shrinks them moves W by exactly what its
+// norm loses: s = (|W_p| - |W_s|) / |W_s - W_p| is 1 for pure shrinkage and about 0 for a gradient, which is
+// nearly orthogonal to the weights.
 class RegularizationDominates final : public KeptRule {
  public:
   explicit RegularizationDominates(const Limits& limits) : limits_(limits) {}
@@ -66,7 +66,7 @@ class RegularizationDominates final : public KeptRule {
     double now_sq = 0;
     double largest = 0;
     std::size_t tensors = 0;
-    std::size_t shrinking = 0;  // each by itself
+    std::size_t shrinking = 0;  // weights that shrink, each judged by itself
     query::TensorId lead = format::kNoId;
     std::uint32_t worker = 0;
     for (const WeightChange& change : view.index.weight_changes()) {
@@ -89,15 +89,15 @@ class RegularizationDominates final : public KeptRule {
     }
     if (lead == format::kNoId || !(before_sq > 0) || !(moved_sq > 0)) return;
     const double share = (std::sqrt(before_sq) - std::sqrt(now_sq)) / std::sqrt(moved_sq);
-    // A loss that has fallen by a fifth is being learnt, whatever the weights do.
+    // If the loss has fallen by a fifth, the model learns, whatever the weights do.
     const bool learning = !loss_.empty() && first_loss_ > 0 && loss_now_ < 0.8 * first_loss_;
-    // Without weight decay it can only be a penalty in the loss, and that shrinks more than one weight of
-    // many.
+    // Without weight decay, only a penalty in the loss can be the cause, and that shrinks many weights, not
+    // one.
     const bool many = decay_ > 0 || 2 * shrinking >= tensors;
     if (share < limits_.share || !many) {
       rows_ = 0;
       last_update_ = info.update;
-      // Weights that have nothing left to lose are no longer shrunk, and have still lost it.
+      // Weights that cannot shrink further have still lost their norm.
       const bool back = std::sqrt(now_sq) > (1 - limits_.shrunk) * open_norm_;
       if (open_.empty() || !(back || learning)) return;
       sink.Heal(kCause, open_, info.mode_step);
@@ -182,7 +182,7 @@ class RegularizationDominates final : public KeptRule {
   std::int64_t rows_ = 0, since_update_ = 0, since_step_ = 0, last_update_ = -1, last_step_ = 0;
   double since_norm_ = 0, least_ = 1;
   std::string open_;
-  double open_norm_ = 0;  // of the weights before they began to shrink, while it is open
+  double open_norm_ = 0;  // norm before the weights began to shrink, while a finding is open
 };
 
 }  // namespace

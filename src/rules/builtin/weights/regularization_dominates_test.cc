@@ -13,7 +13,8 @@ using format::Role;
 using testing::FakeTrial;
 using testing::FindingsOf;
 
-// Updates of one weight: norm before, norm after, length of the move.
+// Updates of one weight that multiply its norm by `factor`. Each moves it by `move_factor` times the loss of
+// norm.
 FakeTrial Shrinking(double factor, double move_factor, double loss_slope) {
   FakeTrial trial;
   double norm = 4;
@@ -84,7 +85,7 @@ TEST(RegularizationDominates, WithoutWeightDecay_OneWeightThatShrinksAmongOthers
   }
 }
 
-// ---- the first updates, by WeightUpdateRatio
+// ---- WeightUpdateRatio: the first updates
 
 FakeTrial First(double gradient, double change, double rate_growth, const char* document = "{}") {
   FakeTrial trial;
@@ -115,7 +116,7 @@ TEST(WeightUpdateRatio, WarmUp_AScheduler_LargeGradients_AndMovingWeights_AreSil
   EXPECT_TRUE(FindingsOf(First(0.01, 3e-5, 0), "WeightUpdateRatio", ParameterSet::kLuff).empty());
 }
 
-// Four batches of 16 rows, again and again; each update moves the weight by `change`.
+// Four batches of 16 rows, again and again. Each update moves the weight by `change`.
 FakeTrial Passing(double change, double rate_growth = 0, bool fresh_rows = false) {
   FakeTrial trial;
   for (int step = 0; step < 48; ++step) {

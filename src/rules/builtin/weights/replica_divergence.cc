@@ -20,7 +20,7 @@ namespace {
 using format::EventKind;
 using format::Role;
 constexpr const char* kName = "ReplicaDivergence";
-constexpr std::size_t kMaxTensors = 64;    // of one replica that are compared
+constexpr std::size_t kMaxTensors = 64;    // compared per pair of replicas
 constexpr std::size_t kMaxReplicas = 256;  // workers, or models in one process
 constexpr std::int64_t kFirstCaptures = 4;
 
@@ -72,9 +72,9 @@ class ReplicaDivergence final : public KeptRule {
 
  private:
   struct Pair {
-    std::vector<std::pair<std::string, std::string>> tensors;  // of the one and of the other
-    std::int64_t since = -1;                                   // TRAIN step at which they differed first
-    std::int64_t updates_at = 0;                               // updates until then
+    std::vector<std::pair<std::string, std::string>> tensors;  // names in the first and the second replica
+    std::int64_t since = -1;                                   // TRAIN step at which they first differed
+    std::int64_t updates_at = 0;                               // updates made until then
     bool open = false;
     void VisitFields(Fields& io) {
       io("tensors", tensors);
@@ -84,15 +84,15 @@ class ReplicaDivergence final : public KeptRule {
     }
   };
 
-  // Weights that are constant (biases of zeros, scales of ones) are equal in parts of a model that are no
-  // copies.
+  // False for constant weights (biases of zeros, scales of ones): these are equal even in parts of a model
+  // that are not copies.
   static bool Tells(const Summary& summary) noexcept {
     return summary.min_bits != summary.max_bits && summary.count > 1 &&
            summary.nan_count + summary.inf_count == 0;
   }
 
   void Workers(const StepView& view, Sink& sink) {
-    // tensor -> (worker, summary), only where several workers tell of it
+    // tensor -> worker -> summary
     std::map<std::string, std::map<std::uint32_t, const Summary*>> rows;
     std::uint32_t first = UINT32_MAX;
     bool several = false;
@@ -113,7 +113,7 @@ class ReplicaDivergence final : public KeptRule {
         const std::string key = other + "\n" + name;
         if (captures_ < kFirstCaptures && !workers_.contains(key) &&
             workers_.size() < kMaxTensors * kMaxReplicas) {
-          workers_.insert(key);  // judged once whether they begin equal
+          workers_.insert(key);  // equality at the start is judged once
           Pair& pair = pairs_[{fmt::format("worker {}", lead), other}];
           if (Tells(*reference) && SameBits(*reference, *summary) && pair.tensors.size() < kMaxTensors)
             pair.tensors.emplace_back(name, name);
@@ -170,14 +170,15 @@ class ReplicaDivergence final : public KeptRule {
 
   static bool Power(std::int64_t step) noexcept { return step < 8 || (step & (step - 1)) == 0; }
 
-  // Models of one form, trained by optimizers of their own with the same settings, whose weights began equal.
-  // The weights of a step are those before its updates: they are compared as they were in the first steps.
+  // Finds models of the same shape, trained by separate optimizers with the same settings, whose weights
+  // began equal. The weights of a step are those before its updates, so the first steps still show the
+  // initial ones.
   void Look(const StepView& view) {
     const ModelFacts& facts = view.memo.Facts(view.trial);
     struct Model {
       std::string form, optimizer;
       std::vector<std::string> weights;
-      bool whole = true;  // all that is trained is held by one optimizer
+      bool whole = true;  // one optimizer holds all trained parameters
     };
     std::map<std::string, Model> models;
     for (const auto& [name, parameter] : facts.parameters()) {
@@ -222,7 +223,7 @@ class ReplicaDivergence final : public KeptRule {
     }
   }
 
-  // Settings of an optimizer in this step, without its name.
+  // Settings of an optimizer in this step; keys omit its name.
   static std::map<std::string, double> Settings(const StepView& view, const std::string& optimizer) {
     std::map<std::string, double> settings;
     const std::string prefix = fmt::format("optimizer/{}.", optimizer);
@@ -276,7 +277,7 @@ class ReplicaDivergence final : public KeptRule {
   const Limits limits_;
   std::map<std::pair<std::string, std::string>, Pair> pairs_;
   std::map<std::uint32_t, std::int64_t> total_;  // updates by optimizer
-  std::set<std::string> workers_, models_;       // pairs that have been looked at
+  std::set<std::string> workers_, models_;       // pairs that have been judged
   std::int64_t captures_ = 0;
 };
 

@@ -47,9 +47,9 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::interval, "interval", "16", "TRAIN steps between two captures", AtLeast(1), "1"},
 };
 
-// Of smdebug: a node (position along all axes but the first) is saturated when less than
+// smdebug's rule: a node (position along all axes but the first) is saturated when less than
 // threshold_inactivity percent of its inputs lie inside the range; fires when more than threshold_layer
-// percent of a tensor's nodes are. The name of the tensor tells which range.
+// percent of a tensor's nodes are. The name of the tensor selects the range.
 class Original final : public KeptRule {
  public:
   Original(TensorSelector selector, const Limits& limits) : selector_(std::move(selector)), limits_(limits) {}
@@ -97,9 +97,9 @@ class Original final : public KeptRule {
   const Limits limits_;
 };
 
-// Luff's own: the mean slope of the activation, beside the largest it has, from the statistics of its output
-// alone. tanh' = 1 - y^2; sigmoid' = y (1 - y), at most 1/4.
-constexpr double kOneSide = 0.9;    // a mean output further out: driven by a bias, which gates are on purpose
+// Luff's rule: the mean slope of the activation relative to its largest slope, from the statistics of its
+// output alone. tanh' = 1 - y^2; sigmoid' = y (1 - y), at most 1/4.
+constexpr double kOneSide = 0.9;    // a mean output beyond it comes from a bias, as intended in gates
 constexpr std::int64_t kStart = 8;  // TRAIN steps that count as the start
 constexpr double kNothing = 1e-4;   // slope of units that a bias has switched off for good
 
@@ -118,7 +118,7 @@ class Luff final : public KeptRule {
     const query::StepInfo& info = view.rows.info;
     if (info.mode != query::Mode::kTrain) return;
     tracker_.OnStep(view);
-    // Weights of a trained model were loaded: nothing of the start is a fact of the initialisation.
+    // If trained weights were loaded, the start does not show the initialisation.
     if (!loaded_known_ || info.mode_step <= kStart) loaded_ = loaded_ || LoadsWeights(view.index);
     loaded_known_ = true;
     if (modules_.OnStep(view)) FindOutputs();
@@ -211,7 +211,7 @@ class Luff final : public KeptRule {
   struct Layer {
     std::int64_t captures = 0, first_step = 0;
     std::int64_t low = 0;    // captures in a row with a low slope
-    std::int64_t stuck = 0;  // after the start: with next to none
+    std::int64_t stuck = 0;  // after the start: captures in a row with nearly no slope
     std::int64_t since = 0;
     void VisitFields(Fields& io) {
       io("captures", captures);
@@ -225,7 +225,7 @@ class Luff final : public KeptRule {
   [[nodiscard]] bool IsOutput(const query::TensorInfo& tensor, Kind kind) const {
     return kind == Kind::kSigmoid && outputs_.contains(tensor.module_path);
   }
-  // A sigmoid behind the last layer with weights is the model's output: it may be sure of itself.
+  // Finds the sigmoids after the last layer with weights: these are outputs of the model and may saturate.
   void FindOutputs() {
     outputs_.clear();
     std::set<std::string> waiting;
@@ -249,7 +249,7 @@ class Luff final : public KeptRule {
 
   const Limits limits_;
   LossTracker tracker_;
-  std::map<std::string, Layer> layers_;  // worker and name
+  std::map<std::string, Layer> layers_;  // by worker and name
   bool loaded_known_ = false, loaded_ = false;
   std::string open_;
   ModelModules modules_;

@@ -19,9 +19,9 @@ using format::Role;
 constexpr const char* kName = "SymmetricUnits";
 constexpr std::size_t kMaxWeights = 1 << 16;
 
-// The rows of a weight matrix are copies of each other when, and only when, the sum of squares of all its
-// elements equals n * sum over positions of (mean over rows)^2 (Cauchy-Schwarz with equality). Both sides are
-// known without the values: the summary, and sums per position along axis 0.
+// The rows of a weight matrix are copies of each other if and only if the sum of squares of all its elements
+// equals n * sum over positions of (mean over rows)^2 (Cauchy-Schwarz with equality). Both sides are known
+// without the values, from the summary and the sums per position along axis 0.
 double SpreadOfRows(const Summary& summary, const UnitCounts& units) {
   const double rows = static_cast<double>(units.values_per_unit);
   double shared = 0;
@@ -128,7 +128,7 @@ class SymmetricUnits final : public KeptRule {
  private:
   struct Weight {
     bool seen = false;
-    std::int64_t moved = 0;  // captures at which it had moved, its rows still equal
+    std::int64_t moved = 0;  // captures at which it had moved, with its rows still equal
     std::int64_t since = 0;
     double last_sum_sq = 0, last_sum = 0;
     void VisitFields(Fields& io) {
@@ -140,7 +140,7 @@ class SymmetricUnits final : public KeptRule {
     }
   };
   const Limits limits_;
-  std::map<std::string, Weight> weights_;  // worker and name
+  std::map<std::string, Weight> weights_;  // by worker and name
   std::string open_;
 };
 

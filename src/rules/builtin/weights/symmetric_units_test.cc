@@ -11,7 +11,7 @@ using format::Role;
 using testing::FakeTrial;
 using testing::FindingsOf;
 
-// A weight as a matrix: its statistics, and sums per position along axis 0.
+// A weight matrix: its statistics, and sums per position along axis 0.
 FakeTrial& Matrix(FakeTrial& trial, const std::string& name, const std::vector<std::vector<double>>& rows) {
   std::vector<double> values;
   FakeTrial::UnitEntry entry{trial.Define(name, Role::kWeight, "Linear"), 0, {}};
@@ -62,7 +62,7 @@ TEST(SymmetricUnits, ZerosAndOneRow_AreNotJudged) {
   EXPECT_TRUE(FindingsOf(trial, "SymmetricUnits", ParameterSet::kLuff).empty());
 }
 
-// The same form tells the gain of a layer.
+// The same captured form gives the gain of a layer.
 TEST(PoorWeightInitialization, OneLayerFarTooLarge_WarnsAtTheFourthCapture) {
   FakeTrial trial;
   for (int step = 0; step < 4; ++step) Matrix(trial.Step(), "a.weight", {{200, -190}, {-210, 180}});

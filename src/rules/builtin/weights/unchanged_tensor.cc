@@ -41,7 +41,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::updates, "updates", "40", "updates of its optimizer in that time (Luff)"},
 };
 
-// Of smdebug: numpy.allclose of the values at the last num_steps available steps.
+// smdebug's rule: numpy.allclose of the values at the last num_steps available steps.
 class Original final : public KeptRule {
  public:
   Original(TensorSelector selector, const Limits& limits) : selector_(std::move(selector)), limits_(limits) {}
@@ -53,8 +53,7 @@ class Original final : public KeptRule {
       if (!now) continue;
       std::vector<std::vector<double>>& values =
           series_[fmt::format("{}\n{}", entry.worker, view.trial.tensor(entry.tensor).name)];
-      // Close to every one of the last num_steps - 1 values: a run of values close to the newest is counted
-      // backwards.
+      // Compares the newest value with each of the num_steps - 1 before it.
       values.push_back(std::move(*now));
       if (values.size() > static_cast<std::size_t>(limits_.num_steps)) values.erase(values.begin());
       if (values.size() < static_cast<std::size_t>(limits_.num_steps)) continue;
@@ -93,9 +92,9 @@ class Original final : public KeptRule {
   std::map<std::string, std::vector<std::vector<double>>> series_;
 };
 
-// Luff's own: a trainable weight that gets gradients, and whose bits have not changed in `steps` TRAIN steps
-// and `updates` updates of its optimizer, with a learning rate that was never zero. Weights in no optimizer
-// are ParamNotOptimized's, weights without gradients NoGradient's, updates that are left out StepSkipped's.
+// Luff's rule: a trainable weight that gets gradients, but whose bits have not changed in `steps` TRAIN steps
+// and `updates` updates of its optimizer, with a learning rate that was never zero. ParamNotOptimized reports
+// weights in no optimizer, NoGradient weights without gradients, StepSkipped skipped updates.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
@@ -144,8 +143,8 @@ class Luff final : public KeptRule {
   struct Weight {
     std::int64_t last_row = -1;
     std::int64_t changed = -1;  // TRAIN step of the last capture that differed from the one before; -1: never
-    std::int64_t gradient_rows = 0, gradient_nonzero = 0;  // as they were then
-    std::vector<std::int64_t> counts;                      // updates of each optimizer until then
+    std::int64_t gradient_rows = 0, gradient_nonzero = 0;  // counts at that step
+    std::vector<std::int64_t> counts;                      // updates of each optimizer up to then
     void VisitFields(Fields& io) {
       io("last_row", last_row);
       io("changed", changed);
@@ -221,7 +220,7 @@ class Luff final : public KeptRule {
     if (zero != lr_zero_.end() && zero->second > since) return false;
     const auto found = gradients_.find(name);
     if (found == gradients_.end()) return false;
-    return (found->second.nonzero - weight.gradient_nonzero) * 10 >= updates * 9;  // else it rests
+    return (found->second.nonzero - weight.gradient_nonzero) * 10 >= updates * 9;  // else it is resting
   }
 
   void Tell(const StepView& view, const Group& group, bool all, Sink& sink) {

@@ -35,7 +35,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::straight, "straight", "0.95", "correlation of place and log of the gradient (Luff)"},
 };
 
-// Of smdebug: the mean |g| of any gradient lies below the threshold.
+// smdebug's rule: the mean |g| of any gradient lies below the threshold.
 class Original final : public KeptRule {
  public:
   explicit Original(const Limits& limits) : threshold_(limits.threshold) {}
@@ -59,17 +59,17 @@ class Original final : public KeptRule {
   const double threshold_;
 };
 
-// Luff's own. In the long run: the gradient of a layer's weights is smaller than ratio times the largest of
-// the step in nearly all of the last 32 updates, and the loss has not fallen since its first values. A
-// gradient that was not recorded is not small.
+// Luff's rule. In the long run: the gradient of a layer's weights is smaller than `ratio` times the largest
+// of the step in 30 of the last 32 updates, and the loss has not fallen since its first values. A gradient
+// that was not recorded does not count as small.
 //
 // From the start on: the gradients of the first recorded updates fall geometrically from the last layer to
-// the first. With x = place of a layer and y = log of the mean |g| of its weights, the straight line fits
-// (correlation above `straight`) and falls by `ratio` over at least `layers` layers in each of the first
-// `first` updates; and the first layer has hardly moved, whatever the optimizer makes of its gradient (below
-// 1e-5 of its norm per update where changes are recorded). Small targets, a rest behind a batch norm, a gate
-// that starts at zero or a last layer that starts small make gradients small, but not smaller from layer to
-// layer.
+// the first. With x = place of a layer and y = log of the mean |g| of its weights, a straight line fits
+// (correlation of at least `straight`) and falls below `ratio` over at least `layers` layers in each of the
+// first `first` updates. The first layer must also have hardly moved (below 1e-5 of its norm per update where
+// changes are recorded), since an optimizer may scale its gradient up. Small targets, a position behind a
+// batch norm, a gate that starts at zero or a last layer that starts small make gradients small, but not
+// smaller from layer to layer.
 constexpr double kStill = 1e-5;  // of a weight's norm per update
 
 bool IsLayer(const std::string& type) {
@@ -90,7 +90,7 @@ class Luff final : public KeptRule {
     std::uint32_t worker = 0;
     for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
       if (IsBiasName(tensor.name) || entry.summary.finite_count() == 0) continue;
-      if (entry.summary.finite_count() != entry.summary.count) return;  // ExplodingTensor's business
+      if (entry.summary.finite_count() != entry.summary.count) return;  // NonFinite reports these
       if (seen.empty()) worker = entry.worker;
       if (entry.worker != worker) continue;
       const double size = entry.summary.abs_mean();
@@ -163,7 +163,7 @@ class Luff final : public KeptRule {
 
  private:
   struct History {
-    std::uint32_t bits = 0;  // the last 32 updates, newest lowest: 1 = small
+    std::uint32_t bits = 0;  // the last 32 updates, newest in the lowest bit: 1 = small
     std::int64_t count = 0;
     std::int64_t since = -1;
     void VisitFields(Fields& io) {
@@ -177,11 +177,11 @@ class Luff final : public KeptRule {
     double size;
   };
 
-  // True once it has been said: the same is not said again by another name.
+  // Returns true once this has been reported, so that it is not reported again under the other cause.
   bool FromTheStart(const StepView& view, const std::vector<Seen>& seen, std::uint32_t worker, Sink& sink) {
     if (said_) return true;
     if (updates_ > limits_.first || falling_ + 1 < updates_) return false;
-    // Layers in the order in which the model has them, which is that of their numbers.
+    // Layers in the order of the model, which is the order of tensor ids.
     std::vector<std::pair<query::TensorId, double>> line;
     for (const Seen& one : seen) {
       if (one.size > 0 && IsLayer(view.trial.tensor(one.tensor).module_type))
@@ -258,7 +258,7 @@ class Luff final : public KeptRule {
   std::map<std::string, History> histories_;
   std::int64_t updates_ = 0;
   std::string open_;
-  std::int64_t falling_ = 0;  // first updates whose gradients fall from layer to layer
+  std::int64_t falling_ = 0;  // first updates in which gradients fall from layer to layer
   bool said_ = false;
   double first_layer_moved_ = 0;
 };
@@ -266,7 +266,7 @@ class Luff final : public KeptRule {
 }  // namespace
 
 RuleSpec Spec() {
-  RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always taken
+  RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);  // gradients and losses are always captured
   spec.version = 2;                                        // 2: cause "start"
   spec.summary =
       "gradients of some layers are next to nothing beside those of others, and the loss does not fall";

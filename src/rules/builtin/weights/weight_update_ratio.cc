@@ -66,7 +66,7 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::damped, "damped", "0.1", "root mean square of all gradients beside Adam's eps (Luff)"},
 };
 
-// Of smdebug: mean |W_s - W_p| / (mean |W_s| + epsilon).
+// smdebug's rule: mean |W_s - W_p| / (mean |W_s| + epsilon).
 class Original final : public KeptRule {
  public:
   explicit Original(const Limits& limits) : limits_(limits) {}
@@ -96,16 +96,13 @@ class Original final : public KeptRule {
   const Limits limits_;
 };
 
-// Luff's own. r = |W_s - W_p| / |W_p| (norms) over one capture interval, u updates. Too large: r > large in
-// `rows` intervals in a row while the loss does not improve or has become worse than its best. Too small: r /
-// u of every trainable weight below small for at least 48 updates and 2 % of all so far, while the loss is no
-// longer falling. Overwritten: sqrt(sum |W_s - W_p|^2 / sum |W_p|^2) over all weights > overwritten in one
-// interval, and `settle` updates later the loss is not below its level at the beginning of that interval.
-// Thrown: in the first updates one of them moved all weights together by more than their own size, and two
-// losses in a row are `loss_factor` times the largest of the first two. Hopeless: in each of the first
-// `first` updates no weight moved by 1e-5 of its size, the learning rate is constant and no scheduler is
-// there to raise it, and, at best (|gradient| |change|, summed over the weights), the update has lowered the
-// loss by less than `progress` of it.
+// Luff's rule. r = |W_s - W_p| / |W_p| (norms) over one capture interval, u updates. Too large: r > `large`
+// in `rows` intervals in a row, while the loss does not improve or has become worse than its best. Too small:
+// r / u of every weight with gradients is below `small` for at least `updates` updates and 2 % of all so far.
+// Overwritten: sqrt(sum |W_s - W_p|^2 / sum |W_p|^2) over all weights > `overwritten` in one interval, and
+// `settle` updates later the loss is not below its level at the beginning of that interval.
+//
+// Thrown and hopeless: see FirstUpdates. Creeping and damped: see SlowProgress.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits), first_(limits), slow_(limits) {}
@@ -133,8 +130,8 @@ class Luff final : public KeptRule {
       const bool measured = weight.last_update >= 0 && updates > 0;
       const std::int64_t before = weight.last_update;
       weight.last_update = info.update;
-      // Weights without a gradient in this interval rest on purpose or by mistake: UnchangedTensor tells
-      // which.
+      // Does not judge weights without a gradient in this interval: they rest, on purpose or by mistake
+      // (NoGradient).
       if (!measured || gradient == with_gradient_.end() || gradient->second < before) continue;
       const double previous = std::sqrt(change.previous_sum_sq);
       const double moved = std::sqrt(change.sum_sq);
@@ -188,9 +185,9 @@ class Luff final : public KeptRule {
     }
   };
 
-  // A move far beyond the weights' size, and what the loss was before it.
+  // A move far beyond the weights' size, and the level of the loss before it.
   struct Leap {
-    std::int64_t update = -1, step = 0, since = 0;  // update < 0: none is being watched
+    std::int64_t update = -1, step = 0, since = 0;  // update < 0: no move is being watched
     double level = 0, ratio = 0;
     std::uint32_t worker = 0;
     std::string tensor;
@@ -207,7 +204,7 @@ class Luff final : public KeptRule {
     }
   };
 
-  // Where the norm of all weights stood when the current stretch of updates began.
+  // Norm of all weights, and level of the loss, when the current window of updates began.
   struct Window {
     std::int64_t update = -1, step = 0;
     double norm = 0, level = 0;
@@ -220,7 +217,7 @@ class Luff final : public KeptRule {
   };
   static constexpr std::int64_t kWindow = 6;  // updates
 
-  // Mean of the last kLevel losses. Runs with several losses have no level.
+  // Keeps the last kLevel losses, whose mean is the level. Runs with several losses have no level.
   void FollowLoss(const std::vector<LossValue>& losses) {
     for (const LossValue& loss : losses) {
       if (tracker_.series().size() != 1 || !std::isfinite(loss.value)) continue;
@@ -286,7 +283,7 @@ class Luff final : public KeptRule {
     level_step_ = info.mode_step;
   }
 
-  // Captures close together hide a move that many updates make: how far the norm has come tells it.
+  // Captures close together hide a move spread over many updates; the growth of the norm shows it.
   void Outgrown(const query::StepInfo& info, const WeightMove& move) {
     const double norm = std::sqrt(move.before_sq);
     if (window_.update >= 0 && info.update - window_.update < kWindow) return;
@@ -376,15 +373,14 @@ class Luff final : public KeptRule {
 
   const Limits limits_;
   LossTracker tracker_;
-  std::map<std::string, Weight> weights_;  // worker and name
-  std::map<std::string, std::int64_t>
-      with_gradient_;  // name -> update of its last gradient that was not zero
+  std::map<std::string, Weight> weights_;              // by worker and name
+  std::map<std::string, std::int64_t> with_gradient_;  // name -> update of its last nonzero gradient
   std::int64_t small_since_step_ = -1, small_since_update_ = -1;
   std::string open_small_;
   static constexpr std::size_t kLevel = 8;
   std::deque<double> recent_;    // losses
-  double level_ = std::nan("");  // of the loss at the last capture; before one, its first value
-  std::int64_t level_step_ = 0;  // that capture
+  double level_ = std::nan("");  // loss level at the last capture; before one, the first loss
+  std::int64_t level_step_ = 0;  // TRAIN step of that capture
   Leap leap_;
   Window window_;
   FirstUpdates first_;
