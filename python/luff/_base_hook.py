@@ -274,7 +274,7 @@ class BaseHook:
         self.opened(session)
 
     def ensure_session(self) -> Session | None:
-        """Returns the session, which the first step opens. None if that fails: the training then continues unwatched."""
+        """Returns the session, which the first step opens. None if that fails: the training continues unwatched."""
         if self.session is None and self.live:
             try:
                 self.open_now()
@@ -516,7 +516,7 @@ def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(item: Mapping[str, Any], taken: Container[Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Renames a collection whose name one of the rules' collections already has; it keeps what its name stands for."""
+    """Renames a collection whose name is already that of a rule's collection; it keeps what its name stands for."""
     from luff.config import describe
 
     asked = {key: config[key] for key in ("save", "save_interval") if key in config}

@@ -51,7 +51,7 @@ class _Happened(TypedDict):
 
 
 class Event(_Happened, total=False):
-    """An event of the training loop. Events that were recorded as JSON have their own keys instead of the last three."""
+    """An event of the training loop. Events recorded as JSON have their own keys instead of the last three."""
 
     subject: int  # number of a module, an optimizer or the like, depending on the kind
     argument: int

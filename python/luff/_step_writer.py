@@ -133,7 +133,7 @@ class StepWriter:
         return session
 
     def begin_as(self, session: Session, mode: int) -> None:
-        """Begins a step of this mode, whatever was set by hand. The caller sets `update` and writes what users saved."""
+        """Begins a step of this mode, whatever was set by hand. The caller sets `update` and writes saved values."""
         self.mode = mode
         session.begin_step(mode, self.clock.mode_steps[mode])
 
@@ -203,7 +203,7 @@ class StepWriter:
             self.session.scalar(self.number(name, role, path, kind), float(value))
 
     def array(self, name: str, value: Any, role: int = _OTHER, path: str = "", kind: str = "") -> bool:
-        """Records the due forms of an array; `value` may be a function that returns it, called only if any are due."""
+        """Records the due forms of an array; `value` may be a function that returns it, called only if some are."""
         if self.arrays is None or not self.mode:
             return False
         number = self.arrays.number(name, role, path, kind)

@@ -83,5 +83,5 @@ class Turn:
         self.missed += 1
 
     def to_tell(self) -> int:
-        """Returns for how many missed calls to write a gap now: at the 1st, 2nd, 4th, 8th, ... of them; otherwise 0."""
+        """Returns for how many missed calls to write a gap now, at the 1st, 2nd, 4th, 8th, ... one; otherwise 0."""
         return 0 if self.missed & (self.missed - 1) else max(self.missed // 2, 1)

@@ -53,7 +53,7 @@ def _steps(value: object) -> list[int]:
 
 
 class CaptureOptions(TypedDict, total=False):
-    """Settings of a capture (docs/capture.md): keyword arguments of `attach` and of the call-backs of all frameworks."""
+    """Settings of a capture (docs/capture.md): keyword arguments of `attach` and call-backs in all frameworks."""
 
     save: SaveConfig | SaveConfigMode | Mapping[str, Any]
     save_interval: int

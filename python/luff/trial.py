@@ -120,7 +120,9 @@ class Trial:
         self.close()
 
     def close(self) -> None:
-        """Forgets the names requested so far. Files are released with the trial and its tensors; arrays stay valid."""
+        """Forgets the names requested so far. Files are released with the trial and its
+        tensors; arrays stay valid.
+        """
         self._ids.clear()
 
     def __repr__(self) -> str:
@@ -230,7 +232,7 @@ class Trial:
         return Mode(info[3]).name, info[1]
 
     def step_info(self, step: int, mode: str | int = "GLOBAL") -> StepInfo:
-        """Returns the numbers of a step: global and mode step, update, mode, wall time and duration in nanoseconds."""
+        """Returns the numbers of a step: global and mode step, update, mode, wall time and duration (nanoseconds)."""
         global_step, mode_step, update, code, wall_unix_ns, duration_ns = self._core.step_info(
             step, _mode(mode)
         )
@@ -405,7 +407,9 @@ class Tensor:
         return tuple(whole), tuple(offset)
 
     def summary(self, step: int, mode: str | int = "GLOBAL", worker: int | None = None) -> dict[str, Any]:
-        """Returns statistics at a step, over finite elements: count, min, max, mean, std, sum, l1, l2, nan_count, ..."""
+        """Returns statistics at a step over finite elements: count, min, max, mean, std,
+        sum, l1, l2, nan_count, ...
+        """
         return self._core.summary(self._id, step, _mode(mode), worker)
 
     def summaries(self, mode: str | int = "GLOBAL", worker: int | None = None) -> dict[str, NDArray[Any]]:

@@ -67,7 +67,7 @@ def _scalars(axis: Any, trial: luff.Trial, name: str, mode: str, worker: int | N
 
 
 def _heat_map(axis: Any, tensor: luff.Tensor, mode: str, worker: int | None) -> bool:
-    """Draws the share of the elements by value and step, with the median; returns False if there are no histograms."""
+    """Draws the share of the elements by value and step, and their median; False if there are no histograms."""
     found: list[tuple[int, Any]] = []
     candidates = tensor.steps(mode)
     for step in candidates[:: max(1, len(candidates) // _MAX_COLUMNS)]:

@@ -63,7 +63,7 @@ def attach(
     accelerator
         The accelerator, after its `prepare`.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     checkpoint
         Directory for `accelerator.save_state`, called in all processes before a finding stops the training.
     collections, resume, on_stop, correct, **options

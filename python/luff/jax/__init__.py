@@ -7,9 +7,9 @@ Two lines attach it to a training::
     hook = luff.jax.attach(run="runs/first")
     train_step = hook.watch(train_step)
 
-or, where the loop would rather say itself what it has computed, ``hook.step(loss=loss, params=params)`` in every step.
-``luff run -- python train.py`` does without a change to the script. Either way results are bit by bit what they are
-without, and what the training compiles stays as it is.
+or, if the loop itself reports what it has computed, ``hook.step(loss=loss, params=params)`` in every step.
+``luff run -- python train.py`` needs no change to the script. Either way, results are bit by bit the same as without
+Luff, and the training compiles the same functions.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ def attach(
     correct: corrections.Corrections | None = None,
     **options: Unpack[CaptureOptions],
 ) -> Hook:
-    """Opens a run that a training's steps are recorded into. The hook attached before ends; its run says so.
+    """Opens a run into which a training's steps are recorded. The hook attached before ends; its run says so.
 
-    The hook lives as long as somebody holds it, or a function that it watches.
+    The hook lives while something refers to it, or to a function that it watches.
 
     Parameters
     ----------
     run
-        Directory of the run; under ``luff run`` the supervisor's run is taken instead.
+        Directory of the run; under ``luff run`` the supervisor's run is used instead.
     resume
-        Go on in a run that exists.
+        Whether to continue a run that exists.
     collections
-        What to record besides the defaults: names, or settings by name.
+        What to record in addition to the defaults: names, or settings by name.
     on_stop
         Called before `luff.StopTraining` is raised.
     correct
-        What may be corrected.
+        Corrections that are allowed.
     options
-        ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all else of docs/capture.md.
+        ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, and all other settings of docs/capture.md.
 
     Returns
     -------
     Hook
-        `Hook.watch` wraps a function that trains a step; `Hook.step` records one by hand.
+        Its `watch` wraps a function that trains a step; its `step` records one by hand.
 
     Raises
     ------

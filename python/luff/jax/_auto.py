@@ -1,7 +1,7 @@
-"""Watches a training that knows nothing of Luff: what it compiles, differentiates and updates, from outside.
+"""Watches a training from outside: what it compiles, differentiates and updates.
 
-A function that is compiled is called as it was written; while JAX traces it, what of Optax it uses says whether it
-trains. Nothing is added to what is compiled.
+A compiled function is called as it was written. While JAX traces it, its use of Optax shows whether it trains.
+Nothing is added to what is compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from luff.jax._flax import nnx_of
 
 __all__ = ["install", "traced"]
 
-#: Packages that compile functions of their own, which train nothing that the user wrote.
+#: Packages that compile functions of their own, which do not train anything written by the user.
 _NOT_USERS = frozenset(
     {"jax", "jaxlib", "flax", "optax", "orbax", "keras", "chex", "distrax", "numpyro", "blackjax", "luff"}
 )
@@ -32,19 +32,19 @@ _BOUND = "_luff_bound"
 
 
 class Traced(threading.local):
-    """What was seen while a function of this thread was traced."""
+    """What was seen while a function was traced, per thread."""
 
     def __init__(self) -> None:
-        self.depth = 0  # inside of a function that is watched
+        self.depth = 0  # nesting depth of calls of watched functions
         self.trains = False
         self.differentiates = False
         self.structure: Any = None  # of the parameters that are updated
         self.loops = 0
         self.looped = False
-        self.pending: tuple[Any, list[Any], Any] | None = None  # a loss, and gradients that live on elsewhere
+        self.pending: tuple[Any, list[Any], Any] | None = None  # a loss, and weak references to gradients
 
     def reset(self) -> None:
-        """A call begins."""
+        """Forgets the previous call when a call begins."""
         self.trains = self.differentiates = self.looped = False
         self.loops, self.structure = 0, None
 
@@ -54,7 +54,7 @@ _watch: Callable[..., Any] | None = None
 
 
 class Jitted:
-    """A compiled function whose calls are looked at; all else of it is its own."""
+    """A compiled function whose calls are watched; everything else is delegated to it."""
 
     def __init__(self, compiled: Any, call: Callable[..., Any]) -> None:
         functools.update_wrapper(self, compiled)
@@ -68,7 +68,7 @@ class Jitted:
         return self if instance is None else types.MethodType(self, instance)
 
     def __getattr__(self, name: str) -> Any:
-        if "_luff_compiled" not in self.__dict__:  # while it is copied
+        if "_luff_compiled" not in self.__dict__:  # while it is being copied
             raise AttributeError(name)
         return getattr(self._luff_compiled, name)
 
@@ -83,12 +83,12 @@ class Jitted:
 
 
 def install(hook_for: Callable[[], Any]) -> None:
-    """Begins to look, at what is imported by now; called again when more is. Nothing is ever undone.
+    """Installs wrappers for what is imported so far; called again after more imports. Never undone.
 
     Parameters
     ----------
     hook_for
-        Gives the hook that is live, or None.
+        Returns the live hook, or None.
     """
     global _watch
     if _watch is None:
@@ -153,7 +153,9 @@ def _looping(loop: Method) -> Method:
 
 
 def _noting(make: Method, has_value: bool, only_users: bool) -> Method:
-    """`jax.value_and_grad` and the like: what they give outside of compiled functions belongs to the next update."""
+    """Wraps `jax.value_and_grad` and similar: their results outside of compiled
+    functions belong to the next update.
+    """
 
     def differentiate(*args: Any, **kwargs: Any) -> Any:
         function = make(*args, **kwargs)
@@ -166,7 +168,7 @@ def _noting(make: Method, has_value: bool, only_users: bool) -> Method:
             result = function(*inner, **keywords)
             try:
                 note_gradients(result, has_value, has_aux)
-            except Exception:  # the training goes on; the update says what it misses
+            except Exception:  # the training continues; the update records what is missing
                 traced.pending = None
             return result
 
@@ -176,7 +178,9 @@ def _noting(make: Method, has_value: bool, only_users: bool) -> Method:
 
 
 def note_gradients(result: Any, has_value: bool, has_aux: bool) -> None:
-    """Keeps a loss and weak references to gradients until the update; inside of a trace notes that there are some."""
+    """Keeps a loss and weak references to gradients until the update. In a trace, only
+    notes that it differentiates.
+    """
     value, grads = result if isinstance(result, tuple) and len(result) == 2 else (None, result)
     if not has_value:
         value, grads = None, (result[0] if has_aux and isinstance(result, tuple) else result)
@@ -190,7 +194,7 @@ def note_gradients(result: Any, has_value: bool, has_aux: bool) -> None:
 
 
 def take_gradients() -> tuple[Any, Any]:
-    """The loss and the gradients noted last; None for what is gone."""
+    """Returns the loss and the gradients noted last; None for those that no longer exist."""
     pending, traced.pending = traced.pending, None
     if pending is None:
         return None, None
@@ -225,7 +229,7 @@ def _applying(hook_for: Callable[[], Any], original: Method) -> Method:
 
 
 def _seen(params: Any, updates: Any) -> bool:
-    """True where the values are there; inside of a trace it is noted that it trains."""
+    """Whether the values are concrete. In a trace, notes that the function trains."""
     try:
         if not has_tracer(jax.tree_util.tree_leaves((params, updates))):
             return True

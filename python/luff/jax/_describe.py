@@ -19,7 +19,7 @@ _BUFFER = int(Role.BUFFER)
 
 
 def versions() -> dict[str, Any]:
-    """Versions of what computes here."""
+    """Returns the versions of the software that computes here."""
     import jax
 
     found: dict[str, Any] = {"jax": jax.__version__, "jax_backend": jax.default_backend()}
@@ -31,14 +31,14 @@ def versions() -> dict[str, Any]:
 
 
 def process_count() -> int:
-    """Processes of the job, 1 where it has no others."""
+    """Returns the number of processes of the job; 1 if this is the only one."""
     import jax
 
     return int(jax.process_count())
 
 
 class Document:
-    """The document "model", grown with what is seen."""
+    """The document "model", which grows with what is seen."""
 
     def __init__(self) -> None:
         self._models: dict[str, dict[str, Any]] = {}
@@ -47,7 +47,7 @@ class Document:
         self._left = _MAX_MODULES
 
     def model(self, part: Part) -> bool:
-        """Adds a model; True if it was not there."""
+        """Adds a model. Returns True if it adds anything."""
         name = part.model or "params"
         if name in self._models and part.model:
             return False
@@ -90,14 +90,14 @@ class Document:
         return len(known) > before
 
     def optimizer(self, state: Any, held: set[str] | None = None) -> None:
-        """Adds an optimizer, the first that is seen.
+        """Adds the optimizer that is seen first.
 
         Parameters
         ----------
         state
-            Of Optax, or None where it is not known.
+            Its Optax state, or None if it is not known.
         held
-            Names of the parameters that it keeps moments of; None: of none, it may update all.
+            Names of the parameters that it keeps moments of; None if it keeps none and may update all.
         """
         kinds = [kind for kind in state_kinds(state) if kind != "Empty"]
         name = _name_of(kinds)
@@ -108,16 +108,16 @@ class Document:
 
     @property
     def has_optimizer(self) -> bool:
-        """An optimizer is in the document."""
+        """Whether an optimizer is in the document."""
         return bool(self._optimizers)
 
     @property
     def optimizer_name(self) -> str:
-        """Name of the optimizer; "optax" while nothing is known of it."""
+        """Name of the optimizer; "optax" while it is not known."""
         return str(self._optimizers[0]["name"]) if self._optimizers else "optax"
 
     def text(self) -> str:
-        """The document as JSON."""
+        """Returns the document as JSON."""
         if self._optimizers:
             count = 0
             for entry in self._models.values():
@@ -139,7 +139,7 @@ class Document:
 
 
 def _name_of(kinds: list[str]) -> str:
-    """What the transformations make together; by its states an AdamW is an Adam."""
+    """Returns the name of the optimizer that the transformations make up. By its states, an AdamW is an Adam."""
     for kind, name in (("ScaleByAdam", "Adam"), ("ScaleByRms", "RMSProp"), ("Trace", "SGD")):
         if kind in kinds:
             return name

@@ -1,8 +1,8 @@
-"""What the arguments and the results of a function that trains a step are.
+"""Finds parameters, states, batches, losses and gradients in the arguments and results of a function.
 
-By type where types say it (modules and optimizers of NNX, states of Optax), by name where they do not, and by
-structure: gradients, moments and new parameters are trees like the parameters. What is found are places, so that one
-look serves all calls of a kind.
+Types decide where they can (modules and optimizers of NNX, states of Optax), otherwise names, and otherwise
+structure: gradients, moments and new parameters are trees like the parameters. The results are places, so that one
+search serves all calls of a kind.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = [
 
 try:
     from jax._src.core import trace_state_clean as _is_clean
-except ImportError:  # a JAX that does not say it: values are asked
+except ImportError:  # this JAX cannot say whether it traces: the values are checked instead
     _is_clean = None
-#: JAX says by itself whether it traces.
+#: Whether JAX itself can say whether it traces.
 CAN_ASK = _is_clean is not None
 
 _PARAMETERS = frozenset({"params", "parameters", "weights", "model", "variables", "batch_stats"})
@@ -47,12 +47,12 @@ _MAX_DEPTH = 6
 _MAX_SCALARS = 64
 
 
-#: From a root to a value: names of attributes (True), keys and indices (False).
+#: Steps from a root to a value: names of attributes (True), keys and indices (False).
 Path = tuple[tuple[bool, Any], ...]
 
 
 def at(path: Path, root: Any) -> Any:
-    """The value at a place."""
+    """Returns the value at a place."""
     for is_attribute, key in path:
         root = getattr(root, key) if is_attribute else root[key]
     return unwrap(root)
@@ -60,7 +60,7 @@ def at(path: Path, root: Any) -> Any:
 
 @dataclass
 class Call:
-    """Places among ``(args, kwargs)`` of a call."""
+    """Places in ``(args, kwargs)`` of a call."""
 
     params: list[Path] = field(default_factory=list)
     states: list[Path] = field(default_factory=list)  # of Optax
@@ -69,19 +69,17 @@ class Call:
 
 @dataclass
 class Outcome:
-    """Places in the result of a call; `Outcome.of` gives the values at them."""
+    """Places in the result of a call; `Outcome.of` returns the values at them."""
 
     losses: list[tuple[str, Any]] = field(default_factory=list)
     scalars: list[tuple[str, Any]] = field(default_factory=list)
-    series: list[tuple[str, Any]] = field(
-        default_factory=list
-    )  # numbers of several steps, one after the other
+    series: list[tuple[str, Any]] = field(default_factory=list)  # losses of several steps, in order
     states: list[Any] = field(default_factory=list)
     grads: Any = None
-    structures: list[Any] = field(default_factory=list)  # of the parameters among the results
+    structures: list[Any] = field(default_factory=list)  # of the parameters in the result
 
     def of(self, result: Any) -> Outcome:
-        """The same with values."""
+        """Returns the same with values instead of places."""
         return Outcome(
             [(name, at(path, result)) for name, path in self.losses],
             [(name, at(path, result)) for name, path in self.scalars],
@@ -92,7 +90,7 @@ class Outcome:
 
 
 def names_of_parameters(function: Callable[..., Any]) -> list[str]:
-    """Names of the positional parameters of a function; none where it does not tell them."""
+    """Returns the names of the positional parameters of a function; empty if it has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -101,17 +99,17 @@ def names_of_parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def in_trace() -> bool:
-    """JAX traces something, of which what is called is a part."""
+    """Whether JAX is tracing the code that calls this."""
     return CAN_ASK and not _is_clean()
 
 
 def has_tracer(values: Any) -> bool:
-    """Some value is one of a function that is being traced."""
+    """Whether any of the values is a tracer."""
     return any(isinstance(value, jax.core.Tracer) for value in values)
 
 
 def _fields(value: Any) -> Iterator[tuple[str, tuple[bool, Any], Any]]:
-    """Name, way and value of each member of a node of a tree that is no array; nothing where there are none."""
+    """Yields name, path step and value of each member of a tree node; nothing for leaves."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield str(key), (False, key), item
@@ -160,7 +158,7 @@ def _is_tree(value: Any) -> bool:
 
 
 def _holds_state(value: Any, depth: int) -> bool:
-    """Parameters or a state of Optax are among the members, or theirs."""
+    """Whether parameters or an Optax state are among the members, at any depth."""
     if depth >= _MAX_DEPTH or isinstance(value, (jax.Array, np.ndarray)):
         return False
     nnx = nnx_of()
@@ -180,7 +178,7 @@ def look_at_result(params: list[Any], result: Any) -> Outcome:
     Parameters
     ----------
     params
-        Values of its parameters.
+        Values of the call's parameters.
     """
     outcome = Outcome()
     nnx = nnx_of()
@@ -195,12 +193,13 @@ def look_at_result(params: list[Any], result: Any) -> Outcome:
 
 
 def name_numbers(outcome: Outcome, function: str = "") -> None:
-    """Names the numbers that have none: the first is the loss, where no other is called one.
+    """Names the numbers that have no name: the first one is the loss, unless another one is called a loss.
 
     Parameters
     ----------
     function
-        Of a function that may compute anything, its name: without the word ``loss`` in it nothing is one.
+        Name of a function that may compute anything. Unless it contains the word ``loss``, no unnamed number is a
+        loss.
     """
     base = function or "output"
     if not outcome.losses and (not function or "loss" in function.lower()):
@@ -217,7 +216,7 @@ def name_numbers(outcome: Outcome, function: str = "") -> None:
 
 
 def told(given: Mapping[str, Any]) -> tuple[Outcome, list[Any]]:
-    """What a function of the user says of a call: the outcome, and states of Optax."""
+    """Converts what the user's `read` function returns to an outcome and the Optax states."""
     loss, state = given.get("loss"), given.get("opt_state")
     losses = list(loss.items()) if isinstance(loss, Mapping) else [] if loss is None else [("loss", loss)]
     return Outcome(losses=losses, grads=given.get("grads")), [] if state is None else [state]
@@ -258,7 +257,7 @@ def _outcome(
     if structures and not isinstance(value, (int, str, bool)):
         structure = jax.tree_util.tree_structure(value)
         if structure in structures:
-            # A function that returns new parameters returns them first; what follows is like them: gradients.
+            # A function that returns new parameters returns them first; a later tree like them holds gradients.
             if structure in outcome.structures:
                 outcome.grads = path
             outcome.structures.append(structure)

@@ -1,4 +1,4 @@
-"""Flax, where the training has imported it: Luff never imports it first."""
+"""Access to Flax if the training has imported it: Luff never imports it first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ __all__ = ["nnx_of"]
 
 
 def nnx_of() -> Any:
-    """The module ``flax.nnx``, or None."""
+    """Returns the module ``flax.nnx``, or None."""
     nnx = sys.modules.get("flax.nnx")
     return nnx if nnx is not None and hasattr(nnx, "iter_graph") else None

@@ -1,4 +1,4 @@
-"""The hook of JAX: the loop reports its steps, or each call of a function that trains is one."""
+"""The hook of JAX. Steps are those that the loop reports, or the calls of a function that trains."""
 
 from __future__ import annotations
 
@@ -49,12 +49,14 @@ class Hook(StepHook):
         super().__init__(options, on_stop, correct)
         self.trees = Trees()
         self.reader: Reader | None = None
-        self._numbers: dict[tuple[int, str], tuple[Any, Tensors]] = {}  # by id of the leaves, which are kept
-        self._held: list[Part] = []  # what the next TRAIN step uses, given after the one before
-        self._donates = True  # until seen: the call that trains takes the parameters away
-        self._described: dict[int, list[Leaf]] = {}  # by id of the leaves, which are kept
+        self._numbers: dict[
+            tuple[int, str], tuple[Any, Tensors]
+        ] = {}  # by id of the leaves, which are kept alive
+        self._held: list[Part] = []  # parameters for the next TRAIN step, given after the previous one
+        self._donates = True  # whether the call that trains donates its parameters; assumed until seen
+        self._described: dict[int, list[Leaf]] = {}  # by id of the leaves, which are kept alive
         self._trained: dict[int, list[Leaf]] = {}
-        self._settings: dict[Any, bool] = {}  # whether states of this kind hold settings
+        self._settings: dict[Any, bool] = {}  # whether states of this kind contain settings
         self._document = _describe.Document()
 
     def versions(self) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class Hook(StepHook):
         self.reader, self._held = None, []
         self._numbers.clear()
 
-    # Steps by hand ---------------------------------------------------------------------------------------------
+    # Steps reported by the loop --------------------------------------------------------------------------------
 
     def step(
         self,
@@ -85,22 +87,22 @@ class Hook(StepHook):
         mode: Mode | str = Mode.TRAIN,
         updated: bool = True,
     ) -> None:
-        """Records a step that the loop has done.
+        """Records a step that the loop has completed.
 
         Parameters
         ----------
         loss
-            A number, or numbers by name.
+            A number, or several by name.
         params
-            Parameters as they are now: those that the next step uses. A pytree, or a module of NNX.
+            Parameters as they are now, which the next step uses: a pytree, or a module of NNX.
         grads
-            What the optimizer has used, a tree like the parameters.
+            Gradients that the optimizer has used, as a tree like the parameters.
         opt_state
             State of Optax after the update, or the optimizer of NNX.
         mode
             ``"TRAIN"``, ``"EVAL"`` or ``"PREDICT"``.
         updated
-            False where the step has only accumulated.
+            False if the step has only accumulated gradients.
 
         Raises
         ------
@@ -114,7 +116,7 @@ class Hook(StepHook):
             self.boundary()
 
     def start(self, params: Any) -> None:
-        """Takes the parameters that the first step uses, for a loop that reports its steps by `step`."""
+        """Records the parameters that the first step uses, for a loop that reports its steps by `step`."""
         self.told("start", self._hold, params)
 
     def _step(self, mode: int, loss: Any, params: Any, grads: Any, state: Any, updated: bool) -> None:
@@ -157,11 +159,11 @@ class Hook(StepHook):
             self.parameters(self._held)
 
     def settle(self) -> None:
-        """Drops a step that still waits for its loss while another thread trains."""
+        """Drops a step that still waits for its loss when another thread trains."""
         self.steps.abandon()
 
     def hidden(self, count: int = 1) -> None:
-        """Records that steps happen inside a compiled function, where their values cannot be read."""
+        """Records that steps happened inside a compiled function, where their values cannot be read."""
         if self.session is not None:
             self.session.gap(0xFFFFFFFF, int(GapReason.COMPILED_GRAPH), 0, count)
 
@@ -174,22 +176,22 @@ class Hook(StepHook):
         mode: Mode | str = Mode.TRAIN,
         read: Callable[[tuple[Any, ...], dict[str, Any], Any], Mapping[str, Any]] | None = None,
     ) -> F:
-        """A function that does what `function` does, and records each call as a step.
+        """Returns a function that does what `function` does and records each call as a step.
 
         Parameters
         ----------
         function
-            Trains a step (or evaluates one), compiled or not. It is called as ever, and compiled as often.
+            Trains (or evaluates) a step, compiled or not. It is called and compiled exactly as before.
         mode
-            Mode of its steps.
+            Mode of the steps.
         read
-            Says what is what, where names and types do not: takes positional arguments, keyword arguments and the
-            result; gives any of ``loss``, ``params`` (before the update), ``grads``, ``opt_state``.
+            Identifies the values if names and types do not: takes positional arguments, keyword arguments and the
+            result; returns any of ``loss``, ``params`` (before the update), ``grads``, ``opt_state``.
 
         Raises
         ------
         StopTraining
-            By the function returned, before it computes: if a finding stops the run.
+            From the returned function, before it computes: if a finding stops the run.
         """
         hooks.used(self)
         chosen = mode_of(mode) or _TRAIN
@@ -204,7 +206,7 @@ class Hook(StepHook):
     # Updates outside of compiled functions ---------------------------------------------------------------------
 
     def before_update(self, model: Any) -> tuple[list[Part], Any, Any] | None:
-        """An update of parameters begins; gives what the step used: parameters, loss and gradients.
+        """Called before parameters are updated. Returns what the step used: parameters, loss and gradients.
 
         Raises
         ------
@@ -233,10 +235,10 @@ class Hook(StepHook):
         self.optimizer_state(state)
         self.steps.end()
 
-    # Values of the step that has begun (under the lock) --------------------------------------------------------
+    # Values of the open step (under the lock) ------------------------------------------------------------------
 
     def parameters(self, parts: list[Part]) -> None:
-        """Records parameters, as the step uses them."""
+        """Records parameters as the step uses them."""
         session = self.session
         if session is None or self.reader is None:
             return
@@ -253,11 +255,11 @@ class Hook(StepHook):
                 self._trained[id(part.leaves)] = part.leaves
 
     def is_trained(self, leaves: list[Leaf] | None) -> bool:
-        """Whether these are the leaves of trained parameters."""
+        """Returns whether these are the leaves of trained parameters."""
         return leaves is not None and id(leaves) in self._trained
 
     def gradients(self, tree: Any, missing: GapReason = GapReason.COMPILED_GRAPH) -> None:
-        """Records gradients, as the optimizer uses them; None: a gap, for the reason given."""
+        """Records gradients as the optimizer uses them. None records a gap with the given reason."""
         session = self.session
         if session is None or self.reader is None or not session.due_role(_GRADIENT):
             return
@@ -267,7 +269,7 @@ class Hook(StepHook):
         self._capture_like(tree, "gradient/", _GRADIENT)
 
     def optimizer_state(self, state: Any) -> None:
-        """Records the state of an optimizer, after the update."""
+        """Records the state of an optimizer after the update."""
         session = self.session
         if session is None or self.reader is None:
             return
@@ -291,7 +293,7 @@ class Hook(StepHook):
                 self._capture_like(tree, f"optimizer/{label}/", _STATE)
 
     def _held_by(self, state: Any) -> set[str] | None:
-        """Names of the parameters that a state keeps moments of; None where it keeps none."""
+        """Returns the names of the parameters that a state keeps moments of; None if it keeps none."""
         for _, tree in state_parts(state):
             if not hasattr(tree, "ndim") and not isinstance(tree, (int, float)):
                 leaves = self.trees.like_parameters(tree).leaves
@@ -306,7 +308,7 @@ class Hook(StepHook):
             session.set_document("model", self._document.text())
 
     def _capture_like(self, tree: Any, prefix: str, role: int) -> None:
-        """Captures a tree like the parameters, or its summaries."""
+        """Captures a tree that is like the parameters, or its summaries."""
         part = self.trees.like_parameters(tree.tree() if isinstance(tree, Summaries) else tree)
         self._capture(part.leaves, tree if isinstance(tree, Summaries) else part.values, prefix, role)
 
@@ -331,16 +333,17 @@ class Hook(StepHook):
 
 
 class Hooks(Registry[Hook]):
-    """The hooks of JAX: one is attached at a time, and nothing that it belongs to holds it.
+    """The hooks of JAX. One is attached at a time, and no model or other thing keeps it alive.
 
-    The registry holds it until a method is called, by whoever holds it; and again once `get_hook` has handed it out.
+    The registry keeps a new hook alive until its holder first calls one of its methods, and again after `get_hook`
+    has returned it.
     """
 
     _held: Hook | None = None
     _asked = False
 
     def attached(self, hook: Hook) -> Hook:
-        """Registers a hook in place of the one before, and returns it."""
+        """Registers a hook in place of the previous one, and returns it."""
         self.add(hook)
         self._held, self._asked = hook, False
         for other in self.living:
@@ -349,12 +352,12 @@ class Hooks(Registry[Hook]):
         return hook
 
     def used(self, hook: Hook) -> None:
-        """Notes that whoever holds the hook has called one of its methods."""
+        """Notes that the holder of the hook has called one of its methods."""
         if self._held is hook and not self._asked:
             self._held = None
 
     def get_hook(self) -> Hook | None:
-        """The hook attached last, or that of ``luff run``, while it is open."""
+        """Returns the hook attached last, or that of ``luff run``, if it is live."""
         hook = self.current()
         if hook is not None and hook is not self.default:
             self._held, self._asked = hook, True
@@ -367,7 +370,7 @@ class Hooks(Registry[Hook]):
             self._held = None
 
     def watching(self) -> Hook | None:
-        """The hook of ``luff run``, where no other is attached."""
+        """Returns the hook of ``luff run`` if no other is attached."""
         living = self.living
         return self.default if living and living[0] is self.default else None
 

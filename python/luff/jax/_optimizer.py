@@ -1,4 +1,4 @@
-"""What the states of Optax hold, by name."""
+"""Reads the states of Optax by name."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SETTINGS = {
 
 
 def unwrap(value: Any) -> Any:
-    """The value of a variable of NNX; anything else as it is."""
+    """Returns the value of a variable of NNX; anything else unchanged."""
     nnx = nnx_of()
     return value.get_raw_value() if nnx is not None and isinstance(value, nnx.Variable) else value
 
 
 def is_state(value: Any) -> bool:
-    """A state of Optax: a named tuple of its own, or a tuple of such."""
+    """Whether this is a state of Optax: one of its named tuples, or a tuple of them."""
     if not isinstance(value, tuple):
         return False
     if hasattr(value, "_fields"):
@@ -38,7 +38,7 @@ def is_state(value: Any) -> bool:
 
 
 def _walk(state: Any, depth: int = 0) -> Iterator[tuple[str, str, Any]]:
-    """(type, field, value) of every field of every state, in order."""
+    """Yields (type, field, value) of every field of every state, in order."""
     if depth > _MAX_DEPTH or not isinstance(state, tuple):
         if isinstance(state, Mapping) and depth <= _MAX_DEPTH:  # of several transformations, by label
             for item in state.values():
@@ -57,7 +57,7 @@ def _walk(state: Any, depth: int = 0) -> Iterator[tuple[str, str, Any]]:
 
 
 def state_parts(state: Any) -> Iterator[tuple[str, Any]]:
-    """Names (``ScaleByAdam.mu``) and the trees under them."""
+    """Yields names (``ScaleByAdam.mu``) and the trees under them."""
     taken: dict[str, int] = {}
     for kind, name, value in _walk(state):
         label = f"{kind}.{name}"
@@ -66,7 +66,7 @@ def state_parts(state: Any) -> Iterator[tuple[str, Any]]:
 
 
 def settings_of(state: Any) -> Iterator[tuple[str, Any]]:
-    """Settings that the state itself holds (``optax.inject_hyperparams``)."""
+    """Yields the settings that the state itself contains (``optax.inject_hyperparams``)."""
     for kind, name, value in _walk(state):
         if name == "hyperparams" and kind.startswith("Inject") and isinstance(value, Mapping):
             for key, setting in value.items():
@@ -74,7 +74,7 @@ def settings_of(state: Any) -> Iterator[tuple[str, Any]]:
 
 
 def state_kinds(state: Any, depth: int = 0) -> list[str]:
-    """Types of the states, in order."""
+    """Returns the types of the states, in order."""
     if depth > _MAX_DEPTH:
         return []
     if isinstance(state, Mapping):
@@ -88,7 +88,7 @@ def state_kinds(state: Any, depth: int = 0) -> list[str]:
 
 
 def count_of(state: Any) -> int | None:
-    """Updates that a state has counted; None where it does not count. Waits until the number is there."""
+    """Returns the updates that a state has counted; None if it does not count. Waits until the number is computed."""
     nnx = nnx_of()
     if nnx is not None and isinstance(state, nnx.Optimizer):
         state = state.opt_state
@@ -104,7 +104,7 @@ def count_of(state: Any) -> int | None:
 
 
 def accumulates(state: Any) -> bool:
-    """Updates come only after several calls (``optax.MultiSteps``)."""
+    """Whether an update comes only after several calls (``optax.MultiSteps``)."""
     nnx = nnx_of()
     if nnx is not None and isinstance(state, nnx.Optimizer):
         state = state.opt_state

@@ -1,7 +1,7 @@
-"""Summaries computed where the values are: inside of compiled functions, and on accelerators.
+"""Computes summaries where the values are: inside compiled functions, and on accelerators.
 
-A summary is eight numbers, so that of a whole tree two small arrays leave the computation. Sums are taken in float32
-(float64 where the values are, and JAX has it), limits and counts are exact.
+A summary is eight numbers, so two small arrays hold those of a whole tree. Sums are computed in float32 (float64 if
+JAX has 64-bit types enabled); limits and counts are exact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Summaries", "rows_of", "summaries_of", "summarize"]
 
 @jax.tree_util.register_pytree_node_class
 class Summaries:
-    """Summaries of the leaves of one tree, as they leave a compiled function.
+    """Summaries of the leaves of one tree, as a compiled function returns them.
 
     Attributes
     ----------
@@ -36,24 +36,24 @@ class Summaries:
         self.kinds = kinds  # shape and dtype of each leaf
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """For JAX."""
+        """Implements JAX's pytree protocol."""
         return (self.numbers, self.counts), (self.structure, self.kinds)
 
     @classmethod
     def tree_unflatten(cls, fixed: tuple[Any, Any], parts: tuple[Any, Any]) -> Summaries:
-        """For JAX."""
+        """Implements JAX's pytree protocol."""
         return cls(*parts, *fixed)
 
     def tree(self) -> Any:
-        """A tree of the same structure, whose leaves are the numbers of its leaves."""
+        """Returns a tree of the same structure, whose leaves are their own indices."""
         return jax.tree_util.tree_unflatten(self.structure, range(len(self.kinds)))
 
 
 def summarize(tree: Any) -> Summaries:
-    """Summaries of a tree of arrays, to be returned by a compiled function in place of the tree.
+    """Returns the summaries of a tree of arrays, for a compiled function to return instead of the tree.
 
-    ``hook.step(grads=...)`` and a function that `Hook.watch` watches take them for gradients; parameters and states
-    of optimizers likewise. Only summaries are recorded of such a tree, where raw values are due as well that is a gap.
+    ``hook.step(grads=...)`` and a function wrapped by `Hook.watch` take them as gradients, parameters or states of
+    optimizers. Only summaries of such a tree are recorded; if raw values are due as well, that is a gap.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def summarize(tree: Any) -> Summaries:
 
 
 def summaries_of(leaves: Sequence[Any]) -> tuple[Any, Any]:
-    """Two arrays with a row for each of some arrays."""
+    """Returns two arrays with one row for each of the given arrays."""
     if not leaves:
         return jnp.zeros((0, 5), jnp.float32), jnp.zeros((0, 3), jnp.int32)
     rows = [_of(jnp.asarray(leaf)) for leaf in leaves]
@@ -91,6 +91,6 @@ def _of(value: Any) -> tuple[Any, Any]:
 
 
 def rows_of(numbers: Any, counts: Any) -> NDArray[np.float64]:
-    """Rows as `Session.capture_summaries` takes them."""
+    """Converts the arrays to the rows that `Session.capture_summaries` takes."""
     left, right = np.asarray(numbers), np.asarray(counts)
     return np.ascontiguousarray(np.concatenate([left, right], axis=1), dtype=np.float64)

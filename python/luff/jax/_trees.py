@@ -1,4 +1,4 @@
-"""Pytrees and NNX modules as lists of named leaves; each structure is looked at once."""
+"""Converts pytrees and NNX modules to lists of named leaves; each structure is examined once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _BUFFERS = frozenset({"batch_stats"})
 _BIASES = frozenset({"b", "beta"})
 _LINEN = re.compile(r"([A-Z]\w*?)_\d+$")
 _MAX_STRUCTURES = 1024
-_LOOKS = (2, 16)  # reads of a module at which its structure is looked at again
-_REWALK = 256  # and every so many
+_LOOKS = (2, 16)  # a module's structure is examined again at these reads
+_REWALK = 256  # and then every time after so many reads
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Leaf:
     """One array of a model: its name in the run, and what it is."""
 
     name: str
-    path: str  # below the model
+    path: str  # relative to the model
     role: int
     module_path: str = ""
-    kind: str = ""  # type of the module that it belongs to, "" where that is not known
+    kind: str = ""  # type of the module that it belongs to, "" if unknown
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass
 class _Module:
-    """What is known of a module, as long as it lives."""
+    """What is known of a module, for as long as it lives."""
 
     module: weakref.ref[Any]
     leaves: list[Leaf]
@@ -59,21 +59,21 @@ class _Module:
     reads: int = 1
 
     def values(self) -> list[Any]:
-        """Values as they are now."""
+        """Returns the current values."""
         return [variable.get_raw_value() for variable in self.variables]
 
 
 class Trees:
-    """Names of leaves. A module's parameters carry the name of its class, those of other trees their path only."""
+    """Names leaves. Names of a module's parameters begin with its class; those of other trees are only the path."""
 
     def __init__(self) -> None:
         self._structures: dict[Any, tuple[list[Leaf], list[int]]] = {}
         self._modules: dict[int, _Module] = {}
-        self._models: Identities[str] = Identities()  # names; that of a module that is gone is given again
+        self._models: Identities[str] = Identities()  # names; one is reused once its module is gone
         self._prefixes: dict[frozenset[str], tuple[str, dict[str, Leaf]]] = {}
 
     def parts(self, tree: Any) -> list[Part]:
-        """The leaves of a tree of parameters; of several models one part each."""
+        """Returns the leaves of a tree of parameters, as one part for each model."""
         nnx = nnx_of()
         if nnx is not None and isinstance(tree, nnx.Module):
             return [self._of_module(nnx, tree)]
@@ -87,12 +87,12 @@ class Trees:
         return [self._of_tree(tree)]
 
     def leaves_of(self, structure: Any) -> list[Leaf] | None:
-        """The leaves of a structure that was looked at already."""
+        """Returns the leaves of a structure that was examined before, or None."""
         known = self._structures.get(structure)
         return None if known is None else known[0]
 
     def like_parameters(self, tree: Any) -> Part:
-        """The leaves of a tree with the structure of parameters: gradients, moments."""
+        """Returns the leaves of a tree with the structure of parameters: gradients, moments."""
         return self._of_tree(tree)
 
     # Trees -----------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Trees:
             parts = path.split(".") if path else []
             role = _BUFFER if parts and parts[0] in _BUFFERS else role_of(parts[-1] if parts else "")
             if len(parts) > 1 and parts[0] in ("params", "batch_stats"):
-                parts = parts[1:]  # the collections of Linen
+                parts = parts[1:]  # collections of Linen
             owner = _LINEN.match(parts[-2]) if len(parts) > 1 else None
             name = ".".join(parts) or "params"
             leaves.append(Leaf(name, name, role, ".".join(parts[:-1]), owner.group(1) if owner else ""))
@@ -135,7 +135,7 @@ class Trees:
                 return Part(known.leaves, known.values(), known.model, known.kind)
         part, variables = self._walk(nnx, module)
         if known is not None and set(part.leaves) == set(known.leaves):
-            # What is known of them is known by identity; an update may have put attributes into another order.
+            # Other tables refer to the known leaves by identity, and an update may have reordered the attributes.
             by_path = {leaf.path: variable for leaf, variable in zip(part.leaves, variables, strict=True)}
             part.leaves = known.leaves
             variables = [by_path[leaf.path] for leaf in part.leaves]
@@ -143,16 +143,17 @@ class Trees:
         if len(self._modules) > _MAX_STRUCTURES:
             self._modules.clear()
         key, modules = id(module), self._modules
-        reference = weakref.ref(module, lambda _: modules.pop(key, None))  # and with it its variables
+        # drops the variables together with the module
+        reference = weakref.ref(module, lambda _: modules.pop(key, None))
         modules[key] = _Module(reference, part.leaves, variables, part.model, part.kind, reads)
         return part
 
     def _walk(self, nnx: Any, module: Any) -> tuple[Part, list[Any]]:
-        """Leaves, values and modules, and the variables of the leaves."""
+        """Returns leaves, values and modules, and the variables of the leaves."""
         kind = type(module).__name__
         model = self._name_model(module, kind)
         modules, variables = [], []
-        order: dict[tuple[Any, ...], dict[Any, int]] = {}  # attributes as the class sets them
+        order: dict[tuple[Any, ...], dict[Any, int]] = {}  # order in which the class sets its attributes
         nodes = list(nnx.iter_graph(module))
         for path, value in nodes:
             if isinstance(value, nnx.Module):
@@ -197,19 +198,21 @@ class Trees:
 
 
 def module_kind(module: Any) -> str:
-    """Type of a module as tensors carry it. The rows of a ``Linear`` of PyTorch are units; here columns are."""
+    """Returns the type of a module as its tensors carry it. In PyTorch's ``Linear`` rows
+    are units, here columns are.
+    """
     kind = type(module).__name__
     return f"nnx.{kind}" if kind == "Linear" else kind
 
 
 def role_of(last: str) -> int:
-    """Weight or bias, by the last part of a path."""
+    """Returns weight or bias, by the last part of a path."""
     low = last.lower()
     return _BIAS if "bias" in low or low in _BIASES else _WEIGHT
 
 
 def path_text(keys: Any) -> str:
-    """A path of JAX as text: ``dense.kernel``."""
+    """Returns a path of JAX as text: ``dense.kernel``."""
     return ".".join(_texts(keys))
 
 

@@ -1,4 +1,4 @@
-"""Reads the arrays of JAX, where they are: on the CPU in place, each shard by itself; what was donated is a gap."""
+"""Reads arrays of JAX where they are: in place on the CPU, each shard separately. Donated arrays are gaps."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SUMMARY = int(Form.SUMMARY)
 
 
 def is_gone(value: Any) -> bool:
-    """The array was donated to a computation, or deleted."""
+    """Whether the array was donated to a computation, or deleted."""
     return isinstance(value, _ARRAY) and value.is_deleted()
 
 
 @dataclass
 class Tensors:
-    """Tensors of one tree, in order: their numbers, and what defines the parts of those that are sharded."""
+    """Tensors of one tree, in order: their numbers, and how to define them or their shards."""
 
-    numbers: list[int]  # -1: not named yet; what is sharded never is, its parts are
+    numbers: list[int]  # -1: not defined yet; a sharded tensor never is, only its shards are
     defined: list[tuple[str, int, str, str]]  # name, role, path and type of the module
 
 
@@ -47,24 +47,24 @@ class Reader:
     def __init__(self, session: Session, arrays: Arrays) -> None:
         self._session = session
         self._arrays = arrays
-        self._places: dict[int, tuple[Any, int]] = {}  # by id of the sharding, which is kept
-        self._layouts: dict[int, tuple[Any, int]] = {}  # by id of the abstract value, which is kept
+        self._places: dict[int, tuple[Any, int]] = {}  # by id of the sharding, which is kept alive
+        self._layouts: dict[int, tuple[Any, int]] = {}  # by id of the abstract value, which is kept alive
         self._shards: dict[Any, int] = {}
         self._summarize: Any = None
-        self._types: set[type] = set()  # of arrays: asking JAX costs more
+        self._types: set[type] = set()  # known array types: an isinstance check with jax.Array costs more
         self._table = np.zeros((256, 4), dtype=np.uint64)
 
     def capture(self, tensors: Tensors, values: Sequence[Any]) -> None:
-        """Captures what is due of the values; one that cannot be read is a gap."""
+        """Captures what is due of the values; a value that cannot be read becomes a gap."""
         numbers = tensors.numbers
         try:
             jax.block_until_ready(values)
-        except Exception:  # one was donated: it is met below
+        except Exception:  # one was donated: handled below
             jax.block_until_ready([v for v in values if isinstance(v, _ARRAY) and not v.is_deleted()])
         heads: list[int] = []
         addresses: list[int] = []
         remote: list[tuple[int, Any]] = []
-        kept: list[Any] = []  # alive until the call is over
+        kept: list[Any] = []  # keeps arrays alive during the call
         for at, value in enumerate(values):
             number = numbers[at]
             is_array = type(value) in self._types or self._is_array(value)
@@ -90,7 +90,7 @@ class Reader:
                 else:
                     self._session.gap(number, int(GapReason.UNSUPPORTED), self._session.due_tensor(number), 1)
             elif (due := self._session.due_tensor(number)) & ~_SUMMARY:
-                self._arrays.array(number, np.asarray(value))  # all of it has to be here
+                self._arrays.array(number, np.asarray(value))  # needs the whole value on the host
             elif due:
                 remote.append((number, value))
         if remote:
@@ -104,7 +104,7 @@ class Reader:
             self._session.capture(self._table[:count])
 
     def _capture_remote(self, remote: list[tuple[int, Any]]) -> None:
-        """Summaries of arrays of an accelerator are computed there, in one call."""
+        """Computes summaries of an accelerator's arrays on the accelerator, in one call."""
         if self._summarize is None:
             self._summarize = jax.jit(summaries_of)
         heads = []
@@ -121,7 +121,7 @@ class Reader:
             self._session.capture_summaries(np.array(heads, dtype=np.uint64), rows)
 
     def capture_summaries(self, tensors: Tensors, summaries: Summaries) -> None:
-        """Captures summaries that a compiled function has handed out."""
+        """Captures summaries that a compiled function has returned."""
         heads, kept = [], []
         for at, (shape, dtype) in enumerate(summaries.kinds):
             if tensors.numbers[at] < 0:
@@ -176,7 +176,7 @@ class Reader:
         addresses: list[int],
         kept: list[Any],
     ) -> None:
-        """Each shard that this process holds is a tensor of its own: nothing is gathered."""
+        """Captures each shard of this process as a tensor of its own: nothing is gathered."""
         shards = [shard for shard in value.addressable_shards if shard.replica_id == 0]
         if value.is_fully_replicated:
             shards = list(value.addressable_shards)[:1]

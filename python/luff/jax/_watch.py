@@ -1,4 +1,4 @@
-"""Takes steps from the calls of one function: what went in, what came out, and what it did while it was traced."""
+"""Records the calls of one function as steps: arguments, results, and what happened while it was traced."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["Watcher"]
 
 _TRAIN, _EVAL, _LOSS = int(Mode.TRAIN), int(Mode.EVAL), int(Role.LOSS)
-_MAX_KINDS = 64  # of calls of one function
-_LOOKED_AT = 4  # leaves of each model, for whether they were donated
-_COUNTED_CALLS = 4  # in which it is counted how often a call updates
-# What a function does, where nobody has said it: not known yet, gradients only, nothing that concerns a training.
+_MAX_KINDS = 64  # most kinds of calls remembered per function
+_LOOKED_AT = 4  # leaves of each model that are checked for donation
+_COUNTED_CALLS = 4  # number of calls in which the updates per call are counted
+# Found kinds of functions: not known yet, computes gradients only, unrelated to a training.
 _UNKNOWN, _GRADIENTS, _OTHER = 0, -1, -2
 
 
@@ -45,18 +45,18 @@ _UNKNOWN, _GRADIENTS, _OTHER = 0, -1, -2
 class _Seen:
     call: Call
     root: tuple[Any, Any]  # positional and keyword arguments
-    kind: Any  # of the call: what was found out about one of its kind holds for all
+    kind: Any  # kind of the call: all calls of a kind share what was found out about one
     parts: list[Part]
     count: int | None = None  # updates before the call
 
     def has_trees(self) -> bool:
-        """Something among the arguments may be a tree of parameters."""
+        """Whether something among the arguments may be a tree of parameters."""
         values = (at(path, self.root) for path in self.call.batch)
         plain = (int, float, complex, str, bytes, type(None))
         return any(not hasattr(value, "ndim") and not isinstance(value, plain) for value in values)
 
     def states(self) -> list[Any]:
-        """States of Optax among the arguments."""
+        """Returns the Optax states among the arguments."""
         return [at(path, self.root) for path in self.call.states]
 
 
@@ -66,13 +66,13 @@ class Watcher:
     Parameters
     ----------
     hook_for
-        Gives the hook, or None.
+        Returns the hook, or None.
     function
-        What is called, for the names of its parameters.
+        The function, for its name and the names of its parameters.
     mode
-        Mode of its steps; 0: found out.
+        Mode of its steps; 0 means that it is determined from the calls.
     read
-        Says what is what, see `Hook.watch`.
+        Identifies the values, see `Hook.watch`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Watcher:
         self._read = read
         self._name = str(getattr(function, "__name__", "function"))
         self._names = names_of_parameters(function)
-        self._donates = mode == _TRAIN  # until seen
+        self._donates = mode == _TRAIN  # assumed until seen
         self._calls = 0
         self._per_call = 1
         self._accumulates: bool | None = None
@@ -103,7 +103,7 @@ class Watcher:
         kwargs: dict[str, Any],
         bound: tuple[Any, ...] = (),
     ) -> Any:
-        """Calls the function, and records what it did; `bound` are arguments that it has already."""
+        """Calls the function and records what it did; `bound` are arguments that were bound to it before."""
         hook = None if traced.depth else self._hook_for()
         if hook is None or not hook.live or in_trace():
             return function(*args, **kwargs)
@@ -140,7 +140,7 @@ class Watcher:
         elif traced.differentiates and self._kind != _TRAIN:
             self._kind = _GRADIENTS
         elif self._kind == _UNKNOWN and (seen is None or (not seen.parts and not seen.has_trees())):
-            self._kind = _OTHER  # nothing among its arguments could be parameters
+            self._kind = _OTHER  # none of its arguments can be parameters
 
     def _before(self, hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Seen | None:
         if self._kind == _GRADIENTS:
@@ -170,7 +170,7 @@ class Watcher:
         return seen
 
     def _find_parameters(self, hook: Hook, call: Call, root: Any) -> None:
-        """Finds parameters by their structure: what is trained, what an optimizer keeps moments of."""
+        """Finds parameters by their structure: that of trained parameters, or of an optimizer's moments."""
         if self._structure is None and call.states:
             for _, tree in state_parts(at(call.states[0], root)):
                 if not hasattr(tree, "ndim"):
@@ -259,7 +259,7 @@ class Watcher:
         return told(given)
 
     def _updates(self, seen: _Seen, states: list[Any]) -> int:
-        """How often the call has updated."""
+        """Returns how often the call has updated."""
         if seen.count is not None and states:
             after = count_of(states[0])
             if after is not None and 0 <= after - seen.count < 1 << 31:
@@ -277,7 +277,7 @@ def _numbers(hook: Hook, outcome: Outcome) -> None:
 
 
 def _has_value(result: Any) -> bool:
-    """A function of gradients gives the value before them."""
+    """Whether a function of gradients returns the value before them."""
     if not isinstance(result, tuple) or len(result) != 2:
         return False
     first = result[0]

@@ -6,8 +6,8 @@ Two lines attach it to a training::
 
     model.fit(x, y, callbacks=[luff.keras.Callback(run="runs/first")])
 
-``luff run -- python train.py`` does the same for a script that never mentions Luff. Either way the training computes
-bit by bit what it computes without.
+``luff run -- python train.py`` does the same for a script that never mentions Luff. Either way, the training computes
+bit by bit what it computes without Luff.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
     "save_tensor",
 ]
 
-Hook = Callback  #: What `attach` and `get_hook` give, as in other frameworks.
+Hook = Callback  #  The type that `attach` and `get_hook` return, as in other frameworks.
 
 _wraps.install()
 
@@ -62,9 +62,10 @@ def attach(
     model
         A `keras.Model`.
     run
-        Directory of the run, created; it must not exist unless ``resume``. Under ``luff run`` the supervisor's.
+        Directory of the run, created; it must not exist unless ``resume``. Under ``luff run`` the supervisor's is
+        used.
     collections, resume, on_stop, correct, **options
-        As those of `Callback`.
+        As in `Callback`.
 
     Raises
     ------

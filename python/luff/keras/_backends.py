@@ -1,4 +1,4 @@
-"""What records through which backend: each is imported when Keras uses it."""
+"""Selects what records values, by backend: each module is imported when Keras uses its backend."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["make_values"]
 
 
 def make_values(hook: Callback) -> Values:
-    """Those of the backend that Keras uses.
+    """Makes the `Values` of the backend that Keras uses.
 
     Raises
     ------
     ImportError
-        For a backend that is not watched.
+        If the backend is not supported.
     """
     name = keras.backend.backend()
     if name == "tensorflow":

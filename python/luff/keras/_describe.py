@@ -1,4 +1,4 @@
-"""The document "model": layers, variables, optimizers and losses, in the words that rules read."""
+"""The document "model": layers, variables, optimizers and losses, in the terms that rules read."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _CONTAINERS = ("Sequential", "Functional", "Model")
 
 
 class Document:
-    """Grown with each model that is seen."""
+    """The document, which grows with each model that is seen."""
 
     def __init__(self) -> None:
         self._models: dict[str, dict[str, Any]] = {}
         self._numbers = 0
 
     def model(self, names: Names, model: Any) -> None:
-        """Adds a model, or what it has become."""
+        """Adds a model, or updates it."""
         if self._numbers > _MAX_MODULES:
             return
         modules: list[dict[str, Any]] = []
@@ -67,7 +67,7 @@ class Document:
         }
 
     def text(self, optimizers: list[tuple[Known, Any]], model: Any) -> str:
-        """The document as JSON."""
+        """Returns the document as JSON."""
         document: dict[str, Any] = {"framework": "keras", "models": list(self._models.values())}
         document["optimizers"] = [_optimizer(known, optimizer) for known, optimizer in optimizers]
         held = {

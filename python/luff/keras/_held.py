@@ -1,4 +1,4 @@
-"""Steps of which only numbers are recorded: held back, and written many at a time (docs/adr/0012-steps-may-wait.md)."""
+"""Holds back steps of which only numbers are recorded, to write many at a time (docs/adr/0012-steps-may-wait.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Holder(Protocol):
     """Buffers values of finished steps that are not yet recorded."""
 
     def waits(self) -> bool:
-        """It has all values of the step that has just ended, too."""
+        """Whether it also has all values of the step that has just ended."""
 
 
 class Held(NamedTuple):
@@ -32,24 +32,24 @@ class Held(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Records what held steps have left."""
+    """Records held steps."""
 
     def before_held(self, holder: Any, until_ns: int) -> None:
-        """Steps that ended until then (Unix time) are about to be recorded."""
+        """Called before steps that ended until then (Unix time) are recorded."""
 
     def record_held(self, held: Held, holder: Any) -> None:
-        """Records one of them."""
+        """Records one held step."""
 
 
 class HeldSteps(StepWriter):
-    """Writes steps; one that records only numbers may be held back.
+    """Writes steps; a step that records only numbers may be held back.
 
     Attributes
     ----------
     recorder
-        Records the steps that are held.
+        Records the held steps.
     may_wait
-        The step that has begun may be held: nothing of it is recorded yet.
+        Whether the open step may be held: nothing of it is recorded yet.
     """
 
     def __init__(self, opener: Callable[[], Callable[[], object] | None], guard: Guard) -> None:
@@ -57,8 +57,8 @@ class HeldSteps(StepWriter):
         self.recorder: Recorder | None = None
         self.may_wait = False
         self._held: list[Held] = []
-        self._holder: Holder | None = None  # of the steps that are held
-        self._of: Any = None  # weak reference to what takes them
+        self._holder: Holder | None = None  # holder of the held steps
+        self._of: Any = None  # weak reference to the model or function that runs them
         self._began_ns = 0
 
     def begin(
@@ -77,9 +77,9 @@ class HeldSteps(StepWriter):
         Parameters
         ----------
         holder
-            Buffers the values of the step; None: it is recorded at once.
+            Buffers the values of the step; None means that it is recorded at once.
         of
-            What takes the step, for `begin_again`.
+            The model or function that runs the step, for `begin_again`.
         """
         if holder is None:
             return self.begin(mode)
@@ -95,7 +95,7 @@ class HeldSteps(StepWriter):
         return session
 
     def begin_again(self, mode: int, of: Any, roles: tuple[int, ...]) -> bool:
-        """Begins a step like those that are held, in few words; False: it is another, or one of the roles is due."""
+        """Begins a step like the held ones, quickly. False if it is of another kind, or one of the roles is due."""
         session, held = self.session, self._held
         if not held or session is None or self.mode or held[0].mode != mode:
             return False
@@ -109,16 +109,16 @@ class HeldSteps(StepWriter):
         return True
 
     def record_now(self) -> None:
-        """Something will be recorded in the step that has begun: those that are held come first."""
+        """Releases the held steps, because something is about to be recorded in the open step."""
         self.may_wait = False
         self.release()
 
     before_saved = record_now
 
     def hold(self, metrics: dict[str, Any]) -> bool:
-        """Ends the step that has begun; it is published with others, 0.2 s later at most while steps come.
+        """Ends the open step; it is published with others, at most 0.2 s later while steps continue.
 
-        False where that is not possible: it has to be recorded now.
+        Returns False if that is not possible: the step must be recorded now.
         """
         if not self.may_wait or self._holder is None or not self._holder.waits():
             self.record_now()
@@ -133,7 +133,7 @@ class HeldSteps(StepWriter):
         return True
 
     def release(self) -> None:
-        """Publishes the steps that are held; a step that has begun is empty still, and begins anew."""
+        """Publishes the held steps. A step that is open has no values yet, and begins again."""
         session, held, self._held = self.session, self._held, []
         if session is None or not held:
             return
@@ -155,16 +155,16 @@ class HeldSteps(StepWriter):
         try:
             if self.recorder is not None:
                 getattr(self.recorder, name)(*arguments)
-        except Exception as error:  # one step's values; the others are recorded
+        except Exception as error:  # affects the values of one step; the others are recorded
             self.guard.note("held", error)
 
     def end(self, ended_ns: int = 0, lasted_ns: int = 0) -> None:
-        """Publishes the step that has begun, if one has."""
+        """Publishes the open step, if any."""
         if self.mode and self.may_wait:
             self.record_now()
         super().end(ended_ns, lasted_ns)
 
     def abandon(self) -> None:
-        """Drops the step that has begun."""
+        """Drops the open step."""
         self.may_wait = False
         super().abandon()

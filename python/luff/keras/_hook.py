@@ -42,15 +42,16 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     Parameters
     ----------
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     collections
-        What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
+        What is saved in addition to the default: names of collections (raw values and summaries), or settings by
+        name.
     resume
-        Goes on in an existing run.
+        Whether to continue an existing run.
     on_stop
-        Called before `StopTraining` is raised, besides those of `luff.on_stop`.
+        Called before `StopTraining` is raised, in addition to those of `luff.on_stop`.
     correct
-        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
+        What Luff may correct when a finding asks for it; by default what was passed to `luff.corrections.accept`.
     **options
         Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
         ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md). Without any, statistics are taken at
@@ -65,7 +66,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     framework = "keras"
     writer = HeldSteps
     steps: HeldSteps
-    async_safe = True  # Keras need not wait for it: it does nothing as a call-back but to name its model
+    async_safe = True  # Keras need not wait for it: as a call-back it only learns its model
 
     def __init__(
         self,
@@ -89,15 +90,15 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self.values: Values | None = None
         self.loops: Loops | None = None
         self._document = Document()
-        self._described = -1  # optimizers in the document
+        self._described = -1  # number of optimizers in the document
         self._trained: Any = None  # weak reference to the model that it is a call-back of
-        self._training: Any = None  # weak reference to the model of the step that has begun
+        self._training: Any = None  # weak reference to the model of the open step
         keras.callbacks.Callback.__init__(self)
         if _options is None:
             self.open_now()
             hooks.add(self)
 
-    # What a framework says -------------------------------------------------------------------------------------
+    # Overrides of BaseHook and StepHook ------------------------------------------------------------------------
 
     @property
     def config(self) -> dict[str, Any]:
@@ -105,13 +106,13 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         return self._options.config
 
     def versions(self) -> dict[str, Any]:
-        """Versions of Keras and its backend."""
+        """Returns the versions of Keras and its backend."""
         backend = keras.backend.backend()
         version = str(getattr(__import__(backend), "__version__", ""))
         return {"keras": keras.__version__, "backend": backend, backend: version}
 
     def opened(self, session: Session) -> None:  # noqa: ARG002
-        """Makes what records values on this backend."""
+        """Makes the object that records values on this backend."""
         self.values = self.steps.recorder = make_values(self)
         if keras.backend.backend() == "tensorflow":
             from luff.keras._loops import Loops
@@ -119,14 +120,14 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
             self.loops = Loops(self, self.values)  # type: ignore[arg-type]
 
     def forked(self) -> None:
-        """In a forked child: what it trains is a worker of its own."""
+        """Makes the hook of a forked child a worker of its own."""
         super().forked()
         self.values, self.loops, self._training = None, None, None
         self._document = Document()
 
     @property
     def _model(self) -> Any:
-        """The model, for Keras' own methods. It holds the hook, and not the other way round."""
+        """The model, for methods of Keras. The model holds the hook, but not the other way round."""
         return None if self._trained is None else self._trained()
 
     @_model.setter
@@ -134,7 +135,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         self._trained = None if model is None else weakref.ref(model)
 
     def set_model(self, model: Any) -> None:
-        """As a call-back: the model that is trained with it."""
+        """Attaches the hook to the model that is trained with it as a call-back."""
         keras.callbacks.Callback.set_model(self, model)
         if self.live:
             hooks.add(self, [model])
@@ -152,46 +153,46 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     # Steps -----------------------------------------------------------------------------------------------------
 
     def training_model(self) -> Any:
-        """The model of the step that has begun, if it is known."""
+        """Returns the model of the open step, if it is known."""
         return None if self._training is None else self._training()
 
     def forget_training(self) -> None:
-        """Forgets the model: that of the step that begins is unknown."""
+        """Forgets the model, because that of the step that begins is unknown."""
         self._training = None
 
     def learn(self, model: Any) -> None:
-        """Names what a model holds, and describes it in the run."""
+        """Names the variables and layers of a model, and describes it in the run."""
         if self.names.learn(model):
             self._document.model(self.names, model)
             self._describe()
 
     def begin_batch(self, model: Any, mode: int) -> None:
-        """A batch begins."""
+        """Begins the step of a batch."""
         self.told("begin", self._begin_batch, model, mode)
 
     def end_batch(self, model: Any, logs: Any, batches: int = 1) -> None:
-        """A batch has ended; `logs` are what Keras says of it, `batches` how many were run since `begin_batch`."""
+        """Ends a batch. `logs` are Keras' results, `batches` is the number of batches run since `begin_batch`."""
         self.told("end", self._end_batch, model, logs, batches)
 
     def end_epoch(self, logs: Any) -> None:
-        """An epoch has ended: its losses and metrics go into the next step, or the last of all."""
+        """Ends an epoch: its losses and metrics are recorded in the next step, or in the last one."""
         for key, value in (logs or {}).items():
             if isinstance(value, int | float):
                 self.save_scalar(f"epoch/{key}", value)
 
     def drop_batch(self) -> None:
-        """Drops a batch that turned out to be none."""
+        """Drops a batch that turned out not to be one."""
         self.told("drop", self.steps.abandon)
 
     def here(self) -> bool:
-        """Whether this thread makes the steps, or is a replica of the one that does."""
+        """Whether this thread makes the steps, or is a replica of the thread that does."""
         return self.turn.here() or type(threading.current_thread()).__name__ == "_MirroredReplicaThread"
 
     def _told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return function(*arguments) if self.here() else super()._told(function, arguments)
 
     def publish(self) -> None:
-        """Publishes the steps that are held."""
+        """Publishes the held steps."""
         self.steps.release()
 
     def settle(self) -> None:
@@ -218,7 +219,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
         session, values = self.session, self.values
         if session is None or values is None or not self.steps.mode:
             return
-        metrics = _numbers(logs)  # all else, images say, is not kept while a step waits
+        metrics = _numbers(logs)  # nothing else, e.g. images, is kept while a step waits
         if batches > 1:
             self.steps.record_now()
         elif self.steps.hold(metrics):
@@ -244,7 +245,7 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
     def _finish(self) -> None:
         for part in (self.values, self.loops):
             if part is not None:
-                part.hook = self  # a collector clears weak references before it calls us
+                part.hook = self  # the collector clears weak references before it calls __del__
         try:
             self.publish()
             if self.loops is not None:
@@ -252,35 +253,37 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
             if self.steps.mode:
                 self.steps.abandon()  # a batch that was never finished
             super()._finish()
-            if self.values is not None and threading.main_thread().is_alive():  # the process does not end yet
+            if (
+                self.values is not None and threading.main_thread().is_alive()
+            ):  # the process is not exiting yet
                 self.guarded("rest", self.values.rest)
         finally:
             self.values = self.loops = self.steps.recorder = None
 
 
 def _numbers(logs: Any) -> dict[str, Any]:
-    """What Keras says of a batch, without the running mean of the loss and without what is no number."""
+    """Returns Keras' numbers for a batch, without the running mean of the loss."""
     if not isinstance(logs, dict):
         return {}
     return {key: v for key, v in logs.items() if key != "loss" and len(getattr(v, "shape", ())) == 0}
 
 
 class Hooks(Registry[Callback]):
-    """The hooks of Keras; a thing is a model."""
+    """The hooks of Keras; hooks are attached to models."""
 
     def of_model(self, model: Any) -> Callback | None:
-        """The hook that watches a model."""
+        """Returns the hook that watches a model."""
         return self.of(model) or self.default
 
     def training(self) -> Callback | None:
-        """The hook in whose step this thread is; else the one that watches what no other does."""
+        """Returns the hook whose step this thread is in, else the one that watches what no other does."""
         for hook in self.living:
             if hook.steps.mode and hook.here():
                 return hook
         return self.default
 
     def last(self) -> Callback | None:
-        """The hook in whose step this thread is."""
+        """Returns the hook whose step this thread is in, else the one used last."""
         hook = self.training()
         return hook if hook is not None and hook.steps.mode and hook.here() else super().last()
 

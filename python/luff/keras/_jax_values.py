@@ -1,8 +1,9 @@
-"""Values of trainings on JAX: a compiled step gives out what is recorded of it, besides its own results.
+"""Records values of trainings on JAX: a compiled step returns what is recorded of it besides its own results.
 
-While the step is traced, what Keras hands to the optimizer and the loss it averages are collected; those that belong
-to the step's own trace (not to one inside, of a gradient or a branch) become results of the compiled function, which
-are taken off before Keras sees them. Nothing is called back at run time, and nothing is compiled twice.
+While the step is traced, the gradients that Keras passes to the optimizer and the loss that it averages are
+collected. Those that belong to the step's own trace (not to an inner one, of a gradient or a branch) become results
+of the compiled function, and are removed before Keras sees them. There is no callback at run time, and nothing is
+compiled twice.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["KEY", "JaxValues", "Step"]
 
-KEY = "luff"  # among the logs of a step: what it gives out for us
+KEY = "luff"  # key of our results in the logs of a step
 _GRADIENT, _LOSS = int(Role.GRADIENT), int(Role.LOSS)
 _WEIGHTS = (int(Role.WEIGHT), int(Role.BIAS), int(Role.BUFFER))
 
 
 def _array(value: Any) -> Any:
-    """An array of JAX without a copy on the CPU; None where this process does not have all of it."""
+    """Returns an array of JAX without a copy on the CPU; None if this process does not have all of it."""
     if isinstance(value, jax.Array) and len(value.sharding.device_set) > 1:
         if not value.is_fully_replicated:
             return None
@@ -38,16 +39,16 @@ def _array(value: Any) -> Any:
 
 
 class Step:
-    """What the compiled function of one kind of step gives out, found out while it is traced."""
+    """What the compiled function of one kind of step returns for us; determined while it is traced."""
 
     def __init__(self) -> None:
         self.specs: dict[
             str, tuple[Spec, Any, bool]
-        ] = {}  # with the optimizer that must update, and: a number
+        ] = {}  # spec, the optimizer that must update, and whether it is a number
         self.scaled: str | None = None  # gradients are multiplied by the value of this name
 
     def results(self, collected: dict[str, tuple[Spec, Any, Any, bool]], state: Any) -> dict[str, Any]:
-        """Those of the values that the function can give out."""
+        """Returns those of the collected values that the function can return."""
         traces = {id(leaf._trace) for leaf in jax.tree_util.tree_leaves(state) if _is_tracer(leaf)}
         found = {}
         for name, (spec, value, owner, scalar) in collected.items():
@@ -58,7 +59,7 @@ class Step:
 
 
 def _place(optimizer: Any, inner: Any) -> int:
-    """Where the count of updates stands among the variables of an optimizer."""
+    """Returns the index of the count of updates among the variables of an optimizer."""
     return [variable is inner._iterations for variable in optimizer.variables].index(True)
 
 
@@ -67,37 +68,37 @@ def _is_tracer(value: Any) -> bool:
 
 
 class JaxValues(Values):
-    """What one hook records."""
+    """Records the values of one hook."""
 
     def __init__(self, hook: Callback) -> None:
         super().__init__(hook)
-        self.collected: dict[str, tuple[Spec, Any, Any, bool]] | None = None  # while a step is traced
+        self.collected: dict[str, tuple[Spec, Any, Any, bool]] | None = None  # set while a step is traced
         self._step_outputs: tuple[Step, dict[str, Any], Any, Any] | None = None
         self._seen: dict[int, int] = {}  # updates of each optimizer so far
         self._rows: dict[tuple[Any, ...], Table] = {}
-        self._state: dict[int, Any] = {}  # of optimizers, by their variables
+        self._state: dict[int, Any] = {}  # state of optimizers, by variable
 
     def put(self, spec: Spec, value: Any, owner: Any = None, scalar: bool = False) -> None:
-        """Collects it for the results of the step."""
+        """Collects a value for the results of the step."""
         if self.collected is not None:
             self.collected[spec.name] = (spec, getattr(value, "value", value), owner, scalar)
 
     def graph(self) -> int:
-        """Values come with the results of the step."""
+        """Returns 1: values arrive with the results of the step."""
         return 1
 
     def array(self, value: Any) -> Any:
-        """An array of JAX as one of NumPy."""
+        """Converts an array of JAX to NumPy."""
         return np.asarray(value)
 
     def traced(self) -> None:
-        """The trace of a step begins."""
+        """Called when the trace of a step begins."""
         self.collected = {}
         self._calls.clear()
         self._losses.clear()
 
     def total(self, value: Any) -> None:
-        """The loss of a batch: of its parts, which were computed in the trace of the gradient, nothing is given out."""
+        """Collects the loss of a batch. Its parts belong to the trace of the gradient, so they are not recorded."""
         losses = self._losses.get(self.graph(), [])
         model = self.hook.training_model()
         single = len(losses) == 1 and not (model is not None and model.losses)
@@ -106,17 +107,17 @@ class JaxValues(Values):
         self.put(Spec(name, _LOSS, "", name.rpartition("_output_")[0] if single else ""), value, scalar=True)
 
     def scaled_gradients(self, optimizer: Any, gradients: Any, scale: Any) -> None:
-        """Gradients that the optimizer will divide by a scale, if they are finite."""
+        """Collects gradients that the optimizer divides by a scale if they are finite."""
         inner = optimizer.inner_optimizer
         for gradient, variable in zip(gradients, inner._trainable_variables, strict=True):
             name = self.hook.names.of(variable)
             self.put(Spec(f"gradient/{name.name}", _GRADIENT, name.path, name.kind), gradient, inner)
         self.put(Spec("luff scale", 0), scale, None, scalar=True)
 
-    # What the wrapper of a compiled step tells ----------------------------------------------------------------------
+    # Called by the wrapper of a compiled step -----------------------------------------------------------------------
 
     def state_before(self, model: Any, state: Any) -> None:
-        """The variables that a step uses."""
+        """Captures the variables that a step uses."""
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and len(state) == 4:
             inner = getattr(optimizer, "inner_optimizer", optimizer)
@@ -128,11 +129,11 @@ class JaxValues(Values):
             )
 
     def state_after(self, step: Step, given: dict[str, Any], model: Any, state: Any) -> None:
-        """What a step has given out."""
+        """Keeps the results of a step for `left`."""
         self._step_outputs = (step, given, model, state)
 
     def left(self) -> Iterable[tuple[Any, int, int]]:
-        """Captures what the step has given out."""
+        """Captures what the step has returned."""
         given, self._step_outputs = self._step_outputs, None
         if given is None:
             return
@@ -188,12 +189,12 @@ class JaxValues(Values):
         table.capture([_array(value) for _, value in rows], factor)
 
     def state(self, known: Known, optimizer: Any) -> None:
-        """Captures what an optimizer keeps for its variables."""
+        """Captures the state that an optimizer keeps for its variables."""
         state, self._state = self._state, {}
         self._capture([(spec, state[id(v)]) for v, spec in state_of(known, optimizer) if id(v) in state])
 
     def tracked(self, tracker: Any) -> tuple[float, float]:
-        """Sum and count of a mean; they are among the variables of metrics while a step runs."""
+        """Returns sum and count of a mean; they are among the metrics variables while a step runs."""
         model = self.hook.training_model()
         state = getattr(model, "_jax_state", None) or {}
         values = state.get("metrics_variables")

@@ -1,4 +1,4 @@
-"""Where Luff listens on JAX: the functions of a step that Keras compiles, and what is traced in them."""
+"""Wrappers on JAX: around the step functions that Keras compiles, and around what is traced in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["install"]
 
 @once
 def install() -> None:
-    """Wraps; once."""
+    """Installs the wrappers, once."""
     wrap(JAXTrainer, "make_train_function", functools.partial(_make, "train"))
     wrap(JAXTrainer, "make_test_function", functools.partial(_make, "test"))
     wrap(keras.optimizers.Optimizer, "_backend_update_step", _update)
@@ -49,7 +49,7 @@ def _make(kind: str, original: Any) -> Any:
 
 
 def _traced(step: Step, original: Any) -> Any:
-    """The step as it is compiled: with what Luff wants of it among its logs."""
+    """Returns the step as it is compiled: with the values for Luff among its logs."""
 
     @functools.wraps(original)
     def traced(state: Any, data: Any) -> Any:
@@ -71,7 +71,7 @@ def _traced(step: Step, original: Any) -> Any:
 
 
 def _called(model: Any, step: Step, function: Any) -> Any:
-    """The function that Keras calls for a step."""
+    """Returns the function that Keras calls for a step."""
 
     @functools.wraps(function)
     def called(state: Any, iterator: Any) -> Any:

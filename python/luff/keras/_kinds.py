@@ -1,4 +1,4 @@
-"""What layers, activations and losses are called where rules look at types: PyTorch's names of the same things."""
+"""Translates types of layers, activations and losses to PyTorch's names, which rules look at."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ACTIVATIONS = {
     "selu": "SELU",
     "leaky_relu": "LeakyReLU",
 }
-_RECURRENT = ("LSTM", "GRU", "SimpleRNN")  # their activation is one inside, not that of the output
+_RECURRENT = ("LSTM", "GRU", "SimpleRNN")  # their activation is an inner one, not that of the output
 _LOSSES = {
     ("sparsecategoricalcrossentropy", True): "CrossEntropyLoss",
     ("categoricalcrossentropy", True): "CrossEntropyLoss",
@@ -56,7 +56,7 @@ _SHORT = {"mse": "meansquarederror", "mae": "meanabsoluteerror"}
 
 
 def activation_of(layer: Any) -> str:
-    """The activation that ends a layer: "" for none, or one that has no name of its own."""
+    """Returns the activation that ends a layer: "" for none, or for one without a known name."""
     kind = type(layer).__name__
     if kind.startswith(_RECURRENT):
         return ""
@@ -65,7 +65,7 @@ def activation_of(layer: Any) -> str:
 
 
 def layer_kind(layer: Any) -> str:
-    """Type of a layer by itself."""
+    """Returns the type of a layer without its activation."""
     kind = type(layer).__name__
     if kind == "Activation":
         return activation_of(layer) or kind
@@ -75,12 +75,12 @@ def layer_kind(layer: Any) -> str:
 
 
 def output_kind(layer: Any) -> str:
-    """Type of what a layer gives: that of its activation, where it has one."""
+    """Returns the type of a layer's output: that of its activation if it has one."""
     return activation_of(layer) or layer_kind(layer)
 
 
 def loss_kind(loss: Any) -> str:
-    """Name of a loss, as its tensors are called."""
+    """Returns the name of a loss, as in the names of its tensors."""
     kind = type(loss).__name__
     stem = kind
     if kind == "LossFunctionWrapper":
@@ -93,7 +93,7 @@ def loss_kind(loss: Any) -> str:
 
 
 def losses_of(model: Any) -> list[Any]:
-    """The losses that a model was compiled with, as far as they are known."""
+    """Returns the losses that a model was compiled with, as far as they are known."""
     compiled = getattr(model, "_compile_loss", None)
     flat = getattr(compiled, "_flat_losses", None) or []
     found = [getattr(item, "loss", None) for item in flat]

@@ -1,7 +1,8 @@
-"""Training loops of the user's own on TensorFlow: which calls are a step.
+"""Detects steps in the user's own training loops on TensorFlow.
 
-Eager: from the entry of a `tf.GradientTape` to that of the next one, if a gradient was asked for or applied meanwhile.
-Compiled: each call of the outermost `tf.function` in whose graph an optimizer updates.
+An eager step lasts from the entry of one `tf.GradientTape` to the entry of the next, if a gradient was computed or
+applied meanwhile. A compiled step is a call of the outermost `tf.function` whose graph contains an optimizer's
+update.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 
 class Loops:
-    """Steps of loops, for one hook. All under its lock."""
+    """Steps of training loops, for one hook. All methods are called under its lock."""
 
     def __init__(self, hook: Callback, values: TensorFlowValues) -> None:
         self.hook: Any = weakref.proxy(hook)
         self._values = values
         self._trains: weakref.WeakSet[Any] = (
             weakref.WeakSet()
-        )  # functions in whose graph an optimizer updates
+        )  # functions whose graph contains an optimizer's update
         self._variables: Identities[None] = Identities()
-        self.open = False  # a step of a loop has begun
-        self._worked = False  # and a gradient was asked for, or applied
+        self.open = False  # whether a step of a loop is open
+        self._worked = False  # whether a gradient was computed or applied in it
         self._function: Any = None  # weak reference to the compiled function of the step, if it has one
 
     def trains(self, function: Any) -> bool:
-        """An optimizer updates in this function."""
+        """Whether this function contains an optimizer's update."""
         return function in self._trains
 
     def begin(self, function: Any = None) -> None:
-        """A tape is entered, or a function that trains is called."""
+        """Begins a step when a tape is entered, or a function that trains is called."""
         hook = self.hook
         if hook.steps.mode and not self.open:
             return  # a step of fit
         if self.open:
             if function is None and not self._worked:
-                return  # a second tape beside the first
+                return  # another tape in the same step
             self.end()
         if self._is_of(function) and hook.steps.begin_again(_TRAIN, function, ARRAYS):
             self.open, self._worked = True, False
@@ -67,11 +68,11 @@ class Loops:
         self._values.begin_loop(kept, known if function is not None and self.trains(function) else [])
 
     def _is_of(self, function: Any) -> bool:
-        """The step is, or was, a call of this function."""
+        """Whether the current or last step is a call of this function."""
         return self._function is not None and self._function() is function and function is not None
 
     def worked(self, variables: list[Any], function: Any) -> None:
-        """A gradient is asked for, or applied: eagerly, or in the graph of a function."""
+        """Notes that a gradient is computed or applied, eagerly or in the graph of a function."""
         if self.hook.steps.mode and not self.open:
             return
         if not self.open:
@@ -84,7 +85,7 @@ class Loops:
                 self._variables[variable] = None
 
     def returned(self, function: Any) -> None:
-        """The outermost function has returned: what it trained is a step."""
+        """Ends the step if the outermost function, which has returned, trained; otherwise drops it."""
         if self.open and self._is_of(function):
             if self._worked or self.trains(function):
                 self.end()
@@ -110,7 +111,7 @@ class Loops:
         self.hook.steps.end()
 
     def drop(self) -> None:
-        """The step was none."""
+        """Drops the step."""
         if self.open:
             self.open = False
             self.hook.steps.abandon()

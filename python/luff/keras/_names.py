@@ -1,4 +1,4 @@
-"""Names of Keras' variables: ``LAYER/weights/VARIABLE``, where LAYER is the path of names below the model."""
+"""Names variables of Keras: ``LAYER/weights/VARIABLE``, where LAYER is the path of names below the model."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _WEIGHT, _BIAS, _BUFFER = int(Role.WEIGHT), int(Role.BIAS), int(Role.BUFFER)
 
 @dataclass(frozen=True)
 class Variable:
-    """What a variable is called, and what it belongs to."""
+    """Name of a variable, and what it belongs to."""
 
     name: str
     role: int
     path: str
-    kind: str  # of the layer
+    kind: str  # type of the layer
     is_parameter: bool = True  # trainable, or only frozen
 
 
 def layers_of(model: Any) -> Iterator[tuple[str, Any]]:
-    """(path, layer) of a model and everything in it, the model itself first with the path ""."""
+    """Yields (path, layer) of a model and everything in it; the model itself comes first, with the path ""."""
     seen: set[int] = set()
     waiting = [("", model)]
     while waiting and len(seen) < _MAX_LAYERS:
@@ -54,25 +54,25 @@ def _children(layer: Any) -> list[Any]:
 
 
 class Names:
-    """What each variable of the models that were seen is called.
+    """The names of all variables of the models that were seen.
 
-    Variables are known by the object that Keras holds and by the backend's own. Only weak references are kept.
+    A variable is known by the object that Keras holds and by that of the backend. Only weak references are kept.
     """
 
     def __init__(self) -> None:
         self._known: Identities[Variable] = Identities()
-        self._models: Identities[tuple[int, str]] = Identities()  # variables, prefix
+        self._models: Identities[tuple[int, str]] = Identities()  # number of variables, prefix
         self._taken: set[str] = set()
         self._paths: Identities[str] = Identities()
         self._first = True
 
     def models(self) -> list[tuple[Any, str]]:
-        """(model, prefix of its names) of the models that are alive."""
+        """Returns (model, prefix of its names) of the models that are alive."""
         found = [(model, self._models.get(model)) for model in self._models.things()]
         return [(model, known[1]) for model, known in found if known is not None]
 
     def learn(self, model: Any) -> bool:
-        """Names the variables of a model; False if there is nothing new."""
+        """Names the variables of a model; returns False if none is new."""
         count = len(model.variables)
         known = self._models.get(model)
         if known is not None:
@@ -90,7 +90,7 @@ class Names:
         return True
 
     def of(self, variable: Any) -> Variable:
-        """Name of a variable; one of no model is called by its own path."""
+        """Returns the name of a variable; a variable of no known model is named by its own path."""
         known = self._known.get(variable)
         if known is not None:
             return known
@@ -99,11 +99,13 @@ class Names:
         return self._add(variable, head, tail, "", bool(getattr(variable, "trainable", True)))
 
     def path_of(self, layer: Any, model: Any = None) -> str:
-        """Path of a layer of `model`, or of one that was learned; "" for others, and for the model itself."""
+        """Returns the path of a layer of `model`, or of a known model; "" for other
+        layers, and for the model itself.
+        """
         known = self._paths.get(layer)
         if known is not None:
             return known
-        if model is not None and model not in self._models:  # it is called for the first time
+        if model is not None and model not in self._models:  # the model is called for the first time
             for path, inner in layers_of(model):
                 if inner is layer:
                     return path if self._first else f"{model.name}/{path}"
@@ -128,11 +130,11 @@ class Names:
         if value is not None and value is not variable:
             try:
                 self._known[value] = found
-            except TypeError:  # arrays of some backends
+            except TypeError:  # arrays of some backends are not hashable or weakly referenceable
                 pass
         return found
 
 
 def _is_parameter(name: str) -> bool:
-    """A frozen kernel is still a weight; a moving average is none."""
+    """Whether a variable is a parameter: a frozen kernel is still a weight, a moving average is not."""
     return name in ("kernel", "bias", "embeddings", "gamma", "beta") or name.endswith(("_kernel", "_bias"))

@@ -1,4 +1,4 @@
-"""Numbers and names of the optimizers that a run has seen."""
+"""Numbers and names the optimizers that a run has seen."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Known:
         self.reference = weakref.ref(optimizer)
         self.number = number
         self.name = name
-        self.updates = 0  # in the step that has begun
+        self.updates = 0  # in the open step
         self.rate = Spec(f"optimizer/{name}.group0.lr", _SETTING)
 
 
 class Optimizers:
-    """Those of one run, in the order in which they were seen."""
+    """The optimizers of one run, in the order in which they were seen."""
 
     def __init__(self) -> None:
         self._of: Identities[Known] = Identities()
@@ -36,7 +36,7 @@ class Optimizers:
         return len(self._taken)
 
     def of(self, optimizer: Any) -> Known:
-        """What an optimizer is called; inside of one that scales losses the one that updates is meant."""
+        """Returns what is known of an optimizer; for one that scales losses, of the inner one that updates."""
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         found = self._of.get(optimizer)
         if found is None:
@@ -47,13 +47,13 @@ class Optimizers:
         return found
 
     def living(self) -> list[tuple[Known, Any]]:
-        """Those that are alive."""
+        """Returns the optimizers that are alive."""
         pairs = [(known, known.reference()) for known in self._of.values()]
         return [(known, optimizer) for known, optimizer in pairs if optimizer is not None]
 
 
 def state_of(known: Known, optimizer: Any) -> list[tuple[Any, Spec]]:
-    """The variables that an optimizer keeps for those it updates: momenta and the like."""
+    """Returns the variables that an optimizer keeps for those it updates, such as momenta."""
     rate = getattr(optimizer, "_learning_rate", None)
     return [
         (variable, Spec(f"{known.name}/{variable.name}", _STATE))

@@ -1,4 +1,4 @@
-"""Arrays that are captured in one call: a row for each, whose layout is looked up only when it changes."""
+"""Captures arrays in one call: one row per array, whose layout is looked up only when it changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLE = int(Role.SAMPLE)
 
 
 class Spec(NamedTuple):
-    """What a tensor is called, and what it is."""
+    """Name and role of a tensor, and path and type of the layer that it belongs to."""
 
     name: str
     role: int
@@ -33,7 +33,7 @@ class Table:
     arrays
         Where the tensors are defined.
     specs
-        The tensor of each row. Of samples the first rows are taken (docs/spec/evidence.md).
+        The tensor of each row. Of samples, only the first rows are recorded (docs/spec/evidence.md).
     """
 
     def __init__(self, arrays: Arrays, specs: list[Spec]) -> None:
@@ -46,7 +46,7 @@ class Table:
         self._known: list[tuple[Any, Any, int]] = [(None, None, -1)] * len(specs)
 
     def capture(self, values: list[Any], factor: float = 1.0) -> None:
-        """Captures an array for each row, multiplied by the factor; None: the row has no value now."""
+        """Captures an array for each row, multiplied by `factor`; None means that the row has no value now."""
         flat, known, at, held = self._flat, self._known, 0, []
         for index, array in enumerate(values):
             if array is None:
@@ -95,7 +95,7 @@ class Table:
 
 
 def tell_missing(session: Session, number: int, reason: int = int(GapReason.UNSUPPORTED)) -> None:
-    """A value that is due has no array: a gap."""
+    """Records a gap if a tensor is due but has no array."""
     due = session.due_tensor(number)
     if due:
         session.gap(number, reason, due & int(Form.RAW), 1)

@@ -1,9 +1,10 @@
-"""TensorFlow: variables read in bulk between steps, and values that compiled graphs keep for us.
+"""TensorFlow: variables that are read in bulk between steps, and values that compiled graphs keep for Luff.
 
-In a compiled graph a value is kept by assigning it to a variable of Luff's own: no copy (the variable takes the
-tensor's memory), no Python at run time, no result changed. After the step all of them are read by one operation.
-Gradients are kept in steps that are due only: memory that is kept is memory that the next step has to find anew.
-Graphs that XLA compiles are left alone: a value that must be kept is computed by other instructions there.
+A compiled graph keeps a value by assigning it to a variable of Luff's own: there is no copy (the variable takes over
+the tensor's memory), no Python at run time, and no changed result. After the step, one operation reads all of them.
+Gradients are kept only in steps in which they are due, because memory that is kept is memory that the next step must
+allocate again. Graphs that XLA compiles are left alone: there, keeping a value would change the instructions that
+compute it.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ __all__ = [
 
 _LOSS = int(Role.LOSS)
 _UNSUPPORTED = int(GapReason.UNSUPPORTED)
-_ALIKE = 8  # steps that must have been alike before numbers are read later
-_WARY = 1000  # and so many more once one was not
+_ALIKE = 8  # so many steps in turn must be alike before numbers are read later
+_WARY = 1000  # so many more must be alike after one that was not
 
 
 def resource_of(variable: Any) -> Any:
-    """TensorFlow's variable behind one of Keras, of the first replica."""
+    """Returns the TensorFlow variable of a Keras variable, of the first replica."""
     value = getattr(variable, "_value", None)
     return local(variable if value is None else value)
 
 
 def array_of(tensor: Any) -> Any:
-    """An eager tensor's memory as an array, without a copy on the CPU."""
+    """Returns an eager tensor as an array, without a copy on the CPU."""
     tensor = local(tensor)
     if isinstance(tensor, tf.IndexedSlices):
         tensor = tensor.values
@@ -56,7 +57,7 @@ def array_of(tensor: Any) -> Any:
 
 
 class _Reader:
-    """Reads variables: those of a device all in one operation, that no tape sees."""
+    """Reads variables: those of one device in a single operation, which no tape records."""
 
     def __init__(self, variables: list[Any]) -> None:
         self._count = len(variables)
@@ -73,7 +74,7 @@ class _Reader:
         ]
 
     def read(self) -> list[Any]:
-        """The values, as arrays that are valid as long as they are held."""
+        """Returns the values, as arrays that stay valid while they are held."""
         found: list[Any] = [None] * self._count
         now = context.context()
         for places, handles, attributes in self._groups:
@@ -91,7 +92,7 @@ class Rows:
     arrays
         Where their tensors are defined.
     owners
-        (variable, what it is) pairs.
+        (variable, spec of its tensor) pairs.
     """
 
     def __init__(self, arrays: Arrays, owners: list[tuple[Any, Spec]]) -> None:
@@ -101,9 +102,9 @@ class Rows:
         self._shapes: list[tuple[int, ...]] | None = [tuple(variable.shape) for variable in variables]
 
     def capture(self) -> bool:
-        """Reads and captures them; False if one has no value yet, and then nothing is captured."""
+        """Reads and captures the variables. If one has no value yet, captures nothing and returns False."""
         values = self._reader.read()
-        if self._shapes is not None:  # a variable that a graph has made is empty before the graph runs
+        if self._shapes is not None:  # a variable created by a graph is empty until the graph runs
             if any(value.shape != shape for value, shape in zip(values, self._shapes, strict=True)):
                 return False
             self._shapes = None
@@ -111,48 +112,48 @@ class Rows:
         return True
 
 
-_Key = tuple[str, Any, int | None]  # name, dtype and owner of what is kept
+_Key = tuple[str, Any, int | None]  # name, dtype and owner of a kept value
 
 
 @dataclass
 class _Counter:
-    """Updates of an optimizer, as its own variable counts them."""
+    """Counts the updates of an optimizer by the optimizer's own variable."""
 
     optimizer: Any  # weak reference
     variable: Any
-    every: int  # so many gradients are accumulated for an update
+    every: int  # number of gradients accumulated for one update
     seen: int
 
 
 class Kept:
-    """What the graphs of one kind of step keep, and how it is captured after the step."""
+    """The values that the graphs of one kind of step keep; captures them after the step."""
 
     def __init__(self) -> None:
         self._keepers: dict[_Key, Keeper] = {}
-        self._numbers: set[_Key] = set()  # of those: losses and learning rates
-        self._refused: dict[str, tuple[Spec, int]] = {}  # what is not kept, and why
+        self._numbers: set[_Key] = set()  # keys of losses and learning rates
+        self._refused: dict[str, tuple[Spec, int]] = {}  # values that are not kept, and why
         self._flags: dict[int, Flag] = {}  # by role
         self._rings: list[tuple[Ring, _Reader]] = []
-        self._traced: list[tuple[int, Spec, Any]] = []  # numbers that the graph that is traced keeps
-        self._loose = False  # some numbers are in no ring
-        self._alike = 0  # steps in turn with one update, noted in the same ring
+        self._traced: list[tuple[int, Spec, Any]] = []  # numbers kept by the graph being traced
+        self._loose = False  # whether some numbers are in no ring
+        self._alike = 0  # number of consecutive steps with one update, noted in the same ring
         self.counters: dict[int, _Counter] = {}
-        self.compiled = False  # by XLA: nothing is kept
-        self._plan: _Reader | None = None  # of numbers
+        self.compiled = False  # compiled by XLA: nothing is kept
+        self._plan: _Reader | None = None  # reads the numbers
         self._values = _Reader([])
         self._roles: set[int] = set()
         self._arrays: Arrays | None = None
         self._table: Table | None = None
         self._order: tuple[list[Keeper], list[Keeper]] = ([], [])
-        self._missing: list[tuple[int, int]] = []  # numbers of what is refused, and why
+        self._missing: list[tuple[int, int]] = []  # numbers of the refused tensors, and why
 
     def keep(self, spec: Spec, value: Any, owner: int | None = None, scalar: bool = False) -> None:
-        """Adds to the graph that is being traced that the value is kept.
+        """Makes the graph being traced keep a value.
 
         Parameters
         ----------
         owner
-            Key of the counter of the optimizer that must have updated for the value to be of this step.
+            Key of the counter of the optimizer that must have updated for the value to belong to this step.
         """
         if not may_keep():
             return
@@ -164,7 +165,7 @@ class Kept:
     def keep_where_due(
         self, session: Session, role: int, values: Iterable[tuple[Spec, Any, int | None]]
     ) -> None:
-        """As `keep`, of several values (and their owners) of one role, in steps only that this role is due in."""
+        """Like `keep`, for values (with their owners) of one role, but only in steps in which the role is due."""
         if not may_keep():
             return
         pairs = self._with_keepers(values, False)
@@ -182,13 +183,13 @@ class Kept:
             tf.cond(flag.variable, keep, lambda: None)
 
     def note_update(self, optimizer: Any) -> None:
-        """Adds to the graph that is being traced that this update is noted, with the numbers that the graph keeps."""
+        """Makes the graph being traced note this update, with the numbers that the graph keeps."""
         traced, self._traced = self._traced, []
         if not may_tell_time():
             return
         here = [(spec, tensor) for graph, spec, tensor in traced if graph == graph_key()]
         if not any(spec.role == _LOSS for spec, _ in here):
-            return  # the loss is of another graph than the update, which may be left out
+            return  # the loss belongs to another graph than the update, which may not run in each step
         specs = tuple(spec for spec, _ in here)
         ring = next((r for r, _ in self._rings if r.optimizer() is optimizer and r.specs == specs), None)
         if ring is None:
@@ -198,7 +199,9 @@ class Kept:
         ring.write([tensor for _, tensor in here])
 
     def waits(self, loss: str | None = None) -> bool:
-        """All numbers of a step are in one ring, the loss of this name too: they may be read later."""
+        """Whether all numbers of a step, including the loss of this name, are in one
+        ring, so they can be read later.
+        """
         if (
             self._alike < _ALIKE
             or len(self._rings) != 1
@@ -210,16 +213,16 @@ class Kept:
         return loss is None or any(spec.name == loss for spec in self._rings[0][0].specs)
 
     def optimizer(self) -> Any:
-        """The optimizer of steps that wait; None if it is gone."""
+        """Returns the optimizer of waiting steps; None if it is gone."""
         return self._rings[0][0].optimizer()
 
     def news(self, until_ns: int) -> tuple[Ring, list[Row]]:
-        """The ring of steps that waited, and what it has noted since it was last read."""
+        """Returns the ring of the waiting steps, and what it noted since it was last read."""
         ring, reader = self._rings[0]
         return ring, self._news(ring, reader, until_ns)[1]
 
     def surprised(self) -> None:
-        """A step was not as those before: numbers are read after every step again, for long."""
+        """Makes the next steps read their numbers at once again, because a step differed from those before."""
         self._alike = -_WARY
 
     def _news(self, ring: Ring, reader: _Reader, until_ns: int | None = None) -> tuple[int, list[Row]]:
@@ -230,18 +233,18 @@ class Kept:
         return count, rows
 
     def begin(self, session: Session) -> None:
-        """A step begins whose graphs keep their values here."""
+        """Begins a step whose graphs keep their values here."""
         for role, flag in self._flags.items():
             flag.set(bool(session.due_role(role)))
 
     def refuse(self, spec: Spec, reason: int) -> None:
-        """A value of the graph that is traced is not kept: a gap where it is due."""
+        """Records that a value of the graph being traced is not kept: a gap whenever it is due."""
         if may_keep():
             self._refused[spec.name] = (spec, reason)
             self._plan = None
 
     def rest(self) -> None:
-        """Nobody reads any more: graphs keep no arrays, and none is held."""
+        """Makes graphs keep no more arrays and drops the kept ones, since nothing will read them."""
         for flag in self._flags.values():
             flag.set(False)
         for keeper in self._keepers.values():
@@ -267,7 +270,7 @@ class Kept:
         return found
 
     def count(self, optimizer: Any) -> int:
-        """Counts the updates of an optimizer of the graph that is being traced; its key."""
+        """Counts the updates of an optimizer in the graph being traced; returns the key of the counter."""
         key = id(optimizer)
         found = self.counters.get(key)
         if found is None or found.optimizer() is not optimizer:
@@ -280,11 +283,11 @@ class Kept:
         return key
 
     def has(self, name: str) -> bool:
-        """A value of this name is kept."""
+        """Returns whether a value of this name is kept."""
         return any(keeper.spec.name == name for keeper in self._keepers.values())
 
     def value(self, name: str) -> Any:
-        """What is kept under a name now, as an array; None for what is not."""
+        """Returns the value now kept under a name, as an array; None if there is none."""
         for keeper in self._keepers.values():
             if keeper.spec.name == name:
                 value = keeper.value(array_of(keeper.variable.read_value()))
@@ -293,7 +296,9 @@ class Kept:
         return None
 
     def capture(self, arrays: Arrays) -> list[tuple[Any, int, int]]:
-        """Captures what the step has left; gives (optimizer, updates, accumulated gradients) of each in it."""
+        """Captures the values of the step; returns (optimizer, updates, accumulated gradients) of each optimizer in
+        it.
+        """
         if self._plan is None or self._arrays is not arrays:
             self._plan = self._planned(arrays)
         self._traced.clear()
@@ -344,7 +349,7 @@ class Kept:
                 keeper.give_back(value)
 
     def _planned(self, arrays: Arrays) -> _Reader:
-        """Reads the numbers of a step; how all else is read is laid down too."""
+        """Makes the reader of a step's numbers, and plans how everything else is read."""
         self._arrays = arrays
         keepers = [keeper for key, keeper in self._keepers.items() if key not in self._numbers]
         scalars = [self._keepers[key] for key in sorted(self._numbers, key=lambda key: key[0])]
@@ -379,7 +384,7 @@ _kept: weakref.WeakKeyDictionary[Any, dict[int, Kept]] = weakref.WeakKeyDictiona
 
 
 def kept_of(owner: Any, mode: int) -> Kept:
-    """What the graphs of a model in a mode, or of a compiled function, keep."""
+    """Returns what the graphs of a model in a mode, or of a compiled function, keep."""
     modes = _kept.get(owner)
     if modes is None:
         modes = _kept[owner] = {}

@@ -1,7 +1,7 @@
-"""What may be added to a graph of TensorFlow that is being traced, and how it stays out of everybody's way.
+"""Decides what may be added to a TensorFlow graph that is being traced.
 
-A value is kept only in graphs that run as part of a step, as they were written. What is exported, vectorized, compiled
-by XLA or part of a data set's pipeline stays the user's alone: see the table in docs/keras.md.
+A value is kept only in graphs that run as part of a step, as they were written. Graphs that are exported, vectorized,
+compiled by XLA or part of a data pipeline are not changed: see the table in docs/keras.md.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = [
 
 _DATA = os.path.join("python", "data", "ops", "structured_function.py")
 _PFOR = os.path.join("ops", "parallel_for", "control_flow_ops.py")
-_ELSEWHERE = ("ParameterServer", "TPU", "CentralStorage")  # strategies that run graphs where we cannot read
+_ELSEWHERE = ("ParameterServer", "TPU", "CentralStorage")  # strategies that run graphs where Luff cannot read
 _AS_WRITTEN = "luff: as written"
 
 
 class _Calls(threading.local):
-    """Compiled functions that this thread is calling, the outermost first."""
+    """Compiled functions that this thread is calling, the outermost one first."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -48,16 +48,16 @@ class _Calls(threading.local):
 
 
 calls = _Calls()
-_touched: weakref.WeakSet[Any] = weakref.WeakSet()  # functions in whose graphs something is kept
+_touched: weakref.WeakSet[Any] = weakref.WeakSet()  # functions whose graphs keep something
 
 
 def in_graph() -> bool:
-    """A graph is being traced."""
+    """Whether a graph is being traced."""
     return not tf.executing_eagerly()
 
 
 def in_xla() -> bool:
-    """A graph is being traced that XLA will compile, or may cut its clusters from."""
+    """Whether a graph is being traced that XLA will compile, or may form clusters from."""
     if not in_graph():
         return False
     graph = tf.compat.v1.get_default_graph()
@@ -74,25 +74,26 @@ def _clusters() -> bool:
 
 
 def graph_key() -> int:
-    """Tells the graph that is traced from others; 0 where none is."""
+    """Identifies the graph being traced; 0 if there is none."""
     return id(tf.compat.v1.get_default_graph()) if in_graph() else 0
 
 
 def local(value: Any) -> Any:
-    """The first replica's part of what a distribution strategy holds; else the value itself."""
+    """Returns the first replica's part of a distributed value; any other value unchanged."""
     if isinstance(value, tf.distribute.DistributedValues):
         return value.values[0]
     return value
 
 
 def may_keep() -> bool:
-    """The graph that is traced runs as part of a step, on this machine, as it was written."""
+    """Whether the graph being traced runs as part of a step, on this machine, as it was written."""
     if calls.pristine or _is_saving():
         return False
     if any(word in type(tf.distribute.get_strategy()).__name__ for word in _ELSEWHERE):
         return False
     with tf.init_scope():
-        if not tf.executing_eagerly():  # a session of TensorFlow 1 would have to make our variables
+        # inside a session of TensorFlow 1, which would have to initialize our variables
+        if not tf.executing_eagerly():
             return False
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -107,7 +108,9 @@ def may_keep() -> bool:
 
 
 def may_tell_time() -> bool:
-    """Operations may tell the time: where results must be deterministic, TensorFlow ends a step in which one does."""
+    """Whether operations may read the clock: with deterministic results required,
+    TensorFlow fails a step that does.
+    """
     try:
         from tensorflow.python.framework.config import is_op_determinism_enabled
     except ImportError:
@@ -124,7 +127,7 @@ def _is_saving() -> bool:
 
 
 def can_be_kept(value: Any) -> Any:
-    """The dense tensor whose memory Luff can read; None for ragged and sparse ones, strings, and the like."""
+    """Returns the dense tensor whose memory Luff can read; None for ragged and sparse tensors, strings, and so on."""
     value = local(value)
     if isinstance(value, tf.IndexedSlices):
         value = value.values
@@ -141,7 +144,7 @@ def can_be_kept(value: Any) -> Any:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """What is added meanwhile has names of its own, is on the CPU, and no tape records it."""
+    """Puts operations added in a block into a name scope of their own and on the CPU, and hides them from tapes."""
     with tf.name_scope("luff/"), tf.device("CPU:0"), _not_recorded():
         yield
 
@@ -154,12 +157,14 @@ def _not_recorded() -> Any:
     return record.stop_recording()
 
 
-# Functions as they were written --------------------------------------------------------------------------------------
+# Functions as they were written ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def pristine(function: Any) -> Iterator[None]:
-    """A function in whose graph something is kept is traced anew meanwhile, and nothing is kept in it.
+    """Traces a function whose graph keeps something again for a block, with nothing kept in it.
+
+    This graph goes where a variable of Luff's own cannot: into an exported model, or one that XLA compiles.
 
     Its graph goes where a variable of Luff's own cannot: into an exported model, or one that XLA compiles.
     """
@@ -178,7 +183,7 @@ _separated = False
 
 
 def _separate() -> None:
-    """Gives graphs that are traced as they were written a key of their own; once."""
+    """Gives graphs that are traced as they were written a cache key of their own; once."""
     global _separated
     if _separated:
         return
@@ -197,5 +202,5 @@ def _separate() -> None:
                 return found
 
         function_context.make_function_context = made
-    except (ImportError, AttributeError):  # of another TensorFlow: what was traced is what there is
+    except (ImportError, AttributeError):  # another version of TensorFlow: graphs traced earlier are reused
         return

@@ -1,7 +1,7 @@
 """Variables of Luff's own that graphs assign values to.
 
-They have no shape of their own and the assignment checks none, so it cannot fail and fixes nothing. A graph that has
-captured one keeps it alive. What a graph has not assigned since it was last read is told from what it has.
+They have no static shape and the assignment checks none, so it cannot fail and constrains nothing. A graph that has
+captured a variable keeps it alive. A variable that was not assigned since it was last read can be recognized.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from luff.keras._tensorflow_graphs import aside
 
 __all__ = ["Flag", "Keeper"]
 
-_NOTHING = (0,) * 7  # shape of what no graph has assigned yet
+_NOTHING = (0,) * 7  # shape of a variable that no graph has assigned yet
 _nothing: dict[Any, Any] = {}  # by dtype
-_SMALL = 1 << 16  # bytes that need not be given back
+_SMALL = 1 << 16  # values up to this many bytes need not be given back
 
 
 def _empty(dtype: Any) -> Any:
@@ -29,16 +29,16 @@ def _empty(dtype: Any) -> Any:
 
 
 class Keeper:
-    """What is kept under a name, of one dtype.
+    """Keeps a value of one name and dtype.
 
     Parameters
     ----------
     spec
-        The tensor.
+        Spec of the tensor.
     dtype
-        Of its values.
+        Type of the values.
     owner
-        Key of the counter of the optimizer that must have updated for the value to be of a step, or None.
+        Key of the counter of the optimizer that must have updated for the value to belong to a step, or None.
     """
 
     def __init__(self, spec: Spec, dtype: Any, owner: int | None) -> None:
@@ -54,27 +54,27 @@ class Keeper:
             )
 
     def assign(self, tensor: Any) -> None:
-        """Adds to the graph that is being traced that the value is kept."""
+        """Makes the graph being traced keep the value."""
         with aside():
             tf.raw_ops.AssignVariableOp(resource=self.variable.handle, value=tensor, validate_shape=False)
 
     def value(self, array: Any) -> Any:
-        """What was read of the variable, or None if no graph has assigned it."""
+        """Returns what was read from the variable, or None if no graph has assigned it."""
         return None if array.shape == _NOTHING else array
 
     def give_back(self, array: Any) -> None:
-        """Lets go of what was read, where nothing else tells it from the next value, or it is large."""
+        """Releases a value that was read if it is large, or if it could not be told from the next one."""
         if self.owner is None or array.nbytes > _SMALL:
             self.clear()
 
     def clear(self) -> None:
-        """Holds nothing."""
+        """Releases the value."""
         empty = _empty(self.variable.dtype)
         tf.raw_ops.AssignVariableOp(resource=self.variable.handle, value=empty, validate_shape=False)
 
 
 class Flag:
-    """Whether graphs keep the values of a role in the step that runs."""
+    """Whether graphs keep the values of a role in the running step."""
 
     def __init__(self, due: bool) -> None:
         self._due = due
@@ -83,8 +83,8 @@ class Flag:
             self._values = (tf.constant(False), tf.constant(True))
 
     def set(self, due: bool) -> None:
-        """Of the step that begins."""
+        """Sets the flag for the step that begins."""
         if due != self._due:
             self._due = due
-            # What `assign` does besides takes longer than this.
+            # calling `assign` would take longer
             tf.raw_ops.AssignVariableOp(resource=self.variable.handle, value=self._values[due])

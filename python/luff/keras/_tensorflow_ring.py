@@ -1,8 +1,8 @@
-"""What a graph notes of each update in a variable of Luff's own: its number, its time, and numbers such as the loss.
+"""A variable of Luff's own in which a graph notes each update: its number, its time, and numbers such as the loss.
 
-A variable that is read after every step costs more than all else of a step: whatever runs after the training's own
-work finds cold caches. The last `ROWS` updates stay, so that they can be read many at a time; the time of each tells
-which step it belongs to.
+Reading a variable after every step costs more than all else that Luff does in a step, because whatever runs after the
+training's own work finds cold caches. The variable keeps the last `ROWS` updates, so that many can be read at once;
+the time of each shows which step it belongs to.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from luff.keras._tensorflow_graphs import aside
 __all__ = ["ROWS", "Ring", "Row"]
 
 ROWS = 128
-_NUMBER, _TIME, _VALUES = 0, 1, 2  # columns; times in seconds since 1970
+_NUMBER, _TIME, _VALUES = 0, 1, 2  # columns; times are in seconds since 1970
 
 
 class Row(NamedTuple):
-    """What was noted of an update."""
+    """What was noted of one update."""
 
-    time_ns: float  # since 1970, to the microsecond
+    time_ns: float  # since 1970, precise to the microsecond
     values: list[float]
 
 
@@ -37,9 +37,9 @@ class Ring:
     Parameters
     ----------
     optimizer
-        The one that updates.
+        The optimizer that updates.
     specs
-        What the numbers are called that are noted beside number and time.
+        Specs of the numbers that are noted in addition to number and time.
     """
 
     def __init__(self, optimizer: Any, specs: tuple[Spec, ...]) -> None:
@@ -52,7 +52,7 @@ class Ring:
         self._seen = 0
 
     def write(self, values: list[Any]) -> None:
-        """Adds to the graph that is being traced that a row is written; a value for each spec."""
+        """Makes the graph being traced write a row, with one value for each spec."""
         with aside():
             number = self._count.assign_add(1, read_value=True)
             row = [tf.cast(number, tf.float64), tf.timestamp(), *map(_one_number, values)]
@@ -61,19 +61,19 @@ class Ring:
             )
 
     def news(self, held: NDArray[np.float64], until_ns: int | None = None) -> tuple[int, list[Row]]:
-        """Updates since the last call.
+        """Returns the updates since the last call.
 
         Parameters
         ----------
         held
-            What the variable holds.
+            The content of the variable.
         until_ns
-            Later ones are left for the next call.
+            Later updates are left for the next call.
 
         Returns
         -------
         tuple
-            Their count, and a row for each that is still there, the oldest first.
+            Their count, and a row for each that is still in the ring, oldest first.
         """
         rows = held[held[:, _NUMBER] > self._seen]
         if until_ns is not None:
@@ -87,7 +87,7 @@ class Ring:
 
 
 def _one_number(value: Any) -> Any:
-    """A number, whatever shape the value turns out to have: a graph may claim what is not so."""
+    """Returns a scalar, whatever shape the value turns out to have: a graph's static shape may be wrong."""
     value = tf.cast(value, tf.float64)
     value = tf.raw_ops.PlaceholderWithDefault(input=value, shape=tf.TensorShape(None))
     return tf.reduce_sum(tf.reshape(value, [-1]))

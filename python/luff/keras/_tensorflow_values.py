@@ -1,4 +1,4 @@
-"""Values of trainings on TensorFlow."""
+"""Records values of trainings on TensorFlow."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _GRADIENT = int(Role.GRADIENT)
 _INSIDE = (int(Role.INPUT), int(Role.OUTPUT))
 _NOT_SEEN, _COMPILED = int(GapReason.NOT_SEEN), int(GapReason.COMPILED_GRAPH)
 _NO_ID = 0xFFFFFFFF
-_TOLERANCE_NS = 1_000_000  # between the clocks of Python and TensorFlow
-_LOOK = 64  # so often a model is asked for its variables
+_TOLERANCE_NS = 1_000_000  # tolerated difference between the clocks of Python and TensorFlow
+_LOOK = 64  # a model is asked for its variables once in so many reads
 
 
 class TensorFlowValues(Values):
-    """What one hook records."""
+    """Records the values of one hook."""
 
     def __init__(self, hook: Callback) -> None:
         super().__init__(hook)
@@ -41,31 +41,32 @@ class TensorFlowValues(Values):
         self._looks = 0
         self._now: Kept | None = None
         self._used: weakref.WeakSet[Kept] = weakref.WeakSet()
-        self._missing = False  # the weights of this step are not captured yet
+        self._missing = False  # whether the weights of this step are still to be captured
         self._loop_variables: list[Any] = []
-        self._alone = (hook.rank() or (0, 1))[1] == 1  # ranks that agree on a stop must know how far each is
-        self._updater = 0  # number of the optimizer of steps that wait
-        self._ring: Ring | None = None  # of steps that have waited, and what it has noted of them
+        # only process: several ranks that agree on a stop must know each other's progress
+        self._alone = (hook.rank() or (0, 1))[1] == 1
+        self._updater = 0  # number of the optimizer of the waiting steps
+        self._ring: Ring | None = None  # ring of the waiting steps, and what it has noted of them
         self._held_rows: list[Row] = []
-        self._together: list[tuple[Spec, Any, int | None]] | None = None  # gradients of an update
+        self._together: list[tuple[Spec, Any, int | None]] | None = None  # gradients of one update
 
-    # Steps that wait ---------------------------------------------------------------------------------------------
+    # Waiting steps -----------------------------------------------------------------------------------------------
 
     def holder(self, model: Any, mode: int) -> Any:
-        """What the graph of the model keeps, if its numbers may be read later."""
+        """Returns what the graph of the model keeps, if its numbers may be read later."""
         if mode != _TRAIN or not self._alone:
             return None
         kept = kept_of(model, mode)
         return self._waiting(kept) if kept.waits(self.total_name.get(mode, "")) else None
 
     def holder_of(self, function: Any) -> Kept | None:
-        """The same of a function with a loop's step."""
+        """Returns the same for a function that contains a loop's step."""
         kept = kept_of(function, _TRAIN)
         return self._waiting(kept) if self._alone and kept.waits() else None
 
     def _waiting(self, kept: Kept) -> Kept:
         optimizer = kept.optimizer()
-        if optimizer is not None:  # it may be gone when the steps that wait are recorded
+        if optimizer is not None:  # the optimizer may be gone when the waiting steps are recorded
             self._updater = self.optimizers.of(optimizer).number
         return kept
 
@@ -75,7 +76,7 @@ class TensorFlowValues(Values):
         self._held_rows.reverse()
 
     def numbers(self, held: Held, holder: Kept) -> None:
-        """Records loss, learning rate and updates of one of them: what was noted before its end."""
+        """Records loss, learning rate and updates of a waiting step: those noted before its end."""
         ring, rows, row = self._ring, self._held_rows, None
         if ring is None:
             return
@@ -98,7 +99,7 @@ class TensorFlowValues(Values):
         self._missing = not (model.built and self.weights(model))
 
     def begin(self, kept: Kept | None) -> None:
-        """A step begins whose graphs keep their values there."""
+        """Begins a step whose graphs keep their values in `kept`."""
         self.fresh()
         self._now = kept
         if kept is not None:
@@ -107,7 +108,7 @@ class TensorFlowValues(Values):
         self._missing = False
 
     def begin_loop(self, kept: Kept | None, variables: list[Any]) -> None:
-        """A step of a training loop of the user's own begins."""
+        """Begins a step of the user's own training loop."""
         self.begin(kept)
         self._missing = self._due()
         if self._missing and variables:
@@ -126,26 +127,26 @@ class TensorFlowValues(Values):
         return kept.capture(self.arrays)
 
     def rest(self) -> None:
-        """The run has ended: graphs keep no arrays any more."""
+        """Makes graphs keep no more arrays, since the run has ended."""
         if not in_graph():
             for kept in list(self._used):
                 kept.rest()
 
     def weights(self, model: Any) -> bool:
-        """Captures the variables of a model as they are now; False if they have no values yet."""
+        """Captures the variables of a model as they are now; returns False if they have no values yet."""
         known = self._rows.get(id(model))
         if known is not None and known[0]() is model:
             self._looks += 1
             if self._looks % _LOOK:
                 return known[2].capture()
-        variables = model.variables  # costs more than reading them all
+        variables = model.variables  # this costs more than reading them all
         if known is None or known[0]() is not model or known[1] != len(variables):
             self.hook.learn(model)
             known = self._rows[id(model)] = (weakref.ref(model), len(variables), self._rows_of(variables))
         return known[2].capture()
 
     def variables(self, variables: list[Any]) -> bool:
-        """Captures variables that no model is known of, and those of the models that are; False if one has no value."""
+        """Captures variables, with all variables of known models; returns False if one has no value."""
         models = [model for model, _ in self.hook.names.models()]
         mine = {id(v) for model in models for v in model.variables}
         if not all(self.weights(model) for model in models):
@@ -161,7 +162,7 @@ class TensorFlowValues(Values):
         return True
 
     def state(self, known: Known, optimizer: Any) -> None:
-        """Captures what an optimizer keeps for its variables."""
+        """Captures the state that an optimizer keeps for its variables."""
         pairs = state_of(known, optimizer)
         found = self._rows.get(id(optimizer))
         if found is None or found[0]() is not optimizer or found[1] != len(pairs):
@@ -170,7 +171,7 @@ class TensorFlowValues(Values):
         found[2].capture()
 
     def tracked(self, tracker: Any) -> tuple[float, float]:
-        """Sum and count of a mean."""
+        """Returns sum and count of a mean."""
         return float(tracker.total.value.numpy()), float(tracker.count.value.numpy())
 
     def _rows_of(self, variables: list[Any]) -> Rows:
@@ -186,11 +187,11 @@ class TensorFlowValues(Values):
     # While a step is computed, or its graph is traced --------------------------------------------------------------
 
     def graph(self) -> int:
-        """The graph that is traced."""
+        """Identifies the graph being traced."""
         return graph_key()
 
     def scores(self, y_pred: Any, kind: str) -> Any:
-        """Of what softmax or sigmoid gives, losses that take scores use what went into them: so does Keras."""
+        """Returns the input of a softmax or sigmoid for losses that take scores: Keras uses it, too."""
         if kind not in ("CrossEntropyLoss", "BCEWithLogitsLoss"):
             return y_pred
         behind = getattr(y_pred, "_keras_logits", None)
@@ -201,15 +202,15 @@ class TensorFlowValues(Values):
         return operation.inputs[0] if operation is not None and operation.type == wanted else y_pred
 
     def replicas(self) -> int:
-        """How many replicas compute a step."""
+        """Returns how many replicas compute a step."""
         return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
     def array(self, value: Any) -> Any:
-        """An eager tensor as an array."""
+        """Converts an eager tensor to an array."""
         return array_of(value)
 
     def gradients(self, optimizer: Any, pairs: Iterable[tuple[Any, Any]], rate: Any) -> None:
-        """An optimizer applies gradients."""
+        """Records the gradients that an optimizer applies."""
         pairs = list(pairs)
         model = self.hook.training_model()
         if model is not None and model.built:
@@ -234,7 +235,7 @@ class TensorFlowValues(Values):
         return not in_xla() and not optimizer.gradient_accumulation_steps and self.replicas() == 1
 
     def put(self, spec: Spec, value: Any, owner: Any = None, scalar: bool = False) -> None:
-        """Lets the graph keep it, or captures it."""
+        """Makes the graph keep the value, or captures it."""
         if in_graph():
             now = self._now
             if now is None:
@@ -242,7 +243,8 @@ class TensorFlowValues(Values):
             if in_xla():
                 now.compiled = True
             elif spec.role in _INSIDE and self.hook.steps.mode != _TRAIN:
-                now.refuse(spec, _COMPILED)  # kept, it could not be fused with what follows: other last bits
+                # keeping it would prevent its fusion with what follows and change the last bits
+                now.refuse(spec, _COMPILED)
             else:
                 key = None if owner is None else now.count(owner)
                 if scalar:
@@ -257,6 +259,6 @@ class TensorFlowValues(Values):
             self.capture(spec, array_of(value))
 
     def _first_weights(self, model: Any, variables: list[Any]) -> None:
-        """The first step has made the variables: as they are before its update."""
+        """Captures variables that the first step has just created, as they are before its update."""
         with tf.init_scope():
             self._missing = not (self.weights(model) if model is not None else self.variables(variables))

@@ -1,4 +1,4 @@
-"""Where Luff listens on TensorFlow: updates, tapes and compiled functions."""
+"""Wrappers on TensorFlow: updates, tapes and compiled functions."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["install"]
 
 
 class _Local(threading.local):
-    """Of each thread."""
+    """State of each thread."""
 
-    function: Any = None  # the outermost compiled function that is being called
+    function: Any = None  # the outermost compiled function being called
     tapes = 0
 
 
 _local = _Local()
-_outermost: list[Any] = []  # functions that are being called, for the threads of replicas
+_outermost: list[Any] = []  # functions being called, for the threads of replicas
 
 
 @once
 def install() -> None:
-    """Wraps; once."""
+    """Installs the wrappers, once."""
     wrap(TFOptimizer, "_distributed_tf_update_step", _update)
     wrap(Function, "__call__", _function)
     wrap(Function, "get_concrete_function", _concrete)
@@ -41,13 +41,15 @@ def install() -> None:
 
 
 def _open_loops(hook: Callback) -> Loops | None:
-    """The loops of a hook while a step of one is open. Asked for once: another thread may close the hook meanwhile."""
+    """Returns the loops of a hook while one of their steps is open. Reads them once: another thread may close the
+    hook.
+    """
     loops = hook.loops
     return loops if loops is not None and loops.open else None
 
 
 def _current() -> Any:
-    """The outermost compiled function that is being called; None where nothing is traced."""
+    """Returns the outermost compiled function being called; None if nothing is traced."""
     if tf.executing_eagerly():
         return None
     return _local.function or (_outermost[-1] if _outermost else None)
@@ -93,7 +95,7 @@ def _function(original: Any) -> Any:
 
 
 def _called(original: Any, self: Any, arguments: Any, named: Any) -> Any:
-    """A call that is part of no graph."""
+    """Makes a call that is not part of a graph."""
     hook = None if _local.function is not None else hooks.training()
     if hook is None or (hook.steps.mode and _open_loops(hook) is None):
         return original(self, *arguments, **named)
@@ -105,7 +107,7 @@ def _called(original: Any, self: Any, arguments: Any, named: Any) -> Any:
             hook.told("begin", loops.begin, self)
         result = original(self, *arguments, **named)
     except BaseException:
-        loops = hook.loops  # there since the call, where it is the first
+        loops = hook.loops  # the first call creates them
         if loops is not None:
             hook.told("drop", loops.drop)
         raise
@@ -120,7 +122,7 @@ def _called(original: Any, self: Any, arguments: Any, named: Any) -> Any:
 
 
 def _concrete(original: Any) -> Any:
-    """What is exported or looked at is the function as it was written."""
+    """Exports and inspects the function as it was written."""
 
     def get_concrete_function(self: Any, *arguments: Any, **named: Any) -> Any:
         if not tf.executing_eagerly():

@@ -1,4 +1,4 @@
-"""Values of trainings on PyTorch: all of it is computed eagerly, and read where it is."""
+"""Records values of trainings on PyTorch: everything is computed eagerly, and read where it is."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def _updates(optimizer: Any) -> int:
 
 
 class TorchValues(Values):
-    """What one hook records."""
+    """Records the values of one hook."""
 
     def __init__(self, hook: Callback) -> None:
         super().__init__(hook)
         self._rows: dict[tuple[int, int], Table] = {}
         self._seen: tuple[Any, int] | None = (
-            None  # optimizer that a compiled step updates by, updates before it
+            None  # optimizer that a compiled step updates by, and its updates before the step
         )
 
     def put(self, spec: Spec, value: Any, owner: Any = None, scalar: bool = False) -> None:  # noqa: ARG002
-        """Captures it."""
+        """Captures the value."""
         if scalar:
             self.scalar(spec, _array(value))
         elif self.session.due_tensor(self.arrays.number(spec.name, spec.role, spec.path, spec.kind)):
             self.capture(spec, _array(value))
 
     def array(self, value: Any) -> Any:
-        """A tensor as an array."""
+        """Converts a tensor to an array."""
         return _array(value)
 
     def before(self, model: Any, mode: int) -> None:
@@ -73,14 +73,14 @@ class TorchValues(Values):
             self._together(model, owners)
 
     def left(self) -> Iterable[tuple[Any, int, int]]:
-        """Updates of a compiled step, in which nothing else is seen."""
+        """Returns the updates of a compiled step, of which nothing else is seen."""
         if self._seen is not None and self.compiled:
             optimizer, before = self._seen
             done = _updates(optimizer) - before
             yield optimizer, done, done
 
     def state(self, known: Known, optimizer: Any) -> None:
-        """Captures what an optimizer keeps for its variables."""
+        """Captures the state that an optimizer keeps for its variables."""
         self._together(optimizer, state_of(known, optimizer))
 
     def _together(self, owner: Any, pairs: list[tuple[Any, Spec]]) -> None:

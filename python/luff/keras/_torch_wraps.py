@@ -1,4 +1,4 @@
-"""Where Luff listens on PyTorch: updates; and `luff.torch` does not, while Keras runs a step of its own."""
+"""Wrappers on PyTorch: around updates; while Keras runs a step of its own, the hooks of `luff.torch` are muted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["install"]
 
 @once
 def install() -> None:
-    """Wraps; once."""
+    """Installs the wrappers, once."""
     for kind in ("train", "test", "predict"):
         wrap(TorchTrainer, f"make_{kind}_function", functools.partial(_make, kind))
     owners = {next(c for c in kind.__mro__ if "_backend_update_step" in vars(c)) for kind in _subclasses()}
@@ -45,7 +45,7 @@ def _make(kind: str, original: Any) -> Any:
 
 
 def _alone(function: Any, compiled: bool) -> Any:
-    """A step that is recorded once: the hook of `luff.torch` sleeps meanwhile. What is compiled stays as it is."""
+    """Makes sure that a step is recorded once: mutes the hook of `luff.torch`. Compiled code stays as it is."""
 
     @functools.wraps(function)
     def called(data: Any) -> Any:

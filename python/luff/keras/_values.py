@@ -1,7 +1,7 @@
-"""What is recorded of a step, whatever the backend: gradients, losses, samples, what layers take and give.
+"""Records the values of a step on any backend: gradients, losses, samples, inputs and outputs of layers.
 
-A backend says how a value is put into the step: captured at once where it is computed eagerly, kept by the graph or
-given out by the compiled function where it is not.
+A backend decides how a value is recorded: captured at once if it is computed eagerly, otherwise kept by the graph or
+returned by the compiled function.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _NO_ID = 0xFFFFFFFF
 
 
 class Values:
-    """What one hook records through one backend. All under the hook's lock; errors are the caller's."""
+    """Records the values of one hook on one backend. Called under the hook's lock; errors are left to the caller."""
 
     def __init__(self, hook: Callback) -> None:
         if hook.steps.arrays is None:
             raise LookupError("no session is open")
-        self.hook: Any = weakref.proxy(hook)  # which holds us, and shall go at once
+        self.hook: Any = weakref.proxy(hook)  # a proxy, since the hook holds us and must be freed at once
         self.arrays = hook.steps.arrays
         self.session: Session = hook.steps.arrays.session
         self.wanted = Wanted(hook.config)
@@ -50,65 +50,67 @@ class Values:
         self.states = self.wanted.role("optimizer_state")
         self._tables: dict[str, Table] = {}
         self._calls: dict[tuple[int, str], int] = {}
-        self._losses: dict[int, list[str]] = {}  # of each graph: what its losses are called
-        self.total_name: dict[int, str] = {}  # of each mode: what the loss of a step is called
+        self._losses: dict[int, list[str]] = {}  # graph -> names of its losses
+        self.total_name: dict[int, str] = {}  # mode -> name of the loss of a step
         self.has_gradient = self.has_loss = self.compiled = False
-        self.gradient_count = 0  # that optimizers were given in a compiled step
-        self.eager = False  # what the step computed was seen as it was computed
+        self.gradient_count = 0  # number of gradients passed to optimizers in a compiled step
+        self.eager = False  # whether the step's values were seen as they were computed
         self._tracker: tuple[Any, float, float] | None = None
 
-    # What a backend says -----------------------------------------------------------------------------------------
+    # Overridden by backends --------------------------------------------------------------------------------------
 
     def put(self, spec: Spec, value: Any, owner: Any = None, scalar: bool = False) -> None:
-        """Records a value of the step that is computed, or sees to it that it will be.
+        """Records a value of the step being computed, or arranges that it will be recorded.
 
         Parameters
         ----------
         owner
-            Optimizer that must update for the value to be of the step.
+            Optimizer that must update for the value to belong to the step.
         """
         raise NotImplementedError
 
     def graph(self) -> int:
-        """Tells one graph that is traced from another; 0: values are there at once."""
+        """Identifies the graph being traced; 0 means that values are available at once."""
         return 0
 
     def scores(self, y_pred: Any, kind: str) -> Any:  # noqa: ARG002
-        """What a loss works on, where it is not what it was given."""
+        """Returns what a loss works on, if that is not what it was given."""
         return y_pred
 
     def replicas(self) -> int:
-        """How many replicas compute a step."""
+        """Returns how many replicas compute a step."""
         return 1
 
     def array(self, value: Any) -> Any:
-        """A value of the backend as an array, without a copy where there is a way."""
+        """Converts a value of the backend to an array, without a copy if possible."""
         raise NotImplementedError
 
     def left(self) -> Iterable[tuple[Any, int, int]]:
-        """Captures what a compiled step has left: (optimizer, updates, gradients that were accumulated) of each."""
+        """Captures what a compiled step has left; yields (optimizer, updates, accumulated gradients) for each
+        optimizer.
+        """
         return ()
 
     def tracked(self, tracker: Any) -> tuple[float, float]:
-        """Sum and count of a mean."""
+        """Returns sum and count of a mean."""
         return float(self.array(tracker.total.value)), float(self.array(tracker.count.value))
 
     def holder(self, model: Any, mode: int) -> Any:  # noqa: ARG002
-        """What has the numbers of the next step of the model for a while, if all that it records may wait."""
+        """Returns what buffers the numbers of the model's next step, if everything it records may wait; else None."""
         return None
 
     def due(self) -> bool:
-        """Arrays of the step that has begun are due."""
+        """Whether arrays of the open step are due."""
         return any(map(self.session.due_role, ARRAYS))
 
     def before_held(self, holder: Any, until_ns: int) -> None:
-        """Steps that have waited, and ended until then, are about to be recorded."""
+        """Called before steps that have waited, and ended until then, are recorded."""
 
     def rest(self) -> None:
-        """The run has ended: nothing is put anywhere any more."""
+        """Called when the run has ended: no value is recorded any more."""
 
     def record_held(self, held: Held, holder: Any) -> None:
-        """Records one of them."""
+        """Records a step that has waited."""
         self.numbers(held, holder)
         self.metrics(held.metrics)
 
@@ -116,18 +118,18 @@ class Values:
         """Records loss, learning rate and updates of a step that has waited."""
 
     def metrics(self, metrics: dict[str, Any]) -> None:
-        """Records what Keras says of a batch."""
+        """Records Keras' numbers for a batch."""
         for key, value in metrics.items():
             self.hook.steps.scalar(key, self.array(value) if hasattr(value, "shape") else value)
 
     # Around a step -----------------------------------------------------------------------------------------------
 
     def before(self, model: Any, mode: int) -> None:  # noqa: ARG002
-        """A step of a model begins: its weights are those that this step uses."""
+        """Called when a step of a model begins: the weights are those that this step uses."""
         self.fresh()
 
     def fresh(self) -> None:
-        """Forgets the step before."""
+        """Forgets the previous step."""
         self._calls.clear()
         self._losses.clear()
         self.has_gradient = self.has_loss = self.compiled = self.eager = False
@@ -135,7 +137,7 @@ class Values:
             known.updates = 0
 
     def after(self, model: Any, mode: int) -> None:
-        """A step has ended: records what it has left, and its updates."""
+        """Ends a step: records what it has left, and its updates."""
         skipped = False
         self.gradient_count = 0
         for optimizer, updates, gradients in self.left():
@@ -165,24 +167,24 @@ class Values:
             self._loss_of_tracker(model, mode)
 
     def _held_back(self, model: Any) -> bool:
-        """The optimizer has not updated, and that is all there is to it."""
+        """Whether the optimizer has not updated for a known reason."""
         optimizer = getattr(model, "optimizer", None)
         if optimizer is None or self.compiled or not self.eager:
             return False
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        if inner is not optimizer:  # a gradient that was not finite
+        if inner is not optimizer:  # a gradient was not finite
             self.session.event(_SKIPPED, self.optimizers.of(inner).number)
             return True
         return bool(inner.gradient_accumulation_steps)
 
     def state(self, known: Known, optimizer: Any) -> None:
-        """Captures what an optimizer keeps for its variables."""
+        """Captures the state that an optimizer keeps for its variables."""
         raise NotImplementedError
 
     # While a step is computed, or its graph is traced --------------------------------------------------------------
 
     def gradients(self, optimizer: Any, pairs: Iterable[tuple[Any, Any]], rate: Any) -> None:
-        """An optimizer applies gradients."""
+        """Records the gradients that an optimizer applies."""
         known = self.optimizers.of(optimizer)
         for gradient, variable in pairs:
             if gradient is None:
@@ -196,7 +198,7 @@ class Values:
             known.updates += 1
 
     def loss_called(self, loss: Any, y_true: Any, y_pred: Any, result: Any) -> None:
-        """A loss was computed."""
+        """Records a loss that was computed."""
         kind, graph = loss_kind(loss), self.graph()
         self.eager = self.eager or not graph
         call = self._count(kind)
@@ -215,24 +217,24 @@ class Values:
                     self.put(spec, value)
 
     def has_losses(self) -> bool:
-        """A loss was computed in this step, or in the graph that is traced."""
+        """Whether a loss was computed in this step, or in the graph being traced."""
         return bool(self._losses.get(self.graph()))
 
     def total(self, value: Any) -> None:
-        """The loss of a batch, all parts added up, was computed."""
+        """Records the loss of a batch, the sum of all its parts."""
         losses = self._losses.get(self.graph(), [])
         model = self.hook.training_model()
         mode = self.hook.steps.mode
         if (
             self.replicas() > 1 and losses
-        ):  # Keras scales what each replica adds to the loss, and tells the loss itself
+        ):  # Keras scales what each replica adds to the loss, and reports the loss itself
             kind = losses[-1].rpartition("_output_")[0]
             self.total_name.setdefault(mode, losses[-1])
             self.put(Spec(losses[-1], _LOSS, "", kind), value, scalar=True)
             return
         if len(losses) == 1 and not (model is not None and model.losses):
             self.total_name[mode] = losses[0]
-            return  # there already
+            return  # already recorded
         name = f"loss_output_{self._count('loss')}"
         self.total_name.setdefault(mode, name)
         if len(getattr(value, "shape", (0,))) == 0:
@@ -240,7 +242,7 @@ class Values:
             self.has_loss = self.has_loss or not self.graph()
 
     def model_called(self, model: Any, inputs: list[Any]) -> None:
-        """A model that no other layer calls is called."""
+        """Records the inputs of a model that no other layer calls."""
         if self.samples:
             start = self._count(f"model {model.name}", len(inputs))
             for index, value in enumerate(inputs, start):
@@ -249,7 +251,7 @@ class Values:
                     self.put(Spec(f"sample/{model.name}_input_{index}", _SAMPLE, "", kind), value)
 
     def layer_called(self, layer: Any, path: str, inputs: list[Any], outputs: list[Any]) -> None:
-        """A layer is called; recorded if some collection asks for it."""
+        """Records inputs and outputs of a layer if a collection asks for them."""
         for role, role_name, values, kind in (
             (_INPUT, "input", inputs, layer_kind(layer)),
             (_OUTPUT, "output", outputs, output_kind(layer)),
@@ -270,7 +272,9 @@ class Values:
         return count
 
     def _loss_of_tracker(self, model: Any, mode: int) -> None:
-        """The loss of a compiled step, out of the running mean that Keras keeps; exact up to its rounding."""
+        """Derives the loss of a compiled step from the running mean that Keras keeps; exact up to the mean's
+        rounding.
+        """
         tracker = getattr(model, "_loss_tracker", None)
         if tracker is None:
             return
@@ -299,6 +303,6 @@ class Values:
 
 
 def _name_of_loss(model: Any) -> str:
-    """What the loss of a step is called whose graph was not seen."""
+    """Returns the name of the loss of a step whose graph was not seen."""
     losses = [] if model.losses else losses_of(model)
     return f"{loss_kind(losses[0])}_output_0" if len(losses) == 1 else "loss_output_0"

@@ -1,4 +1,4 @@
-"""What a configuration can ever ask for: a graph that is traced once must know it before the step comes."""
+"""Decides what a configuration can ever ask for: a graph that is traced once must know it in advance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_KNOWN = 65_536
 
 
 class Wanted:
-    """Asks collections, whatever the step.
+    """Checks collections, regardless of the step.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Wanted:
         self._known: dict[tuple[str, str], bool] = {}
 
     def role(self, role: str) -> bool:
-        """Some collection may take tensors of this role."""
+        """Whether some collection may take tensors of this role."""
         return any(
             role in c["roles"]
             or c.get("tensor_names")
@@ -37,7 +37,7 @@ class Wanted:
         )
 
     def __call__(self, name: str, role: str, kind: str) -> bool:
-        """Some collection takes this tensor."""
+        """Whether some collection takes this tensor."""
         key = (name, role)
         if key not in self._known:
             if len(self._known) >= _MAX_KNOWN:
@@ -58,5 +58,5 @@ def _takes(collection: Mapping[str, Any], name: str, role: str, kind: str) -> bo
 def _search(pattern: str, name: str) -> bool:
     try:
         return re.search(pattern, name) is not None
-    except re.error:  # one that only PCRE2 knows: rather too much than nothing
+    except re.error:  # an expression that only PCRE2 understands: better too much than nothing
         return True

@@ -1,4 +1,4 @@
-"""Where Luff listens: methods of Keras' own classes, wrapped once. Wrappers do nothing where no hook is alive."""
+"""Wrappers around methods of Keras' own classes, installed once. They do nothing while no hook is alive."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _TRAIN, _EVAL, _PREDICT = int(Mode.TRAIN), int(Mode.EVAL), int(Mode.PREDICT)
 
 
 class _Local(threading.local):
-    """Of each thread."""
+    """State of each thread."""
 
-    calls = 0  # layers that are being called
+    calls = 0  # number of layers being called
     root: Any = None  # the outermost of them
-    losses = 0  # losses that are being computed
+    losses = 0  # number of losses being computed
 
 
 _local = _Local()
@@ -31,7 +31,7 @@ _local = _Local()
 
 @once
 def install() -> None:
-    """Wraps; once."""
+    """Installs the wrappers, once."""
     kinds = (("train", _TRAIN), ("test", _EVAL), ("predict", _PREDICT))
     lists = keras.callbacks.CallbackList
     for name, mode in kinds:
@@ -58,7 +58,9 @@ def install() -> None:
 
 
 def _in_step() -> tuple[Callback, Values] | None:
-    """The hook in whose step this is, and its values: asked for once, as another thread may close it meanwhile."""
+    """Returns the hook whose step this is, and its values. Reads them once: another thread may close the hook
+    meanwhile.
+    """
     hook = hooks.training()
     values = hook.values if hook is not None and hook.steps.mode and hook.here() else None
     return None if hook is None or values is None else (hook, values)

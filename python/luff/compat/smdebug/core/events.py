@@ -158,7 +158,7 @@ def histogram_event(
     name: str, statistics: tuple[float, float, float, float, float], limits: Any, counts: Any,
     wall_time: float, step: int,
 ) -> bytes:  # fmt: skip
-    """Returns the record of a histogram, for TensorBoard. `statistics`: minimum, maximum, count, sum, sum of squares."""
+    """Returns a histogram's record, for TensorBoard. `statistics`: minimum, maximum, count, sum, sum of squares."""
     body = b"".join(bytes([number << 3 | 1]) + struct.pack("<d", x) for number, x in enumerate(statistics, 1))
     body += _field(6, np.asarray(limits, "<f8").tobytes()) + _field(7, np.asarray(counts, "<f8").tobytes())
     return _board_record(wall_time, step, _field(1, name.encode("utf-8")) + _field(5, body))

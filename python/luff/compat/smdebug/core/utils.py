@@ -102,7 +102,9 @@ def make_numpy_array(x: Any) -> np.ndarray[Any, Any]:
 
 
 def horovod_rank_and_size(framework: str) -> tuple[int, int]:
-    """Returns rank and number of processes from Horovod's module for a framework, if a script uses it; else (0, 1)."""
+    """Returns rank and number of processes from Horovod's module for a framework, if a
+    script uses it, else (0, 1).
+    """
     horovod = sys.modules.get(f"horovod.{framework}")
     if horovod is not None:
         try:

@@ -34,7 +34,7 @@ EXPRESSIONS: dict[str, str | None] = {
 
 
 def variable_name(variable: Any) -> str:
-    """Returns the name of a variable, ending in the number of the output; a variable of Keras 3 is named by its path."""
+    """Returns the name of a variable, ending in the number of the output; Keras 3's variables are named by path."""
     path = getattr(variable, "path", None)
     return f"{path}:0" if isinstance(path, str) else str(variable.name)
 

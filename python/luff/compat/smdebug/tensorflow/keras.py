@@ -383,6 +383,6 @@ class KerasHook(CallbackHook, keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _from(layer: str, name: str) -> str:
-    """Returns a variable's name from its layer on: `sequential/dense/kernel:0` of `dense` becomes `dense/kernel:0`."""
+    """Returns a variable's name from its layer on: `sequential/dense/kernel:0` of `dense` is `dense/kernel:0`."""
     parts = name.split("/")
     return "/".join(parts[parts.index(layer) :]) if layer in parts else name
