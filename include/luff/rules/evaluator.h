@@ -27,7 +27,7 @@ struct EvaluatorOptions {
   std::vector<Choice> choices;
   std::int64_t checkpoint_steps = 2000;               // a checkpoint after so many steps,
   double checkpoint_seconds = 10.0;                   // or so many seconds, whichever comes first
-  std::size_t max_findings_per_rule = 64;             // beyond: counted, not written
+  std::size_t max_findings_per_rule = 64;             // more are counted, not written
   std::function<void(const RuleNote&)> on_note = {};  // called for each new one
 };
 

@@ -83,7 +83,7 @@ typedef struct luff_finding_v1 {
   const char* what;   /* one sentence: what is wrong */
   const char* why;
   const char* remedy;
-  const char* threshold; /* which limit, and whose */
+  const char* threshold; /* which limit, and where it comes from */
   int64_t since_step;    /* step of the mode at which it began; -1: this step */
   const char* const* evidence_names;
   const double* evidence_values;

@@ -19,8 +19,8 @@ namespace luff::rules {
 struct Need {
   std::string collection = {};                 // name of the collection to create or extend
   std::vector<std::string> include = {};       // regexes on tensor names
-  std::vector<format::Role> roles = {};        // or by role
-  std::vector<std::string> module_types = {};  // and (when not empty) only of these module types: "ReLU"
+  std::vector<format::Role> roles = {};        // also all tensors of these roles,
+  std::vector<std::string> module_types = {};  // but only of these module types (empty: all): "ReLU"
   std::uint32_t forms = 0;                     // format::Form bits
   UnitAxis unit_axis = UnitAxis::kChannel;
   std::string mode = "TRAIN";  // or "EVAL", "GLOBAL"

@@ -1,7 +1,7 @@
-// Checkpoints of rules come from the run directory: whatever they hold, the rule goes on from there or begins
-// anew. An input changes the real state of one rule half-way through a short training (first byte: which), or
-// a whole checkpoint file; then the second half is evaluated. So no seeds are needed, and numbers of the
-// state become hostile one by one.
+// Fuzzes checkpoints of rules, which come from the run directory: whatever they hold, the rule continues from
+// there or starts over. An input changes the real state of one rule half-way through a short training (the
+// first byte selects it), or a whole checkpoint file; then the second half is evaluated. So no seeds are
+// needed, and numbers of the state become hostile one by one.
 #include <unistd.h>
 
 #include <cstdint>
@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kSteps = 80;
 
-/// Every kind of row that a rule looks at.
+/// A training with every kind of row that rules read.
 testing::FakeTrial Story() {
   testing::FakeTrial trial;
   trial.SetDocument("model", R"({"parameters":[{"name":"fc.weight","trainable":true}]})");
@@ -96,7 +96,7 @@ struct World {
         auto again = choice.spec->make(choice.parameters);
         if (!(*again)->LoadState(subjects.back().state).ok() ||
             (*again)->SaveState() != subjects.back().state)
-          std::abort();  // a real one is taken whole
+          std::abort();  // a real state is loaded unchanged
       }
     }
     folder = fs::path(fs::exists("/dev/shm") ? "/dev/shm" : "/tmp") /
@@ -126,8 +126,8 @@ struct World {
   }
 };
 
-/// `text` with changes: each is a place (2 bytes), how many bytes go, what comes (a length with bytes, or one
-/// of the values below).
+/// Returns `text` with changes applied. Each is a position (2 bytes), the number of bytes to remove, and what
+/// to insert (a length with bytes, or one of the values below).
 std::string Changed(std::string text, std::string_view changes) {
   static constexpr std::string_view kValues[] = {"-1",
                                                  "0",
@@ -153,7 +153,7 @@ std::string Changed(std::string text, std::string_view changes) {
     changes.remove_prefix(4);
     const std::size_t at = place % (text.size() + 1);
     if (come >= 0x80) {
-      // A whole value: from here to where it ends.
+      // Replaces the value from this position to its end.
       const std::size_t end = std::min(text.find_first_of(",]}:", at), text.size());
       text.replace(at, end - at, kValues[come % std::size(kValues)]);
     } else {

@@ -39,7 +39,7 @@ Result<Choice> ParseChoice(std::string_view text, ParameterSet set) {
     for (auto& [parameter, value] : given) value = DecodeValue(value);
     const Result<const RuleSpec*> own = OwnRuleSpec(name, given);
     if (own.ok()) return Choice{own.value(), std::move(given)};
-    // Neither the one nor the other: the names that Luff knows help more than what Python says.
+    // It is neither a built-in nor an own rule: the nearest built-in names help more than Python's message.
     return NamesOwnRule(name) || own.status().code() != StatusCode::kNotFound ? own.status()
                                                                               : built_in.status();
   }
@@ -84,7 +84,7 @@ Result<std::vector<Choice>> ParseChoices(std::string_view text, ParameterSet set
     text.remove_prefix(cut + 1);
   }
   if (!all) return choices;
-  // All that are built in, those that are named with their own parameters, then the user's.
+  // All built-in rules, those that are named with their given parameters, then the user's own rules.
   std::vector<Choice> every;
   for (const RuleSpec& spec : BuiltinRules()) {
     const auto named =

@@ -26,10 +26,10 @@ constexpr std::uint64_t kMaxCheckpointBytes = 64ULL << 20;
 constexpr std::uint64_t kMaxFindingsBytes = 256ULL << 20;
 constexpr std::size_t kMaxOtherTensors = 20;
 constexpr std::size_t kMaxNotes = 16;
-constexpr std::size_t kMaxReason = 500;  // of what an exception says
+constexpr std::size_t kMaxReason = 500;  // bytes of an exception's message
 constexpr int kCheckpointVersion = 2;    // 2: states name their fields
 
-// How much a rule has found out of the cause by now: its evidence `detail`.
+// How much the rule knows about the cause so far: its evidence `detail`, 0 without one.
 double DetailOf(const Finding& finding) {
   for (const auto& [name, value] : finding.evidence) {
     if (name == "detail") return value;
@@ -63,7 +63,7 @@ class EvaluatorImpl final : public Evaluator {
   Result<std::size_t> Advance(const query::Trial& trial, std::size_t limit) override {
     std::size_t done = 0;
     const std::size_t end = trial.step_count();
-    // Rules may stand at different steps after a restart: the one furthest behind leads.
+    // After a restart rules may be at different steps: the one furthest behind determines the first step.
     while (done < limit && position_ < end) {
       if (const Status status = trial.ReadStepRows(position_, &rows_); !status.ok()) {
         ++unreadable_;
@@ -93,7 +93,7 @@ class EvaluatorImpl final : public Evaluator {
     if (position_ >= checkpoint_position_ + static_cast<std::size_t>(options_.checkpoint_steps) ||
         (position_ > checkpoint_position_ &&
          static_cast<double>(now - last_checkpoint_ns_) > options_.checkpoint_seconds * 1e9)) {
-      (void)Checkpoint();  // without it a restart begins earlier, and says nothing twice
+      (void)Checkpoint();  // if it fails, a restart begins earlier but repeats no finding
     }
     return done;
   }
@@ -102,7 +102,7 @@ class EvaluatorImpl final : public Evaluator {
     for (Running& running : running_) Ask(running, [&](Rule& rule, Sink& sink) { rule.OnEnd(trial, sink); });
     TakeInTold();
     LUFF_RETURN_IF_ERROR(error_);
-    // What is still so at the end is said once more, with its last step.
+    // Findings that are open at the end are written once more, with their last step.
     for (Finding& finding : findings_) {
       if (!finding.healed && finding.last_step > written_last_[finding.id])
         LUFF_RETURN_IF_ERROR(Write(finding, "update"));
@@ -182,10 +182,10 @@ class EvaluatorImpl final : public Evaluator {
     std::size_t position;  // complete steps this rule has seen
     std::size_t suppressed = 0;
     std::vector<RuleNote> notes;
-    bool aside = false;  // it threw: it is not asked any more, and `rule` is gone
+    bool aside = false;  // it threw: it is not called again, and `rule` is null
   };
 
-  /// What a rule has told at one step: a finding, or (healed) that one is over.
+  /// A report of a rule at one step: a finding, or (healed) the end of one.
   struct Told {
     Running* by;
     Finding finding;
@@ -216,7 +216,7 @@ class EvaluatorImpl final : public Evaluator {
     Running* by_;
   };
 
-  /// Calls a rule. One that throws may be in any state: it is set aside, and the others go on.
+  /// Calls a rule. If it throws, it may be in any state: it is set aside, and the others continue.
   template <typename Call>
   void Ask(Running& running, const Call& call) {
     if (running.aside) return;
@@ -239,7 +239,7 @@ class EvaluatorImpl final : public Evaluator {
            true);
   }
 
-  /// A new rule; one whose making throws is set aside.
+  /// Makes the rule; sets it aside if that throws.
   Status Make(Running& running) {
     try {
       LUFF_ASSIGN_OR_RETURN(running.rule, running.choice->spec->make(running.choice->parameters));
@@ -249,7 +249,7 @@ class EvaluatorImpl final : public Evaluator {
     return Status::Ok();
   }
 
-  /// Takes in what the rules told at one step, what is closest to the cause first.
+  /// Processes the reports of one step, those closest to the cause first.
   void TakeInTold() {
     std::stable_sort(told_.begin(), told_.end(), [](const Told& a, const Told& b) {
       return TierOf(a.finding.rule) < TierOf(b.finding.rule);
@@ -294,7 +294,8 @@ class EvaluatorImpl final : public Evaluator {
         finding.last_step = open->last_step;
         *open = std::move(finding);
       }
-      // Said again when it became worse, or when it has lasted twice as long as when it was said last.
+      // Written again when it became worse, or when it has lasted twice as long as when it was written last
+      // (and at least 100 steps more).
       if (worse || open->last_step >= next_update_[open->id]) {
         next_update_[open->id] =
             open->last_step + std::max<std::int64_t>(100, open->last_step - open->since_step);
@@ -317,7 +318,7 @@ class EvaluatorImpl final : public Evaluator {
     if (findings_.back().leader.empty()) Lead(findings_.size() - 1);
   }
 
-  /// Findings told before that follow from a new one: they stand beneath it from now on.
+  /// Makes a new finding the leader of earlier findings that follow from it.
   void Lead(std::size_t place) {
     const Finding leader = findings_[place];
     for (std::size_t i = 0; i < place; ++i) {
@@ -376,7 +377,8 @@ class EvaluatorImpl final : public Evaluator {
     return Status::Ok();
   }
 
-  // Of a rule that was set aside its notes are told again: this may be another supervisor's rule worker.
+  // Reports the notes of a rule that was set aside again: this may be the rule worker of another supervisor,
+  // which has not seen them.
   void LoadPosition(const Json& saved, Running* running) {
     running->position = saved.at("position").get<std::size_t>();
     running->suppressed = saved.at("suppressed").get<std::size_t>();
@@ -389,7 +391,7 @@ class EvaluatorImpl final : public Evaluator {
     }
   }
 
-  // A checkpoint that does not fit is no error: the rules begin at the first step and repeat no line.
+  // A checkpoint that does not fit is not an error: the rules begin at the first step and repeat no line.
   Status LoadCheckpoint() {
     Result<std::string> text = ReadWholeFile(env_, CheckpointPath(), kMaxCheckpointBytes);
     if (!text.ok() || !CheckStateUntrusted(*text).ok()) return Status::Ok();
@@ -412,7 +414,7 @@ class EvaluatorImpl final : public Evaluator {
             loaded.insert(spec.name);
             continue;
           }
-          if (running.aside) continue;  // it could not even be made
+          if (running.aside) continue;  // making it failed
           const auto state = saved.at("state").get<std::string>();
           if (!running.rule->LoadState(state).ok()) {
             LUFF_ASSIGN_OR_RETURN(running.rule, spec.make(running.choice->parameters));
@@ -441,7 +443,7 @@ class EvaluatorImpl final : public Evaluator {
       findings_.clear();
       whole_checkpoint_ = false;
     }
-    // Who was set aside holds nobody back.
+    // Rules that were set aside do not hold back the others.
     std::optional<std::size_t> least;
     for (const Running& running : running_) {
       if (!running.aside) least = std::min(least.value_or(running.position), running.position);
@@ -451,7 +453,8 @@ class EvaluatorImpl final : public Evaluator {
     return Status::Ok();
   }
 
-  // Lines after the checkpoint will come again: they are remembered, and a torn last line is cut off.
+  // Cuts off a torn last line. Remembers the lines after the checkpoint, because rules will report them
+  // again.
   Status OpenFindings() {
     LUFF_ASSIGN_OR_RETURN(findings_file_, env_.Open(FindingsPath(), Env::OpenMode::kReadWrite));
     LUFF_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(env_, FindingsPath(), kMaxFindingsBytes));
@@ -471,7 +474,7 @@ class EvaluatorImpl final : public Evaluator {
   const Listener listener_;
   Env& env_;
   std::vector<Running> running_;
-  std::vector<Told> told_;  // at the step that is being judged
+  std::vector<Told> told_;  // at the current step
   std::vector<Finding> findings_;
   std::map<std::string, std::int64_t> written_last_, next_update_;  // by id
   std::multiset<std::string> replayed_;

@@ -110,7 +110,7 @@ TEST_F(EvaluatorTest, ReplayedFindings_AreNotHeardAgain) {
   EXPECT_EQ(heard_.size(), heard);
 }
 
-// A rule with an error in it: it throws in one of its calls, from step 7 on.
+// A faulty rule: it throws in one of its calls, from step 7 on.
 class Throwing final : public Rule {
  public:
   enum class In { kStep, kPause, kEnd, kSave };
@@ -180,7 +180,7 @@ TEST_F(EvaluatorTest, ARuleThatThrows_IsSetAsideAndToldOnce) {
         if (line.find("Throwing") == std::string::npos) others += line + "\n";
       }
       EXPECT_EQ(others, expected) << static_cast<int>(in) << life;
-      EXPECT_NE(Lines().find("Throwing"), std::string::npos);  // what it has told stays
+      EXPECT_NE(Lines().find("Throwing"), std::string::npos);  // its findings stay
     }
   }
 }
@@ -206,7 +206,7 @@ TEST_F(EvaluatorTest, Coverage_SaysWhatRulesHadNothingToLookAt) {
     EXPECT_TRUE(evaluator->Checkpoint().ok());
   }
   trial_.Step(query::Mode::kEval).Loss(1.0);
-  auto again = Open(rules);  // what came before is known
+  auto again = Open(rules);  // the checkpoint holds what came before
   EXPECT_TRUE(again->Advance(trial_, 1000).ok());
   EXPECT_EQ(lacks(*again)["Overfit"], "");
   EXPECT_EQ(Summarize(again->coverage()).judged, 3U);
@@ -245,7 +245,7 @@ TEST_F(EvaluatorTest, LiveAndAfterwards_GiveTheSameFindings) {
   EXPECT_EQ(Lines(), expected);
 }
 
-// Sums of squares of a loss that explodes lie far beyond 2^53: they are doubles, and finite.
+// Sums of squares of an exploding loss are far beyond 2^53, but they are finite doubles and must load again.
 TEST_F(EvaluatorTest, StatesOfLargeValues_AreGoneOnWith) {
   for (const double scale : {1e3, 1e9, 1e30, 1e150, 1e200}) {
     testing::FakeTrial trial;
@@ -287,7 +287,7 @@ TEST_F(EvaluatorTest, StatesOfLargeValues_AreGoneOnWith) {
           ASSERT_TRUE(first->Checkpoint().ok());
         }
         auto second = open();
-        // Squares of the last scale are infinite, which JSON cannot hold: such a rule begins anew.
+        // Squares overflow at the last scale: a rule may refuse such a state and start over.
         if (scale < 1e154) {
           EXPECT_EQ(second->steps_done(), 50U) << spec.name << " at " << scale;
         }
@@ -309,10 +309,10 @@ TEST_F(EvaluatorTest, HostileStates_BeginAnew) {
   const std::string expected = Lines();
   ASSERT_NE(expected.find("DeadRelu"), std::string::npos);
   const std::vector<std::pair<std::function<void(Json&)>, std::size_t>> hostile = {
-      {[](Json&) {}, 10},                                                 // as it was: goes on
+      {[](Json&) {}, 10},                                                 // unchanged: continues
       {[](Json& layer) { layer["ever"] = Json::array(); }, 0},            // fewer flags than units
-      {[](Json& layer) { layer["captures"] = 9223372036854775807; }, 0},  // one more of these overflows
-      {[](Json& layer) { layer["since"] = -1e308; }, 0},                  // no number of a step
+      {[](Json& layer) { layer["captures"] = 9223372036854775807; }, 0},  // one more overflows
+      {[](Json& layer) { layer["since"] = -1e308; }, 0},                  // not a step number
       {[](Json& layer) { layer["idle"] = Json::object(); }, 0},
       {[](Json& layer) { layer.erase("open"); }, 0},
   };

@@ -49,7 +49,7 @@ enum Kind : std::uint8_t {
   kCodes,
   kCausal,
   kBoosting,
-  kNamed,     // never seen: of rules whose tensors the user names
+  kNamed,     // never set: for rules whose tensors the user names
   kOtherRun,  // likewise
   kKinds
 };
@@ -264,12 +264,12 @@ void Evidence::OnDocuments(const StepView& view) {
 bool Evidence::Knows(std::string_view rule) { return LookOf(rule) != nullptr; }
 
 std::string Evidence::LackOf(const Choice& choice) const {
-  if (!choice.spec->source.empty()) return "";  // a rule of the user's says itself what it never had
+  if (!choice.spec->source.empty()) return "";  // a user's own rule reports this itself
   const Look* look = LookOf(choice.spec->name);
   if (look == nullptr) return "";
   if ((look->all & ~seen_) == 0 || (look->or_else & seen_) != 0) return "";
   const auto lacking = static_cast<std::size_t>(std::countr_zero(look->all & ~seen_));
-  // What the user names is captured for the rule: then it looks at each step.
+  // If the user named something, it is captured for the rule, which then judges each step.
   const bool named = lacking == kNamed || lacking == kOtherRun || IsOriginal(choice.parameters);
   if (named && !choice.spec->needs(choice.parameters).empty()) return "";
   return kWords[lacking];

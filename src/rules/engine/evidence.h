@@ -9,15 +9,15 @@
 
 namespace luff::rules {
 
-/// **Thread-compatible.** What kinds of data a run has held so far, as far as rules need them: a rule whose
-/// kinds never came has judged nothing, and "no findings" says nothing of it.
+/// **Thread-compatible.** The kinds of data that a run has contained so far. A rule whose kinds never came
+/// has judged nothing, so that "no findings" means nothing for it.
 class Evidence {
  public:
-  /// To be told of each step, after StepMemo::Clear.
+  /// Call at each step, after StepMemo::Clear.
   void OnStep(const StepView& view);
-  /// What the rule lacks, in words; "" if it had something to look at.
+  /// What the rule lacks, in words; "" if it had data to judge.
   [[nodiscard]] std::string LackOf(const Choice& choice) const;
-  /// True if it is told in a table what the rule looks at; else it is taken to look at every step.
+  /// Whether the table of needed data lists the rule. Other rules are assumed to judge every step.
   [[nodiscard]] static bool Knows(std::string_view rule);
 
   /// For checkpoints.

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 constexpr std::size_t kMaxFindingBytes = 1U << 20;
 constexpr std::size_t kMaxDepth = 16;
 
-// JSON has no NaN: numbers that are not finite become text, as the schema says.
+// JSON has no NaN: numbers that are not finite become text, as the schema requires.
 Json Number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";

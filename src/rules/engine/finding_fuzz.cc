@@ -1,5 +1,5 @@
-// Lines of findings.jsonl: any bytes give a finding or an error, and what is accepted is written and read
-// again as the same line.
+// Fuzzes lines of findings.jsonl: any bytes give a finding or an error, and an accepted finding is the same
+// line again after writing and reading it.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -8,18 +8,18 @@
 namespace luff::rules {
 namespace {
 
-// How learning fails: it stands still, or values leave their level.
+// How learning fails: it stands still, or values blow up.
 enum Failure : unsigned { kNone = 0, kStands = 1, kBlowsUp = 2, kBoth = 3 };
 
 struct Place {
   std::string_view rule;
   int tier;
-  Failure is;      // what the finding itself is
-  Failure causes;  // which failures of other rules follow from it
+  Failure is;      // the failure that the finding itself reports
+  Failure causes;  // the failures of other rules that follow from it
 };
 
-// What a rule says of itself alone (Overfit, DataLeak, ...) neither explains the failure of others nor
-// follows from one: those are not listed, but for the few that have one certain cause (kConsequences).
+// Rules whose findings stand alone (Overfit, DataLeak, ...) neither explain failures of others nor follow
+// from them. They are not listed here; kConsequences holds the few that have one certain cause.
 constexpr std::array kPlaces = std::to_array<Place>({
     {"AccumulationScale", 0, kNone, kBoth},
     {"BatchOrder", 0, kNone, kBoth},
@@ -60,7 +60,7 @@ constexpr std::array kPlaces = std::to_array<Place>({
     {"Underfit", 2, kStands, kNone},
 });
 
-// What a rule that speaks of itself alone, or one cause of a rule, follows from.
+// Findings of `rule` with `cause` follow from findings of `leader`.
 struct Consequence {
   std::string_view leader, rule, cause;  // "": any
 };
@@ -71,7 +71,7 @@ constexpr std::array kConsequences = std::to_array<Consequence>({
     {"LabelNoise", "Overtraining", ""},
     {"NLPSequenceRatio", "DeadEmbeddingRows", ""},
     {"TrainValSkew", "Overfit", ""},
-    // A loss that leaves its level is what updates do that outgrow the weights, where these began first.
+    // Updates that outgrow the weights make the loss diverge, if they began first.
     {"WeightUpdateRatio", "ExplodingTensor", "divergence"},
 });
 

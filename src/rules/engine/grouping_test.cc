@@ -63,7 +63,7 @@ TEST(Grouping, WhatSpeaksOfItselfAlone_FollowsFromTheOneMistakeThatGivesIt) {
             "NLPSequenceRatio@24");
   EXPECT_EQ(LeaderOf(Made("TrainValSkew", 400), std::vector{Made("Overfit", 49)}), "");
   EXPECT_EQ(LeaderOf(Made("Overfit", 400), std::vector{Made("NLPSequenceRatio", 24)}), "");
-  // Told later, begun no later: it takes over.
+  // Reported later but begun no later: it takes over.
   EXPECT_TRUE(TakesOver(Made("TrainValSkew", 49), Made("Overfit", 60)));
   EXPECT_FALSE(TakesOver(Made("Overfit", 49), Made("TrainValSkew", 60)));
 }
@@ -88,10 +88,10 @@ TEST(Grouping, UpdatesThatOutgrowTheWeights_LeadADivergenceThatBeganLater) {
   updates.since_step = 208;
   EXPECT_TRUE(TakesOver(updates, divergence));
   EXPECT_EQ(LeaderOf(updates, std::vector{divergence}), "");
-  updates.since_step = 231;  // the loss left its level first
+  updates.since_step = 231;  // the loss diverged first
   EXPECT_FALSE(TakesOver(updates, divergence));
   EXPECT_EQ(LeaderOf(updates, std::vector{divergence}), divergence.id);
-  divergence.cause = "value";  // of a tensor: nothing that is known to follow
+  divergence.cause = "value";  // of a tensor: not a known consequence
   updates.since_step = 208;
   EXPECT_FALSE(TakesOver(updates, divergence));
 }

@@ -1,5 +1,5 @@
-// JSON events and the "model" document come from the run directory: whatever they hold, every rule goes on.
-// The input's first line is the document, each further one an event, all told to the rules in a short
+// Fuzzes JSON events and the document "model", which come from the run directory: no rule may fail on them.
+// The first line of the input is the document, each further line an event; the rules see them in a short
 // training.
 #include <algorithm>
 #include <cstdint>

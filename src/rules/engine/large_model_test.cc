@@ -10,7 +10,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-/// All rules on models of many tensors: what they ask of a trial grows with its rows, and no faster.
+/// All rules on models of many tensors: their queries of a trial grow with its rows, and no faster.
 namespace luff::rules {
 namespace {
 
@@ -46,7 +46,7 @@ FakeTrial LargeModel(int layers) {
   std::mt19937 random(7);
   std::normal_distribution<double> normal;
   for (int step = 0; step < kSteps; ++step) {
-    // Three classes that are told apart better and better.
+    // Three classes that are separated better and better.
     Batch batch;
     for (int row = 0; row < 16; ++row) {
       const int label = static_cast<int>(random() % 3);
@@ -111,9 +111,9 @@ TEST(LargeModel, WorkGrowsWithTheRows) {
              small.asked.tensors, large.asked.tensors, large.asked.names_missed, small.asked.documents,
              large.asked.documents, large.asked.values);
   EXPECT_LT(each(large.asked.tensors, large), 1.05 * each(small.asked.tensors, small));
-  EXPECT_LT(each(large.asked.tensors, large), 49.0);  // fewer times than there are rules
-  // What does not depend on the size of the model: a few documents at the start and at powers of two, one
-  // search for a name that is missing, each sample read once a step.
+  EXPECT_LT(each(large.asked.tensors, large), 49.0);  // times per row, fewer than there are rules
+  // These do not depend on the size of the model: a few documents at the start and at powers of two, one
+  // search for a name that is missing, and each sample read once per step.
   EXPECT_EQ(large.asked.documents, small.asked.documents);
   EXPECT_LT(large.asked.documents, 400U);
   EXPECT_LT(large.asked.names_missed, 100U);

@@ -15,8 +15,8 @@
 #include "rules/testing/fake_trial.h"
 #include "rules/testing/recorder.h"
 
-/// What must not change a verdict: all rules judge kept runs (testdata/detect) and stories, as they are and
-/// changed.
+/// Changes that must not change a verdict: all rules judge kept runs (testdata/detect) and stories, as they
+/// are and changed.
 namespace luff::rules {
 namespace {
 
@@ -24,7 +24,7 @@ using format::Role;
 using testing::FakeTrial;
 namespace fs = std::filesystem;
 
-using Verdict = std::set<std::string>;  // rule and cause, of those that lead
+using Verdict = std::set<std::string>;  // rule and cause of each finding
 
 Verdict VerdictOn(const query::Trial& trial) {
   Verdict verdict;
@@ -60,7 +60,7 @@ void RenameParameters(FakeTrial* trial) {
   });
 }
 
-// Loss, and all gradients with it.
+// Scales the loss, and all gradients with it.
 void ScaleLoss(FakeTrial* trial, double factor) {
   for (auto& rows : trial->steps()) {
     for (auto& entry : rows.scalars) {
@@ -76,7 +76,7 @@ void ScaleLoss(FakeTrial* trial, double factor) {
   }
 }
 
-// All but losses and settings only at some steps.
+// Drops the rows that `keep` rejects; scalars, such as losses and settings, stay.
 void KeepOnly(FakeTrial* trial, const std::function<bool(const query::StepInfo&, query::TensorId)>& keep) {
   for (auto& rows : trial->steps()) {
     const auto drop = [&](const auto& entry) { return !keep(rows.info, entry.tensor); };
@@ -92,7 +92,7 @@ void KeepEverySecond(FakeTrial* trial) {
   });
 }
 
-// Each tensor is missing at about every third step, the same in each run of the test.
+// Drops each tensor at about every third step, the same in each run of the test.
 void LoseSome(FakeTrial* trial) {
   const auto kept = [](std::int64_t step, query::TensorId id) {
     const std::uint64_t mixed =
@@ -107,7 +107,7 @@ void LoseSome(FakeTrial* trial) {
   }
 }
 
-// Samples as a training in bfloat16 has them.
+// Rounds samples as a training in bfloat16 would.
 void ToBFloat16(FakeTrial* trial) {
   for (auto& rows : trial->steps()) {
     for (auto& entry : rows.summaries) {
@@ -130,9 +130,9 @@ void ToBFloat16(FakeTrial* trial) {
 
 struct Kept {
   const char* program;
-  const char* rule;       // that names its fault; "": it has none
-  bool by_value = false;  // the loss is the program's own: its value tells which it is
-  bool large = false;     // squares of its losses leave the range of a saved state: rules begin anew
+  const char* rule;       // the one that reports its fault; "": it has none
+  bool by_value = false;  // the loss is the program's own and recognised by its value
+  bool large = false;     // squares of its losses overflow: rules may refuse their own state
 };
 constexpr Kept kKept[] = {{"pf02", "NonFinite"},
                           {"pf02-fixed", ""},
@@ -153,7 +153,7 @@ class KeptRuns : public ::testing::Test {
       const std::string to = folder_ + "/" + kept.program;
       fs::create_directories(to);
       const std::string command = "tar -xJf '" + archive.string() + "' -C '" + to + "' 2>/dev/null";
-      if (std::system(command.c_str()) != 0) return;  // NOLINT(cert-env33-c): no tar, no kept runs
+      if (std::system(command.c_str()) != 0) return;  // NOLINT(cert-env33-c): no tar: tests are skipped
       const auto trial = query::Trial::Open(to + "/run");
       ASSERT_TRUE(trial.ok()) << trial.status().message();
       runs_.push_back({kept, FakeTrial::CopyOf(**trial)});
@@ -167,7 +167,9 @@ class KeptRuns : public ::testing::Test {
   void SetUp() override {
     if (runs_.size() != std::size(kKept)) GTEST_SKIP() << "the kept runs cannot be unpacked: tar and xz";
   }
-  // Repaired programs stay silent, faults keep their name, and nothing is told that was not told before.
+  // Repaired programs have no findings, and faulty ones keep the finding of their rule; with `all_causes`,
+  // the whole verdict stays the same. Without `values_kept`, skips programs whose loss is recognised by its
+  // value.
   static void Check(const std::function<void(FakeTrial*)>& change, bool all_causes, bool values_kept = true) {
     for (const auto& [kept, run] : runs_) {
       if (kept.by_value && !values_kept) continue;
@@ -234,7 +236,7 @@ TEST_F(KeptRuns, ATensorThatEndsRaisesNoAlarm) {
   }
 }
 
-// Each rule alone, so that one which refuses its own state is named.
+// Runs each rule alone, so that the failure names a rule that refuses its own state.
 TEST_F(KeptRuns, ARestartInTheMiddleChangesNothing) {
   for (const auto& [kept, run] : runs_) {
     for (const RuleSpec& rule : BuiltinRules()) {
@@ -278,7 +280,7 @@ struct Story {
   int steps;
 };
 
-// The same in each run of the test, and without a trend.
+// Noise without a trend, the same in each run of the test.
 double Noise(int step) {
   const std::uint64_t mixed = (static_cast<std::uint64_t>(step) + 1) * 0x9E3779B97F4A7C15ULL;
   const std::uint64_t bits = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ULL >> 40;

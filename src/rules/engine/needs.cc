@@ -39,8 +39,8 @@ bool SameTensors(const Need& a, const Need& b) {
          a.roles == b.roles && a.module_types == b.module_types && a.unit_axis == b.unit_axis;
 }
 
-// A collection takes one set of forms at one interval per mode. Needs that differ in that become collections
-// of their own.
+// A collection has one set of forms, and one interval per mode. Needs of the same tensors and forms share a
+// collection, with the smallest interval per mode; other needs become collections of their own.
 struct Saving {
   std::string mode;
   std::int64_t interval;

@@ -5,9 +5,9 @@
 
 namespace luff::rules {
 
-/// Whether a checkpoint holds only numbers that may be calculated with: up to +-2^53, so that no conversion
-/// and no sum of some of them overflows. Texts within are not looked into. Errors: kCorruption, also for what
-/// is no JSON.
+/// Checks that all numbers of a checkpoint are within +-2^53, so that no conversion and no sum of a few of
+/// them overflows. Does not look into texts, such as the states of rules. Errors: kCorruption, also for text
+/// that is not JSON or nested too deeply.
 [[nodiscard]] Status CheckStateUntrusted(std::string_view json);
 
 }  // namespace luff::rules

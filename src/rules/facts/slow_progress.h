@@ -43,7 +43,7 @@ class SlowProgress {
   bool rising_ = false;                       // one of them ever rose, or was not above 0
   double gained_ = 0;                         // sum of shares of the loss
   double moved_ = 0;                          // sum of the largest relative changes of a weight
-  std::int64_t measured_ = 0;                 // captures with a share
+  std::int64_t measured_ = 0;                 // captures that gained_ counts
   std::string lead_;                          // the weight that moved first
   std::map<std::string, double> largest_;     // largest root mean square of a gradient, by optimizer
   std::map<std::string, std::int64_t> seen_;  // steps with gradients, by optimizer

@@ -63,7 +63,7 @@ struct Token {
 
 }  // namespace
 
-/// Descends through the grammar; each function returns the number of the node that it made, or -1 after Fail.
+/// Recursive-descent parser. Each function returns the number of the node that it made, or -1 after Fail.
 class ExpressionParser {
  public:
   explicit ExpressionParser(std::string_view text) { made_.text_ = text; }
@@ -133,8 +133,7 @@ class ExpressionParser {
     return Make(made);
   }
 
-  // ---- words
-  // ---------------------------------------------------------------------------------------------------
+  // ---- tokens
 
   void Next() {
     const std::string& text = made_.text_;
@@ -189,7 +188,7 @@ class ExpressionParser {
     Next();
     return error_.ok();
   }
-  /// False after Fail.
+  /// Returns false after Fail.
   bool Expect(std::string_view sign, const char* where) {
     if (Take(sign)) return true;
     static_cast<void>(Fail(token_.begin, fmt::format("expected '{}' {}", sign, where)));
@@ -197,7 +196,6 @@ class ExpressionParser {
   }
 
   // ---- the grammar
-  // ---------------------------------------------------------------------------------------------
 
   int Truth(int n) {
     if (n >= 0 && !IsTruth(node(n).op))
@@ -345,7 +343,7 @@ class ExpressionParser {
     return Reading(Leaf::Kind::kGroup, name, word.text == "all");
   }
 
-  /// What follows a name: .statistic and .fold(n).
+  /// Parses what may follow a name: .statistic and .fold(n).
   int Reading(Leaf::Kind kind, const Token& name, bool all = false) {
     Leaf leaf;
     leaf.kind = kind;
@@ -435,7 +433,7 @@ class ExpressionParser {
     return static_cast<int>(made_.leaves_.size()) - 1;
   }
 
-  /// Finds the group that a comparison asks; the nodes below are all that were made since.
+  /// Sets the group whose tensors a comparison checks. Fails if it reads two groups.
   int Quantify(int n) {
     if (n < 0) return -1;
     int group = -1;
@@ -444,7 +442,7 @@ class ExpressionParser {
       const Node& one = node(open.back());
       open.pop_back();
       if (one.right >= 0) open.push_back(one.right);
-      if (one.left >= 0) open.push_back(one.left);  // looked at first
+      if (one.left >= 0) open.push_back(one.left);  // visited first
       if (one.leaf < 0) continue;
       const int of_leaf = made_.leaves_[static_cast<std::size_t>(one.leaf)].group;
       if (of_leaf < 0) continue;

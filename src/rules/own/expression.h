@@ -9,7 +9,8 @@
 /// Conditions that users write: `loss.mean(50) > 3 * loss.mean(500)`. The language: docs/own-rules.md.
 namespace luff::rules {
 
-/// A statistic of one value; kValue: the number itself, of scalars, losses and tensors of one element.
+/// A statistic of a tensor in one step. kValue: the number itself, of scalars, losses and one-element
+/// tensors.
 enum class Stat : std::uint8_t {
   kValue,
   kMean,
@@ -28,7 +29,7 @@ enum class Stat : std::uint8_t {
   kInfCount,
 };
 
-/// What the newest n values are made into.
+/// How the newest n values are combined; kLast: the value n values ago.
 enum class Fold : std::uint8_t { kNone, kMean, kMin, kMax, kStd, kLast };
 
 enum class Op : std::uint8_t {
@@ -54,15 +55,15 @@ enum class Op : std::uint8_t {
   kOr,
 };
 
-/// One thing that is read: a statistic of a tensor, or of each tensor of a group.
+/// One input of a condition: a statistic of a tensor, or of each tensor of a group.
 struct Leaf {
   enum class Kind : std::uint8_t { kLoss, kName, kGroup };
   Kind kind = Kind::kName;
-  std::string name;  // of the tensor, or the expression of the group
+  std::string name;  // of the tensor, or the regular expression of the group
   Stat stat = Stat::kValue;
   int group = -1;          // of kGroup
   std::size_t window = 0;  // values that are kept
-  std::size_t column = 0;  // where it stands in the text
+  std::size_t column = 0;  // position in the text
 };
 
 struct Group {
@@ -77,7 +78,7 @@ struct Node {
   int leaf = -1;
   Fold fold = Fold::kNone;
   std::size_t n = 0;               // values that are folded
-  int group = -1;                  // of a comparison or is_finite: whose tensors it asks one by one
+  int group = -1;                  // of a comparison or is_finite: its tensors are checked one by one
   std::size_t begin = 0, end = 0;  // in the text
 };
 
@@ -87,9 +88,9 @@ class Expression {
   static constexpr std::size_t kMaxBytes = 4096;
   static constexpr std::size_t kMaxNodes = 512;
   static constexpr int kMaxDepth = 64;
-  static constexpr std::size_t kMaxWindow = 100'000;  // values that are kept, of all leaves together
+  static constexpr std::size_t kMaxWindow = 100'000;  // kept values of all leaves together
 
-  /// Errors: kInvalidArgument; the message shows the place beneath the text, and the nearest names.
+  /// Errors: kInvalidArgument; the message marks the position below the text and gives the nearest names.
   [[nodiscard]] static Result<Expression> ParseUntrusted(std::string_view text);
 
   [[nodiscard]] const std::string& text() const noexcept { return text_; }

@@ -1,6 +1,6 @@
-// Conditions come from files that people write, and states of them from the run directory. The input is a
-// condition, then a zero byte, then a state: what parses is told of a few steps, saved, loaded and told
-// again.
+// Fuzzes conditions, which come from files that people write, and their states, which come from the run
+// directory. The input is a condition, a zero byte, and a state. A condition that parses sees a few steps, is
+// saved and loaded, and sees more steps.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>

@@ -36,7 +36,7 @@ class ExpressionRule final : public KeptRule {
     if (step.mode != settings_.mode) return;
     state_.Take(view.trial, view.rows);
     const ExpressionState::Verdict verdict = state_.Evaluate();
-    if (!verdict.holds) return;  // not known: neither one more step in a row nor the end of it
+    if (!verdict.holds) return;  // unknown: neither one more step in a row nor the end of the row
     ++known_;
     if (!*verdict.holds) {
       if (row_ >= settings_.in_a_row) sink.Heal(kCause, tensor_, step.mode_step);
@@ -74,7 +74,7 @@ class ExpressionRule final : public KeptRule {
     finding.page = kOwnRulesPage;
     finding.cause = kCause;
     finding.severity = settings_.severity;
-    finding.tensor = tensor_;  // of one finding always the same
+    finding.tensor = tensor_;  // the same for all updates of one finding
     for (const std::string& name : verdict.other_names) {
       if (name != tensor_) finding.other_tensors.push_back(name);
     }
@@ -103,7 +103,7 @@ class ExpressionRule final : public KeptRule {
   const Settings settings_;
   ExpressionState state_;
   std::int64_t known_ = 0;  // steps at which the condition was true or false
-  std::int64_t row_ = 0;    // the newest of them at which it was true without a break
+  std::int64_t row_ = 0;    // the newest of them in a row at which it was true
   std::int64_t since_ = 0;
   std::string tensor_;
 };
@@ -128,7 +128,7 @@ std::vector<Need> NeedsOf(const Expression& expression, const Settings& settings
       if (std::find(include.begin(), include.end(), regex) == include.end()) include.push_back(regex);
       continue;
     }
-    if (leaf.kind == Leaf::Kind::kLoss) continue;  // losses are recorded always
+    if (leaf.kind == Leaf::Kind::kLoss) continue;  // losses are always recorded
     Need need;
     need.collection = settings.name;
     need.include = {regex};

@@ -9,7 +9,7 @@
 namespace luff::rules {
 namespace {
 
-constexpr std::size_t kMaxSeries = 100'000;  // tensors of all groups together
+constexpr std::size_t kMaxSeries = 100'000;  // tensors of one leaf
 constexpr std::size_t kMaxNames = 20;
 
 double ValueOf(const query::Trial::SummaryEntry& entry, Stat stat) {
@@ -34,7 +34,7 @@ double ValueOf(const query::Trial::SummaryEntry& entry, Stat stat) {
   return std::nan("");
 }
 
-/// The same of a number alone.
+/// The same for a single number.
 double OfNumber(double value, Stat stat) {
   switch (stat) {
     case Stat::kStd:
@@ -51,7 +51,7 @@ double OfNumber(double value, Stat stat) {
   }
 }
 
-/// Of the newest n of `values`; nullopt when there are fewer.
+/// Folds the newest n of `values`; nullopt if there are too few.
 std::optional<double> FoldOf(const std::deque<double>& values, Fold fold, std::size_t n) {
   const std::size_t wanted = fold == Fold::kLast ? n + 1 : n;
   if (values.size() < wanted) return std::nullopt;
@@ -73,8 +73,6 @@ std::optional<double> FoldOf(const std::deque<double>& values, Fold fold, std::s
   for (auto it = begin; it != values.end(); ++it) squares += (*it - mean) * (*it - mean);
   return std::sqrt(squares / static_cast<double>(n));
 }
-
-// Numbers of a state as their bits: exact, and also those that JSON has not.
 
 }  // namespace
 
@@ -101,7 +99,7 @@ void ExpressionState::TakeValue(std::size_t index, const Key& key, double value)
   }
   Series& series = at->second;
   if (!series.now) ++series.seen;
-  if (series.now && !series.kept.empty()) {  // of several in one step the last counts
+  if (series.now && !series.kept.empty()) {  // of several values in one step the last counts
     series.kept.back() = value;
   } else if (leaf.window > 0) {
     if (series.kept.size() >= leaf.window) {
@@ -135,11 +133,11 @@ void ExpressionState::Take(const query::Trial& trial, const query::Trial::StepRo
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
     const Leaf& leaf = expression_.leaves()[i];
     const bool group = leaf.kind == Leaf::Kind::kGroup;
-    bool taken = false;  // of a single one that of the first worker counts, of losses the first
+    bool taken = false;  // of a single tensor the first worker counts, of losses the first
     const auto wanted = [&](query::TensorId id) {
       if (!reads(i, id) || (taken && !group)) return false;
       if (leaf.kind != Leaf::Kind::kLoss) return true;
-      // The same loss at every step, as far as it is there: the one that was read before, else the first.
+      // Reads the same loss at every step: the one that was read before, or at first the first one.
       const LeafState& state = leaves_[i];
       return state.series.empty() || state.series.begin()->first.first == trial.tensor(id).name;
     };
@@ -159,7 +157,7 @@ void ExpressionState::Take(const query::Trial& trial, const query::Trial::StepRo
       }
       const Key key = key_of(entry.tensor, entry.worker);
       const auto known = leaves_[i].series.find(key);
-      if (known != leaves_[i].series.end() && known->second.now) continue;  // its scalar was there
+      if (known != leaves_[i].series.end() && known->second.now) continue;  // its scalar was read
       TakeValue(i, key, ValueOf(entry, leaf.stat));
       taken = true;
     }
@@ -225,7 +223,7 @@ std::optional<bool> ExpressionState::Truth(int n, Verdict* verdict) const {
     return inner ? std::optional(!*inner) : std::nullopt;
   }
   if (node.op == Op::kAnd || node.op == Op::kOr) {
-    const bool decides = node.op == Op::kOr;  // one that is true makes 'or' true, one false makes 'and' false
+    const bool decides = node.op == Op::kOr;  // a true operand makes 'or' true, a false one makes 'and' false
     const std::optional<bool> left = Truth(node.left, verdict);
     const std::optional<bool> right = Truth(node.right, verdict);
     if ((left && *left == decides) || (right && *right == decides)) return decides;
@@ -233,7 +231,8 @@ std::optional<bool> ExpressionState::Truth(int n, Verdict* verdict) const {
   }
   if (node.group < 0) return Atom(node, nullptr);
   const bool all = expression_.groups()[static_cast<std::size_t>(node.group)].all;
-  // All leaves of a group read the same tensors, but for those that are no numbers.
+  // All leaves of a group read the same tensors, except for tensors that are not numbers. Uses the leaf with
+  // the most tensors.
   const LeafState* widest = nullptr;
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
     if (expression_.leaves()[i].group != node.group) continue;
@@ -261,7 +260,7 @@ std::optional<bool> ExpressionState::Truth(int n, Verdict* verdict) const {
       }
     }
   }
-  // As with 'and' and 'or' over all of them: one that is not known leaves open what the others do not decide.
+  // Like 'and' or 'or' over all tensors: an unknown one leaves the result open unless the others decide it.
   if (all ? any_false : any_true) return !all;
   return any_unknown ? std::nullopt : std::optional(all);
 }

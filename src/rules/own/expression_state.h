@@ -14,30 +14,30 @@
 
 namespace luff::rules {
 
-/// What a condition has read so far, in bounded memory, and what it gives. **Thread-compatible.**
+/// The values that a condition has read so far, in bounded memory, and its evaluation. **Thread-compatible.**
 ///
-/// Nothing that is missing is read as 0: without a value a comparison is neither true nor false, and 'and',
-/// 'or', 'not' go on with that (Kleene's logic). A fold is known when its n values have come.
+/// A missing value is not read as 0: without a value a comparison is neither true nor false, and 'and', 'or'
+/// and 'not' follow Kleene's three-valued logic. A fold is known when its n values have come.
 class ExpressionState {
  public:
   explicit ExpressionState(const Expression& expression);
 
-  /// Takes in the values of one step.
+  /// Reads the values of one step.
   void Take(const query::Trial& trial, const query::Trial::StepRows& rows);
 
   struct Verdict {
     std::optional<bool> holds;
-    std::string tensor;  // the first of a group for which it holds
+    std::string tensor;  // the first tensor of a group for which it holds
     std::uint32_t worker = 0;
-    std::uint64_t others = 0;                            // of the group for which it holds too
-    std::vector<std::string> other_names;                // at most 20
-    std::vector<std::pair<std::string, double>> values;  // of what is read, by its text
+    std::uint64_t others = 0;              // more tensors for which it holds, beyond other_names
+    std::vector<std::string> other_names;  // further tensors for which it holds, at most 20
+    std::vector<std::pair<std::string, double>> values;  // each text that reads a value, and the value
   };
   [[nodiscard]] Verdict Evaluate() const;
 
-  /// Whether every leaf had a value at some step; if not, what is missing, in words.
+  /// For a condition that was never decided: what was missing, in words.
   [[nodiscard]] std::string Missing(const query::Trial& trial) const;
-  /// Values that found no room: a group has too many tensors for its folds.
+  /// Whether values were dropped because a group has too many tensors for its folds.
   [[nodiscard]] bool overfull() const noexcept { return overfull_; }
 
   void VisitFields(Fields& io);
@@ -52,7 +52,7 @@ class ExpressionState {
   using Key = std::pair<std::string, std::uint32_t>;  // tensor and worker
   struct LeafState {
     std::map<Key, Series> series;
-    bool too_large = false;  // read as a number, and has many elements
+    bool too_large = false;  // a tensor of many elements was read as a number
     void VisitFields(Fields& io);
   };
 

@@ -74,7 +74,8 @@ Heard Judge(const std::string& when, const testing::FakeTrial& trial, Parameters
   return heard;
 }
 
-/// The loss falls from 10 by 1; a gradient of two elements every second step; two tensors of a group.
+/// The loss falls from 10 by 1 per step; a gradient of two elements every second step; two tensors of a
+/// group.
 testing::FakeTrial Story() {
   testing::FakeTrial trial;
   for (int step = 0; step < 10; ++step) {
@@ -99,7 +100,7 @@ TEST(Expression, ArithmeticAndComparisons) {
   EXPECT_EQ(FirstStep("loss != 10"), 1);
   EXPECT_EQ(FirstStep("2 + 3 * loss - 1 < 14.5"), 6);  // 3 * loss < 13.5
   EXPECT_EQ(FirstStep("(2 + 3) * -loss / 5 >= -4"), 6);
-  EXPECT_EQ(FirstStep("10 - 2 - 3 == loss"), 5);  // from the left
+  EXPECT_EQ(FirstStep("10 - 2 - 3 == loss"), 5);  // left-associative
   EXPECT_EQ(FirstStep("100 / 10 / 2 == loss"), 5);
   EXPECT_EQ(FirstStep("abs(loss - 10) > 3"), 4);
   EXPECT_EQ(FirstStep("sqrt(loss) <= 2"), 6);
@@ -142,10 +143,10 @@ TEST(Expression, WhatIsMissingIsNotZero) {
   EXPECT_THAT(note_of("not nothing > 1"), HasSubstr("there is no tensor"));
   EXPECT_THAT(note_of("\"gradient/fc.weight\" < 100"), HasSubstr("has many elements and is no number"));
   EXPECT_THAT(note_of("any('^no$').l2 < 1"), HasSubstr("nothing was recorded of such tensors"));
-  // Not known and false is false; not known or true is true.
+  // Unknown and false is false; unknown or true is true.
   EXPECT_EQ(FirstStep("nothing < 1 or loss < 8"), 3);
   EXPECT_EQ(note_of("nothing < 1 and loss < 0"), "");
-  // A plain value belongs to its step: the gradient is there at every second.
+  // A plain value counts only at its step: the gradient comes at every second.
   EXPECT_EQ(FirstStep("'gradient/fc.weight'.l2 > 0 and loss < 9.5"), 2);
   // NaN compares as false.
   testing::FakeTrial nan;
@@ -161,7 +162,7 @@ TEST(Expression, GroupsAskEachTensor) {
   EXPECT_EQ(any.findings[0].tensor, "gradient/fc.weight");
   EXPECT_EQ(any.findings[0].step, 6);
   EXPECT_EQ(FirstStep("all('^gradient/').l2 < 1"), -1);
-  EXPECT_EQ(FirstStep("all('^gradient/').l2 < 4"), 6);  // a step at which one is not there does not decide
+  EXPECT_EQ(FirstStep("all('^gradient/').l2 < 4"), 6);  // a step without one of them does not decide
   EXPECT_EQ(FirstStep("all('^gradient/').l2 > 0.1"), 0);
   EXPECT_EQ(FirstStep("not any('^gradient/').l2 > 4"), 6);
   EXPECT_EQ(FirstStep("any('^gradient/').l2 > 9 * any('^gradient/').min"), -1);
@@ -201,7 +202,7 @@ TEST(Expression, MistakesPointAtTheirPlace) {
     if (parsed.ok()) return std::size_t{999};
     const std::string message(parsed.status().message());
     EXPECT_THAT(message, HasSubstr(says)) << text;
-    return message.rfind('^') - message.rfind('\n') - 3;  // behind two blanks
+    return message.rfind('^') - message.rfind('\n') - 3;  // after two blanks
   };
   EXPECT_EQ(place("", "expected a number or a name"), 0U);
   EXPECT_EQ(place("loss.maen > 3", "there is no statistic 'maen'; nearest: mean"), 5U);
@@ -272,9 +273,8 @@ TEST(Expression, AsTextOfChoicesAndBack) {
 }
 
 // ---- properties
-// -------------------------------------------------------------------------------------------------
 
-/// A random condition that is well formed.
+/// A random well-formed condition.
 std::string Random(std::mt19937& random, int depth, bool truth) {
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   static const char* const kLeaves[] = {"loss",

@@ -28,7 +28,7 @@ namespace luff::rules {
 namespace {
 
 constexpr std::size_t kMaxQueued = 1U << 20;
-constexpr std::size_t kMaxTaken = 4U << 20;  // in one call
+constexpr std::size_t kMaxTaken = 4U << 20;  // bytes in one call
 constexpr std::size_t kKeptOutput = 4096;
 constexpr int kNice = 5;  // the training comes first
 
@@ -38,7 +38,7 @@ void CloseAll(std::initializer_list<int> fds) {
   }
 }
 
-/// What a child says of its start, on a pipe that a successful exec closes.
+/// A problem at the start of a child, reported on a pipe that a successful exec closes.
 struct Report {
   enum class What { kNoShield, kNoProgram } what;
   int error;
@@ -49,19 +49,19 @@ bool Say(int pipe, Report::What what, int error) {
   return Uninterrupted([&] { return write(pipe, &report, sizeof(report)); }) == sizeof(report);
 }
 
-/// False: nothing more comes.
+/// Returns false when nothing more comes.
 bool Hear(int pipe, Report* report) {
   return Uninterrupted([&] { return read(pipe, report, sizeof(*report)); }) == sizeof(*report);
 }
 
-/// In the child, between fork and exec: calls that are safe there only.
+/// Runs in the child between fork and exec, so it makes only calls that are safe there.
 [[noreturn]] void Become(char* const* argv, char* const* environment, int socket, int output, int report,
                          std::uint64_t memory_bytes, pid_t parent, const SignalShield& shield) {
   setsid();
-  prctl(PR_SET_CHILD_SUBREAPER, 1);  // what it starts stays below it, also after exec
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // processes that it starts stay below it, also after exec
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);
-  // Above the places that are filled now, so that none overwrites another.
+  // Moves descriptors above those that are filled below, so that none overwrites another.
   const int nothing = fcntl(open("/dev/null", O_RDONLY | O_CLOEXEC), F_DUPFD_CLOEXEC, 10);
   socket = fcntl(socket, F_DUPFD_CLOEXEC, 10);
   output = fcntl(output, F_DUPFD_CLOEXEC, 10);
@@ -71,7 +71,7 @@ bool Hear(int pipe, Report* report) {
   dup2(output, STDERR_FILENO);
   dup2(socket, OwnChild::kSocket);
 #ifdef SYS_close_range
-  syscall(SYS_close_range, 4U, ~0U, 4U);  // CLOSE_RANGE_CLOEXEC: `report` tells until exec
+  syscall(SYS_close_range, 4U, ~0U, 4U);  // CLOSE_RANGE_CLOEXEC: `report` stays open until exec
 #endif
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
@@ -92,7 +92,7 @@ bool Hear(int pipe, Report* report) {
   _exit(Say(report, Report::What::kNoProgram, errno) ? 127 : 126);
 }
 
-/// Who is not to be ended: rules that live, and what we were started with.
+/// Processes that EndOrphans must not end: rules that run, and those that existed before the first rule.
 std::set<pid_t>& Known() {
   static std::set<pid_t> pids = [] {
     std::set<pid_t> before;
@@ -102,7 +102,7 @@ std::set<pid_t>& Known() {
   return pids;
 }
 
-/// What a rule's process has left when it ended is ours now: Start has made us its reaper.
+/// Ends processes that a rule's process left behind. They are our children now: Start made us their reaper.
 void EndOrphans() noexcept {
   try {
     const auto is_known = [](pid_t pid) { return Known().contains(pid); };
@@ -110,7 +110,7 @@ void EndOrphans() noexcept {
     if (orphans.empty()) return;
     KillBelow(getpid(), is_known);
     for (const BelowProcess& one : orphans) waitpid(one.pid, nullptr, WNOHANG);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): out of memory: they are left
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): out of memory: leaves them
   }
 }
 
@@ -167,7 +167,7 @@ OwnChild::~OwnChild() {
 
 void OwnChild::Kill() noexcept {
   if (!ended_.empty()) return;
-  kill(pid_, SIGSTOP);  // it starts nothing more
+  kill(pid_, SIGSTOP);  // so that it starts nothing more
   KillBelow(pid_);
   kill(pid_, SIGKILL);
   WaitFor(pid_);
@@ -183,7 +183,7 @@ std::string OwnChild::Ended() {
   if (got == 0) return "";
   TakeOutput();
   Known().erase(pid_);
-  EndOrphans();  // what it has started ends with it
+  EndOrphans();  // its children end with it
   if (got < 0) {
     ended_ = "gone";
   } else if (WIFSIGNALED(status)) {
@@ -206,7 +206,7 @@ void OwnChild::Flush() {
   while (!to_send_.empty()) {
     const ssize_t sent = Uninterrupted(
         [&] { return send(socket_, to_send_.data(), to_send_.size(), MSG_NOSIGNAL | MSG_DONTWAIT); });
-    if (sent <= 0) return;  // full, or gone: its end is noticed elsewhere
+    if (sent <= 0) return;  // the socket is full, or the child is gone, which Ended notices
     to_send_.erase(0, static_cast<std::size_t>(sent));
   }
 }
@@ -241,8 +241,7 @@ bool OwnChild::Receive(int wait_ms, std::vector<std::string>* lines) {
 void OwnChild::TakeOutput() {
   if (output_ < 0) return;
   char buffer[16384];
-  for (int turn = 0; turn < 64;
-       ++turn) {  // a rule that prints without end is read without end, a bit at a time
+  for (int turn = 0; turn < 64; ++turn) {  // bounded: a rule may print without end
     const ssize_t got = Uninterrupted([&] { return read(output_, buffer, sizeof(buffer)); });
     if (got == 0) {
       close(output_);
@@ -263,7 +262,8 @@ std::uint64_t OwnChild::ResidentBytes() const {
   unsigned long long shared = 0;
   const int fields = std::sscanf(text.c_str(), "%llu %llu %llu", &size, &resident, &shared);
   if (fields != 3 || shared > resident) return 0;
-  return (resident - shared) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));  // mapped files are no leak
+  // Mapped files do not count.
+  return (resident - shared) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 std::string OwnChild::LastWords() const {

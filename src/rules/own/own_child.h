@@ -12,10 +12,11 @@
 
 namespace luff::rules {
 
-/// A process that runs one rule of the user's. Lines go both ways over one socket, which is its descriptor 3
-/// (docs/spec/rule-child.md); what it prints goes elsewhere and is kept in its last kilobytes only. Signals
-/// of it or of its children reach none of the processes above it (SignalShield).
-/// **Thread-compatible.** The destructor kills it with all its children.
+/// A child process that runs one of the user's own rules. Lines go both ways over one socket, which is its
+/// descriptor 3 (docs/spec/rule-child.md). What it prints goes to a pipe; the last 4 KiB are kept. Neither it
+/// nor its children can send signals to the processes above it (SignalShield).
+/// **Thread-compatible**, but all instances must be used by one thread: they share the list of processes that
+/// must not be ended. The destructor kills the process with all its children.
 class OwnChild {
  public:
   static constexpr int kSocket = 3;
@@ -25,7 +26,7 @@ class OwnChild {
     std::vector<std::string> argv;
     std::vector<std::pair<std::string, std::string>> environment;  // added to the current one
     std::uint64_t memory_bytes = 0;                                // limit of its data (RLIMIT_DATA); 0: none
-    bool show_output = false;  // what it prints goes to our standard error
+    bool show_output = false;  // also write what it prints to our standard error
   };
   /// Errors: kNotFound (no such program), kFailedPrecondition, kResourceExhausted.
   [[nodiscard]] static Result<std::unique_ptr<OwnChild>> Start(const Options& options);
@@ -33,21 +34,21 @@ class OwnChild {
   OwnChild(const OwnChild&) = delete;
   OwnChild& operator=(const OwnChild&) = delete;
 
-  /// Queues a line; never waits. False when the child reads too slowly and 1 MiB is queued.
+  /// Queues a line; never waits. Returns false if the child reads too slowly and 1 MiB is queued.
   bool Send(std::string_view line);
-  /// Appends whole lines that have come, and sends what is queued; waits at most `wait_ms` for something to
-  /// happen. True if any byte came.
+  /// Sends what is queued and appends complete lines that have arrived. Waits at most `wait_ms` for something
+  /// to happen. Returns true if any byte arrived.
   bool Receive(int wait_ms, std::vector<std::string>* lines);
-  /// "", or why the kernel does not hold its signals back.
+  /// Why the signal shield could not be installed; "" if it was.
   [[nodiscard]] const std::string& unshielded() const noexcept { return unshielded_; }
-  /// It sent a line longer than kMaxLine.
+  /// Whether it sent a line longer than kMaxLine.
   [[nodiscard]] bool broken() const noexcept { return broken_; }
-  /// "" while it lives; then how it ended, e.g. "exit code 1" or "signal 9 (Killed)".
+  /// "" while it runs; then how it ended, e.g. "exit code 1" or "signal 9 (Killed)".
   [[nodiscard]] std::string Ended();
   void Kill() noexcept;
   /// Resident memory in bytes; 0 if unknown.
   [[nodiscard]] std::uint64_t ResidentBytes() const;
-  /// The last line that it printed, "" if none.
+  /// The last line that it printed, at most 300 bytes; "" if none.
   [[nodiscard]] std::string LastWords() const;
 
  private:

@@ -1,4 +1,4 @@
-// Lines that the process of a user's own rule sends: any bytes give what is said, within bounds, or an error.
+// Fuzzes lines from the process of a user's own rule: any bytes give a line within bounds, or an error.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

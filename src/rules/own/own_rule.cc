@@ -18,13 +18,13 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kProtocol = 1;
-constexpr std::size_t kWindow = 256;             // steps told and not answered
+constexpr std::size_t kWindow = 256;             // steps sent and not answered
 constexpr std::size_t kMaxStaged = 1000;         // findings of one step
 constexpr std::size_t kMaxState = 1U << 20;      // bytes of saved state
-constexpr std::size_t kSaveSteps = 64;           // a checkpoint after so many steps,
+constexpr std::size_t kSaveSteps = 64;           // asks for the state after so many steps,
 constexpr std::int64_t kSaveNs = 1'000'000'000;  // and not more often than this
-constexpr std::int64_t kLookNs = 100'000'000;    // at its memory
-constexpr std::int64_t kPumpNs = 1'000'000;      // while steps come fast
+constexpr std::int64_t kLookNs = 100'000'000;    // between looks at its memory
+constexpr std::int64_t kPumpNs = 1'000'000;      // between pumps while steps come fast
 
 OwnChild::Options ChildOptions(const OwnRuleOptions& options) {
   OwnChild::Options child;
@@ -92,7 +92,7 @@ class OwnRule final : public KeptRule {
     bool heal;
   };
 
-  // The child.
+  // ---- the child
 
   void Begin(Sink& sink) {
     Result<std::unique_ptr<OwnChild>> started = OwnChild::Start(ChildOptions(options_));
@@ -144,7 +144,7 @@ class OwnRule final : public KeptRule {
     }
   }
 
-  /// Takes what came, tells what is new, and looks whether the child is well.
+  /// Handles what the child sent, sends it new steps, and checks that it runs within its limits.
   void Pump(Sink& sink, int wait_ms) {
     if (aside_) return;
     if (!child_) {
@@ -183,7 +183,7 @@ class OwnRule final : public KeptRule {
     }
   }
 
-  /// False when there is nothing more to hear: it is dead, or has come to its end.
+  /// Returns false when nothing more can come: the child is dead, or has ended as asked.
   bool HearAll(std::vector<std::string>* lines, Sink& sink) {
     for (const std::string& line : *lines) {
       if (!HearUntrusted(line, sink)) {
@@ -218,10 +218,9 @@ class OwnRule final : public KeptRule {
     }
   }
 
-  // ---- what it says
-  // --------------------------------------------------------------------------------------------
+  // ---- lines from the child
 
-  /// False when the line breaks the protocol, or the child gives up; complaint_ says how.
+  /// Returns false, with the reason in complaint_, if the line breaks the protocol or the child gives up.
   bool HearUntrusted(const std::string& text, Sink& sink) {
     Result<OwnLine> parsed = ParseOwnLineUntrusted(text);
     if (!parsed.ok()) {
@@ -251,7 +250,7 @@ class OwnRule final : public KeptRule {
         ended_ = true;
         return true;
       case OwnLine::Say::kError:
-        // It can never do its work, or not go on: "error" comes back with every start.
+        // Without `again`, the same error would come back with every start: no further attempts.
         if (!line.again) deaths_ = kOwnRuleDeaths;
         complaint_ = line.message;
         return false;
@@ -260,7 +259,7 @@ class OwnRule final : public KeptRule {
   }
 
   void Done(const OwnLine& line, Sink& sink) {
-    const bool again = done_ < delivered_;  // it goes once more through what it had judged before it died
+    const bool again = done_ < delivered_;  // it repeats a step that was delivered before it died
     ++done_;
     ++save_wanted_;
     if (again) {
@@ -294,7 +293,7 @@ class OwnRule final : public KeptRule {
       sink.Note("it cannot be saved, a restart begins at the first step: " + *line.why, false);
       return;
     }
-    if (!line.state) return;  // it has none: a restart goes through all steps again
+    if (!line.state) return;  // it has none: a restart repeats all steps
     std::string state = std::move(*line.state);
     if (state.size() > kMaxState) {
       sink.Note(fmt::format("its state has {} bytes, at most {} are saved; a restart begins at an older one",
@@ -311,9 +310,9 @@ class OwnRule final : public KeptRule {
   std::string path_;
   std::unique_ptr<OwnChild> child_;
   Phase phase_ = Phase::kNone;
-  // Numbers of steps: those below end_ are there, below next_ the child was told of, below done_ it has
-  // judged, below delivered_ what it found was handed over (it stays when the child begins again), below
-  // saved_ are in state_.
+  // Numbers of steps. Those below end_ exist, those below next_ were sent to the child, those below done_ it
+  // has judged, those below delivered_ have their findings reported (unchanged when the child restarts),
+  // those below saved_ are covered by state_.
   std::size_t end_ = 0, next_ = 0, done_ = 0, delivered_ = 0, saved_ = 0;
   std::string state_;
   std::vector<Staged> staged_;

@@ -11,27 +11,28 @@
 
 namespace luff::rules {
 
-/// How the process of a rule is started, and what it may use.
+/// How the process of a rule is started, and its limits.
 struct OwnRuleOptions {
-  std::string rule;               // as its child knows it: "/path/file.py:MyRule"
+  std::string rule;               // as the child knows it: "/path/file.py:MyRule"
   std::string name;               // "MyRule"
   std::vector<std::string> argv;  // of the child
   std::vector<std::pair<std::string, std::string>> environment;
   Parameters parameters;  // for its constructor
-  double step_s = 10;     // for one step; longer: it hangs, and is killed
-  double start_s = 60;    // from start to ready
+  double step_s = 10;     // limit for one step, after which the process is killed
+  double start_s = 60;    // limit from start to ready
   std::uint64_t memory_bytes = 2ULL << 30;
   bool show_output = false;
 };
 
-/// A rule that lives in a process of its own (docs/spec/rule-child.md). It is told of steps without waiting
-/// for it, so that no rule waits for another; what it found is handed over between steps, always of whole
-/// steps and in their order. When its process dies it is started again from its last checkpoint, and what it
-/// had said already is not said twice; after three deaths it is set aside.
+/// A rule that runs in its own process (docs/spec/rule-child.md). It gets steps without being waited for, so
+/// that it does not delay other rules. Its findings are reported between steps, in order, and only for steps
+/// that it has completed. If its process dies, it is started again from its last saved state, and nothing is
+/// reported twice; after three deaths it is set aside.
 [[nodiscard]] std::unique_ptr<Rule> MakeOwnRule(OwnRuleOptions options);
 
-/// Asks the child what the rule is. The answer is the JSON object of its line "description".
-/// Errors: kInvalidArgument with what the child says; kDeadlineExceeded.
+/// Starts a child to describe the rule. Returns the JSON object of its line "description". Errors: as
+/// OwnChild::Start; kNotFound if the child knows no such rule; kInvalidArgument with the child's message;
+/// kInternal for a line that breaks the protocol; kDeadlineExceeded.
 [[nodiscard]] Result<std::string> DescribeOwnRule(const OwnRuleOptions& options);
 
 inline constexpr int kOwnRuleDeaths = 3;

@@ -1,4 +1,4 @@
-// The parent's side of docs/spec/rule-child.md, with shell scripts in the place of rules.
+// Tests the parent's side of docs/spec/rule-child.md, with shell scripts in place of rules.
 #include "rules/own/own_rule.h"
 
 #include <linux/filter.h>
@@ -34,7 +34,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 namespace fs = std::filesystem;
 
-// Reads the number of a step into $n, and answers what every rule answers.
+// Reads the number of a step into $n, and sends the answers that every rule sends.
 constexpr const char* kLoop = R"(
 say() { echo "$1" >&3; }
 found() { say '{"say":"finding","severity":"warn","cause":"c'$n'","tensor":"","what":"w","step":'$n'}'; }
@@ -103,7 +103,7 @@ TEST_F(OwnRuleTest, FindingsComeInTheOrderOfSteps) {
   const auto rule = Make("begun() { :; }; step() { [ $((n % 10)) = 3 ] && found; }");
   Heard heard;
   Tell(*rule, heard, 0, 40);
-  EXPECT_GT(rule->behind(), 0U);  // telling waits for nobody
+  EXPECT_GT(rule->behind(), 0U);  // sending steps does not wait
   rule->OnEnd(trial_, heard);
   EXPECT_EQ(rule->behind(), 0U);
   EXPECT_THAT(heard.causes, ElementsAre("c3", "c13", "c23", "c33"));
@@ -134,7 +134,7 @@ TEST_F(OwnRuleTest, AfterThreeDeathsItIsSetAside) {
   EXPECT_THAT(heard.notes[2], HasSubstr("its last words: farewell"));
   EXPECT_EQ(heard.failures, 1);
   EXPECT_EQ(rule->behind(), 0U);
-  // And stays so after a restart of the one that evaluates.
+  // It stays set aside after a restart of the evaluator.
   const auto again = Make("begun() { printf x >> $MARK; }; step() { :; }");
   ASSERT_TRUE(again->LoadState(rule->SaveState()).ok());
   Tell(*again, heard, 0, 5);
@@ -166,7 +166,7 @@ TEST_F(OwnRuleTest, LinesThatAreNotOfTheProtocolEndIt) {
 }
 
 TEST_F(OwnRuleTest, ALineOfAnyDepthEndsItAlone) {
-  // Copies and the writer of JSON recurse: 57 rules died with the one that sent this.
+  // Copying and writing JSON recurse: such a line once ended all 57 rules with the one that sent it.
   for (const char* begin : {"", R"({"say":"state","state":)", R"({"say":"done","number":0,"raised":)"}) {
     const auto rule = Make(std::string("begun() { :; }; step() { { printf '%s' '") + begin +
                            "'; head -c 200000 /dev/zero | tr '\\0' '['; echo; } >&3; sleep 1000; }");
@@ -206,7 +206,7 @@ TEST_F(OwnRuleTest, ACheckpointGoesOnWhereTheChildWas) {
   Wait(*first, heard);
   EXPECT_THAT(heard.causes, ElementsAre("c3", "c13"));
   const std::string state = first->SaveState();
-  // A restart without a state of the child goes through all steps, and says nothing twice.
+  // A restart without a state of the child repeats all steps, and reports nothing twice.
   const auto second = Make("begun() { :; }; step() { printf x >> $MARK; [ $((n % 10)) = 3 ] && found; }");
   ASSERT_TRUE(second->LoadState(state).ok());
   Tell(*second, heard, 15, 40);
@@ -253,7 +253,7 @@ bool IsDead(const fs::path& process) {
   std::ifstream stat(process / "stat");
   std::string text;
   std::getline(stat, text);
-  return text.empty() || text.find(") Z ") != std::string::npos;  // its parent may have yet to look
+  return text.empty() || text.find(") Z ") != std::string::npos;  // a zombie: its parent has yet to reap it
 }
 
 TEST(OwnChildTest, ChildrenOfAChildEndWithIt) {
@@ -276,7 +276,8 @@ TEST(OwnChildTest, ChildrenOfAChildEndWithIt) {
 }
 
 TEST(OwnChildTest, ItsSignalsReachItselfAndItsChildrenOnly) {
-  // Of a signal that harms nobody. The number of the child is not that of somebody above, nor is 0 its group.
+  // Sends a signal that is ignored by default. Allowed: to its child, itself and its group (0). Refused: to
+  // its parent, the parent's group, process 1 and all processes (-1).
   const std::string script = R"(try() { kill -s URG -- "$1" 2>/dev/null && echo yes >&3 || echo no >&3; }
     sleep 1000 & try $!; try $$; try 0; try $PPID; set -- $(cat /proc/$PPID/stat); try -$5; try 1; try -1)";
   auto started = OwnChild::Start({{"/bin/sh", "-c", script + "\nsleep 1000"}, {}, 0, false});
@@ -287,7 +288,8 @@ TEST(OwnChildTest, ItsSignalsReachItselfAndItsChildrenOnly) {
   EXPECT_THAT(lines, ElementsAre("yes", "yes", "yes", "no", "no", "no", "no"));
 }
 
-/// A kernel, or a sandbox around us, that has no filters for system calls.
+/// Simulates a kernel or a sandbox without filters for system calls. Returns false if there are none to take
+/// away.
 bool TakeAwayFilters() {
   sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_seccomp, 0, 1),
@@ -298,7 +300,7 @@ bool TakeAwayFilters() {
 }
 
 TEST_F(OwnRuleTest, AKernelThatHoldsNoSignalsBackIsTold) {
-  const pid_t child = fork();  // what is taken away does not come back
+  const pid_t child = fork();  // in a child: this cannot be undone
   if (child == 0) {
     if (!TakeAwayFilters()) _exit(2);
     const auto rule = Make("begun() { :; }; step() { [ $n = 3 ] && found; }");

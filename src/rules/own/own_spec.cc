@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 constexpr const char* kExpression = "expression";
 constexpr std::uint64_t kMaxFileBytes = 256ULL << 20;
 constexpr std::size_t kMaxNeeds = 32;
-constexpr std::size_t kMaxAbout = 16 << 10;  // what its author says of a rule
+constexpr std::size_t kMaxAbout = 16 << 10;  // bytes of the author's description of a rule
 
 bool show_output = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): set once, by main
 
@@ -46,7 +46,7 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& known
   return fmt::format("{}", fmt::join(NearestNames(name, known), ", "));
 }
 
-/// The place of ':' between file and name, or npos.
+/// Position of the ':' between file and name, or npos.
 std::size_t CutOf(std::string_view text) noexcept {
   for (const std::string_view ending : {".py:", ".so:"}) {
     if (const std::size_t at = text.rfind(ending); at != std::string_view::npos && at > 0) return at + 3;
@@ -100,7 +100,7 @@ Result<OwnRuleOptions> OptionsFor(const Named& named, Parameters parameters) {
     Result<std::vector<std::string>> command = PythonCommand("rule");
     if (!command.ok()) return command.status().WithContext("rule " + named.name);
     options.argv = std::move(command).value();
-    // A rule judges numbers that were recorded: threads of libraries only take the training's cores.
+    // A rule only judges recorded numbers: threads of libraries would take cores from the training.
     for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"})
       options.environment.emplace_back(name, "1");
   } else {
@@ -165,7 +165,8 @@ Result<Need> ParseNeed(const Json& json, const std::string& rule) {
   return need;
 }
 
-/// Another text of the rule means another rule: a checkpoint of the old one is not loaded.
+/// Version from the declared version and the content of the file: after a change of the file, an old
+/// checkpoint is not loaded.
 int VersionOf(const Named& named, std::int64_t given) {
   std::uint64_t hash = static_cast<std::uint64_t>(given);
   if (!named.file.empty()) {
@@ -221,7 +222,7 @@ bool NamesOwnRule(std::string_view name) noexcept {
 }
 
 Result<const RuleSpec*> OwnRuleSpec(const std::string& name, const Parameters& given) {
-  static std::map<std::string, std::unique_ptr<const RuleSpec>> known;  // choices point to them
+  static std::map<std::string, std::unique_ptr<const RuleSpec>> known;  // choices hold pointers to the specs
   std::string key = name;
   for (const auto& [parameter, value] : given) key += fmt::format(":{}={}", parameter, EncodeValue(value));
   if (const auto at = known.find(key); at != known.end()) return at->second.get();

@@ -36,7 +36,7 @@ std::string Text(const char* text, std::size_t most = kMaxText) {
   return text == nullptr ? "" : std::string(text, strnlen(text, most));
 }
 
-/// A member that a struct of an older version does not have.
+/// Whether a struct has a member, which those of older versions may lack, and the member is not null.
 template <typename Struct, typename Member>
 bool Has(const Struct& s, const Member& member) {
   const auto end =
@@ -99,13 +99,13 @@ class PluginChild {
 
  private:
   struct Host {
-    luff_host_v1 host{};  // first: the rule gets its address
+    luff_host_v1 host{};  // first member: the rule gets its address, and Self casts it back
     PluginChild* self = nullptr;
   };
   static PluginChild* Self(const luff_host_v1* host) { return reinterpret_cast<const Host*>(host)->self; }
 
   static void Say(const Json& json) {
-    if (!WriteAll(OwnChild::kSocket, JsonText(json) + "\n")) _exit(0);  // nobody listens
+    if (!WriteAll(OwnChild::kSocket, JsonText(json) + "\n")) _exit(0);  // the parent is gone
   }
 
   Status Handle(const std::string& line) {
@@ -173,7 +173,7 @@ class PluginChild {
 
   Status Describe(const Json& told) {
     LUFF_RETURN_IF_ERROR(Load(told));
-    LUFF_RETURN_IF_ERROR(Create(told));  // tells wrong parameters now
+    LUFF_RETURN_IF_ERROR(Create(told));  // reports bad parameters now
     Json needs = Json::array();
     if (Has(*rule_, rule_->needs)) {
       const luff_need_v1* const* list = nullptr;

@@ -2,8 +2,8 @@
 
 namespace luff::rules {
 
-/// The process of one rule of a shared library: speaks the lines of docs/spec/rule-child.md over descriptor 3
-/// until the other side is gone. Returns the exit code.
+/// Serves one rule of a shared library: speaks the protocol of docs/spec/rule-child.md over descriptor 3
+/// until it ends or the other side is gone. Returns the exit code of this process.
 [[nodiscard]] int ServePluginRule();
 
 }  // namespace luff::rules

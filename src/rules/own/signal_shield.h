@@ -5,20 +5,20 @@ struct sock_filter;
 
 namespace luff::rules {
 
-/// Keeps a process, and whatever it starts, from sending signals to those above this process: to us, to who
-/// has started us up to the first process of the machine, to their process groups, and to all processes at
-/// once. It is a filter of the kernel's (seccomp), which any user may set for himself and nobody takes off.
-/// Signals to itself and to its own children go as ever.
+/// Keeps a child process, and everything it starts, from sending signals to this process, to its ancestors up
+/// to the first process of the machine, to their process groups, and to all processes at once. It is a kernel
+/// filter (seccomp), which any user may install and nobody can remove. Signals to itself and to its own
+/// children still work.
 class SignalShield {
  public:
-  /// For children that this process forks from now on.
+  /// Builds the filter, for children that this process forks from now on.
   SignalShield();
   ~SignalShield();
   SignalShield(const SignalShield&) = delete;
   SignalShield& operator=(const SignalShield&) = delete;
 
-  /// In the child, between fork and exec: calls that are safe there only. 0, or the error of a kernel without
-  /// it.
+  /// Installs the filter. For the child between fork and exec: makes only calls that are safe there. Returns
+  /// 0, or the errno if the kernel does not allow it.
   [[nodiscard]] int PutOn() const noexcept;
 
  private:

@@ -11,13 +11,12 @@
 #include "luff/query/trial.h"
 #include "luff/tensor/summary.h"
 
-/// A trial in memory, for tests of rules: steps are written down as a story.
+/// A trial in memory, for tests of rules, which build it step by step.
 namespace luff::rules::testing {
 
 class FakeTrial final : public query::Trial {
  public:
-  // ---- telling the story
-  // ----------------------------------------------------------------------------------------------
+  // ---- building the trial
 
   query::TensorId Define(const std::string& name, format::Role role, const std::string& module_type = "",
                          std::vector<std::string> collections = {}) {
@@ -32,7 +31,7 @@ class FakeTrial final : public query::Trial {
     tensors_.push_back(std::move(info));
     return tensors_.back().id;
   }
-  /// Begins the next step (global steps count by `global_stride`; -1: one more than the last).
+  /// Begins the next step. `global_step` -1: one more than the last. `update` -1: the mode step.
   FakeTrial& Step(query::Mode mode = query::Mode::kTrain, std::int64_t global_step = -1,
                   std::int64_t update = -1) {
     StepRows rows;
@@ -53,7 +52,7 @@ class FakeTrial final : public query::Trial {
     steps_.back().scalars.push_back({Define(name, role), 0, value});
     return *this;
   }
-  /// Summary and raw value of the given numbers.
+  /// Adds the summary and the raw value of the given numbers.
   FakeTrial& Tensor(const std::string& name, format::Role role, const std::vector<double>& values,
                     std::vector<std::string> collections = {}) {
     const query::TensorId id = Define(name, role, "", std::move(collections));
@@ -105,8 +104,8 @@ class FakeTrial final : public query::Trial {
     steps_.back().units.push_back(std::move(entry));
     return *this;
   }
-  /// A sample (docs/spec/evidence.md): values in row-major order. `global_shape`: of the whole, if rows were
-  /// left out. Only the shape is used of `shape` when values are empty.
+  /// Adds a sample (docs/spec/evidence.md), with values in row-major order. `global_shape`: shape of the full
+  /// tensor, if rows were left out. With empty `values` only the shape can be read.
   FakeTrial& Sample(const std::string& name, std::vector<std::int64_t> shape,
                     const std::vector<double>& values, DType dtype = DType::kFloat32,
                     std::vector<std::int64_t> global_shape = {}) {
@@ -120,14 +119,14 @@ class FakeTrial final : public query::Trial {
     shapes_[{steps_.back().summaries.back().tensor, steps_.back().info.global_step}] = std::move(known);
     return *this;
   }
-  /// The module of a tensor.
+  /// Sets the module of a tensor.
   FakeTrial& Place(const std::string& name, const std::string& module_path) {
     for (query::TensorInfo& tensor : tensors_) {
       if (tensor.name == name) tensor.module_path = module_path;
     }
     return *this;
   }
-  /// A module has run in this step: the shape of what it gave.
+  /// Records that a module has run in this step, by the shape of its output.
   FakeTrial& Ran(const std::string& module_path) {
     const std::string name = module_path + "_output_0";
     FormEntry entry{};
@@ -150,23 +149,23 @@ class FakeTrial final : public query::Trial {
     steps_.back().events.push_back(event);
     return *this;
   }
-  /// The rows of the newest step, for what the story above has no words for.
+  /// The rows of the newest step, for data that no function above adds.
   [[nodiscard]] StepRows& Last() { return steps_.back(); }
   void SetDocument(const std::string& name, const std::string& json) { documents_[name] = json; }
-  /// What rules have asked of this trial.
+  /// Counts the queries of this trial.
   struct Asked {
     std::size_t tensors = 0, names_missed = 0, documents = 0, values = 0;
   };
   [[nodiscard]] const Asked& asked() const noexcept { return asked_; }
 
-  // ---- changing what was told
+  // ---- changing the trial
 
   [[nodiscard]] std::vector<StepRows>& steps() noexcept { return steps_; }
   [[nodiscard]] std::vector<double>* ValueOf(query::TensorId id, std::int64_t global_step) {
     const auto it = values_.find({id, global_step});
     return it == values_.end() ? nullptr : &it->second;
   }
-  /// All that another trial tells: rows, documents, and the values of samples and inputs. One worker.
+  /// Copies another trial: rows, the document "model", and the values of samples and inputs. One worker only.
   static FakeTrial CopyOf(const query::Trial& other) {
     FakeTrial copy;
     for (std::size_t id = 0; id < other.tensor_count(); ++id) {
@@ -193,7 +192,7 @@ class FakeTrial final : public query::Trial {
     }
     return copy;
   }
-  /// Gives tensors other names; in documents and events, where they stand in quotes, as well.
+  /// Renames tensors, also where their quoted names occur in documents and events.
   template <typename NewName>
   void Rename(NewName new_name) {
     ids_.clear();
@@ -210,11 +209,10 @@ class FakeTrial final : public query::Trial {
     }
   }
 
-  /// Only the first `count` steps are complete so far (a live run).
+  /// Makes only the first `count` steps complete, as in a live run.
   void ShowOnly(std::size_t count) { shown_ = count; }
 
   // ---- the interface
-  // ----------------------------------------------------------------------------------------------------
 
   Result<bool> Refresh() override { return false; }
   Result<bool> WaitForNews(std::chrono::milliseconds) override { return false; }

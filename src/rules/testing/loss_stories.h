@@ -7,11 +7,11 @@
 
 #include "rules/testing/fake_trial.h"
 
-/// Trainings of classifiers as stories: batches of samples with scores, labels and the loss that follows.
+/// Builds trials of trainings: batches of samples with scores, labels and the resulting loss.
 namespace luff::rules::testing {
 
 struct Batch {
-  std::vector<double> inputs;  // one number a sample
+  std::vector<double> inputs;  // one number per sample
   std::vector<double> scores;  // rows x classes
   std::vector<double> ids;
 };
@@ -27,7 +27,7 @@ inline double CrossEntropy(const std::vector<double>& scores, const std::vector<
   return sum / static_cast<double>(ids.size());
 }
 
-/// A step with a call of CrossEntropyLoss (a factor other than 1 stands for weights of classes).
+/// Adds a step with a call of CrossEntropyLoss. A factor other than 1 imitates weights of classes.
 inline void TellClasses(FakeTrial* trial, const Batch& batch, std::size_t classes,
                         query::Mode mode = query::Mode::kTrain, double factor = 1) {
   const auto rows = static_cast<std::int64_t>(batch.ids.size());
@@ -38,7 +38,7 @@ inline void TellClasses(FakeTrial* trial, const Batch& batch, std::size_t classe
   if (!batch.inputs.empty()) trial->Sample("sample/Net_input_0", {rows, 1}, batch.inputs);
 }
 
-/// A step with a call of an elementwise loss of one output a sample.
+/// Adds a step with a call of an elementwise loss with one output per sample.
 inline void TellPairs(FakeTrial* trial, const std::string& kind, double loss,
                       const std::vector<double>& outputs, const std::vector<double>& targets,
                       DType target_dtype = DType::kFloat32, query::Mode mode = query::Mode::kTrain) {

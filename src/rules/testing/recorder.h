@@ -9,7 +9,7 @@
 
 namespace luff::rules::testing {
 
-/// Findings of one rule over a whole trial. `text`: as --rules takes it.
+/// Findings of the rules that `text` selects (as for --rules) over a whole trial; none if that fails.
 inline std::vector<Finding> FindingsOf(const query::Trial& trial, const std::string& text, ParameterSet set) {
   EvaluatorOptions options;
   Result<std::vector<Choice>> choices = ParseChoices(text, set);
