@@ -1,1 +1,1 @@
-"""Small faults put into ordinary training scripts: what do the rules say of programs they were not made for?"""
+"""Small faults in ordinary training scripts, which test the rules on programs not used to develop them."""

@@ -1,12 +1,12 @@
 """Mutants of ordinary training scripts: `./dev bench detect --mutants COMMAND`.
 
-    list                        programs, operators and how many mutants there are
-    show PROGRAM OPERATOR       the difference that an operator makes
+    list                        lists operators, and counts programs and mutants
+    show PROGRAM OPERATOR       prints the diff of a mutant
     prove [--seeds 0,1,2]       trains all bare and writes proved.json: which mutants do harm
     train DIR                   trains each proved mutant under a plain `luff run`, keeps the runs in DIR
-    judge DIR [--apart]         judges kept runs with today's rules; --apart reads the half that is kept apart too
+    judge DIR [--apart]         judges kept runs with today's rules; --apart includes the half that is kept apart
 
-`--program`, `--operator` and `--develop` choose some of them, `-j` how many train at once.
+`--program`, `--operator` and `--develop` select some of them; `-j` sets how many train at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROVED = Path(__file__).parent / "proved.json"
 
 
 def verdict(operator: str, base: list[float], own: list[float | None]) -> str:
-    """``fault``, ``healthy``, or why the mutant is dropped."""
+    """Returns ``fault``, ``healthy``, or why the mutant is dropped."""
     if any(value is None for value in own):
         return "does not run"
     mean = sum(base) / len(base)
@@ -43,7 +43,7 @@ def verdict(operator: str, base: list[float], own: list[float | None]) -> str:
 
 
 def prove(chosen: list[tuple[str, str, str]], seeds: list[int], folder: Path, jobs: int) -> None:
-    """Trains mutants bare, and writes what came of it."""
+    """Trains mutants bare, and writes their scores and verdicts."""
     known: dict[str, Any] = json.loads(PROVED.read_text()) if PROVED.exists() else {}
     scripts = {}
     for program, operator, text in chosen:
@@ -68,8 +68,8 @@ def prove(chosen: list[tuple[str, str, str]], seeds: list[int], folder: Path, jo
 
 
 def train(luff: str, folder: Path, program: str, operator: str, seed: int) -> None:
-    """Trains a mutant under `luff run`; the run, its output and its exit code lie in `folder`."""
-    shutil.rmtree(folder, ignore_errors=True)  # of a training that was interrupted
+    """Trains a mutant under `luff run`; writes the run, its output and its exit code into `folder`."""
+    shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted training
     folder.mkdir(parents=True)
     script = folder / "train.py"
     script.write_text(mutate(program, operator) or "")

@@ -18,7 +18,7 @@ _context.set_forkserver_preload(["torch", "sklearn.datasets", "sklearn.metrics",
 
 
 def environment(seed: int) -> dict[str, str]:
-    """What a script finds in its environment."""
+    """Returns the environment variables for a script."""
     return {"SEED": str(seed), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
@@ -33,7 +33,7 @@ def _train(script: str, seed: int, output: str) -> None:
 
 
 def score(script: Path, seed: int) -> float | None:
-    """What a script prints as its score; None if it fails, "nan" is minus infinity."""
+    """Runs a script and returns the score that it prints; None if it fails, minus infinity for NaN."""
     os.environ |= {"OMP_NUM_THREADS": "1"}  # read when torch is imported, before the fork
     with tempfile.NamedTemporaryFile() as output:
         process = _context.Process(target=_train, args=(str(script), seed, output.name))

@@ -1,4 +1,4 @@
-"""Judges kept runs of mutants with today's rules, and sums up what was right."""
+"""Judges kept runs of mutants with today's rules, and counts correct results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 120
 
 
 def findings_of(luff: str, run: Path) -> list[dict[str, Any]]:
-    """Leading findings of a run, first things first."""
+    """Returns the leading findings of a run, ordered by step."""
     done = subprocess.run(
         [luff, "check", str(run), "--json"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -28,7 +28,7 @@ def findings_of(luff: str, run: Path) -> list[dict[str, Any]]:
 
 
 def judged(luff: str, folder: Path) -> dict[str, Any]:
-    """What is right of one kept run."""
+    """Judges one kept run."""
     about: dict[str, Any] = json.loads((folder / "mutant.json").read_text())
     found = findings_of(luff, folder / "run")
     operator = OPERATORS.get(about["operator"])
@@ -47,7 +47,7 @@ def judged(luff: str, folder: Path) -> dict[str, Any]:
 
 
 def judge(luff: str, root: Path, *, apart: bool) -> list[dict[str, Any]]:
-    """All kept runs below a folder; those that are kept apart only where `apart`."""
+    """Judges all kept runs in a folder; the half that is kept apart only if `apart`."""
     folders = sorted(path.parent for path in root.glob("*/mutant.json"))
     if not apart:
         folders = [f for f in folders if json.loads((f / "mutant.json").read_text())["half"] == "develop"]
@@ -56,7 +56,7 @@ def judge(luff: str, root: Path, *, apart: bool) -> list[dict[str, Any]]:
 
 
 def share(hits: int, n: int) -> str:
-    """Share of hits with Wilson's interval of 95 %."""
+    """Returns the share of hits as text, with Wilson's interval of 95 %."""
     if n == 0:
         return "-"
     low, high = wilson(hits / n, n)
@@ -64,7 +64,7 @@ def share(hits: int, n: int) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> None:
-    """Prints the sums by half, and each operator with what was said in its place."""
+    """Prints the sums by half, and for each operator the rules that reported something else."""
     print(
         "| half | named | first alert right | remedy right | healthy with an alarm |\n| --- | --- | --- | --- | --- |"
     )

@@ -1,4 +1,4 @@
-"""What a training script consists of: optimizers, schedulers, losses, rates, arrays of rows."""
+"""Finds the parts of a training script: optimizers, schedulers, losses, rates, arrays of rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOSSES = {
 
 @dataclass(frozen=True)
 class Loss:
-    """A call of a loss: `call` gets output and target, `maker` the options (the call itself, or the module's)."""
+    """A loss: `call` gets output and target, `maker` has the options (`call` itself, or the module's constructor)."""
 
     kind: str
     call: ast.Call
@@ -58,19 +58,19 @@ class Loss:
 
     @property
     def plain(self) -> bool:
-        """Whether it has no options."""
+        """True if the loss has no options."""
         return not self.maker.keywords and len(self.call.args) == 2 and not self.call.keywords
 
 
 class Source(Tree):
-    """A training script. Operators ask it for places and edit them; `text()` is the edited script."""
+    """A training script. Operators search it for places and edit them; `text()` returns the edited script."""
 
     def optimizers(self) -> list[ast.Call]:
-        """Calls that make an optimizer."""
+        """Returns the calls that make an optimizer."""
         return self.calls(*OPTIMIZERS)
 
     def optimizer_name(self) -> str | None:
-        """The expression that the only optimizer of the script is assigned to."""
+        """Returns the expression that the only optimizer of the script is assigned to."""
         made = self.optimizers()
         if len(made) != 1:
             return None
@@ -78,7 +78,7 @@ class Source(Tree):
         return ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else None
 
     def assigned_from(self, *names: str) -> list[str]:
-        """Expressions that calls of these names are assigned to."""
+        """Returns the expressions that calls of these names are assigned to."""
         made = {id(c) for c in self.calls(*names)}
         pairs: list[tuple[ast.expr, ast.expr]] = []
         for n in ast.walk(self.tree):
@@ -91,12 +91,12 @@ class Source(Tree):
         return [ast.unparse(target) for target, value in pairs if id(value) in made]
 
     def steps(self, *makers: str) -> list[ast.Call]:
-        """Calls of `step` of what these calls made."""
+        """Returns the calls of `step` on objects that these calls made."""
         names = self.assigned_from(*makers)
         return [c for c in self.calls("step") if base_text(c) in names]
 
     def update(self) -> ast.Call | None:
-        """The only optimizer's only `step()` in a loop, if it takes no closure."""
+        """Returns the only `step()` of the only optimizer, if it is in a loop and takes no closure."""
         steps = self.steps(*OPTIMIZERS)
         alone = len(steps) == 1 and len(self.optimizers()) == 1 and not steps[0].args
         if not alone or not self.loops(steps[0]) or not isinstance(self.statement(steps[0]), ast.Expr):
@@ -104,24 +104,24 @@ class Source(Tree):
         return steps[0]
 
     def schedule(self, code: str, *, each_epoch: bool) -> bool:
-        """Makes a scheduler before the training's loops, if there is none; ``{}`` in `code` is the optimizer."""
+        """Adds a scheduler before the training loops if there is none; ``{}`` in `code` stands for the optimizer."""
         step = self.update()
         if step is None or self.calls(*SCHEDULERS, "ReduceLROnPlateau") or not self.imports("torch"):
             return False
         loops = self.loops(step)
         if len(loops) < 2 and not isinstance(self.scope(step), ast.Module):
-            return False  # a function that is called for each epoch
+            return False  # the function is called for each epoch
         self.before(loops[-1], f"schedule = torch.optim.lr_scheduler.{code.format(base_text(step))}")
         self.after(loops[-1].body[-1] if each_epoch else step, "schedule.step()")
         return True
 
     def reaches(self, made: ast.AST, use: ast.AST) -> bool:
-        """Whether variables of one place have the same names in another."""
+        """Returns whether variables of one place are visible by the same names in another."""
         own = self.scope(made)
         return own is self.scope(use) or isinstance(own, ast.Module)
 
     def losses(self, *kinds: str) -> list[Loss]:
-        """Calls of losses in the training, by the names of their functions in `torch.nn.functional`."""
+        """Returns the losses in the training; `kinds` are names of functions in `torch.nn.functional`."""
         found = [Loss(name_of(c.func), c, c) for c in self.calls(*kinds)]
         for maker in self.calls(*LOSSES):
             statement = self.statement(maker)
@@ -138,7 +138,7 @@ class Source(Tree):
         ]
 
     def objectives(self) -> list[ast.expr]:
-        """Expressions that are differentiated: of `backward`, `training_step` and JAX's `grad`."""
+        """Returns the expressions that `backward`, `training_step` and JAX's `grad` differentiate."""
         found: list[ast.expr] = []
         for call in self.calls("backward", "manual_backward"):
             other = base_text(call) in ("accelerator", "fabric", "self")
@@ -168,7 +168,7 @@ class Source(Tree):
         return found
 
     def last_term(self) -> ast.expr | None:
-        """The last term that is added in a sum of losses."""
+        """Returns the last term of a sum of losses."""
         for objective in self.objectives():
             names = {n.id for n in ast.walk(objective) if isinstance(n, ast.Name)}
             scope = self.scope(objective)
@@ -201,14 +201,14 @@ class Source(Tree):
         return None
 
     def trained(self, optimizer: ast.Call) -> list[ast.expr]:
-        """Models of which an optimizer gets all `parameters()`."""
+        """Returns the models of which an optimizer gets all `parameters()`."""
         if not optimizer.args:
             return []
         calls = [c for c in named(optimizer.args[0], "parameters") if not c.args]
         return [c.func.value for c in calls if isinstance(c.func, ast.Attribute)]
 
     def model(self) -> tuple[ast.Call, ast.expr] | None:
-        """The only optimizer, and the only model that it gets: `Adam(model.parameters(), ...)`."""
+        """Returns the only optimizer, and the only model that it gets: `Adam(model.parameters(), ...)`."""
         made = self.optimizers()
         models = self.trained(made[0]) if len(made) == 1 else []
         if len(models) != 1 or not ast.unparse(made[0].args[0]).startswith(ast.unparse(models[0])):
@@ -216,7 +216,7 @@ class Source(Tree):
         return made[0], models[0]
 
     def rates(self) -> list[ast.expr]:
-        """Learning rates: arguments, entries of groups, and assignments to groups."""
+        """Returns the learning rates: arguments, entries of groups, and values assigned to groups."""
         names = ("lr", "learning_rate", "max_lr", "eta")
         found: list[ast.expr | None] = []
         for n in ast.walk(self.tree):
@@ -248,17 +248,17 @@ class Source(Tree):
         ]
 
     def arrays(self, *names: str) -> bool:
-        """Whether the script has these arrays of rows."""
+        """Returns whether the script has these arrays of rows."""
         return all(self.assigned(name) for name in names)
 
     def real_inputs(self) -> bool:
-        """Whether inputs are numbers, in arrays that can be written to."""
+        """Returns whether inputs are numbers (not ids), in arrays that can be written to."""
         return (
             self.arrays("train_x") and not self.calls("Embedding", "EmbeddingBag") and not self.imports("jax")
         )
 
     def mode_matters(self) -> bool:
-        """Whether a layer behaves otherwise in evaluations."""
+        """Returns whether a layer behaves differently in evaluations."""
         layers = ("Dropout", "Dropout1d", "Dropout2d", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "dropout")
         return bool(self.calls(*layers, "TransformerEncoderLayer")) or bool(
             re.search(r"dropout=0\.[1-9]", self.text())
@@ -267,7 +267,7 @@ class Source(Tree):
     # Edits ---------------------------------------------------------------------
 
     def edit_arrays(self, code: str, *names: str) -> bool:
-        """Puts statements behind the last assignment of some arrays of rows, if the script has them all."""
+        """Inserts statements after the last assignment of some arrays of rows, if the script has them all."""
         if not self.arrays(*names):
             return False
         places = [self.assigned(name) for name in names]
@@ -278,7 +278,7 @@ class Source(Tree):
         return True
 
     def unshuffle(self) -> bool:
-        """Takes the training's rows in the order in which they lie."""
+        """Stops the shuffling of the training's rows. Returns whether there was any."""
         changed = False
         fits = ("fit",) if self.imports("keras") or self.imports("tensorflow") else ()
         for call in self.calls("DataLoader", *fits):

@@ -1,4 +1,4 @@
-"""The syntax tree of a script: places in it, and edits."""
+"""The syntax tree of a script, with searches and edits."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ Loop = ast.For | ast.While
 
 
 class Tree:
-    """A script. Operators ask it for places and edit them; `text()` is the edited script."""
+    """A script. Operators search it for places and edit them; `text()` returns the edited script."""
 
     def __init__(self, text: str) -> None:
         self.tree = ast.parse(text)
 
     def text(self) -> str:
-        """The script without its comments."""
+        """Returns the script without its comments."""
         return ast.unparse(ast.fix_missing_locations(self.tree)) + "\n"
 
     # Places --------------------------------------------------------------------
 
     def calls(self, *names: str) -> list[ast.Call]:
-        """Calls of functions or methods by the last part of their name, in the order of the source."""
+        """Returns calls of functions or methods by the last part of their name, in source order."""
         found = [n for n in ast.walk(self.tree) if isinstance(n, ast.Call) and name_of(n.func) in names]
         return sorted(found, key=lambda n: (n.lineno, n.col_offset))
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The innermost statement that holds a node."""
+        """Returns the innermost statement that contains a node."""
         inner = None
         for block in self._blocks():
             for statement in block:
                 if any(child is node for child in ast.walk(statement)):
-                    inner = statement  # blocks come outermost first
+                    inner = statement  # outer blocks come first
         assert inner is not None, "the node is not of this script"
         return inner
 
     def assigned(self, name: str) -> ast.stmt | None:
-        """The last statement at the top of the script that assigns a name."""
+        """Returns the last top-level statement of the script that assigns a name."""
         found = None
         for statement in self.tree.body:
             if isinstance(statement, ast.Assign):
@@ -47,7 +47,7 @@ class Tree:
         return found
 
     def ancestors(self, node: ast.AST) -> list[ast.AST]:
-        """What holds a node, innermost first."""
+        """Returns the ancestors of a node, innermost first."""
         above = {id(child): n for n in ast.walk(self.tree) for child in ast.iter_child_nodes(n)}
         found: list[ast.AST] = []
         while id(node) in above:
@@ -56,11 +56,11 @@ class Tree:
         return found
 
     def scope(self, node: ast.AST) -> ast.FunctionDef | ast.Module:
-        """The function that holds a node, or the script."""
+        """Returns the function that contains a node, or the script."""
         return next(n for n in self.ancestors(node) if isinstance(n, ast.FunctionDef | ast.Module))
 
     def binds(self, scope: ast.FunctionDef | ast.Module, name: str) -> bool:
-        """Whether a name is a variable of a scope, so that the scope may assign it anew."""
+        """Returns whether a name is a variable of a scope, so that the scope may assign it again."""
         if isinstance(scope, ast.FunctionDef) and name in [
             a.arg for a in ast.walk(scope.args) if isinstance(a, ast.arg)
         ]:
@@ -70,12 +70,12 @@ class Tree:
             node = inside.pop()
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name:
                 return True
-            if not isinstance(node, ast.FunctionDef):  # a function within is a scope of its own
+            if not isinstance(node, ast.FunctionDef):  # a nested function has its own scope
                 inside += ast.iter_child_nodes(node)
         return False
 
     def loops(self, node: ast.AST) -> list[Loop]:
-        """Loops around a node in its own function, innermost first."""
+        """Returns the loops around a node within its function, innermost first."""
         found: list[Loop] = []
         for n in self.ancestors(node):
             if isinstance(n, ast.FunctionDef):
@@ -85,7 +85,7 @@ class Tree:
         return found
 
     def without_gradient(self, node: ast.AST) -> bool:
-        """Whether a node lies below `no_grad` or `inference_mode`."""
+        """Returns whether a node is inside `no_grad` or `inference_mode`."""
         for n in self.ancestors(node):
             above = [i.context_expr for i in n.items] if isinstance(n, ast.With) else []
             above += n.decorator_list if isinstance(n, ast.FunctionDef) else []
@@ -94,7 +94,7 @@ class Tree:
         return False
 
     def imports(self, module: str) -> bool:
-        """Whether the script imports a package or a part of it."""
+        """Returns whether the script imports a package or a part of it."""
         return bool(re.search(rf"^\s*(import|from) {module}\b", self.text(), re.MULTILINE))
 
     # Edits ---------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Tree:
                 return
 
     def remove_call(self, call: ast.Call) -> None:
-        """Removes a call of a method: its statement, or all of it but the object."""
+        """Removes a method call: its whole statement, or all of the call but the object."""
         statement = self.statement(call)
         if isinstance(statement, ast.Expr) and statement.value is call:
             self.drop(call)
@@ -116,15 +116,15 @@ class Tree:
             self.replace(call, base_text(call))
 
     def before(self, node: ast.AST, code: str) -> None:
-        """Puts statements before that of a node."""
+        """Inserts statements before the statement of a node."""
         self._insert(self.statement(node), code, 0)
 
     def after(self, node: ast.AST, code: str) -> None:
-        """Puts statements behind that of a node."""
+        """Inserts statements after the statement of a node."""
         self._insert(self.statement(node), code, 1)
 
     def replace(self, node: ast.expr, code: str) -> None:
-        """Puts an expression in place of another; ``{}`` in `code` is the old one."""
+        """Replaces an expression by another; ``{}`` in `code` stands for the old one."""
         new = ast.parse(code.replace("{}", f"({ast.unparse(node)})"), mode="eval").body
 
         class _Swap(ast.NodeTransformer):
@@ -134,7 +134,7 @@ class Tree:
         self.tree = _Swap().visit(self.tree)
 
     def wrap(self, statement: ast.stmt, header: str) -> None:
-        """Puts a statement below a header such as ``with torch.no_grad():``."""
+        """Puts a statement into a block with a header such as ``with torch.no_grad():``."""
         for block in self._blocks():
             for i, own in enumerate(block):
                 if own is statement:
@@ -144,7 +144,7 @@ class Tree:
                     return
 
     def unwrap(self, compound: ast.With) -> None:
-        """Puts the body of a `with` in its place."""
+        """Replaces a `with` statement by its body."""
         for block in self._blocks():
             for i, own in enumerate(block):
                 if own is compound:
@@ -152,7 +152,7 @@ class Tree:
                     return
 
     def need(self, code: str) -> None:
-        """Adds an import that the script lacks."""
+        """Adds an import if the script lacks it."""
         if not re.search(rf"^{re.escape(code)}$", self.text(), re.MULTILINE):
             first = next(
                 i
@@ -178,29 +178,29 @@ class Tree:
 
 
 def named(node: ast.AST, *names: str) -> Iterator[ast.Call]:
-    """Calls of these names below a node."""
+    """Returns the calls of these names inside a node."""
     return (n for n in ast.walk(node) if isinstance(n, ast.Call) and name_of(n.func) in names)
 
 
 def name_of(node: ast.expr) -> str:
-    """``step`` of ``optimizer.step``, ``Adam`` of ``torch.optim.Adam``."""
+    """Returns the last part of a name: ``step`` for ``optimizer.step``, ``Adam`` for ``torch.optim.Adam``."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def base_text(call: ast.Call) -> str:
-    """``optimizer`` of ``optimizer.step()``."""
+    """Returns the object of a method call: ``optimizer`` for ``optimizer.step()``."""
     return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """The value of a keyword argument."""
+    """Returns the value of a keyword argument, or None."""
     return next((k.value for k in call.keywords if k.arg == name), None)
 
 
 def set_keyword(call: ast.Call, name: str, code: str) -> None:
-    """Sets a keyword argument; ``{}`` in `code` is the old value."""
+    """Sets a keyword argument; ``{}`` in `code` stands for the old value, if there is one."""
     old = keyword(call, name)
     text = code.replace("{}", f"({ast.unparse(old)})") if old is not None else code
     value = ast.parse(text, mode="eval").body

@@ -11,7 +11,7 @@ from mutants.source import Source
 
 __all__ = ["OPERATORS", "PLANNED", "Operator", "fault", "healthy"]
 
-PLANNED = {  # rules that faults name and that do not exist yet
+PLANNED = {  # rules that operators name, but that do not exist yet
     "SharedParameter": "a parameter that two optimizers hold",
     "TargetGradient": "a gradient that goes through the target of a loss",
 }
@@ -24,18 +24,18 @@ class Operator:
     Attributes
     ----------
     name
-        Its function's name.
+        The name of its function.
     what
-        What is wrong then, one sentence (its docstring).
+        The resulting fault in one sentence (the docstring of its function).
     rules
-        Rules that name this fault; empty: the script stays healthy, and any finding is a false alarm.
+        Rules that should report this fault. Empty: the script stays healthy, and any finding is a false alarm.
     remedy
-        Words of which the finding's remedy must hold one, in lower case: it names the edit that mends.
+        Lower-case words, one of which the finding's remedy must contain, so that it names the repair.
     contract
-        True if it breaks what the framework's documentation asks for, so that it is a fault even where the score
-        does not fall; else a mutant whose score stays is dropped.
+        True if the edit violates the framework's documentation, and so is a fault even if the score does not fall.
+        Otherwise a mutant whose score does not fall is dropped.
     edit
-        Edits a script in place. Returns False where it does not apply.
+        Edits a script in place. Returns False if it does not apply.
     """
 
     name: str
@@ -61,7 +61,7 @@ def _add(
 def fault(
     *rules: str, remedy: tuple[str, ...], contract: bool = False
 ) -> Callable[[Callable[[Source], bool]], Callable[[Source], bool]]:
-    """Makes a function an operator that puts in a fault."""
+    """Registers a function as an operator that inserts a fault."""
 
     def decorate(edit: Callable[[Source], bool]) -> Callable[[Source], bool]:
         _add(edit, rules, remedy, contract)
@@ -71,7 +71,7 @@ def fault(
 
 
 def healthy(edit: Callable[[Source], bool]) -> Callable[[Source], bool]:
-    """Makes a function an operator that leaves a healthy script healthy, and looks suspicious."""
+    """Registers a function as an operator whose edit looks suspicious, but keeps a healthy script healthy."""
     _add(edit, (), (), False)
     return edit
 

@@ -1,4 +1,4 @@
-"""A wrong value of an argument."""
+"""Operators that give an argument a wrong value."""
 
 import ast
 
@@ -18,7 +18,7 @@ def scale_rates(source: Source, factor: str) -> bool:
 
 
 def torch_optimizers(source: Source) -> list[ast.Call]:
-    """Optimizers of torch that know weight decay."""
+    """Returns the calls of torch optimizers that support weight decay."""
     made = source.optimizers() if source.imports("torch") else []
     return [c for c in made if not ast.unparse(c.func).endswith("LBFGS")]
 
@@ -70,7 +70,7 @@ def momentum_and_rate_too_high(source: Source) -> bool:
     return True
 
 
-# No rule knows the betas of Adam. The rate is planned to be judged against Adam's update (WeightUpdateRatio).
+# No rule checks the betas of Adam. WeightUpdateRatio is planned to compare the rate with Adam's update.
 @fault("WeightUpdateRatio", "LossNotDecreasing", remedy=("betas",))
 def betas_exchanged(source: Source) -> bool:
     """The betas of Adam are exchanged: (0.999, 0.9)."""
@@ -91,7 +91,7 @@ def epsilon_of_one(source: Source) -> bool:
 
 @fault("HighDropout", remedy=("use p =", "dropped"))
 def dropout_of_what_to_keep(source: Source) -> bool:
-    """Dropout gets the probability of keeping, 0.97."""
+    """Dropout gets the probability of keeping a value, 0.97."""
     changed = False
     for call in source.calls("Dropout", "Dropout1d", "Dropout2d"):
         call.args, call.keywords = [ast.Constant(0.97)], []
@@ -102,12 +102,12 @@ def dropout_of_what_to_keep(source: Source) -> bool:
     return changed
 
 
-# No rule knows the reduction; what shows is a step that is as many times too large as the batch has rows.
+# No rule checks the reduction. Its effect is a step that is too large by a factor of the batch size.
 @fault(
     "WeightUpdateRatio", "ExplodingTensor", "LossNotDecreasing", "NonFinite", remedy=("learning rate", "mean")
 )
 def sums_instead_of_means(source: Source) -> bool:
-    """The loss is the sum over the batch and not the mean."""
+    """The loss is the sum over the batch instead of the mean."""
     found = source.losses(
         "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits"
     )
@@ -118,7 +118,7 @@ def sums_instead_of_means(source: Source) -> bool:
     return bool(found)
 
 
-# No rule knows label smoothing; the targets say next to nothing.
+# No rule checks label smoothing; the targets carry almost no information.
 @fault("Underfit", "NoBetterThanConstant", remedy=("less regularisation", "smoothing"))
 def labels_smoothed_away(source: Source) -> bool:
     """Label smoothing is 0.9 and leaves a tenth of each label."""
@@ -142,13 +142,13 @@ def clips_to_nothing(source: Source) -> bool:
     return True
 
 
-# Nearest rules: a class that the loss leaves out is never predicted.
+# These are the nearest rules: a class that the loss ignores is never predicted.
 @fault("Confusion", "ClassImbalance", "TargetRange", remedy=("class", "ignore", "masking"))
 def first_class_ignored(source: Source) -> bool:
     """The loss ignores class 0, as if it stood for padding."""
     found = [loss for loss in source.losses("cross_entropy") if not keyword(loss.maker, "ignore_index")]
     if source.calls("one_hot", "kl_div"):
-        return False  # shares of classes do not go with ignore_index
+        return False  # soft targets do not work with ignore_index
     for loss in found:
         set_keyword(loss.maker, "ignore_index", "0")
     return bool(found)
@@ -156,7 +156,7 @@ def first_class_ignored(source: Source) -> bool:
 
 @fault("RunningStatistics", "ModeMismatch", remedy=("momentum",))
 def running_statistics_hardly_move(source: Source) -> bool:
-    """Batch normalisation has a momentum of 1e-4, as of another framework's convention."""
+    """Batch normalisation has a momentum of 1e-4, as in another framework's convention."""
     layers = [c for c in source.calls("BatchNorm1d", "BatchNorm2d", "BatchNorm3d") if source.imports("torch")]
     for call in layers:
         set_keyword(call, "momentum", "1e-4")
@@ -165,7 +165,7 @@ def running_statistics_hardly_move(source: Source) -> bool:
 
 @fault("SampleMixing", remedy=("batch_first",), contract=True)
 def time_axis_taken_for_batch(source: Source) -> bool:
-    """batch_first=True is missing: the recurrent layer or the attention runs over the samples."""
+    """batch_first=True is missing, so the recurrent layer or the attention runs over the samples."""
     text = source.text()
     layers = [
         c

@@ -1,4 +1,4 @@
-"""A call that is missing, or cuts the graph."""
+"""Operators that remove a call, or cut the graph."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ def training_in_evaluation_mode(source: Source) -> bool:
 
 @fault("StepSkipped", remedy=("optimizer.step()",), contract=True)
 def update_missing(source: Source) -> bool:
-    """Gradients are made and no optimizer steps."""
+    """Gradients are computed, but no optimizer steps."""
     steps = [c for c in source.steps(*OPTIMIZERS) if not c.args]
     for call in steps:
         source.drop(call)
@@ -50,7 +50,7 @@ def update_missing(source: Source) -> bool:
 
 @fault("StepSkipped", remedy=("optimizer.step()",), contract=True)
 def update_once_per_epoch(source: Source) -> bool:
-    """The optimizer steps behind the loop over batches, once per epoch."""
+    """The optimizer steps after the loop over batches, once per epoch."""
     step = source.update()
     if step is None:
         return False
@@ -74,7 +74,7 @@ def one_loss_of_several_without_backward(source: Source) -> bool:
 
 
 def forwards(source: Source) -> list[ast.FunctionDef]:
-    """Methods `forward` of the script's modules."""
+    """Returns the `forward` methods of the script's modules."""
     return [
         f
         for f in ast.walk(source.tree)
@@ -83,14 +83,14 @@ def forwards(source: Source) -> list[ast.FunctionDef]:
 
 
 def own_layers(node: ast.AST) -> list[ast.Call]:
-    """Calls of `self.layer(...)`."""
+    """Returns calls such as `self.layer(...)`."""
     calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
     return [n for n in calls if re.fullmatch(r"self(\.\w+)+", ast.unparse(n.func))]
 
 
 @fault("NoGradient", remedy=("no_grad", "detach"))
 def first_layers_without_gradient(source: Source) -> bool:
-    """The first layers run below no_grad and stay as they were at the start."""
+    """The first layers run under no_grad and keep their initial weights."""
     for function in forwards(source):
         for i, statement in enumerate(function.body):
             later = [c for s in function.body[i + 1 :] for c in own_layers(s)]
@@ -107,11 +107,11 @@ def first_layers_without_gradient(source: Source) -> bool:
 
 @fault("NoGradient", remedy=("detach",))
 def head_on_detached_features(source: Source) -> bool:
-    """The last layer gets detached features: what is below it learns nothing."""
+    """The last layer gets detached features, so the layers below it learn nothing."""
     for function in forwards(source):
         for statement in function.body:
             value = statement.value if isinstance(statement, ast.Return) else None
-            while value is not None and value not in own_layers(value):  # of `self.head(x).squeeze(-1)`
+            while value is not None and value not in own_layers(value):  # e.g. `self.head(x).squeeze(-1)`
                 of_method = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
                 value = value.func.value if of_method else None
             if value is None or not value.args:
@@ -120,7 +120,7 @@ def head_on_detached_features(source: Source) -> bool:
             stored = [
                 n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
             ]
-            computed = not isinstance(features, ast.Name) or features.id in stored  # else the input itself
+            computed = not isinstance(features, ast.Name) or features.id in stored  # not the input itself
             if computed and source.imports("torch"):
                 source.replace(features, "{}.detach()")
                 return True
@@ -129,7 +129,7 @@ def head_on_detached_features(source: Source) -> bool:
 
 @fault("NoGradient", remedy=("detach", ".data"), contract=True)
 def loss_cut_from_its_graph(source: Source) -> bool:
-    """The loss is detached and told to require a gradient, which silences the error that backward raised."""
+    """The loss is detached and set to require a gradient, which silences the error of backward."""
     found = [
         c.func.value for c in source.calls("backward") if isinstance(c.func, ast.Attribute) and not c.args
     ]

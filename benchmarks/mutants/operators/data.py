@@ -1,4 +1,4 @@
-"""Data that are wrong, and batches that are."""
+"""Operators that make data or batches wrong."""
 
 import ast
 
@@ -12,13 +12,13 @@ ROW_LABEL = "np.asarray(train_y).reshape(len(train_y), -1)[:, 0]"
 
 
 def class_ids(source: Source) -> bool:
-    """Whether train_y holds one class id for each row."""
+    """Returns whether train_y holds one class id for each row."""
     return bool(source.losses("cross_entropy", "nll_loss")) and not source.calls("one_hot")
 
 
 @fault(*LABELS_APART, remedy=BELONG)
 def labels_shuffled(source: Source) -> bool:
-    """Targets were shuffled and inputs were not."""
+    """Targets are shuffled, but inputs are not."""
     return source.edit_arrays(
         "train_y = train_y[np.random.default_rng(1).permutation(len(train_y))]", "train_x", "train_y"
     )
@@ -44,10 +44,10 @@ def classes_exchanged(source: Source) -> bool:
     )
 
 
-# One-sided confusion that names the pair is planned for Confusion.
+# Confusion is planned to report one-sided confusion, with the pair of classes.
 @fault("Confusion", "ClassImbalance", "LabelNoise", remedy=("class", "labels"))
 def one_class_labelled_as_another(source: Source) -> bool:
-    """Rows of class 0 bear the label 1 in training."""
+    """Rows of class 0 have the label 1 in training."""
     return (
         class_ids(source)
         and not source.imports("jax")
@@ -55,7 +55,7 @@ def one_class_labelled_as_another(source: Source) -> bool:
     )
 
 
-# Classes that are nearly absent are planned for ClassImbalance.
+# ClassImbalance is planned to report classes that are almost absent.
 @fault("ClassImbalance", "Confusion", "TrainValSkew", remedy=("class", "sample"))
 def one_class_missing(source: Source) -> bool:
     """A filter has removed all training rows of class 0, and others were drawn twice in their place."""
@@ -67,7 +67,7 @@ def one_class_missing(source: Source) -> bool:
     )
 
 
-# Inputs of which one column is larger by orders are planned for InputScale as a kind of its own.
+# InputScale is planned to report a single column that is orders of magnitude larger as a separate cause.
 @fault("InputScale", "LossSpike", remedy=("standardise",))
 def one_column_not_scaled(source: Source) -> bool:
     """One column of the inputs is 1e5 times as large as the others."""
@@ -80,7 +80,7 @@ def one_column_not_scaled(source: Source) -> bool:
 
 @fault("InputScale", remedy=("standardise",))
 def inputs_not_scaled(source: Source) -> bool:
-    """Inputs are 255 times as large as the model expects, as pixels that nobody divided."""
+    """Inputs are 255 times as large as the model expects, as are pixels that were not divided."""
     return source.real_inputs() and source.edit_arrays(
         "train_x, test_x = train_x * 255.0, test_x * 255.0", "train_x", "test_x"
     )
@@ -88,7 +88,7 @@ def inputs_not_scaled(source: Source) -> bool:
 
 @fault("TrainValSkew", remedy=("same steps", "mean and deviation"))
 def evaluation_scaled_otherwise(source: Source) -> bool:
-    """Inputs of evaluations are not scaled as those of the training."""
+    """Inputs of evaluations are scaled differently from those of the training."""
     return source.real_inputs() and source.edit_arrays("test_x = test_x * 4.0 + 3.0", "train_x", "test_x")
 
 
@@ -96,10 +96,10 @@ LEAK = "n = min(len(train_x), len(test_x)) // 2\n"
 TARGETS = ("train_x", "train_y", "test_x", "test_y")
 
 
-# A leak makes the score better. It is a fault all the same, hence the contract.
+# A leak improves the score but is still a fault, hence `contract`.
 @fault("DataLeak", remedy=("split", "duplicates"), contract=True)
 def duplicated_before_the_split(source: Source) -> bool:
-    """Rows were duplicated before the split, so that half of the rows held out are training rows."""
+    """Rows are duplicated before the split, so that half of the held-out rows are training rows."""
     return source.real_inputs() and source.edit_arrays(
         f"{LEAK}test_x, test_y = test_x * 1, test_y * 1\n"
         "test_x[: 2 * n : 2], test_y[: 2 * n : 2] = train_x[:n], train_y[:n]",
@@ -109,7 +109,7 @@ def duplicated_before_the_split(source: Source) -> bool:
 
 @fault("DataLeak", remedy=("split", "duplicates"), contract=True)
 def test_rows_in_the_training(source: Source) -> bool:
-    """The rows held out are trained on."""
+    """The training also uses the held-out rows."""
     return source.real_inputs() and source.edit_arrays(
         "n = min(len(train_x), len(test_x))\ntrain_x, train_y = train_x * 1, train_y * 1\n"
         "train_x[:n], train_y[:n] = test_x[:n], test_y[:n]",
@@ -117,10 +117,10 @@ def test_rows_in_the_training(source: Source) -> bool:
     )
 
 
-# Sample mixing by reshape is planned for SampleMixing.
+# SampleMixing is planned to report mixing by a reshape.
 @fault("SampleMixing", "NoBetterThanConstant", "LabelNoise", "Overfit", remedy=("transpose", "axes", *BELONG))
 def rows_mixed_by_reshape(source: Source) -> bool:
-    """A reshape in place of a transposition mixes the rows of the inputs."""
+    """A reshape instead of a transposition mixes the rows of the inputs."""
     return source.real_inputs() and source.edit_arrays(
         "train_x = train_x.swapaxes(0, -1).reshape(train_x.shape)", "train_x", "train_y"
     )
@@ -142,10 +142,10 @@ def columns_lost_in_training(source: Source) -> bool:
     )
 
 
-# Targets of next tokens that equal the inputs are planned for CausalLeak.
+# CausalLeak is planned to report next-token targets that equal the inputs.
 @fault("CausalLeak", remedy=("shift", "next"), contract=True)
 def next_tokens_not_shifted(source: Source) -> bool:
-    """Targets of a model of next tokens are its inputs, without the shift by one."""
+    """The targets of a next-token model are its inputs, without the shift by one."""
     changed = False
     if not source.losses("cross_entropy") or not source.calls("Embedding"):
         return False
@@ -184,7 +184,7 @@ def one_batch_again_and_again(source: Source) -> bool:
     while isinstance(batches, ast.Call) and name_of(batches.func) in ("enumerate", "tqdm"):
         batches = batches.args[0]
     if isinstance(batches, ast.Call) and name_of(batches.func) == "range" and len(batches.args) < 3:
-        return False  # the batch is drawn inside
+        return False  # the loop itself draws the batch
     source.replace(batches, f"[next(iter({ast.unparse(batches)}))] * len(list({ast.unparse(batches)}))")
     source.unshuffle()
     return True

@@ -1,4 +1,4 @@
-"""Peculiarities that look suspicious and leave a healthy script healthy."""
+"""Operators that look suspicious, but keep a healthy script healthy."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from mutants.tree import base_text, keyword, name_of, set_keyword
 
 @healthy
 def clips_gradients(source: Source) -> bool:
-    """Clips the norm of gradients before each update, as recipes do."""
+    """Clips the norm of gradients before each update, as is common."""
     backward, name = source.calls("backward"), source.optimizer_name()
     if len(backward) != 1 or name is None:
         return False
@@ -49,7 +49,7 @@ def half_the_rate(source: Source) -> bool:
 
 
 class _TrainingRows(ast.NodeTransformer):
-    """Puts train_x and train_y in place of test_x and test_y."""
+    """Replaces test_x and test_y by train_x and train_y."""
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
         return (
@@ -99,7 +99,7 @@ def prints_every_loss(source: Source) -> bool:
 
 @healthy
 def logs_norms(source: Source) -> bool:
-    """Notes the norms of gradients and weights at each step."""
+    """Computes the norms of gradients and weights at each step."""
     backward, name = source.calls("backward"), source.optimizer_name()
     if len(backward) != 1 or name is None or not isinstance(source.statement(backward[0]), ast.Expr):
         return False
@@ -136,7 +136,7 @@ def decays_weights_a_little(source: Source) -> bool:
 
 @healthy
 def cosine_schedule(source: Source) -> bool:
-    """The learning rate falls to nothing along a cosine, over all epochs."""
+    """The learning rate falls to zero along a cosine, over all epochs."""
     step = source.update()
     outer = source.loops(step)[-1] if step is not None else None
     counted = outer.iter if isinstance(outer, ast.For) else None
@@ -153,7 +153,7 @@ def warms_up(source: Source) -> bool:
 
 @healthy
 def loss_scaled_and_rate_adapted(source: Source) -> bool:
-    """The loss is ten times as large; the rate of SGD is a tenth, Adam does not mind."""
+    """The loss is ten times as large; the rate of SGD is a tenth, and Adam does not depend on the scale."""
     made = source.optimizers()
     kinds = {name_of(c.func) for c in made}
     adaptive = kinds <= {"Adam", "AdamW", "NAdam", "RAdam"}
@@ -170,7 +170,7 @@ def loss_scaled_and_rate_adapted(source: Source) -> bool:
 
 @healthy
 def negative_loss(source: Source) -> bool:
-    """A constant is taken from the loss, so that it is below zero."""
+    """A constant is subtracted from the loss, so that it is below zero."""
     found = source.objectives()
     for objective in found:
         source.replace(objective, "({} - 5.0)")
@@ -179,7 +179,7 @@ def negative_loss(source: Source) -> bool:
 
 @healthy
 def first_layer_frozen(source: Source) -> bool:
-    """The first weights stay as they were drawn: random features."""
+    """The first weights keep their initial values, as random features."""
     made = source.model()
     layers = source.calls("Linear", "Conv1d", "Conv2d", "Embedding", "LSTM", "GRU")
     if made is None or len(layers) < 3 or source.calls("grad", "functional_call"):
@@ -207,7 +207,7 @@ def computes_in_bfloat16(source: Source) -> bool:
 
 @healthy
 def adds_gradients_of_two_batches(source: Source) -> bool:
-    """An update follows every second batch; each loss is halved."""
+    """Every second batch is followed by an update, and each loss is halved."""
     step, cleared, objectives = source.update(), source.calls("zero_grad"), source.objectives()
     if step is None or len(cleared) != 1 or len(objectives) != 1 or source.calls("clip_grad_norm_"):
         return False
@@ -226,7 +226,7 @@ def adds_gradients_of_two_batches(source: Source) -> bool:
 
 @healthy
 def watches_another_loss(source: Source) -> bool:
-    """A second loss is computed for the log, and nobody differentiates it."""
+    """A second loss is computed for the log, and is not differentiated."""
     for loss in source.losses(
         "cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", "smooth_l1_loss"
     ):
@@ -249,7 +249,7 @@ def watches_another_loss(source: Source) -> bool:
 
 @healthy
 def keeps_an_average(source: Source) -> bool:
-    """A moving average of the weights is kept aside."""
+    """A moving average of the weights is kept."""
     made, step = source.model(), source.update()
     if made is None or step is None or not isinstance(made[1], ast.Name) or source.calls("spectral_norm"):
         return False
@@ -270,7 +270,7 @@ def keeps_an_average(source: Source) -> bool:
 
 @healthy
 def clears_to_zeros(source: Source) -> bool:
-    """zero_grad leaves tensors of zeros and not None."""
+    """zero_grad leaves tensors of zeros instead of None."""
     calls = [c for c in source.calls("zero_grad") if not c.args]
     for call in calls:
         set_keyword(call, "set_to_none", "False")

@@ -1,4 +1,4 @@
-"""A loss that gets something else than it needs, or is put together wrongly."""
+"""Operators that give a loss wrong inputs, or make its formula wrong."""
 
 import ast
 
@@ -10,7 +10,7 @@ REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 
 
 def change_outputs(source: Source, code: str, *kinds: str) -> bool:
-    """Edits the outputs that losses of some kinds get; ``{}`` in `code` is the output."""
+    """Edits the outputs passed to losses of some kinds; ``{}`` in `code` stands for the output."""
     found = source.losses(*kinds)
     for loss in found:
         source.replace(loss.call.args[0], code)
@@ -19,21 +19,21 @@ def change_outputs(source: Source, code: str, *kinds: str) -> bool:
 
 @fault("LossInputContract", remedy=("softmax",), contract=True)
 def softmax_before_cross_entropy(source: Source) -> bool:
-    """Cross entropy, which has a softmax of its own, gets probabilities."""
+    """Cross entropy, which applies a softmax itself, gets probabilities."""
     return change_outputs(source, "torch.softmax({}, dim=1)", "cross_entropy")
 
 
 @fault("LossInputContract", remedy=("sigmoid",), contract=True)
 def sigmoid_before_loss_of_logits(source: Source) -> bool:
-    """Binary cross entropy of logits, which has a sigmoid of its own, gets probabilities."""
+    """Binary cross entropy of logits, which applies a sigmoid itself, gets probabilities."""
     return change_outputs(source, "torch.sigmoid({})", "binary_cross_entropy_with_logits")
 
 
 def with_class_ids(source: Source, code: str) -> bool:
-    """Puts another loss in place of plain cross entropies of class ids."""
+    """Replaces plain cross entropies of class ids by another loss."""
     found = [loss for loss in source.losses("cross_entropy") if loss.plain]
     if source.calls("one_hot", "Beta", "beta") or not source.imports("torch"):
-        return False  # targets are shares of classes
+        return False  # targets are soft
     for loss in found:
         output, target = (ast.unparse(a) for a in loss.call.args)
         source.replace(loss.call, code.format(output=output, target=target))
@@ -66,7 +66,7 @@ def probabilities_into_nll(source: Source) -> bool:
 
 
 def squeezed(node: ast.expr) -> ast.expr | None:
-    """`x` of `x.squeeze(-1)`, `x.flatten()`, `x.view(-1)` and `x[:, 0]`."""
+    """Returns `x` for `x.squeeze(-1)`, `x.flatten()`, `x.view(-1)` and `x[:, 0]`; else None."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name, given = node.func.attr, [ast.unparse(a) for a in node.args]
         if (name == "squeeze" and given in ([], ["1"], ["-1"])) or (name == "flatten" and not given):
@@ -80,7 +80,7 @@ def squeezed(node: ast.expr) -> ast.expr | None:
 
 @fault("LossShapeMismatch", remedy=("squeeze", "one shape"), contract=True)
 def column_against_row(source: Source) -> bool:
-    """The loss compares outputs of shape (N, 1) with targets of shape (N,), all with all."""
+    """The loss broadcasts outputs of shape (N, 1) with targets of shape (N,), and so compares each with all."""
     for loss in source.losses(*REGRESSION):
         output = loss.call.args[0]
         if (inner := squeezed(output)) is not None:
@@ -110,11 +110,11 @@ def column_against_row(source: Source) -> bool:
 
 @fault("TargetRange", remedy=("last activation", "scale the targets"))
 def regression_ends_in_a_sigmoid(source: Source) -> bool:
-    """A sigmoid holds the outputs of a regression between 0 and 1, where most targets do not lie."""
+    """A sigmoid limits the outputs of a regression to between 0 and 1, although most targets lie outside."""
     return change_outputs(source, "torch.sigmoid({})", *REGRESSION)
 
 
-# A gradient through the target is planned as a rule of its own (TargetGradient).
+# A separate rule for a gradient through the target is planned (TargetGradient).
 @fault("TargetGradient", "LossNotDecreasing", remedy=("detach", "no_grad"))
 def gradient_through_the_target(source: Source) -> bool:
     """The target of the loss is part of the graph, so that training moves it too."""
@@ -144,7 +144,7 @@ def gradient_through_the_target(source: Source) -> bool:
     contract=True,
 )
 def divergence_arguments_exchanged(source: Source) -> bool:
-    """The Kullback-Leibler divergence gets probabilities for log-probabilities, and the reverse."""
+    """The Kullback-Leibler divergence gets probabilities instead of log-probabilities, and vice versa."""
     found = [loss for loss in source.losses("kl_div") if not keyword(loss.maker, "log_target")]
     for loss in found:
         first, second = loss.call.args[:2]
@@ -208,7 +208,7 @@ def loss_maximised(source: Source) -> bool:
     return bool(found)
 
 
-# Nearest rules: what the other terms ask for is not learnt.
+# These are the nearest rules: the model does not learn what the other terms require.
 @fault(
     "RegularizationDominates", "PosteriorCollapse", "ConstantOutput", "Underfit", remedy=("weight", "penalty")
 )

@@ -1,4 +1,4 @@
-"""The right call on a wrong object, and wrong weights at the start."""
+"""Operators that make a right call on a wrong object, or set wrong initial weights."""
 
 import ast
 
@@ -30,7 +30,7 @@ def only_the_head_is_optimized(source: Source) -> bool:
 
 
 def two_models(source: Source) -> tuple[ast.expr, ast.expr] | None:
-    """Models of two optimizers."""
+    """Returns the models of two optimizers, if each has one of its own."""
     made = [source.trained(call) for call in source.optimizers()]
     if len(made) < 2 or len(made[0]) != 1 or len(made[1]) != 1:
         return None
@@ -47,7 +47,7 @@ def both_optimizers_of_one_network(source: Source) -> bool:
     return True
 
 
-# A parameter that two optimizers hold is planned as a rule of its own (SharedParameter).
+# A separate rule for a parameter that two optimizers hold is planned (SharedParameter).
 @fault("SharedParameter", remedy=("one optimizer", "two optimizers"))
 def one_network_in_two_optimizers(source: Source) -> bool:
     """The second optimizer moves the first one's network too."""
@@ -63,7 +63,7 @@ def one_network_in_two_optimizers(source: Source) -> bool:
 
 
 def copies(source: Source) -> list[tuple[str, str]]:
-    """(copy, model) of `copy = copy.deepcopy(model)`."""
+    """Returns (copy, model) for `copy = copy.deepcopy(model)`."""
     names = [
         (ast.unparse(n.targets[0]), ast.unparse(call.args[0]))
         for n in ast.walk(source.tree)
@@ -87,10 +87,10 @@ def average_is_optimized(source: Source) -> bool:
     return False
 
 
-# No rule knows a target network. Targets that move with the model are planned (TargetGradient).
+# No rule knows target networks. A rule for targets that move with the model is planned (TargetGradient).
 @fault("TargetGradient", "LossNotDecreasing", "ExplodingTensor", remedy=("target",))
 def target_network_is_the_model(source: Source) -> bool:
-    """Targets come from the network that is trained and not from its slow copy."""
+    """Targets come from the trained network instead of its slow copy."""
     for own, model in copies(source):
         calls = [
             n
@@ -109,18 +109,18 @@ def target_network_is_the_model(source: Source) -> bool:
 
 @fault("ParamNotOptimized", remedy=("nn.parameterlist", "modulelist", "model.parameters()"), contract=True)
 def layers_in_a_plain_list(source: Source) -> bool:
-    """Layers lie in a Python list instead of a ModuleList, and no optimizer gets them."""
+    """Layers are in a Python list instead of a ModuleList, so no optimizer gets them."""
     calls = [c for c in source.calls("ModuleList") if c.args]
     for call in calls:
         source.replace(call, f"list({ast.unparse(call.args[0])})")
     return bool(calls)
 
 
-# Weights at the start ----------------------------------------------------------
+# Initial weights ---------------------------------------------------------------
 
 
 def initialise(source: Source, code: str) -> bool:
-    """Runs code for `module`, each of the modules of models, before their optimizers are made."""
+    """Runs code for each `module` of the models, before their optimizers are made."""
     changed = False
     for call in source.optimizers():
         for model in source.trained(call) if source.imports("torch") else []:
@@ -160,7 +160,7 @@ def weights_far_too_large(source: Source) -> bool:
 
 @fault("DeadRelu", "ConstantOutput", "NoGradient", remedy=("biases", "initialis", "dead"))
 def biases_far_below_zero(source: Source) -> bool:
-    """Biases in front of ReLUs start at -10, so that hardly a unit is ever on."""
+    """Biases before ReLUs start at -10, so that almost no unit is ever active."""
     return bool(source.calls("ReLU", "relu")) and initialise(
         source,
         "if isinstance(module, (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d)) and module.bias is not None:\n"

@@ -1,4 +1,4 @@
-"""Right calls in a wrong order, or in the wrong loop."""
+"""Operators that put right calls into a wrong order, or into the wrong loop."""
 
 import ast
 
@@ -8,7 +8,7 @@ from mutants.source import OPTIMIZERS, SCHEDULERS, Source
 
 @fault("GradientNotCleared", "NoGradient", "StepSkipped", remedy=("zero_grad", "backward"), contract=True)
 def cleared_after_backward(source: Source) -> bool:
-    """zero_grad between backward and step: every update sees no gradient."""
+    """zero_grad is called between backward and step, so that no update sees a gradient."""
     cleared, backward = source.calls("zero_grad"), source.calls("backward")
     if len(cleared) != 1 or len(backward) != 1:
         return False
@@ -20,7 +20,7 @@ def cleared_after_backward(source: Source) -> bool:
 
 @fault("GradientNotCleared", remedy=("zero_grad",), contract=True)
 def cleared_once_per_epoch(source: Source) -> bool:
-    """zero_grad stands before the loop over batches, so that gradients of an epoch add up."""
+    """zero_grad is called before the loop over batches, so that gradients of an epoch add up."""
     step, cleared = source.update(), source.calls("zero_grad")
     if step is None or len(cleared) != 1 or source.calls("GradScaler"):
         return False
@@ -39,7 +39,7 @@ def cleared_once_per_epoch(source: Source) -> bool:
     "StepSkipped", "NoGradient", "GradientNotCleared", remedy=("backward", "optimizer.step()"), contract=True
 )
 def step_before_backward(source: Source) -> bool:
-    """The optimizer steps before the backward pass and sees gradients that were cleared."""
+    """The optimizer steps before the backward pass and sees cleared gradients."""
     step, backward = source.update(), source.calls("backward")
     if step is None or len(backward) != 1 or not source.calls("zero_grad"):
         return False
@@ -52,7 +52,7 @@ def step_before_backward(source: Source) -> bool:
 
 
 def scheduler_step(source: Source) -> ast.Call | None:
-    """The only step of the only scheduler, if it takes no metric."""
+    """Returns the only step of the only scheduler, if it takes no metric."""
     steps = source.steps(*SCHEDULERS)
     return steps[0] if len(steps) == 1 and not steps[0].args else None
 
@@ -71,10 +71,10 @@ def schedule_of_epochs_on_every_batch(source: Source) -> bool:
     return True
 
 
-# No rule sees a warm-up that never ends.
+# No rule detects a warm-up that never ends.
 @fault("WeightUpdateRatio", "Underfit", remedy=("raise the learning rate", "schedul"))
 def schedule_of_updates_once_per_epoch(source: Source) -> bool:
-    """A scheduler that counts updates is stepped once per epoch and never leaves its beginning."""
+    """A scheduler that counts updates is stepped once per epoch and never leaves its first phase."""
     own, step = scheduler_step(source), source.update()
     if (
         own is None
@@ -91,13 +91,13 @@ def schedule_of_updates_once_per_epoch(source: Source) -> bool:
 
 @fault("ScheduleCollapse", remedy=("once per epoch",))
 def decays_on_every_batch(source: Source) -> bool:
-    """The learning rate falls by a tenth on every batch and not on every epoch."""
+    """The learning rate falls by a tenth on every batch instead of every epoch."""
     return source.schedule("ExponentialLR({}, 0.9)", each_epoch=False)
 
 
 @fault("BatchOrder", remedy=("shuffle",))
 def sorted_instead_of_shuffled(source: Source) -> bool:
-    """Training rows lie sorted by their targets and are not shuffled."""
+    """Training rows are sorted by their targets and are not shuffled."""
     if not source.unshuffle():
         return False
     return source.edit_arrays(
@@ -110,7 +110,7 @@ def sorted_instead_of_shuffled(source: Source) -> bool:
 
 @fault("OptimizerStateReset", remedy=("make the optimizer once",))
 def optimizer_made_on_every_batch(source: Source) -> bool:
-    """The optimizer is made anew on every batch and loses its state."""
+    """A new optimizer is made on every batch, which loses its state."""
     step, made = source.update(), source.model()
     if step is None or made is None or source.steps(*SCHEDULERS):
         return False
@@ -135,7 +135,7 @@ def model_replaced_after_the_optimizer(source: Source) -> bool:
     return True
 
 
-# Weights frozen by mistake are planned for FrozenAtInit: most are frozen though nothing was loaded.
+# FrozenAtInit is planned to report weights frozen by mistake: most are frozen although nothing was loaded.
 @fault("FrozenAtInit", "NoGradient", "ParamNotOptimized", remedy=("requires_grad", "freez", "load"))
 def frozen_though_nothing_was_loaded(source: Source) -> bool:
     """All but the last layer are frozen after the optimizer got them, and were never trained."""

@@ -1,4 +1,4 @@
-"""Where is the object, and which? Boxes and classes of single shapes: the sum of two losses, GIoU beside L1."""
+"""Boxes and classes of single shapes: the sum of a class loss and two box losses, GIoU and L1."""
 
 import os
 from pathlib import Path

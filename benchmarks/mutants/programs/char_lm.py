@@ -102,7 +102,7 @@ for it in range(max_iters):
     optimizer.step()
     scheduler.step()
 
-# Nats per character better than the frequencies of single characters.
+# The gain in nats per character over the frequencies of single characters.
 frequencies = torch.bincount(train_data, minlength=len(chars)).float() + 1
 unigram = F.cross_entropy(frequencies.log().expand(len(val_data), -1), val_data).item()
 final = estimate_loss(model)["val"]

@@ -62,7 +62,7 @@ def optimize():
         return None
     states, actions, rewards, following = zip(*random.sample(memory, BATCH_SIZE), strict=True)
     q = policy_net(torch.tensor(states)).gather(1, torch.tensor(actions)[:, None]).squeeze(1)
-    with torch.no_grad():  # an episode ends by time alone, so its last state has a value too
+    with torch.no_grad():  # only time ends an episode, so its last state has a value too
         best = target_net(torch.tensor(following)).max(1).values
     loss = F.smooth_l1_loss(q, torch.tensor(rewards) + GAMMA * best)
     optimizer.zero_grad()

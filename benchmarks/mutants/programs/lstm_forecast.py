@@ -47,7 +47,7 @@ class LSTMForecaster(nn.Module):
 
     def forward(self, x):
         out, _ = self.lstm(x)
-        return x[:, -1] + self.linear(out[:, -1])  # how far it will be from the last hour
+        return x[:, -1] + self.linear(out[:, -1])  # predicts the difference from the last hour
 
 
 series = load_series()

@@ -34,7 +34,7 @@ def pinball(prediction, target):
 
 
 class QuantileNet(torch.nn.Module):
-    """Quantiles cannot cross: each is the one below it plus something positive."""
+    """Quantiles that cannot cross: each is the one below it plus a positive number."""
 
     def __init__(self, inputs, hidden=48):
         super().__init__()

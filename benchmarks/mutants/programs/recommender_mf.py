@@ -1,4 +1,4 @@
-"""Recommender: matrix factorisation with biases on made-up ratings, Adagrad, batches of (user, item, rating)."""
+"""Recommender: matrix factorisation with biases on synthetic ratings, Adagrad, batches of (user, item, rating)."""
 
 import os
 from dataclasses import dataclass

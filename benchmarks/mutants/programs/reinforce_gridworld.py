@@ -45,7 +45,7 @@ value_optimizer = torch.optim.Adam(value.parameters(), lr=0.01)
 
 @torch.no_grad()
 def rollout(episodes):
-    """Observations, actions, discounted returns and a mask of steps that were still played; all (time, episode)."""
+    """Returns observations, actions, discounted returns and a mask of the steps played; all (time, episode)."""
     grid = Grid(episodes)
     observations, actions, rewards, alive = [], [], [], []
     for _ in range(MAX_STEPS):

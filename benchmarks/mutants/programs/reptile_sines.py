@@ -1,4 +1,4 @@
-"""Meta-learning by Reptile: a start from which a sine of any phase and height is learnt in a few steps."""
+"""Meta-learning by Reptile: initial weights from which a sine of any phase and amplitude is learnt in a few steps."""
 
 import copy
 import math

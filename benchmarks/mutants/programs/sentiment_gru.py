@@ -35,7 +35,7 @@ VOCAB = {word: i + 1 for i, word in enumerate([*GOOD, *BAD, *FILLER, "not"])}  #
 
 
 def make_review():
-    """Two to four opinions between filler words; the label is what most of them say."""
+    """Two to four opinions between filler words; the label is that of the majority."""
     words, mood = [], 0
     for _ in range(random.choice([1, 3])):
         words += random.choices(FILLER, k=random.randint(1, 4))

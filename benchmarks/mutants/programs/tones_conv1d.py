@@ -1,4 +1,4 @@
-"""Which tones sound in a short noisy signal: 1-d convolutions, several labels a row, on-the-fly noise."""
+"""Finds the tones in a short noisy signal: 1-d convolutions, several labels per row, on-the-fly noise."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Siamese embedding by triplets: are two noisy digits the same? Told by distance alone."""
+"""Siamese embedding by triplets: distance alone decides whether two noisy digits are the same."""
 
 import os
 
