@@ -1,4 +1,5 @@
-// Few bytes that claim much, and many small things: work and memory stay in proportion to the files.
+// Files that claim far more than they hold, and many small files: work and memory stay in proportion to the
+// files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +34,7 @@ using testing::Writing;
 
 constexpr std::uint64_t kLoose = format::kLooseOrdinal;
 
-/// A run with one step, which others are forged after.
+/// A run with one step, the model for forged files.
 class BudgetTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -47,7 +48,8 @@ class BudgetTest : public ::testing::Test {
     return Forged(run.path() + "/w0000/m-000001.lfm").header();
   }
 
-  /// `chunks` of 64 MiB of one number each, 128 bytes in the file, and `rows` rows that name them in turn.
+  /// Forges `chunks` chunks of 64 MiB of one number (128 bytes in the file each), and `rows` rows that refer
+  /// to them in turn.
   void ClaimValues(std::size_t chunks, std::size_t rows) const {
     constexpr std::uint64_t kBytes = format::kMaxConstantBytes;
     std::vector<std::byte> file(format::kFileHeaderBytes);
@@ -95,7 +97,7 @@ class BudgetTest : public ::testing::Test {
     frames.Save(run.path() + "/w0000/m-000002.lfm");
   }
 
-  /// One worker's folder with the beginning of a segment.
+  /// Adds a worker's folder with the beginning of a segment.
   void AddWorker(std::uint32_t worker) const {
     std::array<char, 16> name{};
     std::snprintf(name.data(), name.size(), "/w%04u", worker);
@@ -145,10 +147,10 @@ TEST_F(BudgetTest, ThousandsOfWorkersTakeLittleMemory) {
   ASSERT_TRUE(reader.ok()) << reader.status().ToString();
   ASSERT_EQ((*reader)->workers().size(), kWorkers);
   EXPECT_EQ((*reader)->workers().back()->next_ordinal(), 1U);
-  EXPECT_LT(ResidentBytes(), before + (60ULL << 20));  // 400 MB with a window of their own for each
+  EXPECT_LT(ResidentBytes(), before + (60ULL << 20));  // 400 MB if each had its own window
 }
 
-/// Index files of one step by workers of `count` names.
+/// CPU time to open a directory with index files of one step by `count` workers.
 double SecondsToOpenSmdebug(std::size_t count) {
   TempRun directory;
   const std::string root = directory.path() + "-smdebug";

@@ -9,17 +9,17 @@
 namespace luff::query {
 namespace {
 
-constexpr std::size_t kSmallest = 16U << 10;  // below, the allocator has warm memory of its own
+constexpr std::size_t kSmallest = 16U << 10;  // for smaller blocks the allocator itself reuses warm memory
 constexpr std::size_t kKeptBytes = 8U << 20;
 constexpr std::size_t kKeptBlocks = 128;
 
 struct Kept {
   std::mutex mutex;
   std::size_t bytes = 0;
-  std::vector<std::pair<void*, std::size_t>> blocks;  // the newest last: they are warm
+  std::vector<std::pair<void*, std::size_t>> blocks;  // newest last: their memory is warm
 };
 
-/// Never destroyed: columns may be given back while the process ends.
+/// Never destroyed, because columns may release memory while the process exits.
 Kept& TheKept() {
   static Kept* kept = [] {
     auto* fresh = new Kept;
@@ -33,8 +33,8 @@ std::size_t RoundUp(std::size_t bytes) noexcept {
   return bytes < kSmallest ? bytes : (bytes + kSmallest - 1) / kSmallest * kSmallest;
 }
 
-/// A kept block of this size, or null. Nobody waits for the lock: in a forked child a thread may hold it that
-/// is not there.
+/// Takes a kept block of this size, or null. Uses try_lock: in a forked child, the thread that holds the lock
+/// may not exist.
 void* TakeKept(std::size_t bytes) noexcept {
   if (bytes < kSmallest) return nullptr;
   Kept& kept = TheKept();

@@ -1,5 +1,5 @@
-// What a trial shows of runs with a past: values that retention deleted or moved, merged summaries, two
-// workers, a second life.
+// Trials of runs with a history: values that retention deleted or moved, merged summaries, two workers, a
+// resumed run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST(HistoryTest, ADeletedValueIsToldAndItsSummaryRemains) {
   EXPECT_EQ(trial->Summaries(0, kGlobal)->count.size(), 60U);
   EXPECT_TRUE(HasGap(*trial, "retired"));
 
-  // Who asks for all values gets those that are there.
+  // Reading all values returns those that still exist.
   const auto there = trial->ValueSteps(0, kGlobal);
   ASSERT_TRUE(there.ok());
   EXPECT_GE(there->size(), 8U);
@@ -142,7 +142,7 @@ TEST(HistoryTest, MergedSummariesCountAllElementsOfTheirSteps) {
   ASSERT_TRUE(merged.ok()) << merged.status().ToString();
   EXPECT_GE(merged->merged_steps, 10);
   EXPECT_EQ(merged->summary.count, 4U * merged->merged_steps);
-  // The others of these steps have none of their own; the error names where it went.
+  // The other merged steps have no summary of their own; the error names the step that has it.
   const auto missing = trial->ReadSummary(0, columns->global_step.front() - 1, kGlobal);
   EXPECT_EQ(missing.status().code(), StatusCode::kOutOfRange);
   EXPECT_THAT(std::string(missing.status().message()),
@@ -177,7 +177,8 @@ TEST(HistoryTest, EachWorkerHasItsOwn) {
   EXPECT_THAT(*trial->TensorWorkers(0, 1, kGlobal), ElementsAre(0, 1));
 }
 
-// A resumed job whose process takes another number: each step has one worker, and they make one history.
+// A resumed job whose process takes another worker number: each step has one worker, and all form one
+// history.
 TEST(HistoryTest, ASecondLifeAsAnotherWorkerGoesOnWithTheFirst) {
   TempRun run;
   for (std::uint32_t life = 0; life < 2; ++life) {

@@ -1,6 +1,6 @@
-// Runs made by somebody who knows the format and means ill: every checksum is right, what stands behind it is
-// not. Each gives an error that names the file, or is skipped and counted by verify; memory stays in
-// proportion to the files.
+// Runs made by an attacker who knows the format: every checksum is right, but the contents are not. Each
+// gives an error that names the file, or is skipped and counted by verify; memory stays in proportion to the
+// files.
 #include <sys/stat.h>
 
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ class HostileTest : public ::testing::Test {
     return run.path() + "/w0000/m-00000" + std::to_string(number) + ".lfm";
   }
   [[nodiscard]] std::string Data() const { return run.path() + "/w0000/d-000001.lfd"; }
-  /// Frames of a segment that follows the run's own.
+  /// Frames of a segment that follows the run's only one.
   [[nodiscard]] Frames Next() const { return {Forged(Segment()).header(), 2}; }
   std::unique_ptr<Trial> Open() {
     OpenOptions options;
@@ -64,7 +64,7 @@ class HostileTest : public ::testing::Test {
     EXPECT_TRUE(trial.ok()) << trial.status().ToString();
     return trial.ok() ? std::move(trial).value() : nullptr;
   }
-  /// What verify says of the run: one text for each damage, "file at byte: what".
+  /// The damage that VerifyRun reports, as texts "file: what".
   std::vector<std::string> Damage() {
     const auto report = store::VerifyRun(run.path());
     EXPECT_TRUE(report.ok()) << report.status().ToString();
@@ -73,7 +73,8 @@ class HostileTest : public ::testing::Test {
     for (const auto& damage : report->damage) texts.push_back(damage.file + ": " + damage.what);
     return texts;
   }
-  /// A row of a float32 value of layout 7, the first chunk of a payload file; its sizes are the caller's.
+  /// A row of a float32 value of layout 7 that refers to the first chunk of a payload file; the caller sets
+  /// its sizes.
   static format::IndexRow FirstChunkOf(std::uint32_t data_file) {
     format::IndexRow row{};
     row.layout = 7;
@@ -92,7 +93,7 @@ class HostileTest : public ::testing::Test {
 TEST_F(HostileTest, TheRunItselfIsGood) {
   EXPECT_THAT(Damage(), IsEmpty());
   Forged file(Segment());
-  file.Seal();  // what is sealed anew is what was there
+  file.Seal();  // sealing an unchanged file changes nothing
   file.Save();
   EXPECT_THAT(Damage(), IsEmpty());
   EXPECT_EQ(Open()->step_count(), 5U);
@@ -140,7 +141,7 @@ TEST_F(HostileTest, OffsetsBeyondTheEndAreRefused) {
 
 TEST_F(HostileTest, BlocksThatOverlapAreReadWithoutHarm) {
   Forged file(Segment());
-  // The rows of one tensor lie upon those of the other, upon the directory and upon the head.
+  // The rows of one tensor overlap those of the other, the directory and the head.
   file.entries()[1].summary_offset = file.entries()[0].summary_offset + 8;
   file.entries()[1].index_offset = file.head().tensors.offset;
   file.entries()[1].index_rows = 1;
@@ -156,8 +157,8 @@ TEST_F(HostileTest, BlocksThatOverlapAreReadWithoutHarm) {
 }
 
 TEST_F(HostileTest, RowsThatGoBackwardsOrBelongToNoStepAreRefused) {
-  for (const std::uint32_t step :
-       {std::uint32_t{7}, std::uint32_t{0}}) {  // beyond the last; before the one before it
+  // Beyond the last step; before the previous row's step.
+  for (const std::uint32_t step : {std::uint32_t{7}, std::uint32_t{0}}) {
     Forged file(Segment());
     file.summary_steps(file.entries()[0])[4] = step;
     file.Seal();
@@ -170,7 +171,7 @@ TEST_F(HostileTest, RowsThatGoBackwardsOrBelongToNoStepAreRefused) {
 }
 
 TEST_F(HostileTest, StepsThatGoBackwardsAreNotBelieved) {
-  // The largest ordinal means "of no step": one more than it is zero.
+  // The largest ordinal means "of no step"; adding one to it gives zero.
   const std::vector<std::vector<std::uint64_t>> hostile = {
       {0, 1, 2, 3, kLoose}, {4, 3, 2, 1, 0}, {0, 0, 0, 0, 0}, {0, 1, 9, 3, 4}};
   for (const auto& ordinals : hostile) {
@@ -240,14 +241,14 @@ TEST_F(HostileTest, GlobalStepsAtTheEndsOfTheNumbersAreJustNumbers) {
   EXPECT_EQ(trial->StateOfStep(kMax - 1, Mode::kGlobal), StepState::kUnavailable);
   EXPECT_TRUE(trial->ReadSummary(0, kMin, Mode::kGlobal).ok());
   EXPECT_THAT(trial->Gaps(), IsEmpty());
-  // The same of a worker that is lost: the gap behind its last step has no number.
+  // The same for a lost worker: the gap after its last step has no step number.
   std::filesystem::remove(Segment());
   Frames frames(file.header(), 1);
   frames.Mark(0, kMax).Save(Segment());
   EXPECT_THAT(Open()->Gaps(), Contains(Field(&GapInfo::reason, "worker lost")));
 }
 
-// Whose segment it is
+// Segments of another owner
 
 TEST_F(HostileTest, ASegmentOfAnotherRunOrWorkerIsNotShown) {
   const auto other_run = [](format::FileHeader& header) { header.run_id[3] ^= 0x40; };
@@ -266,7 +267,7 @@ TEST_F(HostileTest, ASegmentOfAnotherRunOrWorkerIsNotShown) {
 }
 
 TEST_F(HostileTest, WhatIsNoFileIsNotWaitedFor) {
-  ASSERT_EQ(mkfifo(Segment(2).c_str(), 0600), 0);  // who opens it for reading waits for a writer
+  ASSERT_EQ(mkfifo(Segment(2).c_str(), 0600), 0);  // opening it for reading would wait for a writer
   std::filesystem::remove(run.path() + "/w0000/live");
   ASSERT_EQ(mkfifo((run.path() + "/w0000/live").c_str(), 0600), 0);
   std::filesystem::remove(Data());
@@ -374,7 +375,7 @@ TEST_F(HostileTest, NamesWithoutEndAreNoNames) {
 
 TEST_F(HostileTest, CountsInFramesAreBoundedByTheirBytes) {
   format::IndexRow row{};
-  row.parts = 0xFFFFFFFFU;  // a value of four billion parts, of which one is there
+  row.parts = 0xFFFFFFFFU;  // a value of four billion parts, of which one exists
   row.dtype = static_cast<std::uint8_t>(DType::kFloat32);
   Frames frames = Next();
   frames.Add(FrameKind::kIndexRows, 5, std::vector{row})
@@ -442,7 +443,7 @@ TEST_F(HostileTest, PlacesThatNoFileHasAreRefused) {
   EXPECT_EQ(Damage().size(), 4U);
 }
 
-// Following
+// Readers that follow
 
 TEST_F(HostileTest, AFooterThatKnowsLessThanItsFramesIsNoHarmToAReaderThatFollows) {
   Forged sealed(Segment());

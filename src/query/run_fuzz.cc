@@ -1,5 +1,5 @@
-// A whole directory from bytes: the golden run, with files replaced, patched, cut, made large, or turned into
-// links, pipes and folders, and files of other names added. Everything a user may ask is asked.
+// Fuzzes a whole directory: the golden run, with files replaced, patched, truncated, enlarged, or turned into
+// links, pipes and folders, and files of other names added. Then makes every query that a user can make.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -59,7 +59,7 @@ struct World {
   }
 };
 
-/// One change: what, which file, then what it needs of the input.
+/// Applies one change. The input has its kind, the file, then arguments of the kind.
 void Change(const World& world, std::string_view* input) {
   const auto take = [&](std::size_t count) {
     const std::string_view taken = input->substr(0, count);
@@ -77,7 +77,7 @@ void Change(const World& world, std::string_view* input) {
   if (what % 8 == 0) {  // patched
     const std::string_view patches = take(static_cast<std::uint8_t>(head[2]));
     if (!fs::is_regular_file(fs::symlink_status(path, ignored))) return;
-    // In place: the file may be a large one.
+    // In place, because the file may be large.
     const std::uintmax_t size = fs::file_size(path, ignored);
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     for (std::size_t at = 0; at + 3 <= patches.size() && size > 0; at += 3) {

@@ -14,13 +14,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::int64_t kLookEveryNs = 50'000'000;  // at the processes of the workers
+constexpr std::int64_t kLookEveryNs = 50'000'000;  // how often the workers' processes are checked
 constexpr auto kFirstPause = std::chrono::microseconds(200);
-constexpr auto kLongestPause = std::chrono::milliseconds(4);  // with live pages: a load of one word
-constexpr auto kLongestPauseAfar =
-    std::chrono::milliseconds(50);  // without: system calls, perhaps over a network
+// With live pages: one small read for each worker.
+constexpr auto kLongestPause = std::chrono::milliseconds(4);
+// Without live pages: several system calls, perhaps over a network.
+constexpr auto kLongestPauseAfar = std::chrono::milliseconds(50);
 
-/// Why a worker ended before the training did, as its hook has said; "" if it has not.
+/// Why a worker ended before the training did, as its hook recorded it; "" if it recorded nothing.
 std::string EndNote(const store::WorkerReader& reader) {
   constexpr std::size_t kLongest = std::size_t{64} << 10U;
   const auto document = reader.documents().find("end");
@@ -33,14 +34,14 @@ std::string EndNote(const store::WorkerReader& reader) {
 std::string Joined(const std::string& first, const std::string& second) {
   return first + (first.empty() || second.empty() ? "" : "; ") + second;
 }
-constexpr double kLongestSilenceS = 1e6;  // beyond, it makes no difference
+constexpr double kLongestSilenceS = 1e6;  // longer silences make no difference
 
-/// Times of files may be any numbers; their difference need not be one.
+/// Computes in double, because times in files may be any numbers and their difference may overflow.
 double SecondsBetween(std::int64_t from_ns, std::int64_t to_ns) noexcept {
   return (static_cast<double>(to_ns) - static_cast<double>(from_ns)) * 1e-9;
 }
 
-/// Place of a step in the order of the run.
+/// Orders the steps of a run.
 struct StepKey {
   std::uint32_t epoch = 0;
   std::int64_t global_step = 0;
@@ -102,8 +103,7 @@ Result<bool> RunTrial::Refresh() { return TakeInNews(false); }
 Result<bool> RunTrial::RefreshAll() { return TakeInNews(true); }
 
 Result<bool> RunTrial::TakeInNews(bool thorough) {
-  // Who has died is found out first: what it published before is then surely seen by the reading that
-  // follows.
+  // Finds dead workers first, so that the reading that follows is sure to see everything they published.
   const bool changed = CheckWorkers();
   LUFF_ASSIGN_OR_RETURN(const bool news, run_->Refresh(thorough));
   if (!news && !changed && version_ > 0) return false;
@@ -136,7 +136,7 @@ bool RunTrial::TakeInWorkers() {
   return true;
 }
 
-/// Workers that the run should have and that have not come yet hold back its steps, as long as it is young.
+/// True while workers of the run are missing and it is younger than lost_after_s; they hold back its steps.
 bool RunTrial::Awaited(std::int64_t now_unix_ns) const noexcept {
   if (workers_.size() >= std::max<std::uint32_t>(1, world_size())) return false;
   return SecondsBetween(created_unix_ns(), now_unix_ns) < options_.lost_after_s;
@@ -156,7 +156,8 @@ bool RunTrial::CheckWorkers() {
     if (worker->checked_ns != 0 && now - worker->checked_ns < kLookEveryNs) continue;
     worker->checked_ns = now;
     const store::Liveness life = worker->reader->liveness();
-    // Times of two machines are compared once; then what counts is when it was heard of here.
+    // Compares the clocks of two machines only once; from then on counts from when this process saw the last
+    // sign of life.
     if (worker->heard_ns == 0) {
       const double silent_s = SecondsBetween(life.heartbeat_unix_ns, Env::Real().NowUnixNs());
       worker->heard_ns = now - static_cast<std::int64_t>(std::clamp(silent_s, 0.0, kLongestSilenceS) * 1e9);
@@ -218,7 +219,7 @@ void RunTrial::ResolveCollections() {
         }
       }
     } catch (const std::exception&) {
-      known.second.clear();  // a document that is none names no collections
+      known.second.clear();  // an invalid document names no collections
     }
     for (std::size_t id = 0; id < tensors_.size(); ++id) {
       if (definer_[id] != worker.get()) continue;
@@ -232,7 +233,7 @@ void RunTrial::ResolveCollections() {
 
 bool RunTrial::MergeSteps() {
   held_back_ = false;
-  // The frontier: the step that every worker who still writes has passed.
+  // The frontier: the step that every worker that still writes has passed.
   std::optional<StepKey> frontier;
   bool held = Awaited(Env::Real().NowUnixNs()) && world_size() > 1;
   for (const auto& worker : workers_) {
@@ -254,7 +255,7 @@ bool RunTrial::MergeSteps() {
       if (const auto head = worker->reader->FirstStepFrom(worker->taken)) {
         const std::uint64_t ordinal = head->segment->steps().ordinal[head->index];
         if (!worker->HasRoomFor(ordinal)) {
-          worker->taken = kNoOrdinal;  // no step has it: nothing more of this worker
+          worker->taken = kNoOrdinal;  // no step has this ordinal: the worker's later steps are ignored
           worker->problem =
               "found step number " + std::to_string(ordinal) + " of the worker behind number " +
               std::to_string(worker->first_ordinal + worker->step_of.size() - 1) +
@@ -269,7 +270,7 @@ bool RunTrial::MergeSteps() {
     held_back_ = steps_.size() >= options_.show_at_most;
     if (held_back_) return news;
     news = true;
-    std::uint32_t n = kNoStep;  // a worker that comes late joins the steps of the others
+    std::uint32_t n = kNoStep;  // a late worker joins the steps of the others
     if (steps_.size() > 0 && lowest->global_step <= steps_.global_steps().back()) {
       const auto known = steps_.Find(lowest->global_step, Mode::kGlobal);
       if (known && steps_.epoch(*known) == lowest->epoch) n = *known;
@@ -359,7 +360,7 @@ Trial::Outcome RunTrial::outcome() const {
       default: failure = name + " failed"; break;
     }
   }
-  // The supervisor knows more than the workers do, if it wrote after the newest of them began.
+  // The supervisor knows more than the workers do, provided that it wrote after the newest worker began.
   std::vector<std::string> problems;
   if (const auto records = store::ReadControl(path(), 0, &problems); records.ok()) {
     for (auto record = records->rbegin(); record != records->rend(); ++record) {
@@ -370,7 +371,7 @@ Trial::Outcome RunTrial::outcome() const {
         if (json.is_object() && json.contains("state"))
           return {json.value("state", ""), Joined(json.value("why", ""), notes)};
       } catch (const std::exception&) {
-        break;  // no outcome that can be read: the workers' own words count
+        break;  // an unreadable outcome: uses those of the workers
       }
       break;
     }

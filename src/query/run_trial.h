@@ -16,12 +16,13 @@ inline constexpr std::uint64_t kNoOrdinal = ~std::uint64_t{0};
 inline constexpr std::uint32_t kNoStep = 0xFFFFFFFFU;
 inline constexpr std::uint64_t kMaxHoles = 1U << 24;
 
-/// What a trial keeps of one worker beside its reader.
-/// Between which steps of a sealed segment the rows of each tensor lie, as far as they have been read.
-/// Programs that make models all the time have many tensors of a few steps each.
+/// The first and last step of each tensor's rows in a sealed segment, as far as they have been read. Programs
+/// that keep making new models have many tensors of a few steps each; reading a step skips those without rows
+/// there.
 struct SlotSpans {
   struct Span {
-    std::uint32_t first = 0, last = std::numeric_limits<std::uint32_t>::max();  // indices; not read: any
+    // Step indices; all steps until the rows are read.
+    std::uint32_t first = 0, last = std::numeric_limits<std::uint32_t>::max();
   };
   std::string path;  // of the segment that was read last
   std::vector<Span> of_slot;
@@ -29,7 +30,7 @@ struct SlotSpans {
 
 struct WorkerState {
   const store::WorkerReader* reader = nullptr;
-  std::uint64_t taken = 0;  // ordinals below are in the step table
+  std::uint64_t taken = 0;  // lower ordinals are in the step table
   std::size_t definitions_taken = 0;
   std::unordered_map<std::uint64_t, TensorId> trial_id;       // epoch << 32 | the worker's id
   std::unordered_map<std::uint64_t, std::uint32_t> local_id;  // epoch << 32 | trial id
@@ -39,27 +40,26 @@ struct WorkerState {
   std::uint64_t holes = 0;             // in step_of: ordinals without a step, at most kMaxHoles
   std::string problem;                 // why its later steps are not shown; "" if they are
   bool lost = false;
-  std::int64_t checked_ns = 0;         // monotonic, of the last look at the process
+  std::int64_t checked_ns = 0;         // monotonic, of the last check of the process
   std::int64_t heartbeat_unix_ns = 0;  // the newest sign of life
-  std::int64_t heard_ns = 0;           // monotonic, when it was heard of
+  std::int64_t heard_ns = 0;           // monotonic, when that sign was seen here
 
   [[nodiscard]] bool ended() const noexcept { return reader->end().has_value(); }
   [[nodiscard]] std::uint64_t OrdinalOf(std::size_t n) const noexcept {
     return n < ordinal_of.size() ? ordinal_of[n] : kNoOrdinal;
   }
-  /// Position in the step table of one of its steps; kNoStep when it isn't complete or was superseded in this
-  /// worker.
+  /// Position in the step table of one of the worker's steps; kNoStep if it isn't complete.
   [[nodiscard]] std::uint32_t StepOf(std::uint64_t ordinal) const noexcept {
     if (ordinal < first_ordinal || ordinal - first_ordinal >= step_of.size()) return kNoStep;
     return step_of[static_cast<std::size_t>(ordinal - first_ordinal)];
   }
-  /// The value of the row is gone: retention deleted its file and did not move the chunk.
+  /// True if retention deleted the row's value: it retired the file and did not move the chunk.
   [[nodiscard]] bool IsDeleted(const format::IndexRow& row) const {
     return reader->IsRetired(row.data_file) && !reader->Locate(row).ok();
   }
   void Place(std::uint32_t n, std::uint64_t ordinal);
-  /// False when the step's ordinal jumps so far that its place would take more memory than all is worth:
-  /// ordinals are counts, and only lost segments leave holes.
+  /// False if the step's ordinal is so far ahead that step_of would have more than kMaxHoles holes. Ordinals
+  /// are counts, so only lost segments leave holes.
   [[nodiscard]] bool HasRoomFor(std::uint64_t ordinal) const noexcept;
   mutable SlotSpans spans;
 };
@@ -140,7 +140,7 @@ class RunTrial final : public StepTrial {
   [[nodiscard]] std::optional<Rows> RowsOf(const WorkerState& worker, TensorId id, std::uint32_t n) const;
   [[nodiscard]] bool HasRows(const WorkerState& worker, TensorId id, std::uint32_t n) const;
   [[nodiscard]] bool HasRows(TensorId id, std::uint32_t n) const override;
-  /// Workers to look at: the one wanted, or all. kNotFound for a worker that is not in the run.
+  /// Workers to read from: the one wanted, or all. kNotFound for a worker that is not in the run.
   [[nodiscard]] Result<std::vector<const WorkerState*>> Candidates(std::optional<std::uint32_t> worker) const;
   /// Calls `use(rows)` for each candidate until it returns true. `use`: Result<bool>.
   template <typename Use>
@@ -148,8 +148,8 @@ class RunTrial final : public StepTrial {
                                        Use use) const;
   enum class What { kValue, kSummary, kHistogram, kUnits, kForm, kShape };
   [[nodiscard]] Status NotSaved(TensorId id, What what, std::int64_t step, Mode mode) const;
-  /// Marks the positions at which a worker has rows of the tensor. kinds: any of its forms, or raw values
-  /// only.
+  /// Marks the positions at which a worker has rows of the tensor, or, with `values_only`, raw values of it
+  /// that still exist. Ignores histograms and unit counts.
   [[nodiscard]] Status MarkSteps(const WorkerState& worker, TensorId id, bool values_only,
                                  std::vector<std::uint8_t>* marks) const;
   [[nodiscard]] std::vector<std::int64_t> MarkedSteps(const std::vector<std::uint8_t>& marks,
@@ -178,7 +178,7 @@ class RunTrial final : public StepTrial {
   std::map<std::string, TensorId, std::less<>> by_name_;
   std::map<std::uint32_t, std::pair<std::string, std::vector<std::string>>>
       collections_;  // worker: text, names
-  /// The step table's columns as they are shared; made anew when it has grown.
+  /// Copies of the step table's columns for sharing; rebuilt when it has grown.
   struct Numbers {
     Column<std::int64_t> global_step, mode_step, update;
     Column<std::uint8_t> mode;

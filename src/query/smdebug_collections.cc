@@ -26,7 +26,7 @@ std::string ListOf(const Json& json, const char* key, std::vector<std::string>* 
   return "";
 }
 
-/// "fc1" of "fc1_input_0"; "" for other names.
+/// Returns "fc1" for "fc1_input_0"; "" for other names. `number` is 0 for the number 0, else 1.
 std::string_view BeforeNumbered(std::string_view name, std::string_view word, std::size_t* number) {
   const std::size_t at = name.rfind(word);
   if (at == std::string_view::npos || at + word.size() == name.size()) return {};
@@ -40,7 +40,7 @@ bool IsLossName(std::string_view name) {
   return name.find("Loss") != std::string_view::npos || name.find("loss") != std::string_view::npos;
 }
 
-/// "fc1" of "Net_fc1.weight": the name of the model's class, its path, the parameter.
+/// Returns "fc1" for "Net_fc1.weight", which has the name of the model's class, the path and the parameter.
 std::string ModuleOfParameter(std::string_view name) {
   const std::size_t begin = name.find('_');
   const std::size_t end = name.rfind('.');

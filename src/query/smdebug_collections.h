@@ -10,7 +10,8 @@
 
 namespace luff::query {
 
-/// Collections of a directory that smdebug wrote, and what the names of its tensors say about them.
+/// Collections of a directory that smdebug wrote, and the roles and module paths that follow from its
+/// tensors' names.
 class SmdebugCollections {
  public:
   struct Problem {
@@ -18,14 +19,14 @@ class SmdebugCollections {
     std::uint64_t offset = 0;
     std::string what;  // what was found
   };
-  /// `texts`: collections files by name. What is no collections file is told of in `problems`.
+  /// `texts`: collections files by name. Reports invalid files in `problems`.
   void Parse(const std::map<std::string, std::string>& texts, std::vector<Problem>* problems);
-  /// Number of workers that the trial waits for; 1 when no file said so.
+  /// Number of workers that the trial waits for; 1 if no file gives it.
   [[nodiscard]] std::uint32_t num_workers() const noexcept { return num_workers_; }
   [[nodiscard]] std::vector<std::string> Names() const;
   /// Fills in collections, role and module path of the tensor of this name.
   void Describe(TensorInfo* info) const;
-  /// The collections as the first file has them, JSON; "" if there is none.
+  /// The collections of the first valid file, as JSON; "" if there is none.
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
 
  private:

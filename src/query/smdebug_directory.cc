@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMaxProblems = 100;
 constexpr std::size_t kMaxRecords = std::numeric_limits<std::uint32_t>::max() - 1;
-/// A folder that changed so short a time before it was listed may have changed after, within the same tick.
+/// A folder that changed so shortly before it was listed may change again within the same tick.
 constexpr std::int64_t kTickNs = 100'000'000;
 
 }  // namespace
@@ -62,9 +62,9 @@ std::uint32_t SmdebugDirectory::WorkerOf(std::string_view in_file_name, bool ann
   return known->second;
 }
 
-/// The first number from `wanted` on that no worker has.
+/// Returns the first number from `wanted` on that no worker has.
 std::uint32_t SmdebugDirectory::FreeNumber(std::uint32_t wanted) {
-  // numbers_: first and last of each row of numbers that are taken, never two that touch.
+  // numbers_ maps the first to the last number of each range that is taken; ranges never touch.
   auto after = numbers_.upper_bound(wanted);
   if (after != numbers_.begin() && std::prev(after)->second >= wanted) wanted = std::prev(after)->second + 1;
   std::uint32_t first = wanted;
@@ -173,7 +173,8 @@ bool SmdebugDirectory::TakeIndex(const Found& found) {
   }
   Status parsed = format::ParseSmdebugIndexUntrusted(text_, &index_);
   if (!parsed.ok()) {
-    // smdebug appends to its temporary files: what a crash left in front of a good text is passed over.
+    // smdebug appends to its temporary files, so a crash may leave bytes in front of a valid text. Skips
+    // those.
     const std::size_t last = text_.rfind(R"({"meta": )");
     const bool twice = last != std::string::npos && last != 0;
     if (!twice || !format::ParseSmdebugIndexUntrusted(std::string_view(text_).substr(last), &index_).ok()) {
@@ -262,7 +263,7 @@ bool SmdebugDirectory::TakeIndex(const Found& found) {
 
 Result<bool> SmdebugDirectory::Scan() {
   if (MtimeNs(path_) < 0) return NotFound("no such directory: " + path_);
-  // The marker is looked for first: what was written before it is then surely seen.
+  // Looks for the end marker first, so that everything written before it is sure to be seen.
   const bool ended = MtimeNs(path_ + "/" + format::kSmdebugEndFile) >= 0;
   bool news = ScanCollections();
   std::vector<Found> found;

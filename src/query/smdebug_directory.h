@@ -18,15 +18,15 @@
 
 namespace luff::query {
 
-/// A directory that smdebug writes, as far as its index files tell: who wrote what at which step, and where
-/// its bytes are. Event files are opened only for values. docs/spec/smdebug.md is the contract.
+/// The contents of a directory that smdebug writes, according to its index files: which worker wrote what at
+/// which step, and where the bytes are. Does not open event files. docs/spec/smdebug.md is the contract.
 /// **Thread-compatible.**
 class SmdebugDirectory {
  public:
   /// One index file: what one worker wrote at one step.
   struct Entry {
     std::int64_t global_step = 0, mode_step = 0;
-    std::int64_t written_unix_ns = 0;    // the file's time
+    std::int64_t written_unix_ns = 0;    // when the file was last changed
     std::uint32_t worker = 0;            // place in workers()
     std::uint32_t first = 0, count = 0;  // its records
     std::uint32_t event_file = 0;        // place in odd_event_files_, 0: the usual name
@@ -44,7 +44,7 @@ class SmdebugDirectory {
   };
   struct Worker {
     std::string name;          // "worker_0", "/job:worker/replica:0/task:1/device:GPU:0"
-    std::string in_file_name;  // the same as file names have it
+    std::string in_file_name;  // the same, as it appears in file names
     std::uint32_t number = 0;
     bool announced = false;        // it has a collections file
     std::int64_t last_step = -1;   // global
@@ -54,11 +54,11 @@ class SmdebugDirectory {
 
   explicit SmdebugDirectory(std::string path) : path_(std::move(path)) { odd_event_files_.emplace_back(); }
 
-  /// True for a directory that has what only smdebug makes.
+  /// True if the directory has the folders that only smdebug creates.
   [[nodiscard]] static bool Looks(const std::string& path);
 
-  /// Takes in what is new. True if anything is. What cannot be read becomes a problem, not an error; an error
-  /// is only that the directory itself cannot be read.
+  /// Reads new collections and index files. Returns true if anything is new. Files that cannot be read become
+  /// problems. Errors: kNotFound if the directory itself is missing.
   [[nodiscard]] Result<bool> Scan();
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -73,7 +73,7 @@ class SmdebugDirectory {
   }
   [[nodiscard]] std::size_t tensor_count() const noexcept { return names_.size(); }
   [[nodiscard]] const std::string& tensor_name(std::uint32_t id) const noexcept { return *names_[id]; }
-  /// Name in the graph, which a shape record gave; "" if none did.
+  /// Name in the graph, from a shape record; "" if there is none.
   [[nodiscard]] const std::string& original_name(std::uint32_t id) const noexcept;
   [[nodiscard]] std::optional<std::uint32_t> FindTensor(std::string_view name) const;
   /// Places of a tensor's records, ascending.
@@ -86,13 +86,13 @@ class SmdebugDirectory {
   [[nodiscard]] std::string EventName(const Entry& entry) const;
   [[nodiscard]] std::string EventPath(const Entry& entry) const { return path_ + "/" + EventName(entry); }
 
-  /// Texts of the collections files, one of each worker, and how many workers there will be.
+  /// Texts of the collections files, one for each worker, by file name.
   [[nodiscard]] const std::map<std::string, std::string>& collections() const noexcept {
     return collections_;
   }
   [[nodiscard]] std::uint32_t collections_version() const noexcept { return collections_version_; }
   [[nodiscard]] std::int64_t created_unix_ns() const noexcept { return created_unix_ns_; }
-  /// The end marker is there.
+  /// True if smdebug's end marker exists.
   [[nodiscard]] bool ended() const noexcept { return ended_; }
 
   [[nodiscard]] const std::vector<std::string>& problems() const noexcept { return problems_; }
@@ -102,7 +102,7 @@ class SmdebugDirectory {
   struct Folder {
     std::int64_t listed_mtime_ns = -1;
     std::vector<std::pair<std::int64_t, std::uint32_t>> known;  // step, worker; ascending
-    std::set<std::string> strange;                              // names that were told of
+    std::set<std::string> strange;                              // invalid names that were reported
   };
   struct Found {
     std::int64_t step;
@@ -125,7 +125,7 @@ class SmdebugDirectory {
   std::vector<Entry> entries_;
   std::vector<Record> records_;
   std::vector<std::int64_t> dims_;
-  std::unordered_map<std::string_view, std::uint32_t> ids_;  // views of what names_ owns
+  std::unordered_map<std::string_view, std::uint32_t> ids_;  // views of the strings in names_
   std::vector<std::unique_ptr<const std::string>> names_;
   std::vector<std::vector<std::uint32_t>> postings_;
   std::map<std::uint32_t, std::string> original_names_;
@@ -136,8 +136,9 @@ class SmdebugDirectory {
   std::uint32_t collections_version_ = 0;
   std::int64_t created_unix_ns_ = 0;
   bool ended_ = false;
-  // Files mostly list the same tensors in the same order: what stood at a place in the last file.
-  std::vector<std::pair<std::uint32_t, Record>> guesses_;  // full name's id in guess_names_, tensor and kind
+  // Files usually list the same tensors in the same order: the record and the name at each place of the last
+  // file.
+  std::vector<std::pair<std::uint32_t, Record>> guesses_;  // only the record is used
   std::vector<std::string> guess_names_;
   format::SmdebugIndex index_;
   std::string text_;

@@ -26,7 +26,7 @@ bool ListFolder(const std::string& path, std::vector<std::pair<std::string, bool
   while (const dirent* entry = readdir(folder)) {
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    bool is_folder = entry->d_type == DT_DIR;  // a link is none: it may lead out of the directory
+    bool is_folder = entry->d_type == DT_DIR;  // not a link, which may lead out of the directory
     if (entry->d_type == DT_UNKNOWN) {
       struct stat info{};
       is_folder =

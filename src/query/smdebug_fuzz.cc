@@ -1,7 +1,7 @@
-// A whole directory as smdebug writes it, of two workers, with hostile files: index, event and collections
-// files replaced, cut or patched, several at once. Checksums of records' lengths are made right again where
-// the input says so: behind them are the bounds. Everything a user may ask is asked, then the directory is
-// verified.
+// Fuzzes a whole directory as smdebug writes it, of two workers, with hostile files: index, event and
+// collections files replaced, truncated or patched, several at once. If the input says so, recomputes the
+// checksums of records' lengths, to reach the checks of bounds behind them. Then makes every query that a
+// user can make, and verifies the directory.
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,7 +77,7 @@ class Golden : query::testing::SmdebugWriter {
   std::vector<File> files_;
 };
 
-/// Lengths that fit the file, with checksums, and smdebug's footers behind them.
+/// Makes lengths of records fit the file, and writes their checksums and smdebug's footers.
 void SealRecords(Bytes* file) {
   for (std::size_t at = 0; file->size() - at >= format::kRecordOverhead;) {
     const std::uint64_t room = file->size() - at - format::kRecordOverhead;
@@ -95,7 +95,7 @@ void SealRecords(Bytes* file) {
 
 }  // namespace
 
-// Input: up to four changes of (file, kind, 2 bytes length), then so many bytes of it.
+// Input: up to four changes of (file, kind, 2 bytes length), each followed by that many bytes.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Golden& golden = Golden::Get();
   auto rest = std::as_bytes(std::span(data, size));
@@ -128,7 +128,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       golden.Put(original.name, file);
   }
   query::OpenOptions options;
-  options.lost_after_s = 0;  // without an end marker it is over all the same
+  options.lost_after_s = 0;  // a directory without an end marker counts as ended too
   query::testing::AskEverything(golden.path(), options);
   const auto report = query::VerifySmdebug(golden.path());
   if (changed.empty() && (!report.ok() || report->damage_count != 0)) std::abort();

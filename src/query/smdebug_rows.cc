@@ -13,7 +13,7 @@ using format::Form;
 using format::FormRow;
 using format::SmdebugReduction;
 
-constexpr std::size_t kKeptValueBytes = 256U << 20;  // of values for the differences to come
+constexpr std::size_t kKeptValueBytes = 256U << 20;  // of values kept for later differences
 
 FormRow RowOf(TensorId id, Form form) {
   FormRow row{};
@@ -24,7 +24,7 @@ FormRow RowOf(TensorId id, Form form) {
 
 }  // namespace
 
-/// The value of the same tensor that this worker wrote last in this mode; null if there is none.
+/// The value that this worker wrote before for the same tensor in the same mode; null if there is none.
 const SmdebugDirectory::Record* SmdebugTrial::Before(const Record& record) const {
   const auto postings = directory_.Postings(record.tensor);
   const Entry& entry = directory_.entries()[record.entry];

@@ -22,7 +22,7 @@ bool SmdebugTrial::HasSummary(DType dtype) noexcept {
 
 Result<TensorView> SmdebugTrial::ViewOf(const Value& value) {
   TensorView view;
-  // More dimensions than a layout has are taken together: statistics do not depend on them.
+  // Collapses dimensions beyond what a layout can hold; statistics do not depend on them.
   std::vector<std::int64_t> dims = value.shape;
   while (dims.size() > static_cast<std::size_t>(kMaxRank)) {
     dims[dims.size() - 2] *= dims.back();
@@ -51,9 +51,10 @@ std::vector<SavedReduction> SmdebugTrial::ReductionsOf(const Found& found) const
   return saved;
 }
 
-/// What reductions say of a summary. Numbers that were not saved and do not follow are NaN, counts of zeros
-/// and of what is not finite are 0. Where neither the shape nor two reductions tell how many elements there
-/// were, it is counted as one, so that at least the means are right.
+/// Derives a summary from reductions. Numbers that were not saved and cannot be derived are NaN. The count of
+/// zeros is 0; the count of NaN or infinite elements is 1 if a reduction is NaN or infinite, else 0. If
+/// neither the shape nor two reductions determine the number of elements, it is taken as one, so that at
+/// least the means are right.
 std::optional<SmdebugTrial::Summarized> SmdebugTrial::FromReductions(const Found& found) const {
   double value[2][format::kSmdebugReductionCount];
   for (auto& row : value) std::fill(std::begin(row), std::end(row), kNan);
@@ -86,8 +87,8 @@ std::optional<SmdebugTrial::Summarized> SmdebugTrial::FromReductions(const Found
   };
   try_count(l1 / abs_mean);
   try_count(sum / mean);
-  // l2^2 = n mean^2 + n variance; where the job's variance is that of a sample, as PyTorch's, n mean^2 +
-  // (n - 1) variance. Which of both it was shows in the n that is an integer.
+  // l2^2 = n mean^2 + n variance. If the job's variance is that of a sample, as in PyTorch, it is n mean^2 +
+  // (n - 1) variance instead. The formula whose n is closer to an integer is taken.
   const double whole = l2 * l2 / (variance + mean * mean);
   const double sample = (l2 * l2 + variance) / (variance + mean * mean);
   try_count(std::abs(whole - std::round(whole)) <= std::abs(sample - std::round(sample)) ? whole : sample);
@@ -104,7 +105,7 @@ std::optional<SmdebugTrial::Summarized> SmdebugTrial::FromReductions(const Found
   double high = of(SmdebugReduction::kMax);
   s.min_bits = std::bit_cast<std::uint64_t>(low);
   s.max_bits = std::bit_cast<std::uint64_t>(high);
-  // smdebug's reductions are over all elements: one that is not finite shows in them.
+  // smdebug's reductions cover all elements, so one that is not finite makes some of them not finite.
   for (const SavedReduction& one : saved) {
     if (std::isnan(one.value)) {
       s.nan_count = 1;
@@ -157,7 +158,7 @@ Result<std::shared_ptr<const SummaryColumns>> SmdebugTrial::SharedSummaries(
   SummaryColumns::ForEach([&](const char*, auto column) { ((*columns).*column).Reserve(places.size()); });
   std::uint32_t last = 0xFFFFFFFFU;
   for (const auto& [n, entry] : places) {
-    if (n == last) continue;  // of each step the first worker that has it
+    if (n == last) continue;  // only the first worker that has the step
     const auto found = RowsOf(entry, id);
     const auto summarised = Summarised(*found);
     if (!summarised.ok()) {  // the others stay readable
@@ -188,7 +189,7 @@ Result<std::shared_ptr<const SummaryColumns>> SmdebugTrial::SharedSummaries(
   return std::shared_ptr<const SummaryColumns>(std::move(columns));
 }
 
-/// True for what smdebug saves as an array of one number.
+/// True for tensors that smdebug saves as arrays of one number.
 bool SmdebugTrial::IsScalar(TensorId id) const {
   return tensors_[id].role == Role::kLoss || tensors_[id].role == Role::kScalar;
 }

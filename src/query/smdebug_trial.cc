@@ -16,10 +16,10 @@ using std::chrono::milliseconds;
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint32_t kNotShown = 0xFFFFFFFFU;
-constexpr std::size_t kWaitWindow = 1000;  // steps for which a slower worker is waited for, as smdebug does
+constexpr std::size_t kWaitWindow = 1000;  // steps that a slower worker may lag behind, as in smdebug
 constexpr auto kFirstPause = milliseconds(5);
-constexpr auto kLongestPause = milliseconds(250);  // each look lists folders
-constexpr double kPauses = 10;  // a worker is lost after so many times its longest pause so far
+constexpr auto kLongestPause = milliseconds(250);  // each refresh lists folders
+constexpr double kPauses = 10;  // a worker is lost after this many times its longest pause so far
 
 }  // namespace
 
@@ -42,7 +42,8 @@ void SmdebugTrial::ShowAtMost(std::size_t steps) {
   if (held_back_) TakeInEntries();
 }
 
-/// Nobody is left who could write: smdebug gives no sign of life but its files, so their pauses must tell.
+/// Returns true if no worker is left that could write. smdebug's only signs of life are its files, so this
+/// follows from how long they have not changed.
 bool SmdebugTrial::CheckLost() {
   if (directory_.ended()) return false;
   const std::int64_t now = Env::Real().NowUnixNs();
@@ -59,7 +60,8 @@ bool SmdebugTrial::CheckLost() {
   return true;
 }
 
-/// Workers that are announced or counted and have not written yet hold back the steps of the others.
+/// True while workers that are announced or counted have not written yet; they hold back the steps of the
+/// others.
 bool SmdebugTrial::Awaited() const {
   const auto& workers = directory_.workers();
   const auto begun =
@@ -116,7 +118,7 @@ void SmdebugTrial::MergeSteps() {
     for (const auto& worker : directory_.workers()) {
       if (worker.last_step >= 0) frontier = std::min(frontier, worker.last_step);
     }
-    // Who is a thousand steps behind is waited for no more.
+    // Stops waiting for workers that are a thousand steps behind.
     std::size_t ahead = 0;
     std::int64_t last = -1;
     for (const std::uint32_t entry : pending_) {
@@ -132,7 +134,7 @@ void SmdebugTrial::MergeSteps() {
     }
   }
   std::size_t taken = 0;
-  std::vector<std::uint32_t> touched;  // steps that have more entries now, once each
+  std::vector<std::uint32_t> touched;  // steps that got new entries, once each
   for (; taken < pending_.size(); ++taken) {
     const Entry& entry = entries[pending_[taken]];
     if (entry.global_step > frontier) break;
@@ -214,7 +216,7 @@ std::string SmdebugTrial::Document(std::string_view name) const {
       return JsonText(json);
     }
   } catch (const std::exception&) {
-    return {};  // the collections file is told of in Problems()
+    return {};  // Problems() reports the collections file
   }
   return {};
 }

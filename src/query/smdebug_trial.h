@@ -14,9 +14,9 @@
 
 namespace luff::query {
 
-/// A trial over a directory that smdebug writes or wrote. Its index files are read when it is opened, its
-/// values from the event files when they are asked for; summaries, histograms, unit counts and differences
-/// are computed from the values, or, where only reductions were saved, follow from those as far as they do.
+/// A trial over a directory that smdebug writes or wrote. Reads its index files when it is opened or
+/// refreshed, and values from its event files on demand. Summaries, histograms, unit counts and differences
+/// are computed from the values, or, where only reductions were saved, derived from those as far as possible.
 class SmdebugTrial final : public StepTrial {
  public:
   SmdebugTrial(const std::string& path, const OpenOptions& options)
@@ -86,12 +86,13 @@ class SmdebugTrial final : public StepTrial {
 
   // smdebug_steps.cc
   [[nodiscard]] Status CheckWorker(std::optional<std::uint32_t> worker) const;
-  /// What one worker wrote of a tensor at one step. Of what was written twice the last counts.
+  /// What one worker wrote for a tensor at one step. If something was written twice, the last one counts.
   struct Found {
     const Entry* entry = nullptr;
     const Record* value = nullptr;
     const Record* shape = nullptr;
-    std::array<const Record*, 2 * format::kSmdebugReductionCount> reductions{};  // abs ones behind
+    // Those of absolute values last.
+    std::array<const Record*, 2 * format::kSmdebugReductionCount> reductions{};
     bool reduced = false;
   };
   [[nodiscard]] std::optional<Found> RowsOf(std::uint32_t entry, TensorId id) const;
@@ -99,14 +100,15 @@ class SmdebugTrial final : public StepTrial {
   /// Entries of the n-th step, of one worker or of all, the lowest number first.
   [[nodiscard]] std::vector<std::uint32_t> EntriesOf(std::uint32_t n,
                                                      std::optional<std::uint32_t> worker) const;
-  /// Steps of the mode at which `wanted(record)` is true of one of the tensor's records: position, entry.
+  /// Steps of the mode at which `wanted(record)` is true for one of the tensor's records: position, entry.
   template <typename Wanted>
   [[nodiscard]] std::vector<std::pair<std::uint32_t, std::uint32_t>> StepsWith(
       TensorId id, Mode mode, std::optional<std::uint32_t> worker, Wanted wanted) const;
   [[nodiscard]] std::vector<std::int64_t> Keys(const std::vector<std::pair<std::uint32_t, std::uint32_t>>& at,
                                                Mode mode) const;
   [[nodiscard]] Status NotSaved(TensorId id, const char* what, std::int64_t step, Mode mode) const;
-  /// `use(found)`, Result<bool>, for each worker that has the tensor at the step, until it returns true.
+  /// Calls `use(found)` for each worker that has the tensor at the step, until it returns true. `use`:
+  /// Result<bool>.
   template <typename Use>
   [[nodiscard]] Status FirstWith(TensorId id, const char* what, std::int64_t step, Mode mode,
                                  std::optional<std::uint32_t> worker, Use use) const;
@@ -127,7 +129,7 @@ class SmdebugTrial final : public StepTrial {
   [[nodiscard]] bool IsScalar(TensorId id) const;
   [[nodiscard]] std::vector<SavedReduction> ReductionsOf(const Found& found) const;
   [[nodiscard]] std::optional<Summarized> FromReductions(const Found& found) const;
-  /// Nothing for text, and where only the shape was saved.
+  /// Returns nullopt for text, and if only the shape was saved.
   [[nodiscard]] Result<std::optional<Summarized>> Summarised(const Found& found) const;
 
   // smdebug_rows.cc

@@ -103,7 +103,7 @@ TEST_F(SmdebugTrialTest, ReductionsStandForWhatWasNotSaved) {
   const auto reduction = [&](const char* name, float value) {
     return Tensor{std::string(format::kSmdebugReductions) + name + "/" + w, {value}, {}};
   };
-  // Of the elements 1, 2, 3, 4.
+  // Reductions of the elements 1, 2, 3, 4.
   WriteStep(0, Mode::kTrain, 0,
             {reduction("min", 1), reduction("max", 4), reduction("mean", 2.5F), reduction("std", 1.118034F),
              reduction("l1", 10), reduction("l2", 5.477226F), reduction("abs_mean", 2.5F)},
@@ -111,7 +111,7 @@ TEST_F(SmdebugTrialTest, ReductionsStandForWhatWasNotSaved) {
   End();
   const auto trial = Open();
   ASSERT_NE(trial, nullptr);
-  EXPECT_EQ(trial->tensor_count(), 1U);  // reductions are no tensors of their own
+  EXPECT_EQ(trial->tensor_count(), 1U);  // reductions are not tensors of their own
   const auto at = trial->ReadSummaryAt(0, 0, Mode::kTrain);
   ASSERT_TRUE(at.ok()) << at.status().message();
   EXPECT_EQ(at->summary.count, 4U);
@@ -182,13 +182,13 @@ TEST_F(SmdebugTrialTest, DamageIsToldAndTheRestStaysReadable) {
   fs::resize_file(root_ / format::SmdebugEventPath(3, "worker_0"), 40);
   Write(format::SmdebugEventPath(4, "worker_0"), std::string(1000, 'x'));
   Write("index/000000000/000000000009.json", "{}");               // no worker in its name
-  Write("index/000000000/000000000005_worker_0.json.tmp", "{}");  // left behind: of no meaning
-  // Left behind by a crash, then appended to: smdebug's next index file of that step.
+  Write("index/000000000/000000000005_worker_0.json.tmp", "{}");  // left behind; ignored
+  // smdebug appended an index file to the remains of a crash.
   const fs::path twice = root_ / format::SmdebugIndexPath(6, "worker_0");
   std::string good;
   std::getline(std::ifstream(twice), good);
   Write("index/000000000/000000000006_worker_0.json", good.substr(0, 60) + good);
-  // An index that names another tensor than the event file has.
+  // An index file that names a tensor other than the one in the event file.
   std::string other;
   std::getline(std::ifstream(root_ / format::SmdebugIndexPath(7, "worker_0")), other);
   other.replace(other.find("\"a\""), 3, "\"c\"");

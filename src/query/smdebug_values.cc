@@ -10,7 +10,8 @@
 namespace luff::query {
 namespace {
 
-/// Bytes of a file, no more than are there: a size in an index file is not believed before memory is taken.
+/// Reads a range of a file. Checks that the file has it before allocating memory, since the index file may be
+/// wrong.
 Result<std::vector<std::byte>> ReadRange(const std::string& root, const std::string& name,
                                          std::uint64_t start, std::uint64_t length) {
   const std::string path = root + "/" + name;
@@ -34,7 +35,7 @@ Value ValueOf(DType dtype, std::vector<std::int64_t> shape, std::span<const std:
   Value value;
   value.dtype = dtype;
   value.shape = std::move(shape);
-  // Numbers in a record lie anywhere; those of a value are aligned.
+  // Numbers in a record may be unaligned; those of a value are aligned.
   const std::shared_ptr<std::byte[]> memory(new std::byte[std::max<std::size_t>(1, bytes.size())]);
   std::copy(bytes.begin(), bytes.end(), memory.get());
   value.bytes = {memory.get(), bytes.size()};
@@ -67,7 +68,7 @@ Result<Value> SmdebugTrial::ValueOfRecord(const Record& record, std::span<const 
   }
   format::EventTensor& tensor = found->tensor;
   if (tensor.dtype == DType::kString) {
-    // Text has one form: what it was, or a JSON array where there were several.
+    // Text has one form, whatever its shape: a JSON array of the strings.
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const std::string_view text : tensor.strings) list.push_back(std::string(text));
     const std::string text = JsonText(list);
@@ -136,7 +137,7 @@ Result<Trial::Stack> SmdebugTrial::ReadStack(TensorId id, Mode mode, std::option
   std::vector<std::byte> all;
   for (const auto& [n, entry] : places) {
     const std::int64_t step = steps_.key(n, mode);
-    if (!stack.steps.empty() && stack.steps.back() == step) continue;  // of another worker
+    if (!stack.steps.empty() && stack.steps.back() == step) continue;  // the value of another worker
     LUFF_ASSIGN_OR_RETURN(Value value, ReadRecord(*RowsOf(entry, id)->value));
     if (stack.steps.empty()) {
       stack.dtype = value.dtype;

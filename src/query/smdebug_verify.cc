@@ -42,7 +42,7 @@ class Verifier {
   void Note(std::string what) {
     if (report_->notes.size() < kMaxNotes) report_->notes.push_back(std::move(what));
   }
-  /// Names in a folder below the root; tells when it cannot be listed. What is being written is counted.
+  /// Lists a folder below the root, and reports it if that fails. Omits temporary files, but counts them.
   Names List(const std::string& folder) {
     Names names;
     if (!ListFolder(root_ + "/" + folder, &names) && errno != ENOENT)
@@ -58,7 +58,7 @@ class Verifier {
     std::int64_t mtime_ns = 0;
     const Status read = ReadSmallFile(root_, file, text, &mtime_ns);
     if (!read.ok()) {
-      const std::string_view message = read.message();  // its end is the path
+      const std::string_view message = read.message();  // ends with the path
       Tell(file, 0, std::string(message.substr(0, message.rfind(": "))) + kCopyAgain);
       return false;
     }
@@ -68,14 +68,14 @@ class Verifier {
   }
 
   void Index(const std::string& file, const format::SmdebugFileName& name);
-  /// Walks the records; `index` says what is expected in it, or is null.
+  /// Checks the records of an event file. `index` lists the expected ones; it may be null.
   void Events(const std::string& file, const format::SmdebugIndex* index, const std::string& index_file);
   struct Seen {
     std::uint64_t start = 0, bytes = 0;
     std::string tag;
     bool good = false;
   };
-  /// The record at `at`; its length, or 0 when no later one can be found from it.
+  /// Checks the record at `at`. Returns its length, or 0 if the next record cannot be found from it.
   std::uint64_t OneRecord(const RegularFile& events, const std::string& file, std::uint64_t at,
                           std::string_view expected, Seen* seen);
   [[nodiscard]] std::string WhatIsWrong(std::span<const std::byte> payload, std::string* tag) const;
@@ -88,7 +88,7 @@ class Verifier {
   std::set<std::string> announced_;
   std::map<std::string, std::int64_t, std::less<>> last_step_;  // by worker
   std::set<std::int64_t> steps_;
-  std::set<std::string> event_files_;  // those that index files name
+  std::set<std::string> event_files_;  // listed in index files
   format::SmdebugIndex index_;
   std::vector<std::byte> buffer_;
 };
@@ -171,7 +171,7 @@ std::uint64_t Verifier::OneRecord(const RegularFile& events, const std::string& 
     wrong = WhatIsWrong(record->payload, &seen->tag);
   } else {
     const std::string_view message = record.status().message();
-    wrong = message.substr(0, message.rfind(" at byte "));  // that of the buffer
+    wrong = message.substr(0, message.rfind(" at byte "));  // the offset in the buffer
   }
   if (!wrong.empty()) {
     tell(wrong);
@@ -219,7 +219,7 @@ void Verifier::Events(const std::string& file, const format::SmdebugIndex* index
       at += bytes;
       continue;
     }
-    // Where records go on is lost; the index file knows.
+    // The start of the next record is lost; takes it from the index file.
     const auto later = std::upper_bound(expected.begin(), expected.end(), at,
                                         [](std::uint64_t a, const auto& e) { return a < e.first; });
     if (later == expected.end()) break;
@@ -267,7 +267,7 @@ void Verifier::Index(const std::string& file, const format::SmdebugFileName& nam
     const std::string rest = twice ? text.substr(begin) : "";
     if (!twice || !format::ParseSmdebugIndexUntrusted(rest, &index_).ok()) {
       Tell(file, at, std::string(parsed.message()) + ": its step is missing for this worker" + kCopyAgain);
-      event_files_.insert(usual);  // read below as one that nobody names would be told twice
+      event_files_.insert(usual);  // else OtherEventFiles() would report it again
       if (MtimeNs(root_ + "/" + usual) >= 0) Events(usual, nullptr, file);
       return;
     }
@@ -323,7 +323,7 @@ void Verifier::OtherEventFiles() {
       const auto parsed = format::ParseSmdebugIndexName(as_index);
       if (!parsed) continue;
       Events(file, nullptr, "");
-      // An event file is finished before its index file: only a worker's last one may be alone.
+      // An event file is finished before its index file, so only a worker's last one may lack an index file.
       const auto last = last_step_.find(parsed->worker);
       const bool is_last = last == last_step_.end() || last->second < parsed->step;
       const std::string index = format::SmdebugIndexPath(parsed->step, parsed->worker);

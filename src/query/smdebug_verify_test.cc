@@ -53,7 +53,7 @@ class SmdebugVerifyTest : public ::testing::Test, protected testing::SmdebugWrit
     text[at] = static_cast<char>(text[at] ^ 0x10);
     Write(name, text);
   }
-  /// How many of the 36 values can be read; each is right.
+  /// Returns how many of the 36 values can be read, and checks each of them.
   int Readable() {
     const auto opened = Trial::Open(root_.string());
     EXPECT_TRUE(opened.ok());
@@ -94,7 +94,8 @@ TEST_F(SmdebugVerifyTest, CleanIsClean) {
 }
 
 TEST_F(SmdebugVerifyTest, EachFlippedByteOfAnEventFileIsSeenUnlessItIsOneThatNothingChecks) {
-  // What no checksum covers and no structure shows: the wall time, a number of the tensor, the mode.
+  // Changes that neither a checksum nor the structure reveals: in the wall time, a number of the tensor, the
+  // mode.
   const std::string good = Read(events_);
   std::size_t seen = 0;
   for (std::size_t at = 0; at < good.size(); ++at) {
@@ -110,7 +111,7 @@ TEST_F(SmdebugVerifyTest, EachFlippedByteOfAnEventFileIsSeenUnlessItIsOneThatNot
     EXPECT_TRUE(report.damage[0].file == events_ || report.damage[0].file == index_) << report.damage[0].file;
   }
   EXPECT_GT(seen, good.size() / 3);
-  // The length, its checksum and the footer of each record are checked without a gap.
+  // Every byte of the length, its checksum and the footer of a record is checked.
   for (const std::size_t at : {0U, 7U, 8U, 11U}) {
     Write(events_, good);
     Flip(events_, at);
@@ -134,7 +135,7 @@ TEST_F(SmdebugVerifyTest, EachFlippedByteOfAnEventFileIsSeenUnlessItIsOneThatNot
 }
 
 TEST_F(SmdebugVerifyTest, APayloadWithAChecksumIsChecked) {
-  // TensorBoard's framing, which Luff reads too: here each changed byte of the payload is seen.
+  // TensorBoard's framing, which Luff reads too, reveals each changed byte of the payload.
   std::string file;
   for (const char* name : {"a", "b"}) {
     const float number = 1;
@@ -194,7 +195,7 @@ TEST_F(SmdebugVerifyTest, AnIndexFileIsChecked) {
     const SmdebugReport report = Verify();
     ASSERT_GT(report.damage_count, 0U) << bytes;
     EXPECT_EQ(report.damage[0].file, index_);
-    EXPECT_EQ(report.damage[0].offset, bytes);  // where the rest is missing
+    EXPECT_EQ(report.damage[0].offset, bytes);  // where the text was cut off
     EXPECT_THAT(report.damage[0].what, HasSubstr("its step is missing for this worker"));
   }
   EXPECT_EQ(Readable(), 33);
@@ -212,7 +213,7 @@ TEST_F(SmdebugVerifyTest, AnIndexFileIsChecked) {
   EXPECT_THAT(report.damage[0].what, HasSubstr("nobody finds it"));
   EXPECT_THAT(report.damage[1].what, HasSubstr("where no record begins"));
   report = changed("events/", "../event");
-  ASSERT_EQ(report.damage_count, 2U);  // and its event file is named by nobody
+  ASSERT_EQ(report.damage_count, 2U);  // and no index file names its event file
   EXPECT_THAT(report.damage[0].what, HasSubstr("outside the trial"));
   report = changed("TRAIN", "TRAIM");
   ASSERT_THAT(report.damage, SizeIs(1));
@@ -267,7 +268,7 @@ TEST_F(SmdebugVerifyTest, ACollectionsFileIsChecked) {
 
 TEST_F(SmdebugVerifyTest, WhatAKilledJobLeftBehindIsNoDamage) {
   fs::remove(root_ / format::kSmdebugEndFile);
-  fs::remove(root_ / format::SmdebugIndexPath(5, "worker_0"));  // its event file was renamed before
+  fs::remove(root_ / format::SmdebugIndexPath(5, "worker_0"));  // its event file was already complete
   Write("index/000000000/000000000006_worker_0.json.tmp", "{");
   const SmdebugReport report = Verify();
   EXPECT_EQ(report.damage_count, 0U) << report.damage[0].what;

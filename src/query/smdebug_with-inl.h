@@ -23,7 +23,7 @@ std::vector<std::pair<std::uint32_t, std::uint32_t>> SmdebugTrial::StepsWith(
     last = record.entry;
     found.emplace_back(n, record.entry);
   }
-  // In the order of the steps, the lowest worker first; one worker's files mostly come in that order.
+  // Sorts by step, then by worker. Files of one worker are usually in that order already.
   const auto less = [&](const auto& a, const auto& b) {
     const auto key = [&](const auto& at) {
       return std::pair(steps_.key(at.first, mode), directory_.workers()[entries[at.second].worker].number);

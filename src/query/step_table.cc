@@ -56,7 +56,7 @@ StepInfo StepTable::at(std::size_t n) const noexcept {
 std::optional<std::uint32_t> StepTable::Find(std::int64_t step, Mode mode) const noexcept {
   const Index& index = IndexOf(mode);
   if (index.empty() || step < index.front().first) return std::nullopt;
-  // Steps mostly follow one another at one distance: look there first.
+  // Steps are usually consecutive, so checks that position first.
   const auto guess = static_cast<std::uint64_t>(step) - static_cast<std::uint64_t>(index.front().first);
   if (guess < index.size() && index[guess].first == step) return index[guess].second;
   const auto at = std::lower_bound(index.begin(), index.end(), std::pair(step, std::uint32_t{0}));

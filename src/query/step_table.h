@@ -9,9 +9,8 @@
 
 namespace luff::query {
 
-/// The complete steps of a trial in the order in which they became complete. Positions never change. A global
-/// step that is seen again (a resumed run) takes the place of the earlier one in lookups; the earlier keeps
-/// its position.
+/// The complete steps of a trial in the order in which they became complete. Positions never change. If a
+/// global step appears again (a resumed run), lookups find the later one; the earlier keeps its position.
 /// **Thread-compatible.**
 class StepTable {
  public:
@@ -30,9 +29,9 @@ class StepTable {
     std::optional<std::int64_t> before, after;
   };
   [[nodiscard]] Neighbours Around(std::int64_t step, Mode mode) const noexcept;
-  /// Steps of a mode, not superseded ones, ascending; and their positions.
+  /// Steps of a mode, ascending, without superseded ones.
   [[nodiscard]] std::vector<std::int64_t> Steps(Mode mode) const;
-  /// True when every step counts for `mode` and none is superseded.
+  /// True if every step belongs to `mode` and none is superseded.
   [[nodiscard]] bool Uniform(Mode mode) const noexcept;
 
   [[nodiscard]] const std::vector<std::int64_t>& global_steps() const noexcept { return global_step_; }

@@ -11,7 +11,7 @@
 namespace luff::query {
 namespace {
 
-constexpr std::size_t kCachedBytes = 8U << 20;  // of columns; one more tensor may be there
+constexpr std::size_t kCachedBytes = 8U << 20;  // of columns; the last tensor may exceed it
 
 std::string Joined(const std::vector<std::string>& names) {
   std::string text;

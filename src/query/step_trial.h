@@ -17,9 +17,9 @@ namespace luff::query {
 /// "nearest saved: 2 and 5".
 [[nodiscard]] std::string NearestText(const StepTable::Neighbours& around);
 
-/// What trials over any kind of directory share: tensors by number, complete steps in a table, waiting,
-/// errors that name what is nearest, and a few columns of summaries that were asked for before. A derived
-/// class fills in `tensors_`, `steps_` and `loaded_all_`, and increments `version_` with everything new.
+/// The base of trials over any kind of directory: tensors by number, complete steps in a table, waiting,
+/// errors that name the nearest steps and names, and a small cache of summary columns. A derived class fills
+/// in `tensors_`, `steps_` and `loaded_all_`, and increments `version_` whenever something is new.
 class StepTrial : public Trial {
  public:
   Result<bool> WaitForNews(std::chrono::milliseconds timeout) override;
@@ -35,26 +35,26 @@ class StepTrial : public Trial {
   Result<std::vector<std::string>> TensorNames(const NameFilter& filter) const override;
 
  protected:
-  /// `what`: how errors call the trial.
+  /// `what`: the word for the trial in errors.
   StepTrial(const char* what, const OpenOptions& options) : options_(options), what_(what) {}
 
   [[nodiscard]] Status CheckId(TensorId id) const;
-  /// The n-th step is there.
+  /// Checks that the n-th step exists.
   [[nodiscard]] Status CheckPlace(std::size_t n) const;
   /// Position in the step table.
   [[nodiscard]] Result<std::uint32_t> StepOrError(std::int64_t step, Mode mode) const;
   [[nodiscard]] Status NoTensor(std::string_view name) const;
   /// kNotFound for a collection that is not among CollectionNames().
   [[nodiscard]] Status CheckCollection(const std::string& name) const;
-  /// Anything of the tensor was recorded at the n-th step.
+  /// True if anything of the tensor was recorded at the n-th step.
   [[nodiscard]] virtual bool HasRows(TensorId id, std::uint32_t n) const = 0;
-  /// Numbers of the n-th step, and no rows.
+  /// Fills in the numbers of the n-th step and clears the rows.
   [[nodiscard]] Status BeginRows(std::size_t n, StepRows* out) const;
 
-  /// Columns that were kept and are still what would be read; null if there are none.
+  /// Returns the cached columns if they are still current, else null.
   [[nodiscard]] std::shared_ptr<const SummaryColumns> KeptColumns(TensorId id, Mode mode,
                                                                   std::optional<std::uint32_t> worker) const;
-  /// Keeps columns, of which a row takes `row_bytes`.
+  /// Caches columns whose rows take `row_bytes` each.
   void KeepColumns(TensorId id, Mode mode, std::optional<std::uint32_t> worker, std::size_t row_bytes,
                    std::shared_ptr<const SummaryColumns> columns) const;
 
@@ -63,7 +63,7 @@ class StepTrial : public Trial {
   StepTable steps_;
   bool loaded_all_ = false;
   bool held_back_ = false;     // there are steps beyond options_.show_at_most
-  std::uint64_t version_ = 0;  // grows with everything new
+  std::uint64_t version_ = 0;  // increases whenever something is new
 
  private:
   struct Cached {

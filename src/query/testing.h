@@ -13,7 +13,7 @@
 #include "luff/tensor/hash.h"
 #include "luff/tensor/summary.h"
 
-/// Runs written by the real writer, for tests of everything that reads.
+/// Runs written by the real writer, for tests of all readers.
 namespace luff::query::testing {
 
 /// A directory that is removed with the object.
@@ -35,7 +35,7 @@ class TempRun {
   std::string path_;
 };
 
-/// One worker's writer with a short way to say what a step holds.
+/// One worker's writer, with short calls for the contents of a step.
 class Writing {
  public:
   Writing(const std::string& path, std::uint32_t worker, std::uint32_t world, bool resume = false,
@@ -56,7 +56,7 @@ class Writing {
     writer_ = std::move(writer).value();
   }
 
-  /// Tensor `id`, called `name`, of float32 with `count` elements; its layout has the same id.
+  /// Defines tensor `id`, called `name`, of float32 with `count` elements; its layout has the same id.
   void Define(std::uint32_t id, const std::string& name, std::int64_t count,
               format::Role role = format::Role::kOther) {
     store::TensorDef def;
@@ -93,7 +93,7 @@ class Writing {
     batch.summaries.push_back(row);
   }
   void AddScalar(std::uint32_t tensor, double value) { batch.scalars.push_back({tensor, 0, value}); }
-  /// The raw value, in `parts` chunks.
+  /// Adds the raw value, in `parts` chunks.
   void AddValue(std::uint32_t tensor, std::span<const float> values, std::uint32_t parts = 1,
                 bool codecs = false, store::Retention retention = {}) {
     const auto bytes = std::as_bytes(values);
@@ -124,7 +124,7 @@ class Writing {
       batch.index.push_back(row);
     }
   }
-  /// Publishes the step and goes on to the next global step.
+  /// Publishes the step and moves on to the next global step.
   void Step(format::Mode mode = format::Mode::kTrain) {
     std::int64_t& mode_step = mode_steps[static_cast<std::size_t>(mode)];
     batch.mark.global_step = global_step++;

@@ -1,5 +1,5 @@
-// Columns of summaries say what the summaries of single steps say, whichever steps a tensor has, and stay as
-// they are while memory of others is used again.
+// Columns of summaries equal the summaries of single steps, whichever steps a tensor has, and do not change
+// while the memory of other columns is reused.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -15,10 +15,10 @@ namespace {
 using testing::TempRun;
 using testing::Writing;
 
-constexpr int kSteps = 3000;  // columns of more than the least that is kept for others
+constexpr int kSteps = 3000;  // columns large enough to be kept for reuse
 
-/// What a tensor does at a step: every one, a stretch, every other one, and one whose values are not finite
-/// now and then.
+/// Whether a tensor has a value at a step: tensors 0 and 3 at every step, 1 in a stretch, 2 at every other
+/// one. Some values of 3 are NaN.
 bool Has(TensorId id, std::int64_t step) {
   if (id == 1) return step >= 700 && step < 2500;
   if (id == 2) return step % 2 == 1;
@@ -109,7 +109,7 @@ TEST(TrialColumnsTest, StayWhileTheirMemoryCouldBeUsedAgain) {
   const SummaryColumns kept = *(*trial)->Summaries(0, Mode::kGlobal);
   const std::vector<double> means(kept.mean.begin(), kept.mean.end());
   const std::vector<std::int64_t> steps(kept.global_step.begin(), kept.global_step.end());
-  for (int round = 0; round < 4; ++round) {  // each makes what is cached worthless, and its memory free
+  for (int round = 0; round < 4; ++round) {  // each invalidates the cached columns and frees their memory
     WriteSteps(w, 10);
     ASSERT_TRUE((*trial)->Refresh().ok());
     for (TensorId id = 0; id < 4; ++id) ASSERT_TRUE((*trial)->SharedSummaries(id, Mode::kGlobal).ok());

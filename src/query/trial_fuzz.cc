@@ -1,6 +1,6 @@
-// A whole run with one hostile file: the golden one, with a file replaced or patched. Checksums of what was
-// patched are made right again, so that the input reaches what stands behind them. Everything a user may ask
-// is asked.
+// Fuzzes a whole run with one hostile file: the golden run, with one file replaced or patched. Recomputes the
+// checksums of patched parts, so that the input reaches the code behind the checksums. Then makes every query
+// that a user can make.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -44,7 +44,7 @@ void Write(const fs::path& path, std::span<const std::byte> bytes) {
       .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
 
-/// The golden run in memory and a copy of it that inputs are written into.
+/// The golden run in memory, and a copy of it that inputs are written into.
 struct Golden {
   fs::path run;
   Bytes meta[kMetaFiles], data, live;
@@ -69,7 +69,8 @@ struct Golden {
   [[nodiscard]] fs::path DataPath() const { return run / "w0000" / "d-000001.lfd"; }
 };
 
-/// The frames up to the footer, with checksums of their own; lengths that lie end it.
+/// Recomputes the checksums of the frames up to the footer, and cuts the file off there or at an invalid
+/// length.
 void SealFrames(Bytes* file, std::uint64_t sequence) {
   std::uint64_t at = format::kFileHeaderBytes;
   while (at + sizeof(format::FrameHeader) <= file->size()) {
@@ -91,7 +92,7 @@ void SealFrames(Bytes* file, std::uint64_t sequence) {
   file->resize(static_cast<std::size_t>(at));
 }
 
-/// The file header and the footer are patched, then all their checksums are made right.
+/// Patches the file header and the footer, then recomputes all their checksums.
 void PatchFooter(Bytes* file, std::span<const std::byte> patches) {
   query::testing::Forged forged(*file);
   if (forged.bytes().size() < format::kFileHeaderBytes + sizeof(format::FileTail) ||
@@ -108,8 +109,8 @@ void PatchFooter(Bytes* file, std::span<const std::byte> patches) {
   file->assign(forged.bytes().begin(), forged.bytes().end());
 }
 
-/// A live page that readers of this run on this machine believe: only who writes and where he is are the
-/// input's.
+/// Makes a live page that readers of this run on this machine accept: only the writer's process and its
+/// positions come from the input.
 void SealLivePage(const Bytes& segment, Bytes* file) {
   using format::LivePage;
   const auto put = [&](std::size_t offset, const auto& value) {
@@ -157,7 +158,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   bool live = false;
   switch (data[0] % 6) {
     case 0: file.assign(rest.begin(), rest.end()); break;
-    case 1:  // patched anywhere, footer and all
+    case 1:  // patched anywhere, the footer included
       Patch(&file, rest);
       break;
     case 2:  // a segment without footer

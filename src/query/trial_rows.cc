@@ -35,7 +35,7 @@ std::pair<std::size_t, std::size_t> RangeOf(std::span<const std::uint32_t> steps
   return {static_cast<std::size_t>(from - steps.begin()), static_cast<std::size_t>(to - steps.begin())};
 }
 
-/// What is known of a sealed segment's tensors; none of a live one, which grows.
+/// The known spans of a sealed segment's tensors; empty for an unsealed segment, which still grows.
 std::vector<SlotSpans::Span>& SpansOf(const store::SegmentReader& segment, SlotSpans& spans) {
   if (!segment.sealed()) {
     spans = {};
@@ -55,7 +55,7 @@ SlotSpans::Span SpanOf(std::initializer_list<std::span<const std::uint32_t>> asc
   return span;
 }
 
-/// Decodes a tensor's entries of one kind in one step; false when there is none.
+/// Decodes a tensor's entries of one kind in one step. Returns false if there is none.
 Result<bool> ReadEntries(const auto& rows, std::uint64_t ordinal, FrameKind kind, const auto& parse,
                          const auto& decode) {
   LUFF_ASSIGN_OR_RETURN(const auto frames, rows.segment->FramesOf(ordinal));
@@ -99,7 +99,7 @@ Status RunTrial::ReadStepRows(std::size_t n, StepRows* out) const {
       if (!id) continue;
       LUFF_ASSIGN_OR_RETURN(const auto summaries, segment.Summaries(slot));
       auto [from, to] = RangeOf(summaries.step, place->index);
-      if (from != to) {  // of several the last counts
+      if (from != to) {  // if there are several, the last one counts
         const format::SummaryRow row = summaries.row(to - 1, 0);
         out->summaries.push_back({*id, number, static_cast<DType>(row.dtype), SummaryOf(row)});
       }
@@ -170,7 +170,7 @@ Result<UnitCounts> RunTrial::Units(TensorId id, std::int64_t step, Mode mode,
   return counts;
 }
 
-/// What was recorded of one form; of a tensor that was written twice in one step the last counts.
+/// Returns the recorded row of one form. If a tensor was written twice in one step, the last one counts.
 Result<std::optional<format::FormRow>> RunTrial::FormOf(const Rows& rows, Form form) const {
   std::optional<format::FormRow> found;
   if (!rows.slot) return found;
@@ -241,7 +241,7 @@ std::vector<EventAt> RunTrial::Events(Mode mode) const {
     for (const auto& segment : worker->reader->segments()) {
       if ((segment->frame_kinds() >> static_cast<unsigned>(FrameKind::kEventRows) & 1U) == 0) continue;
       const auto frames = segment->Frames();
-      if (!frames.ok()) continue;  // problems() of the reader tells of it
+      if (!frames.ok()) continue;  // the reader reports it in problems()
       for (const format::FrameEntry& entry : *frames) {
         if (static_cast<FrameKind>(entry.kind) != FrameKind::kEventRows) continue;
         const std::uint32_t n = worker->StepOf(entry.ordinal);

@@ -5,7 +5,7 @@
 namespace luff::query {
 namespace {
 
-/// A column of rows, ascending by step, has one of this step. False when it cannot be read.
+/// True if a column of rows, ascending by step, has a row of this step. False if it cannot be read.
 bool HasStep(const auto& block, std::uint32_t index) {
   return block.ok() && std::binary_search(block->step.begin(), block->step.end(), index);
 }

@@ -10,9 +10,10 @@
 namespace luff::query {
 namespace {
 
-constexpr std::size_t kRowBytes = 11 * sizeof(double);  // of columns; the steps' numbers are shared
+// Of columns, without the steps' numbers, which are shared.
+constexpr std::size_t kRowBytes = 11 * sizeof(double);
 
-/// Bits of a bound as a number: what Summary::min() and max() say.
+/// Converts the bits of bounds to numbers, as Summary::min() and max() do.
 void Bounds(std::span<const std::uint64_t> bits, DType dtype, double* to) noexcept {
   if (IsSignedInteger(dtype)) {
     for (std::size_t i = 0; i < bits.size(); ++i)
@@ -24,14 +25,14 @@ void Bounds(std::span<const std::uint64_t> bits, DType dtype, double* to) noexce
   }
 }
 
-/// Rows that lie next to one another in a block and belong to steps that do so too.
+/// Adjacent rows of a block that belong to adjacent steps.
 struct Stretch {
   const format::SummaryBlock& block;
   std::size_t first, rows;
   std::uint32_t n;  // position of the first step in the step table
 };
 
-/// Columns of a stretch from which others follow, and those.
+/// Columns of a stretch, and the columns derived from them.
 struct Derivation {
   const std::uint64_t *count, *nans, *infs;
   const double *sum, *sum_sq, *abs_sum;
@@ -39,8 +40,8 @@ struct Derivation {
   std::size_t rows;
 };
 
-/// The formulas of Summary. Nothing finite means sums of zero, so that 0 / 0 gives the NaN that it should.
-/// True if there is such a row.
+/// Applies the formulas of Summary. A row without finite values has sums of zero, so 0 / 0 gives the NaN that
+/// it should. Returns true if there is such a row.
 [[gnu::always_inline]] inline bool DeriveRows(const Derivation& d) noexcept {
   std::uint64_t full = ~std::uint64_t{0};
   for (std::size_t i = 0; i < d.rows; ++i) {
@@ -59,8 +60,8 @@ struct Derivation {
 
 bool DeriveAnywhere(const Derivation& d) noexcept { return DeriveRows(d); }
 
-// Divisions and roots are most of the work. AVX2 does twice as many at once, and, being without fused
-// multiplication, gives the same bits.
+// Divisions and square roots are most of the work. AVX2 does twice as many at once, and gives the same bits,
+// because it has no fused multiplication.
 #if defined(__x86_64__)
 [[gnu::target("avx2")]] bool DeriveByAvx2(const Derivation& d) noexcept { return DeriveRows(d); }
 const auto kDerive = __builtin_cpu_supports("avx2") != 0 ? DeriveByAvx2 : DeriveAnywhere;
@@ -68,7 +69,7 @@ const auto kDerive = __builtin_cpu_supports("avx2") != 0 ? DeriveByAvx2 : Derive
 const auto kDerive = DeriveAnywhere;
 #endif
 
-/// Numbers that follow from the rows of a stretch, appended to their columns.
+/// Appends the numbers derived from the rows of a stretch to their columns.
 void Derive(const Stretch& s, SummaryColumns* out) {
   const auto column = [&](const auto& from) { return from.data() + s.first; };
   const std::uint64_t* count = column(s.block.count);
@@ -99,12 +100,12 @@ void Reserve(SummaryColumns* out, std::size_t rows) {
     column->Reserve(rows);
 }
 
-/// How many of `values` from `first` on grow by one each.
+/// Returns how many values from `first` on ascend by one each.
 template <typename T>
 std::size_t Ascending(std::span<const T> values, std::size_t first) noexcept {
   const std::size_t size = values.size() - first;
   const T* v = values.data() + first;
-  // Columns nearly always go on to their end without a hole, and whether they do is a loop without a branch.
+  // Columns nearly always continue to their end without a hole; this loop checks that without a branch.
   bool whole = true;
   for (std::size_t i = 1; i < size; ++i) whole &= v[i] == static_cast<T>(v[i - 1] + 1);
   if (whole) return size;
@@ -143,8 +144,8 @@ Result<SummaryAt> RunTrial::ReadSummaryAt(TensorId id, std::int64_t step, Mode m
   return result;
 }
 
-/// Numbers of the steps at these positions of the step table. Steps that lie next to one another are shared
-/// by all tensors.
+/// Appends the numbers of the steps at these positions of the step table. All tensors share the memory if the
+/// positions are one range.
 void RunTrial::AppendNumbers(std::span<const std::pair<std::uint32_t, std::size_t>> positions,
                              SummaryColumns* out) const {
   const bool one = positions.size() == 1 && out->mode.empty();
@@ -207,10 +208,10 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
       const std::uint32_t n = worker.StepOf(ordinals[block.step[first]]);
       const bool repeated = first + 1 < block.size() && block.step[first + 1] == block.step[first];
       if (repeated || n == kNoStep || !counts(n)) {
-        ++first;  // of a tensor that was written twice in one step the last counts
+        ++first;  // if a tensor was written twice in one step, the last one counts
         continue;
       }
-      // Rows, ordinals and positions that all go on without a hole are copied as one.
+      // Rows are copied at once as long as rows, ordinals and positions have no hole.
       std::size_t rows = Ascending(block.step, first);
       rows = std::min(rows, Ascending(ordinals.first(block.step[first] + rows), block.step[first]));
       const auto position = static_cast<std::size_t>(ordinals[block.step[first]] - worker.first_ordinal);
@@ -230,8 +231,8 @@ Status RunTrial::AppendSummaries(const WorkerState& worker, TensorId id, Mode mo
 
 namespace {
 
-/// Steps of `other` that `columns` has not: of each step the first worker that has it counts. Mostly there
-/// are none, for the workers of a job pass the same steps; a resumed one may have others.
+/// Adds the steps of `other` that `columns` lacks: each step comes from the first worker that has it. Usually
+/// there are none, because the workers of a job pass the same steps; a resumed one may have others.
 void AddStepsOf(const SummaryColumns& other, SummaryColumns* columns) {
   if (std::ranges::equal(other.global_step, columns->global_step)) return;
   const std::unordered_set<std::int64_t> known(columns->global_step.begin(), columns->global_step.end());
@@ -275,7 +276,7 @@ Result<std::shared_ptr<const SummaryColumns>> RunTrial::SharedSummaries(
       rows += own;
     }
   }
-  // Room for all rows, so that nothing is moved while they are appended.
+  // Reserves room for all rows, so that appending moves nothing.
   Reserve(columns.get(), rows);
   for (const WorkerState* candidate : candidates) {
     if (columns->count.empty()) {

@@ -207,7 +207,7 @@ TEST_P(TrialTest, TheLastLookFindsAWorkerThatCameAMomentAgo) {
   first.Step();
   auto trial = Open();
   ASSERT_TRUE(trial->Refresh().ok());
-  Writing second(run.path(), 1, 1, true);  // a resumed training without a rank
+  Writing second(run.path(), 1, 1, true);  // a resumed training whose process has another worker number
   second.Define(0, "x", 1);
   second.global_step = second.mode_steps[1] = 1;
   second.AddSummary(0, value);

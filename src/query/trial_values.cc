@@ -6,8 +6,8 @@
 
 namespace luff::query {
 
-/// Index rows of the value, in the order of its parts. A tensor that was written twice in one step: the last
-/// counts.
+/// Returns the index rows of the value, in the order of its parts. If a tensor was written twice in one step,
+/// the last one counts.
 Status RunTrial::PartsOf(const Rows& rows, std::vector<format::IndexRow>* parts) const {
   parts->clear();
   if (!rows.slot) return Status::Ok();
@@ -48,8 +48,9 @@ Result<const store::LayoutDef*> RunTrial::LayoutOf(const Rows& rows, const forma
   return layout;
 }
 
-/// Calls `use(rows, parts)` where the value of a worker is stored: with the worker itself, or, if that kept
-/// only a hash because others hold the same value, with the first that has stored just this.
+/// Calls `use(rows, parts)` with the rows under which a worker's value is stored: its own, or, if it kept
+/// only a hash because others hold the same value, those of the first worker that stored a value with this
+/// hash.
 template <typename Use>
 Result<bool> RunTrial::FirstValue(TensorId id, std::uint32_t n, std::optional<std::uint32_t> worker,
                                   Use use) const {

@@ -40,7 +40,7 @@ struct StreamFileName {
   std::uint32_t generation = 0;
 };
 
-/// Nothing for any other name, including temporary files.
+/// Returns nullopt for any other name, including temporary files.
 inline std::optional<StreamFileName> ParseStreamFileName(std::string_view name) {
   StreamFileName parsed;
   if (name.size() < 12 || name.size() > 40 || name[1] != '-') return std::nullopt;

@@ -82,7 +82,7 @@ bool WorkerReader::ReadLive(std::uint64_t* position, std::uint32_t* changes) {
   if (!live_) return false;
   const auto news = live_->Read();
   if (!news) {
-    live_.reset();  // removed or truncated; from now on the frames are followed
+    live_.reset();  // removed or truncated; the frames are followed instead
     return false;
   }
   *position = news->meta_position;

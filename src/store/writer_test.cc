@@ -172,7 +172,7 @@ TEST_F(WriterTest, ALockCountsWhereItsWriterCannotBeSeen) {
       {"that has only begun", [](auto& page) { page = {}; }},
   };
   Open();
-  writer_.reset();  // no Close: its page says that it writes
+  writer_.reset();  // no Close: its page still shows a running writer
   for (const auto& [which, edit] : writers) {
     EditPage(edit);
     EXPECT_EQ(OpenedWhileLocked(), StatusCode::kAlreadyExists) << which;
@@ -234,7 +234,7 @@ TEST_F(WriterTest, AWriterInAnotherContainerIsNotTakenForDead) {
 TEST_F(WriterTest, AFolderIsAbandonedIfItsLockIsFreeAndCannotBeElsewhere) {
   Open();
   EXPECT_FALSE(IsAbandoned(run(), 0));
-  writer_.reset();  // no Close: its page says that it writes
+  writer_.reset();  // no Close: its page still shows a running writer
   EXPECT_TRUE(IsAbandoned(run(), 0));
   EditPage([](auto& page) {
     page.pid_namespace ^= 1;  // a restarted container

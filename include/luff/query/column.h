@@ -47,7 +47,7 @@ class Column {
     capacity_ = capacity;
   }
 
-  /// `count` elements from `first` on, in the same memory.
+  /// Returns `count` elements starting at `first`, in the same memory.
   [[nodiscard]] Column Part(std::size_t first, std::size_t count) const {
     return {memory_ != nullptr ? std::shared_ptr<const void>(memory_) : shared_, data_ + first, count};
   }
@@ -62,8 +62,8 @@ class Column {
   [[nodiscard]] const T& back() const noexcept { return data_[size_ - 1]; }
 
  private:
-  std::shared_ptr<void> memory_;        // its own
-  std::shared_ptr<const void> shared_;  // or another owner's
+  std::shared_ptr<void> memory_;        // the column's own memory
+  std::shared_ptr<const void> shared_;  // or that of another owner
   const T* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;

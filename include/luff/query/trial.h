@@ -15,8 +15,8 @@
 #include "luff/query/column.h"
 #include "luff/tensor/summary.h"
 
-/// Reading a run: the trial API, C++ side. Values, summaries, steps, names; while the job writes, or
-/// afterwards.
+/// The C++ side of the trial API: reads the values, summaries, steps and names of a run, while the job writes
+/// it or afterwards.
 namespace luff::query {
 
 using format::Mode;
@@ -45,7 +45,7 @@ struct StepInfo {
   bool superseded = false;  // a resumed run has recorded this global step again: lookups find the later one
 };
 
-/// One tensor at one step. `dtype` tells how to read summary.min_bits.
+/// The summary of one tensor at one step. `dtype` determines how summary.min_bits is read.
 struct SummaryAt {
   std::int64_t global_step = 0;
   std::int64_t mode_step = 0;
@@ -57,7 +57,7 @@ struct SummaryAt {
   Summary summary;
 };
 
-/// Columns of one tensor over all its steps, all of one length.
+/// The summaries of one tensor over all its steps, as columns of equal length.
 struct SummaryColumns {
   Column<std::int64_t> global_step, mode_step, update;
   Column<std::uint8_t> mode;
@@ -97,7 +97,7 @@ struct Value {  // one array, row-major; `bytes` live as long as `owner`
   std::shared_ptr<const void> owner;
 };
 
-/// A statistic that the job itself saved beside or instead of a value (smdebug's reductions).
+/// A statistic that the job itself saved in addition to or instead of a value (smdebug's reductions).
 struct SavedReduction {
   std::string name;  // "min", "max", "mean", "std", "variance", "sum", "prod", "l1" or "l2"
   bool abs = false;  // of the absolute values
@@ -135,19 +135,19 @@ enum class StepState { kAvailable, kNotYetAvailable, kUnavailable };
 struct OpenOptions {
   std::chrono::milliseconds wait_for_first_step{0};  // 0: an empty run opens at once
   bool use_live_page = true;                         // false imitates a network mount without coherence
-  double lost_after_s = 60.0;           // no heartbeat for so long: the worker is lost (a gap, not a wait)
+  double lost_after_s = 60.0;           // a worker without a heartbeat for this long is lost: a gap, no wait
   std::size_t show_at_most = SIZE_MAX;  // see Trial::ShowAtMost
 };
 
-/// What tensors, collections and documents a run has.
+/// The tensors, collections and documents of a run.
 class TrialNames {
  public:
   virtual ~TrialNames() = default;
   /// Ids are 0 .. tensor_count()-1, stable while the trial is open.
   [[nodiscard]] virtual std::size_t tensor_count() const noexcept = 0;
   [[nodiscard]] virtual const TensorInfo& tensor(TensorId id) const = 0;
-  /// Errors: kNotFound, with the nearest names, which take their time: ask TensorNamed where nothing may be
-  /// found.
+  /// Errors: kNotFound, with the nearest names. Finding those is slow: use TensorNamed() if the tensor may
+  /// well not exist.
   [[nodiscard]] virtual Result<TensorId> FindTensor(std::string_view name) const = 0;
   [[nodiscard]] virtual std::optional<TensorId> TensorNamed(std::string_view name) const = 0;
   struct NameFilter {
@@ -163,12 +163,12 @@ class TrialNames {
   [[nodiscard]] virtual std::string Document(std::string_view name) const = 0;
 };
 
-/// What steps a run has.
+/// The steps of a run.
 class TrialSteps {
  public:
   virtual ~TrialSteps() = default;
-  /// Complete steps, ascending; superseded ones only once. kGlobal: global steps; else mode steps of that
-  /// mode.
+  /// Complete steps, ascending; a superseded step appears once. kGlobal: global steps; else mode steps of
+  /// that mode.
   [[nodiscard]] virtual std::vector<std::int64_t> Steps(Mode mode) const = 0;
   /// Steps of one tensor (any form).
   [[nodiscard]] virtual Result<std::vector<std::int64_t>> TensorSteps(TensorId id, Mode mode) const = 0;
@@ -186,8 +186,8 @@ class TrialSteps {
   [[nodiscard]] virtual StepState StateOfStep(std::int64_t step, Mode mode) const = 0;
 };
 
-/// What was recorded of one tensor, at one step or over all. `worker`: nullopt = of each step the first
-/// worker that has it.
+/// The recorded data of one tensor, at one step or over all steps. If `worker` is nullopt, each step's data
+/// is that of the first worker that has any.
 class TrialValues {
  public:
   virtual ~TrialValues() = default;
@@ -202,7 +202,7 @@ class TrialValues {
   };
   [[nodiscard]] virtual Result<ValueShape> Shape(TensorId id, std::int64_t step, Mode mode,
                                                  std::optional<std::uint32_t> worker = {}) const = 0;
-  /// Values of many steps, one behind the other, when all have one dtype and shape. `steps` ascending.
+  /// Values of many steps, one after another in memory, all of one dtype and shape. `steps` ascend.
   struct Stack {
     DType dtype = DType::kInvalid;
     std::vector<std::int64_t> shape;  // of one value
@@ -210,21 +210,21 @@ class TrialValues {
     std::shared_ptr<std::byte> bytes;
     std::uint64_t byte_count = 0;
   };
-  /// All steps of the mode at which the raw value is there. Errors also: kFailedPrecondition when shapes
-  /// differ, kResourceExhausted beyond `max_bytes`.
+  /// Reads the raw values of all steps of the mode that have one. Further errors: kFailedPrecondition when
+  /// shapes differ, kResourceExhausted beyond `max_bytes`.
   [[nodiscard]] virtual Result<Stack> ReadStack(TensorId id, Mode mode, std::optional<std::uint32_t> worker,
                                                 std::uint64_t max_bytes) const = 0;
   [[nodiscard]] virtual Result<Summary> ReadSummary(TensorId id, std::int64_t step, Mode mode,
                                                     std::optional<std::uint32_t> worker = {}) const;
-  /// With the step's numbers, dtype and worker.
+  /// Same, with the step's numbers, dtype and worker.
   [[nodiscard]] virtual Result<SummaryAt> ReadSummaryAt(TensorId id, std::int64_t step, Mode mode,
                                                         std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<SummaryColumns> Summaries(TensorId id, Mode mode,
                                                          std::optional<std::uint32_t> worker = {}) const;
-  /// The same, shared with a small cache: nothing is copied when it was asked for before and nothing is new.
+  /// Same, but shared with a small cache: a repeated call copies nothing if there is no new data.
   [[nodiscard]] virtual Result<std::shared_ptr<const SummaryColumns>> SharedSummaries(
       TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
-  /// Difference, extra reductions or hash. kOutOfRange when that form was not recorded.
+  /// Reads the difference, the extra reductions or the hash. kOutOfRange if that form was not recorded.
   [[nodiscard]] virtual Result<format::FormRow> ReadForm(TensorId id, format::Form form, std::int64_t step,
                                                          Mode mode,
                                                          std::optional<std::uint32_t> worker = {}) const = 0;
@@ -234,7 +234,7 @@ class TrialValues {
       TensorId id, Mode mode, std::optional<std::uint32_t> worker = {}) const = 0;
   [[nodiscard]] virtual Result<SparseHistogram> Histogram(TensorId id, std::int64_t step, Mode mode,
                                                           std::optional<std::uint32_t> worker = {}) const = 0;
-  /// Statistics that the job saved as such; Luff's own runs have summaries instead.
+  /// Statistics that the job itself saved; Luff's own runs have summaries instead.
   [[nodiscard]] virtual Result<std::vector<SavedReduction>> SavedReductions(
       TensorId id, std::int64_t step, Mode mode, std::optional<std::uint32_t> worker = {}) const {
     (void)id, (void)step, (void)mode, (void)worker;
@@ -242,7 +242,7 @@ class TrialValues {
   }
 };
 
-/// What was recorded of all tensors and workers: the rows of one step, for rules, and events, gaps and
+/// The recorded data of all tensors and workers: the rows of one step, for rules, and events, gaps and
 /// acknowledgements of the whole run.
 class TrialRows {
  public:
@@ -280,7 +280,7 @@ class TrialRows {
   /// Rows of the n-th complete step. Reuses the vectors of `out`.
   [[nodiscard]] virtual Status ReadStepRows(std::size_t n, StepRows* out) const = 0;
 
-  /// What of one step is not among its rows: which raw values there are, and histograms.
+  /// The contents of a step that StepRows lacks: which raw values exist, and histograms.
   struct StepContents {
     struct ValueEntry {
       TensorId tensor;
@@ -292,9 +292,9 @@ class TrialRows {
       SparseHistogram bins;
     };
     std::vector<ValueEntry> values;
-    std::vector<HistogramEntry> histograms;  // that were recorded
+    std::vector<HistogramEntry> histograms;  // recorded ones only
   };
-  /// Of the n-th complete step. Reuses the vectors of `out`.
+  /// Reads the contents of the n-th complete step. Reuses the vectors of `out`.
   [[nodiscard]] virtual Status ReadStepContents(std::size_t n, StepContents* out) const {
     (void)n;
     out->values.clear();
@@ -315,14 +315,15 @@ class TrialRows {
   [[nodiscard]] virtual std::vector<std::pair<std::uint32_t, format::AckRow>> Acks() const = 0;
 };
 
-/// **Thread-compatible**, const functions too, for they fill caches; the trial of Python is thread-safe by
-/// the lock of its binding. A run opened for reading. Nothing is parsed before it is needed; Refresh() with
-/// nothing new is one comparison of three numbers.
+/// A run opened for reading. Nothing is parsed before it is needed. If a run with live pages has nothing new,
+/// Refresh() reads 64 bytes for each worker, and more every half second. Not even const functions may be
+/// called concurrently, because they fill caches; Python's trial is thread-safe because its binding holds a
+/// lock.
 ///
 /// Steps are complete when every worker that is alive and not ended has passed them. All functions show
 /// complete steps only, unless said otherwise. Errors of all: kNotFound (with the three nearest names) for
 /// unknown tensors, kOutOfRange for steps that were not saved (message names the nearest saved steps),
-/// kUnavailable for steps not yet there, kCorruption.
+/// kUnavailable for steps that are not complete yet, kCorruption.
 class Trial : public TrialNames, public TrialSteps, public TrialValues, public TrialRows {
  public:
   /// Opens a run, or a directory that smdebug writes or wrote (docs/spec/smdebug.md).
@@ -331,24 +332,25 @@ class Trial : public TrialNames, public TrialSteps, public TrialValues, public T
   [[nodiscard]] static Result<std::unique_ptr<Trial>> Open(const std::string& path,
                                                            const OpenOptions& options = {});
 
-  /// Takes in what was published since. Returns true if something new became visible.
+  /// Reads what was published since the last call. Returns true if something new became visible.
   virtual Result<bool> Refresh() = 0;
-  /// Refreshes, and looks at every folder again, even at one that it looked at a moment ago: for the last
-  /// look at a job that has ended. Returns as Refresh().
+  /// Like Refresh(), but scans every folder, even one that was scanned a moment ago. For the final refresh
+  /// after a job has ended.
   virtual Result<bool> RefreshAll() { return Refresh(); }
   /// Refreshes until a new complete step, the end of the run, or the time-out. Returns true if there is
   /// something new.
   virtual Result<bool> WaitForNews(std::chrono::milliseconds timeout) = 0;
   /// Waits for a step. kDeadlineExceeded after the time-out, kOutOfRange when the step can never come.
   virtual Status WaitForStep(std::int64_t step, Mode mode, std::chrono::milliseconds timeout) = 0;
-  /// How long one who waits pauses before the next Refresh() when the pause before was `last` (0: none yet).
+  /// How long a waiting caller should pause before the next Refresh(), given the previous pause `last` (0:
+  /// none yet).
   [[nodiscard]] virtual std::chrono::nanoseconds PauseAfter(std::chrono::nanoseconds last) const {
     return last;
   }
-  /// Shows no more than the first `steps` complete steps, so that a rule sees a run as it was then, whenever
-  /// it looks. It can only grow. What is shown already stays.
+  /// Shows only the first `steps` complete steps, so that a rule sees the run as it was then, no matter when
+  /// it reads it. The limit can only grow; steps already shown stay visible.
   virtual void ShowAtMost(std::size_t steps) { (void)steps; }
-  /// All workers have ended (or are lost) and everything is read.
+  /// True if all workers have ended (or are lost) and everything has been read.
   [[nodiscard]] virtual bool loaded_all_steps() const noexcept = 0;
   [[nodiscard]] virtual const std::string& path() const noexcept = 0;
   [[nodiscard]] virtual std::int64_t created_unix_ns() const noexcept = 0;
@@ -360,7 +362,7 @@ class Trial : public TrialNames, public TrialSteps, public TrialValues, public T
     std::string why;
   };
   [[nodiscard]] virtual Outcome outcome() const = 0;
-  /// Damage met so far: file, place, what is lost. Bounded.
+  /// Damage found so far: file, place, what is lost. Bounded in number.
   [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
 };
 

@@ -11,21 +11,21 @@ namespace luff::query {
 
 struct SmdebugReport {
   std::uint64_t files = 0, bytes = 0;
-  std::uint64_t records = 0;    // of event files, good ones
-  std::uint64_t unchecked = 0;  // of these: without a checksum of their payload, as smdebug writes them
-  std::uint64_t values = 0, shapes = 0;  // that index files name
+  std::uint64_t records = 0;             // intact records of event files
+  std::uint64_t unchecked = 0;           // of these, without a payload checksum, as smdebug writes them
+  std::uint64_t values = 0, shapes = 0;  // listed in index files
   std::uint64_t workers = 0, steps = 0;
   std::uint64_t damage_count = 0;
   std::vector<store::Damage> damage;  // the first 1,000: place, what was found and expected, remedy
   std::vector<std::string> notes;     // not damage: traces of a running or killed job
 };
 
-/// True for a directory that contains what only smdebug makes.
+/// True if the directory has the folders that only smdebug creates.
 [[nodiscard]] bool IsSmdebugDirectory(const std::string& path);
 
-/// Reads the whole directory: each record of the event files with its checksums and its tensor, index files
-/// and what they name, collections, workers. Memory: the largest record, and some 200 bytes for each index
-/// file. Errors: kNotFound, kIo. Damage is not an error. **Thread-safe.**
+/// Checks the whole directory: each record of the event files with its checksums and its tensor, index files
+/// and the records they refer to, collections, workers. Memory: the largest record, and about 200 bytes for
+/// each index file. Errors: kNotFound, kIo. Damage is not an error. **Thread-safe.**
 [[nodiscard]] Result<SmdebugReport> VerifySmdebug(const std::string& path);
 
 }  // namespace luff::query

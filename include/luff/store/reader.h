@@ -71,7 +71,7 @@ class SegmentReader {
   [[nodiscard]] bool sealed() const noexcept { return footer_.has_value(); }
   /// Why an existing footer is not used; OK otherwise.
   [[nodiscard]] const Status& damage() const noexcept { return damage_; }
-  /// Of an unsealed segment: frames before this offset have been read.
+  /// For an unsealed segment: frames before this offset have been read.
   [[nodiscard]] std::uint64_t position() const noexcept { return position_; }
 
   [[nodiscard]] const format::StepColumns& steps() const noexcept;

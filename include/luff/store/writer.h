@@ -39,7 +39,7 @@ struct Retention {
     kAll,   // everything, until max_bytes
     kLast,  // the last `last_steps` steps
     kThin,  // the last `last_steps` steps, every 10th of ten times as many, every 100th for ever; 0: thinned
-            // only when max_bytes asks for it
+            // only when max_bytes requires it
   } kind = Kind::kAll;
   std::int64_t last_steps = 0;
   friend bool operator==(const Retention&, const Retention&) = default;
@@ -94,8 +94,8 @@ struct StepBatch {
   std::vector<std::pair<std::string, std::string>> documents;  // name, JSON
   std::vector<format::SummaryRow> summaries;
   std::vector<format::IndexRow> index;  // data_file/offset already resolved by AppendChunks
-  /// Retention of each index row. If empty, each row has that of the file its chunk lies in. A row that is
-  /// kept longer than that file gets a copy of the chunk.
+  /// Retention of each index row. If empty, each row has the retention of the file that holds its chunk. A
+  /// row that is kept longer than that file gets a copy of the chunk.
   std::vector<Retention> index_retention;
   std::vector<std::pair<std::uint32_t, SparseHistogram>> histograms;
   std::vector<std::pair<std::uint32_t, UnitCounts>> units;

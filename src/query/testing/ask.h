@@ -9,12 +9,12 @@
 #include "luff/query/trial.h"
 #include "luff/tensor/hash.h"
 
-/// What fuzz targets over whole directories do alike.
+/// Helpers of the fuzz targets over whole directories.
 namespace luff::query::testing {
 
-inline constexpr std::size_t kAsked = 8;  // steps of a tensor
+inline constexpr std::size_t kAsked = 8;  // steps read of each tensor
 
-/// `patches`: (place, value) in 3 bytes each.
+/// Overwrites bytes of a file. `patches`: (place, value) in 3 bytes each.
 inline void Patch(std::vector<std::byte>* file, std::span<const std::byte> patches) {
   for (std::size_t at = 0; at + 3 <= patches.size() && !file->empty(); at += 3) {
     std::uint16_t place = 0;
@@ -23,7 +23,7 @@ inline void Patch(std::vector<std::byte>* file, std::span<const std::byte> patch
   }
 }
 
-/// Everything that a user may ask of a trial.
+/// Makes every query of a trial that a user can make.
 inline void AskEverything(const std::string& run, const OpenOptions& options) {
   const auto opened = Trial::Open(run, options);
   if (!opened.ok()) return;

@@ -9,8 +9,8 @@
 #include "luff/format/footer.h"
 #include "luff/format/frames.h"
 
-/// Files of a run as somebody would write them who knows the format and means ill: whatever is changed, all
-/// checksums are right. For tests and fuzz targets.
+/// Files of a run as an attacker who knows the format would write them: whatever is changed, all checksums
+/// are right. For tests and fuzz targets.
 namespace luff::query::testing {
 
 /// A sealed metadata segment. Pointers into it stay valid: its size does not change.
@@ -30,7 +30,8 @@ class Forged {
   [[nodiscard]] format::FileTail& tail() noexcept {
     return At<format::FileTail>(size_ - sizeof(format::FileTail));
   }
-  /// Only when the file ends with a tail whose footer is in it; `original`: as it was when it was read.
+  /// Valid only if the file ends with a tail whose footer is in the file. The offset is the one that was
+  /// read.
   [[nodiscard]] std::uint64_t body_offset() const noexcept { return body_; }
   [[nodiscard]] std::span<std::byte> body() noexcept {
     return bytes().subspan(body_, size_ - sizeof(format::FileTail) - body_);
@@ -52,14 +53,13 @@ class Forged {
   [[nodiscard]] std::span<format::IndexRow> index(const format::TensorEntry& entry) noexcept {
     return {&At<format::IndexRow>(body_ + entry.index_offset), entry.index_rows};
   }
-  /// Of the summaries of a tensor: the step of each.
+  /// The step of each summary of a tensor.
   [[nodiscard]] std::span<std::uint32_t> summary_steps(const format::TensorEntry& entry) noexcept {
     return {&At<std::uint32_t>(body_ + entry.summary_offset + entry.summary_rows * std::uint64_t{72}),
             entry.summary_rows};
   }
 
-  /// Makes the checksums of the file header and of everything in the footer right. What lies outside of the
-  /// footer is left as it is.
+  /// Recomputes the checksums of the file header and of everything in the footer. Leaves the rest as it is.
   void Seal() {
     const auto in_body = [&](std::uint64_t offset, std::uint64_t bytes, std::uint64_t* checksum) {
       if (offset % 8 == 0 && offset <= body().size() && bytes <= body().size() - offset)
@@ -71,7 +71,7 @@ class Forged {
         sizes.tensor_count <= (body().size() - sizes.tensors.offset) / sizeof(format::TensorEntry);
     if (directory) {
       for (format::TensorEntry& entry : entries()) {
-        // Blocks may lie upon the directory itself: each checksum is of a copy that is made before it.
+        // Blocks may overlap the directory itself, so writes the checksums to a copy of the entry first.
         format::TensorEntry sealed = entry;
         in_body(entry.summary_offset, entry.summary_rows * std::uint64_t{80}, &sealed.summary_checksum);
         in_body(entry.scalar_offset, entry.scalar_rows * std::uint64_t{16}, &sealed.scalar_checksum);
@@ -132,7 +132,7 @@ class Forged {
 /// A metadata segment without footer, frame by frame.
 class Frames {
  public:
-  /// Header of `model` (a segment of the same worker) with another sequence.
+  /// Uses the header of `model` (a segment of the same worker) with another sequence.
   Frames(const format::FileHeader& model, std::uint64_t sequence) : header_(model) {
     header_.sequence = sequence;
     buffer_.Reset(sequence, format::kFileHeaderBytes);
@@ -152,7 +152,7 @@ class Frames {
     buffer_.End();
     return *this;
   }
-  /// The mark of a step of training whose numbers are all `step`.
+  /// Adds the mark of a TRAIN step whose numbers are all `step`.
   Frames& Mark(std::uint64_t ordinal, std::int64_t step, std::uint32_t frames = 0) {
     format::StepMark mark{};
     mark.global_step = mark.mode_step = mark.update = step;

@@ -12,10 +12,10 @@
 
 namespace luff::query::testing {
 
-/// Writes a directory as smdebug does: float32 tensors, a worker's step at a time.
+/// Writes a directory as smdebug does: float32 tensors, one step of one worker at a time.
 class SmdebugWriter {
  public:
-  /// Makes the folder new.
+  /// Replaces the folder by an empty one.
   explicit SmdebugWriter(std::filesystem::path root) : root_(std::move(root)) {
     std::filesystem::remove_all(root_);
     std::filesystem::create_directories(root_);

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <limits>
 
-/// How work grows with what there is, on a machine that does other things too.
+/// Measures how work grows with its input, on a machine that is busy with other things too.
 namespace luff::query::testing {
 
-/// CPU time of this thread for `work`: the least of three.
+/// CPU time of this thread for `work`: the least of three runs.
 template <typename Work>
 [[nodiscard]] double CpuSeconds(Work work) {
   double least = std::numeric_limits<double>::infinity();
@@ -24,7 +24,7 @@ template <typename Work>
   return least;
 }
 
-/// Four times as much may take so many times as long: 4 if it is linear, 16 if it is quadratic.
+/// How many times as long four times the input may take: linear work takes 4 times, quadratic work 16 times.
 inline constexpr double kLinear = 8;
 
 }  // namespace luff::query::testing
