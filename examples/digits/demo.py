@@ -1,4 +1,4 @@
-"""Two trainings of the same unchanged script under ``luff run``: one healthy, one with a learning rate typed wrongly.
+"""Trains with the same unchanged script twice under ``luff run``: healthy, and with a mistyped learning rate.
 
 ./dev demo                                     # or:
 python examples/digits/demo.py --out demo-output
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-MISTAKE = ["--learning-rate", "3.0"]  # a tenth of it would be too much already
+MISTAKE = ["--learning-rate", "3.0"]  # even a tenth of it would be too high
 HEALTHY = ["--learning-rate", "0.05"]
 STOPPED = 76
 
@@ -55,7 +55,7 @@ def read_findings(path: Path) -> list[dict]:
 
 
 def gradient_norms(run: Path, name: str = "gradient/DigitNet_conv1.weight") -> tuple[list[int], list[float]]:
-    """What Luff recorded: one number of every step, read from the run."""
+    """Reads steps and gradient norms that Luff recorded, one norm for each step."""
     import luff
 
     columns = luff.open_trial(run).tensor(name).summaries()

@@ -1,4 +1,4 @@
-"""Trains a small network on digits with Keras, and looks at its run.
+"""Trains a small network on digits with Keras, and reads its run.
 
 python examples/keras/digits.py            # watched by two lines
 luff run -- python examples/keras/digits.py --bare
@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 
 def train(callbacks: list[keras.callbacks.Callback]) -> float:
-    """Trains; accuracy on digits not trained with."""
+    """Trains a network; returns its accuracy on held-out digits."""
     keras.utils.set_random_seed(0)
     x, y = load_digits(return_X_y=True)
     x = (x / 16).astype("float32")
@@ -39,7 +39,7 @@ def train(callbacks: list[keras.callbacks.Callback]) -> float:
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Trains a classifier on the breast-cancer data that scikit-learn brings along; knows nothing of Luff.
+"""Trains a classifier on scikit-learn's breast-cancer data; does not use Luff.
 
 luff run -- python examples/lightgbm/train.py           no findings
 luff run -- python examples/lightgbm/train.py --leak    a column that was filled after the outcome was known
@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--leak", action="store_true", help="adds a copy of the target to the features")
     parser.add_argument("--deep", action="store_true", help="lets a leaf hold a single row, and flips labels")

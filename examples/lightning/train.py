@@ -1,9 +1,9 @@
-"""Trains a classifier of scikit-learn's digits with Lightning; knows nothing of Luff.
+"""Trains a classifier of scikit-learn's digits with Lightning; does not use Luff.
 
 luff run -- python examples/lightning/train.py            no findings
-luff run -- python examples/lightning/train.py --forget   an optimizer that holds the last layer only
+luff run -- python examples/lightning/train.py --forget   an optimizer with the last layer only
 luff run --on-finding stop -- python examples/lightning/train.py --keep
-                                                          gradients that are never cleared: the trainer is ended
+                                                          gradients that are never cleared: Luff stops the training
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Digits(pl.LightningModule):
-    """Two layers."""
+    """A network of two layers."""
 
     def __init__(self, forget: bool, keep: bool) -> None:
         super().__init__()
@@ -33,25 +33,25 @@ class Digits(pl.LightningModule):
         return loss
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """One batch."""
+        """Trains on one batch."""
         return self._loss(batch, "train_loss")
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """One batch of the evaluation."""
+        """Evaluates one batch."""
         self._loss(batch, "val_loss")
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        """What Lightning calls before each backward pass."""
+        """Lightning calls this before each backward pass."""
         if not self.keep:
             optimizer.zero_grad()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam, of all parameters if none are forgotten."""
+        """Returns Adam, with all parameters unless `forget` is set."""
         return torch.optim.Adam((self.body[2] if self.forget else self).parameters(), lr=3e-3)
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--forget", action="store_true", help="the optimizer gets the last layer only")
     parser.add_argument("--keep", action="store_true", help="gradients are never cleared")

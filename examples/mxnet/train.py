@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 
 
 def digits(rows: int, random: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy drawings of seven-segment digits, 10 x 6 points, and their numbers."""
+    """Returns noisy drawings of seven-segment digits, 10 x 6 points, and their numbers."""
     segments = ["abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgcde", "abc", "abcdefg", "abcdfg"]
     places = {
         "a": (0, slice(1, 5)), "g": (4, slice(1, 5)), "d": (9, slice(1, 5)),
@@ -46,7 +46,7 @@ def main() -> None:
     net.add(nn.Dense(64, activation="relu"), nn.Dropout(0.2), nn.Dense(10))
     net.initialize(mx.init.Xavier())
     if args.fault == "uncleared":
-        net.collect_params().setattr("grad_req", "add")  # and zero_grad() is forgotten
+        net.collect_params().setattr("grad_req", "add")  # and zero_grad() is never called
     net.hybridize()
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 2e-3})

@@ -1,8 +1,8 @@
-"""Trains a network on the digits that scikit-learn brings along; knows nothing of Luff.
+"""Trains a network on scikit-learn's digits; does not use Luff.
 
 luff run -- python examples/sklearn/train.py             no findings
 luff run -- python examples/sklearn/train.py --raw       features that are not scaled
-luff run -- python examples/sklearn/train.py --sorted    data that come class by class, and no shuffling
+luff run -- python examples/sklearn/train.py --sorted    data sorted by class, and no shuffling
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sklearn.neural_network import MLPClassifier
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--raw", action="store_true", help="multiplies the features by a thousand")
     parser.add_argument("--sorted", action="store_true", help="sorts the data by class")

@@ -1,7 +1,7 @@
-"""Trains a small GPT-2 on counting with the Trainer; knows nothing of Luff, and fetches nothing.
+"""Trains a small GPT-2 on counting with the Trainer; does not use Luff, and downloads nothing.
 
 luff run -- python examples/transformers/train.py                  no findings
-luff run -- python examples/transformers/train.py --rate 1.0       steps that are far too large
+luff run -- python examples/transformers/train.py --rate 1.0       updates that are far too large
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 
 class Counting(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """Rows of numbers that go up by one, two or three, modulo 32."""
+    """Rows of numbers that increase by one, two or three, modulo 32."""
 
     def __init__(self, rows: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -30,7 +30,7 @@ class Counting(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
     parser.add_argument("--epochs", type=int, default=6)

@@ -1,10 +1,10 @@
-"""Trains a classifier on the breast-cancer data that scikit-learn brings along; knows nothing of Luff.
+"""Trains a classifier on scikit-learn's breast-cancer data; does not use Luff.
 
     luff run -- python examples/xgboost/train.py           no findings
     luff run -- python examples/xgboost/train.py --leak    a column that was filled after the outcome was known
     luff report RUN                                        curves, importance, findings
 
-For the confusion matrix and the ROC curve say `--config examples/xgboost/report.toml`.
+For the confusion matrix and the ROC curve, add `--config examples/xgboost/report.toml`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sklearn.datasets import load_breast_cancer
 
 
 def main() -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--leak", action="store_true", help="adds a copy of the target to the features")
     parser.add_argument("--rounds", type=int, default=60)

@@ -1,4 +1,4 @@
-"""A physics-informed network: the damped oscillator x'' + 2 d x' + w^2 x = 0 from equation and initial values alone."""
+"""A physics-informed network: the damped oscillator x'' + 2 d x' + w^2 x = 0 from its equation and initial values."""
 
 import math
 import os
