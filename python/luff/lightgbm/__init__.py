@@ -6,9 +6,10 @@ Two lines attach it to a training::
 
     lgb.train(parameters, data, 100, valid_sets=[data], callbacks=[luff.lightgbm.Callback("runs/first")])
 
-The same hook goes into ``callbacks`` of ``fit`` of the scikit-learn estimators and of ``lgb.cv``.
-``luff run -- python train.py`` does without a change to the script. Either way models and metrics are bit by bit what
-they are without.
+The same hook works in ``callbacks`` of the scikit-learn estimators' ``fit`` and of ``lgb.cv``.
+``luff run -- python train.py`` needs no change to the script. Either way, models and metrics are bit by bit the same
+as
+without Luff.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = [
     "trees",
 ]
 
-Hook = Callback  #: What `get_hook` gives, as in other frameworks.
+Hook = Callback  #  The type that `get_hook` returns, as in other frameworks.
 
 _train.install()
 attach_to_all = hooks.attach_to_all

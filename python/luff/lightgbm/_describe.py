@@ -1,4 +1,4 @@
-"""What a booster of LightGBM says of itself, and what the numbers of its evaluations are."""
+"""Reads a booster's parameters and the numbers of its evaluations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from luff._boosting._recorder import Metric
 
 __all__ = ["is_loss", "metrics_of", "parameters_of", "sampled_share"]
 
-# Smooth losses that LightGBM computes. `binary_error` counts and may stand still; ranks and areas rise.
+# Smooth losses that LightGBM computes. Not among them: `binary_error`, a count that may stand still, and metrics that
+# rise, such as ranks and areas.
 _LOSSES = re.compile(
     r"^(l1|l2|rmse|quantile|huber|fair|poisson|mape|gamma|gamma_deviance|tweedie|binary_logloss|multi_logloss"
     r"|cross_entropy|cross_entropy_lambda|kullback_leibler)$"
@@ -20,23 +21,25 @@ _MAX_PARAMETERS = 512
 
 
 def is_loss(metric: str) -> bool:
-    """True for a metric of LightGBM's own that a training lowers smoothly."""
+    """Whether this is one of LightGBM's own metrics that a training lowers smoothly."""
     return _LOSSES.match(metric) is not None
 
 
 def metrics_of(results: Iterable[Any] | None) -> list[Metric]:
-    """Newest value of each metric: evaluation set, metric, value, and in cross-validation its deviation."""
+    """Returns the newest value of each metric: evaluation set, metric, value, and in
+    cross-validation its deviation.
+    """
     found: list[Metric] = []
     for one in results or ():
         data, metric, value, _, *rest = one
-        if data == "cv_agg":  # of versions before 4.7
+        if data == "cv_agg":  # before version 4.7
             data, _, metric = str(metric).partition(" ")
         found.append((str(data), str(metric), float(value), float(rest[0]) if rest else None))
     return found
 
 
 def parameters_of(booster: Any) -> dict[str, Any]:
-    """All settings of a booster under LightGBM's own names, defaults filled in."""
+    """Returns all settings of a booster under LightGBM's own names, with defaults filled in."""
     text = booster.model_to_string(num_iteration=1, start_iteration=0)
     begin, end = text.find("\nparameters:\n"), text.rfind("\nend of parameters")
     found: dict[str, Any] = {}
@@ -48,7 +51,7 @@ def parameters_of(booster: Any) -> dict[str, Any]:
 
 
 def sampled_share(parameters: dict[str, Any]) -> float:
-    """Share of the rows that each tree sees."""
+    """Returns the share of the rows that each tree sees."""
     if parameters.get("boosting") == "goss" or parameters.get("data_sample_strategy") == "goss":
         return min(float(parameters.get("top_rate", 0.2)) + float(parameters.get("other_rate", 0.1)), 1.0)
     if int(parameters.get("bagging_freq", 0)) > 0:

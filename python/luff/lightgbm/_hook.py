@@ -1,4 +1,4 @@
-"""The hook of LightGBM: a callback. What it is told of a round, and what boosters hold."""
+"""The hook of LightGBM, a callback: records rounds and what boosters hold."""
 
 from __future__ import annotations
 
@@ -40,24 +40,25 @@ class Callback(StepHook):
     Parameters
     ----------
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     collections
-        What is saved beyond the metrics: names of collections (``feature_importance``, ``trees``, ``predictions``,
-        ``labels``, ``average_shap``, ``full_shap``, ``hyperparameters``), or settings by name.
+        What is saved in addition to the metrics: names of collections (``feature_importance``, ``trees``,
+        ``predictions``, ``labels``, ``average_shap``, ``full_shap``, ``hyperparameters``), or settings by name.
     hyperparameters
-        Recorded as given; by default what the booster says of itself.
+        Recorded as given; by default those of the booster.
     train_data
-        Rows for SHAP values, as `Booster.predict` takes them. By default those that are trained on, where
-        ``lgb.train`` still has them as they were given.
+        Rows for SHAP values, as `Booster.predict` takes them. By default the training data, if ``lgb.train`` still
+        has
+        it as it was given.
     validation_data
-        Rows and labels ``(X, y)`` for predictions and labels; by default the last evaluation set that is not what is
-        trained on.
+        Rows and labels ``(X, y)`` for predictions and labels; by default the last evaluation set that is not the
+        training data.
     resume
-        Goes on in an existing run.
+        Whether to continue an existing run.
     on_stop
-        Called before `StopTraining` is raised; besides those of `luff.on_stop`. `booster` holds the model.
+        Called before `StopTraining` is raised, in addition to those of `luff.on_stop`. `booster` holds the model.
     correct
-        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
+        What Luff may correct when a finding asks for it; by default what was passed to `luff.corrections.accept`.
     **options
         Capture settings: ``save_interval`` (10), ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
         ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
@@ -69,7 +70,7 @@ class Callback(StepHook):
     """
 
     framework = "lightgbm"
-    #: After what prints and records metrics, before what ends a training early.
+    #: Runs after the callbacks that print and record metrics, and before those that end a training early.
     order = 29
     before_iteration = False
 
@@ -103,10 +104,10 @@ class Callback(StepHook):
             self.open_now()
         hooks.add(self)
 
-    # What LightGBM tells ---------------------------------------------------------------------------------------
+    # Called when LightGBM trains -------------------------------------------------------------------------------
 
     def __call__(self, env: Any) -> None:
-        """A round has ended. Raises `luff.StopTraining` if a finding stops the run."""
+        """Records a round that has ended. Raises `luff.StopTraining` if a finding stops the run."""
         model = env.model
         if env.iteration == env.begin_iteration and self.trainings.watched(model) is None:
             self.while_live("begin", self._begins, env)
@@ -126,7 +127,7 @@ class Callback(StepHook):
         self.trainings.begins(env.model, env.model, int(env.begin_iteration), planned)
 
     def raw_data(self, data: Any) -> Any:
-        """Rows of a `Dataset` as they were given, where contributions may be asked for; None otherwise."""
+        """Returns the rows of a `Dataset` as they were given if contributions may be asked for; otherwise None."""
         return self.while_live("data", self._raw_data, data)
 
     def _raw_data(self, data: Any) -> Any:
@@ -140,14 +141,14 @@ class Callback(StepHook):
         return rows if due and not isinstance(rows, (str, os.PathLike, list)) else None
 
     def call_ended(self, call: _train.Call, result: Any) -> None:
-        """`train` or `cv` has returned, or raised: then there is no result."""
+        """Ends the training when `train` or `cv` has returned, or raised: then there is no result."""
         model, call.model, call.raw = call.model, None, None
         if model is None:
             return
         booster = isinstance(result, lightgbm.Booster)
         self.trainings.ended(model, (lambda: int(result.current_iteration())) if booster else None)
 
-    # What boosters hold ----------------------------------------------------------------------------------------
+    # Contents of boosters --------------------------------------------------------------------------------------
 
     def _facts(self, env: Any) -> Facts:
         folds = getattr(env.model, "boosters", None) if not isinstance(env.model, lightgbm.Booster) else None
@@ -170,41 +171,43 @@ class Callback(StepHook):
             evaluations=evaluations,
             training_sets=frozenset((own,)),
             folds=len(folds) if folds else 0,
-            changing=parameters.get("boosting") == "dart",  # weighs older trees anew
+            changing=parameters.get("boosting") == "dart",  # changes the weights of older trees
         )
-        # As many threads as the training has: a prediction sets their number for what comes after it.
+        # A prediction sets the number of threads for what follows it, so use the training's number.
         threads = int(parameters.get("num_threads", 0))
         if self._validation_data is not None:
             given, labels = self._validation_data
             facts.predictions = lambda model: _copy_of(model).predict(given, num_threads=threads)
             facts.labels = lambda: np.asarray(labels)
-        elif sets:  # what LightGBM has computed already
+        elif sets:  # LightGBM has already computed these predictions
             place = len(sets)
             facts.predictions = lambda model: np.array(model._Booster__inner_predict(data_idx=place))
             facts.labels = sets[-1][1].get_label
         call = _train.current()
         known = self._train_data if self._train_data is not None else call.raw if call else None
-        if known is not None and not parameters.get("linear_tree"):  # LightGBM has no contributions of these
+        if known is not None and not parameters.get(
+            "linear_tree"
+        ):  # LightGBM has no contributions for linear trees
             facts.contributions = lambda model: _contributions(model, known, threads)
         return facts
 
     @property
     def booster(self) -> Any:
-        """The model of the training that is watched, while it exists."""
+        """The model of the watched training, while it exists."""
         return self.trainings.booster
 
     # Session ---------------------------------------------------------------------------------------------------
 
     def versions(self) -> dict[str, Any]:
-        """LightGBM's version."""
+        """Returns LightGBM's version."""
         return {"lightgbm": lightgbm.__version__}
 
     def publish(self) -> None:
-        """Records the rounds that wait."""
+        """Records the rounds that are waiting."""
         self.trainings.publish()
 
     def forked(self) -> None:
-        """In a forked child: nothing of the parent's session is ours."""
+        """Drops everything of the parent's session, in a forked child."""
         super().forked()
         self.trainings.forked(self.steps)
 
@@ -226,15 +229,17 @@ def _rounds_of(model: Any) -> int:
 
 
 def _copy_of(model: Any) -> Any:
-    """The model as it is now. One that is being trained cannot be asked: LightGBM ends the process."""
+    """Returns a copy of the model as it is now. Predicting with a model in training
+    makes LightGBM end the process.
+    """
     return lightgbm.Booster(model_str=model.model_to_string(num_iteration=-1))
 
 
 def _contributions(model: Any, rows: Any, threads: int) -> Any:
-    """SHAP values of rows."""
+    """Returns the SHAP values of rows."""
     values = _copy_of(model).predict(rows, pred_contrib=True, num_threads=threads)
     parts = [part.toarray() if hasattr(part, "toarray") else np.asarray(part) for part in _listed(values)]
-    if len(parts) > 1:  # sparse rows: a matrix for each class
+    if len(parts) > 1:  # sparse rows: one matrix for each class
         return np.stack(parts, axis=1)
     trees = int(model.num_model_per_iteration())
     return parts[0] if trees == 1 else parts[0].reshape(len(parts[0]), trees, -1)

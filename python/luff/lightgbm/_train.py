@@ -1,7 +1,7 @@
-"""Where LightGBM trains: `lgb.train`, `lgb.cv`, and the scikit-learn estimators, which call the first.
+"""Wraps `lgb.train` and `lgb.cv`. The scikit-learn estimators call the former.
 
-Wrapped, so that a training without a hook of its own gets that of ``luff run``, and so that its end is seen. All else
-a callback is told.
+The wrappers give a training without a hook that of ``luff run``, and detect the end of a training. A callback sees
+everything else.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _local = threading.local()
 
 @dataclass
 class Call:
-    """One call of `train` or `cv` under way."""
+    """A running call of `train` or `cv`."""
 
-    raw: Any = None  # what is trained on, as the user gave it, where contributions are asked for
-    model: Any = None  # the booster, once a callback was told of it
+    raw: Any = None  # the training data as the user gave it, if contributions may be asked for
+    model: Any = None  # the booster, once a callback has received it
 
 
 def current() -> Call | None:
-    """The call under way in this thread; None if LightGBM was imported in another way."""
+    """Returns the running call in this thread; None if LightGBM was imported in another way."""
     return getattr(_local, "call", None)
 
 
 @once
 def install() -> None:
-    """Begins to listen. Nothing is ever undone, and nothing happens without a hook."""
+    """Installs the wrappers. They are never removed, and do nothing without a hook."""
     import lightgbm
     from lightgbm import engine
 
@@ -71,7 +71,7 @@ def _watched(original: Method) -> Method:
 
 
 def _hooks_of(given: Any) -> tuple[list[Any], Any]:
-    """The hooks of a training, and its callbacks, that of ``luff run`` among them where it has no other."""
+    """Returns the hooks of a training and its callbacks, with the hook of ``luff run`` added if it has no other."""
     from luff.lightgbm._hook import Callback, hooks
 
     if given is not None and not isinstance(given, (list, tuple, set)):
@@ -81,7 +81,9 @@ def _hooks_of(given: Any) -> tuple[list[Any], Any]:
     if hook is None:
         return found, given
     callbacks = list(given or ())
-    for place, callback in enumerate(callbacks):  # as LightGBM numbers them, before there is one more
+    for place, callback in enumerate(
+        callbacks
+    ):  # as LightGBM would number them without the one that is added
         if hasattr(callback, "__dict__"):
             callback.__dict__.setdefault("order", place - len(callbacks))
     return [hook], [*callbacks, hook]

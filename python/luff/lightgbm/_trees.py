@@ -1,6 +1,6 @@
-"""Trees of a LightGBM booster as columns. Only the rounds that are asked for are written out and read.
+"""Trees of a LightGBM booster as columns. Only the requested rounds are written out and parsed.
 
-Nodes of a tree are numbered as LightGBM numbers its splits; the leaves come after them.
+Nodes of a tree have the numbers of LightGBM's splits; the leaves follow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from luff._boosting._trees import COLUMNS, Rounds, depths
 
 __all__ = ["TREE_COLUMNS", "read_rounds"]
 
-#: Cover is the number of rows, Weight the sum of their hessians.
+#: Cover is the number of rows, Weight is the sum of their hessians.
 TREE_COLUMNS = (*COLUMNS, "Weight")
 
 _LINES = {
@@ -30,12 +30,12 @@ _CATEGORICAL, _DEFAULT_LEFT = 1, 2  # bits of decision_type
 
 
 def read_rounds(booster: Any, begin: int, end: int) -> Rounds:
-    """Reads rounds `begin` to `end` (exclusive).
+    """Reads the rounds from `begin` to `end` (exclusive).
 
     Raises
     ------
     ValueError
-        For a model written in another form.
+        If the model text has another form.
     """
     text = booster.model_to_string(num_iteration=end - begin, start_iteration=begin)
     first, last = text.find("\nTree="), text.find("\nend of trees")
@@ -49,19 +49,19 @@ def read_rounds(booster: Any, begin: int, end: int) -> Rounds:
 
 
 class _Trees:
-    """Lines of all trees, each key's as one array."""
+    """Lines of all trees; those of one key are read as one array."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self.leaves = np.array([int(n) for n in self.lines("num_leaves")], dtype=np.int64)
 
     def lines(self, key: str) -> list[str]:
-        """What follows a key, of each tree that has it."""
+        """Returns the text after a key, for each tree that has it."""
         found: list[str] = _LINES[key].findall(self._text)
         return found
 
     def numbers(self, key: str, dtype: Any, count: int) -> NDArray[Any]:
-        """Numbers of all trees; zeros where there is a blank for the one leaf of a tree."""
+        """Returns the numbers of all trees; a blank value of a tree with a single leaf becomes zero."""
         lines = self.lines(key)
         if key.startswith("leaf_"):
             lines = [line if line.strip() else "0" for line in lines]
@@ -75,7 +75,7 @@ class _Trees:
 
 
 def _within(sizes: NDArray[Any]) -> NDArray[Any]:
-    """0, 1, … of each tree."""
+    """Returns 0, 1, … for each tree."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     within: NDArray[Any] = np.arange(total) - np.repeat(ends - sizes, sizes)
@@ -140,7 +140,7 @@ def _as_columns(trees: _Trees, per_round: list[int]) -> Rounds:
 def _categories(
     trees: _Trees, rows: NDArray[Any], of_tree: NDArray[Any], sets: NDArray[Any]
 ) -> dict[int, NDArray[Any]]:
-    """Row of a split by categories: those that go to its left."""
+    """Maps the row of a split by categories to the categories that go left."""
     holders = [tree for tree, n in enumerate(trees.lines("num_cat")) if int(n) > 0]
     words = {
         tree: (np.fromstring(bounds, np.int64, sep=" "), np.fromstring(bits, np.uint32, sep=" "))

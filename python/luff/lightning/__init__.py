@@ -6,8 +6,8 @@ Two lines attach it to a training::
 
     trainer = Trainer(callbacks=[luff.lightning.Callback("runs/first")])
 
-``luff run -- python train.py`` does without a change to the script. Either way the training computes bit by bit what it
-computes without.
+``luff run -- python train.py`` needs no change to the script. Either way, the training computes bit by bit what it
+computes without Luff.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _trainers.install()
 
 
 def attach_to_all() -> None:
-    """Gives every trainer of this process a `Callback`; used by ``luff run``. Nothing if no supervisor named a run."""
+    """Gives every trainer of this process a `Callback`; used by ``luff run``. Without a supervisor's run, they do
+    nothing.
+    """
     _trainers.install()
     _trainers.watch_all()

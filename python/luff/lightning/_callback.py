@@ -1,4 +1,4 @@
-"""The call-back: what only Lightning knows of a training."""
+"""The call-back, which records what only Lightning knows of a training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Callback"]
 
-#: What Lightning calls in every step and Luff has no use for.
+#: Methods that Lightning would call in every step and that Luff does not need.
 _UNUSED = (
     "on_train_batch_start",
     "on_before_zero_grad",
@@ -40,22 +40,22 @@ _UNUSED = (
 
 @guarded_events("ended")
 class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
-    """Watches what a trainer trains. Belongs into ``callbacks`` of a ``Trainer``, also of several, one after the other.
+    """Watches what a trainer trains. Goes into ``callbacks`` of a ``Trainer``, or of several, one after the other.
 
     Parameters
     ----------
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     checkpoint
-        Where `trainer.save_checkpoint` writes to when a finding stops the training.
+        Where `trainer.save_checkpoint` writes when a finding stops the training.
     collections, resume, on_stop, correct, **options
-        As in `luff.torch.attach`, but for what is taken by default: of tensors at every 50th step.
+        As in `luff.torch.attach`, except that by default tensors are recorded at every 50th step.
 
     Raises
     ------
     LuffError
-        When no run is named or a setting is wrong; as the training begins when the run exists already or cannot be
-        created. What goes wrong inside Luff later is counted, never raised.
+        When no run is named or a setting is wrong; when the training begins, if the run exists already or cannot be
+        created. Later errors inside Luff are counted, never raised.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
         self._loop = Loop(self._run, self._leave)
         self._checkpoint = None if checkpoint is None else os.fspath(checkpoint)
         self._trainer: Any = None
-        # Lightning leaves out what cannot be called, and all that it does around it.
+        # Lightning skips attributes that are not callable, and everything that it does around the call.
         for name in _UNUSED:
             if getattr(type(self), name, None) is getattr(_Base, name, self):
                 setattr(self, name, None)
@@ -92,7 +92,7 @@ class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
             self._loop.begin(module, (), training=False)
 
     def ended(self) -> None:
-        """The trainer has returned, or raised an error."""
+        """Called when the trainer has returned, or raised an error."""
         self._loop.end()
         self._trainer = None
 
@@ -103,23 +103,25 @@ class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
     def _leave(self) -> None:
         trainer = self._trainer
         trainer.should_stop = True
-        trainer.fit_loop.min_epochs = 0  # a finding does not wait for them
+        trainer.fit_loop.min_epochs = 0  # a stop does not wait for the minimum of epochs
         trainer.fit_loop.epoch_loop.min_steps = None
         if self._checkpoint is not None:
             trainer.save_checkpoint(self._checkpoint)
 
-    # What Lightning calls --------------------------------------------------------------------------------------
+    # Called by Lightning ---------------------------------------------------------------------------------------
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
-        """Evaluates a few batches before the training."""
+        """Begins before the sanity check, which evaluates a few batches before the training."""
         self._begin(trainer, pl_module, True)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Signal handlers are set, so that Luff's come after them; nothing was trained yet."""
+        """Begins after Lightning has set its signal handlers, so that Luff's come after them, and before any
+        training.
+        """
         self._begin(trainer, pl_module, True)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """The metrics of the epoch before are there now: to ask for them earlier would compute them."""
+        """Records the metrics of the previous epoch: they are computed now, and asking earlier would compute them."""
         self._loop.log(trainer.logged_metrics)
         self._loop.step_ended()
 
@@ -147,45 +149,45 @@ class Callback(CallbackParts, _Base):  # type: ignore[misc, unused-ignore]
         self._loop.step_ended()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Evaluates."""
+        """Begins an evaluation."""
         if not self._loop.hook:
             self._begin(trainer, pl_module, False)
         self._loop.publish()
         self._loop.mode("EVAL")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """The metrics of the evaluation are there."""
+        """Records the metrics of the evaluation."""
         if not trainer.sanity_checking:
             self._loop.log(trainer.logged_metrics)
         self._loop.mode(None)
         self._loop.answer()
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """Evaluates."""
+        """Begins a test."""
         self._begin(trainer, pl_module, False)
         self._loop.mode("EVAL")
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """The metrics of the test are there."""
+        """Records the metrics of the test."""
         self._loop.log(trainer.logged_metrics)
         self._loop.mode(None)
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        """Predicts."""
+        """Begins a prediction."""
         self._begin(trainer, pl_module, False)
         self._loop.mode("PREDICT")
 
     def on_predict_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Predicts no more."""
+        """Ends a prediction."""
         self._loop.mode(None)
 
     def on_validation_batch_end(self, *_: Any) -> None:
-        """One batch is one step, however often the model is called for it."""
+        """Makes one step of each batch, however often it calls the model."""
         self._loop.evaluated()
 
     on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """Lightning makes an exit of Ctrl-C: the run ends by a signal, not in peace."""
+        """Records the signal of Ctrl-C, which Lightning turns into a normal exit."""
         if isinstance(exception, KeyboardInterrupt) and self._run.hook is not None:
             self._run.hook.close(int(EndReason.SIGNAL))

@@ -1,4 +1,4 @@
-"""Lightning's functions that are replaced once: those that a user calls, and the detour through a model's wrapper."""
+"""Wraps functions of Lightning, once: those that users call, and the redirection through a model's wrapper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from luff.torch.patches._wraps import local
 
 __all__ = ["install", "watch_all"]
 
-#: Packages, where their trainer is, and where their detour is.
+#: Packages, with the modules of their trainer and of their redirection.
 _PACKAGES = {
     "lightning": ("lightning.pytorch", "lightning.pytorch.strategies.strategy"),
     "pytorch_lightning": ("pytorch_lightning", "pytorch_lightning.strategies.strategy"),
@@ -21,7 +21,7 @@ _replace = once(wrap)
 
 
 def install() -> None:
-    """Replaces what has to be, in the packages that are imported already; once each."""
+    """Installs the wrappers in the packages that are imported already; once each."""
     for trainers, strategies in _PACKAGES.values():
         trainer = getattr(sys.modules.get(trainers), "Trainer", None)
         detour = getattr(sys.modules.get(strategies), "_ForwardRedirection", None)
@@ -33,18 +33,18 @@ def install() -> None:
 
 
 def watch_all() -> None:
-    """From now on trainers without a `Callback` get one."""
+    """Gives every trainer without a `Callback` one from now on."""
     global _watching_all
     _watching_all = True
 
 
 def _callbacks(trainer: Any) -> list[Any]:
-    """Luff's call-backs of a trainer; under ``luff run`` one is added where there is none."""
+    """Returns Luff's call-backs of a trainer; under ``luff run`` one is added if there is none."""
     from luff.lightning._callback import Callback
 
     callbacks: Any = getattr(trainer, "callbacks", None)
 
-    def add(ours: Any) -> None:  # before what writes checkpoints
+    def add(ours: Any) -> None:  # before the call-backs that write checkpoints
         writers = [n for n, callback in enumerate(callbacks) if callback in trainer.checkpoint_callbacks]
         callbacks.insert(writers[0] if writers else len(callbacks), ours)
 
@@ -56,7 +56,7 @@ def _running(original: Method) -> Method:
 
 
 def _detouring(original: Method) -> Method:
-    """A wrapper (DDP) is called to call the model, and that to call `training_step`: neither is a model's call."""
+    """Hides two calls that are not calls of the model: Lightning calls its wrapper (DDP) to call `training_step`."""
 
     def __call__(self: Any, wrapper_module: Any, original_module: Any, *args: Any, **kwargs: Any) -> Any:
         if local.inside:

@@ -6,8 +6,8 @@ Two lines attach it to a training::
 
     hook = luff.mxnet.attach(net, trainer=trainer, run="runs/first")
 
-``luff run -- python train.py`` does the same for a script that never mentions Luff. Either way the training computes
-bit by bit what it computes without.
+``luff run -- python train.py`` does the same for a script that never mentions Luff. Either way, the training computes
+bit by bit what it computes without Luff.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ def attach(
     correct: Corrections | None = None,
     **options: Unpack[CaptureOptions],
 ) -> Hook:
-    """Attaches Luff to a model and what trains it. A hook that the model had before ends; its run says so.
+    """Attaches Luff to a model and its trainers. A hook that the model had before ends; its run says so.
 
     Parameters
     ----------
     net
-        The model, or the models that one training trains. May be hybridised before or after.
+        The model, or the models that one training trains. May be hybridized before or after.
     trainer
-        Trainer or trainers, if they exist already; later ones are found by what they hold.
+        Trainer or trainers, if they exist already; later ones are found by the parameters that they hold.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     collections
         What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
     resume
-        Goes on in an existing run.
+        Whether to continue an existing run.
     on_stop
-        Called before `StopTraining` is raised, e.g. to write a checkpoint. Besides those of `luff.on_stop`.
+        Called before `StopTraining` is raised, e.g. to write a checkpoint, in addition to those of `luff.on_stop`.
     correct
-        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
+        What Luff may correct when a finding asks for it; by default what was passed to `luff.corrections.accept`.
     **options
         Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
         ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
@@ -68,7 +68,7 @@ def attach(
     Returns
     -------
     Hook
-        For custom scalars and tensors, modes, and to close the run.
+        Records custom scalars and tensors, sets modes, and closes the run.
 
     Raises
     ------

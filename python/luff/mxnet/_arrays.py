@@ -1,8 +1,8 @@
-"""Reading MXNet's arrays.
+"""Reads arrays of MXNet.
 
 MXNet computes asynchronously: reading an array waits until it has been computed. So only what is due is read. A large
-array is read where it lies; one that oneDNN holds in a layout of its own, and small ones, are copied as `asnumpy` does,
-since what would give their address would change their layout.
+array is read in place. Small arrays, and those that oneDNN holds in a layout of its own, are copied as `asnumpy`
+does, since asking for their address would change their layout.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from luff._codes import DType, Form, GapReason
 
 __all__ = ["Reader", "arrays_in", "bytes_of"]
 
-_MAX_DENSE_BYTES = 64 << 20  # of a sparse array that is made dense to be read
+_MAX_DENSE_BYTES = 64 << 20  # largest sparse array, in bytes, that is made dense to be read
 _ALIGN = 64
-_DIRECT_BYTES = 16 << 10  # from here on an array is read where it lies
-_ON_CPU = 1  # DLPack's number
+_DIRECT_BYTES = 16 << 10  # arrays from this size on are read in place
+_ON_CPU = 1  # DLPack's device number
 _MAX_COPIED = 65536
 _BFLOAT16 = int(DType.BFLOAT16)
 _UNSUPPORTED, _NOT_SEEN = int(GapReason.UNSUPPORTED), int(GapReason.NOT_SEEN)
@@ -32,7 +32,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def arrays_in(value: Any, limit: int = 64) -> list[NDArray]:
-    """The arrays in a value, lists and tuples flattened; symbols and all else left out."""
+    """Returns the arrays in a value, with lists and tuples flattened; symbols and everything else are left out."""
     if isinstance(value, NDArray):
         return [value]
     found: list[NDArray] = []
@@ -45,7 +45,7 @@ def arrays_in(value: Any, limit: int = 64) -> list[NDArray]:
 
 
 def bytes_of(array: Any) -> int:
-    """Bytes of an array, as if it were dense."""
+    """Returns the size of an array in bytes, as if it were dense."""
     return int(array.size) * int(np.dtype(array.dtype).itemsize)
 
 
@@ -55,8 +55,8 @@ class Reader:
     Attributes
     ----------
     failure
-        An error of the training itself: it comes up where an array is waited for, once, so that the training would
-        not see it any more. Whoever reads has to raise it.
+        An error of the training itself. MXNet raises it once, at the first wait for an array, so the training would
+        never see it. The caller must raise it.
     """
 
     def __init__(self, arrays: Arrays) -> None:
@@ -64,13 +64,13 @@ class Reader:
         self._session = arrays.session
         self._memory = np.empty(0, dtype=np.uint8)
         self._address = self._start = 0
-        self._codes: dict[Any, tuple[int, int]] = {}  # dtype: code (-1: none), size of an element
+        self._codes: dict[Any, tuple[int, int]] = {}  # dtype -> code (-1: none), size of an element
         self.failure: BaseException | None = None
         self._read_bytes = 0
-        self._copied: set[int] = set()  # numbers of tensors that cannot be read where they lie
+        self._copied: set[int] = set()  # numbers of tensors that cannot be read in place
 
     def capture(self, number: int, array: Any) -> bool:
-        """Captures what is due of an array; what cannot be read is a gap."""
+        """Captures what is due of an array; an array that cannot be read becomes a gap."""
         if not self._session.due_tensor(number):
             return False
         if array.stype != "default":
@@ -103,7 +103,7 @@ class Reader:
         self._hand_over(number, layout, part, width)
 
     def mean(self, array: Any) -> float | None:
-        """Mean of all elements, in double precision; None for what cannot be read."""
+        """Returns the mean of all elements, in double precision; None if the array cannot be read."""
         if array.stype != "default" or not array.size:
             return None
         code, width = self._code(array.dtype)
@@ -118,11 +118,13 @@ class Reader:
             return float(np.mean(values, dtype=np.float64))
 
     def is_nonzero(self) -> bool:
-        """What was read last has a byte that is not zero."""
+        """Whether the array that was read last has a byte that is not zero."""
         return bool(self._held().any())
 
     def hash(self, array: Any) -> int | None:
-        """Hash of shape and content; of a large array three parts are looked at. None for what is not in memory."""
+        """Returns a hash of shape and content, of three parts if the array is large; None if it is not in the CPU's
+        memory.
+        """
         if array.stype != "default" or array.context.device_type != "cpu":
             return None
         size = array.size
@@ -171,7 +173,7 @@ class Reader:
         return bool(address)
 
     def _directly(self, number: int, layout: int, array: Any) -> bool:
-        """Captures an array where it lies; False if it lies elsewhere, or in a layout of oneDNN's."""
+        """Captures an array in place. False if it is not in the CPU's memory, or in a layout of oneDNN's."""
         held = ctypes.c_void_p()
         try:
             check_call(_LIB.MXNDArrayWaitToRead(array.handle))
@@ -181,7 +183,7 @@ class Reader:
         if _LIB.MXNDArrayToDLPack(array.handle, ctypes.byref(held)) != 0 or not held.value:
             return False
         try:
-            # DLTensor: data, (device, its number), dimensions, (type), shape, strides, offset.
+            # Offsets in a DLTensor: data, (device, its number), dimensions, (type), shape, strides, offset.
             if ctypes.c_int32.from_address(held.value + 8).value != _ON_CPU:
                 return False
             start = ctypes.c_void_p.from_address(held.value).value or 0
@@ -193,7 +195,7 @@ class Reader:
             _LIB.MXNDArrayCallDLPackDeleter(held)
 
     def _read(self, array: Any, size: int, width: int) -> int:
-        """Address of a copy, good until the next one; 0 if what computes the array has failed."""
+        """Returns the address of a copy, valid until the next call; 0 if the computation of the array has failed."""
         if size * width + _ALIGN > self._memory.nbytes:
             self._memory = np.empty(size * width + _ALIGN, dtype=np.uint8)
             start = int(self._memory.__array_interface__["data"][0])

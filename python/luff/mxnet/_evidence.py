@@ -1,4 +1,6 @@
-"""What rules read beside values: samples, gradients that were kept, what a backward pass has reached."""
+"""Evidence that rules read in addition to values: samples, kept gradients, parameters
+that a backward pass reached.
+"""
 
 from __future__ import annotations
 
@@ -18,36 +20,36 @@ __all__ = ["Evidence"]
 
 _SAMPLE = int(Role.SAMPLE)
 _KEPT = int(EventKind.GRADIENT_KEPT)
-_WATCHED = 8  # gradients of one trainer
-_ALWAYS, _EVERY = 64, 16  # updates each of which is looked at, and then every 16th
+_WATCHED = 8  # gradients watched per trainer
+_ALWAYS, _EVERY = 64, 16  # the first so many updates are checked, and then every 16th
 _MAX_NAMES = 64
-_MAX_TOLD = 32  # events `reach`
+_MAX_TOLD = 32  # most events `reach`
 
 
 class _Kept:
-    """Gradients of one trainer that a backward pass may find as the last update left them."""
+    """Gradients of one trainer that a later backward pass may find unchanged since the last update."""
 
     def __init__(self) -> None:
         self.updates = 0
-        self.before: list[tuple[Any, int]] = []  # gradients and their hashes as the last update used them
-        self.found = 0  # of them, how many a backward pass has found unchanged
+        self.before: list[tuple[Any, int]] = []  # gradients, and their hashes when the last update used them
+        self.found = 0  # how many of them a backward pass has found unchanged
         self.asked = False
 
 
 class Evidence:
-    """Works under the lock and guard of its hook."""
+    """Collects evidence under the lock and guard of its hook."""
 
     def __init__(self) -> None:
-        self._models: dict[int, int] = {}  # id of a model: its tensors sampled in this step
-        self._losses: dict[str, int] = {}  # name of a loss: its calls in this step
+        self._models: dict[int, int] = {}  # id of a model -> number of its tensors sampled in this step
+        self._losses: dict[str, int] = {}  # name of a loss -> number of its calls in this step
         self._kept: dict[int, _Kept] = {}
         self._told = 0
         self._next = 0
         self._parameters = -1
-        self.samples = False  # are due in this step
+        self.samples = False  # whether samples are due in this step
 
     def begin(self, hook: Hook) -> None:
-        """A step has begun."""
+        """Called when a step begins."""
         session = hook.session
         self.samples = session is not None and bool(session.due_role(_SAMPLE))
         self._models.clear()
@@ -56,7 +58,7 @@ class Evidence:
     # Samples ---------------------------------------------------------------------------------------------------
 
     def model(self, hook: Hook, block: Any, values: list[Any]) -> None:
-        """A model is called."""
+        """Records samples of a model's inputs."""
         if not self.samples:
             return
         used = self._models.get(id(block), 0)
@@ -69,7 +71,7 @@ class Evidence:
         self._models[id(block)] = used
 
     def loss(self, hook: Hook, block: Any, values: list[Any]) -> None:
-        """A loss has been called."""
+        """Records samples of a loss's inputs."""
         call = self._losses.get(block.name, 0)
         self._losses[block.name] = call + 1
         if not self.samples or call >= MAX_CALLS:
@@ -92,10 +94,10 @@ class Evidence:
         else:
             reader.rows(number, value, rows)
 
-    # Gradients that were kept ----------------------------------------------------------------------------------
+    # Kept gradients --------------------------------------------------------------------------------------------
 
     def backward_begins(self, hook: Hook) -> None:
-        """A backward pass begins: does it add to what an update has used already?"""
+        """Checks, when a backward pass begins, whether it adds to gradients that an update has already used."""
         reader = hook.reader
         for kept in self._kept.values():
             before, kept.before = kept.before, []
@@ -103,7 +105,7 @@ class Evidence:
                 kept.found += sum(reader.hash(gradient) == content for gradient, content in before)
 
     def update_begins(self, hook: Hook, optimizer: Optimizer, parameters: list[Any]) -> None:
-        """An update begins that uses these parameters' gradients."""
+        """Notes the gradients that an update is about to use."""
         session, reader = hook.session, hook.reader
         adding = [p for p in parameters if p.grad_req == "add" and p._grad is not None]
         if not adding or session is None or reader is None:
@@ -121,10 +123,10 @@ class Evidence:
                 if content is not None and reader.is_nonzero():
                     kept.before.append((gradient, content))
 
-    # What is reached -------------------------------------------------------------------------------------------
+    # Reached parameters ----------------------------------------------------------------------------------------
 
     def reach(self, hook: Hook, step: int, parameters: list[Any]) -> None:
-        """Before an update: tells which parameters no backward pass has reached since the last; now and then."""
+        """Before some updates, records which parameters no backward pass has reached since the last one."""
         session = hook.session
         if len(parameters) != self._parameters:
             self._parameters, self._next = len(parameters), step

@@ -1,9 +1,9 @@
-"""The hook: steps, updates and modes, made of the calls that the wraps see.
+"""The hook of MXNet: makes steps, updates and modes from the calls that the wrappers see.
 
-A TRAIN step is the forward passes under `autograd.record` since the last backward pass, and the backward passes up to
-the next of them. Everything that a step needs of the asynchronous engine is read at one place: just before the
-update, where weights are those of the forward pass and gradients those of the backward pass, or, without an update,
-when the next step begins. What layers give is read at once, and only where it is due.
+A TRAIN step consists of the forward passes under `autograd.record` since the last backward pass, and of the backward
+passes until the next forward pass. Everything that a step needs from the asynchronous engine is read at one point:
+just before the update, when weights are those of the forward pass and gradients those of the backward pass, or,
+without an update, when the next step begins. Outputs of layers are read at once, and only if they are due.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ _DEPENDS = (gluon.nn.Dropout, gluon.nn.BatchNorm)
 
 
 class _Step:
-    """State of the step that has begun."""
+    """State of the open step."""
 
     def __init__(self, recording: bool) -> None:
         self.recording = recording
         self.forwards = 0
         self.backward = False
         self.updated = False
-        self.weights = False  # have been taken
-        self.gradients: set[int] = set()  # ids of the trainers whose gradients have been taken
+        self.weights = False  # whether they have been recorded
+        self.gradients: set[int] = set()  # ids of the trainers whose gradients have been recorded
         self.losses: list[tuple[int, Any]] = []  # numbers and values to be read
-        self.calls: dict[str, int] = {}  # blocks and losses: values named so far
-        self.inputs = self.outputs = False  # are due
-        self.hidden = False  # said that a graph hides its layers
+        self.calls: dict[str, int] = {}  # number of values named so far, by block or loss
+        self.inputs = self.outputs = False  # whether they are due
+        self.hidden = False  # whether a gap says that a graph hides its layers
 
 
 class Hook(StepHook):
-    """One run of one training.
+    """Watches one training, and records it into one run.
 
     Parameters
     ----------
     options
-        Where the run is, and its capture configuration.
+        Path of the run, and its capture configuration.
     nets
-        The models; none: whatever is trained.
+        The models; without any, whatever is trained.
     """
 
     framework = "mxnet"
@@ -86,15 +86,15 @@ class Hook(StepHook):
         self._losses: dict[str, Any] = {}
         self._descriptions = 0
         self._stale = True
-        self._accumulates = False  # a TRAIN step has ended without an update though there is a trainer
-        self._kinds: Identities[tuple[bool, bool]] = Identities()  # of models
+        self._accumulates = False  # a TRAIN step has ended without an update although there is a trainer
+        self._kinds: Identities[tuple[bool, bool]] = Identities()  # by model
         for net in nets:
             self._models.add(net)
 
-    # What a framework says -------------------------------------------------------------------------------------
+    # Overrides of BaseHook -------------------------------------------------------------------------------------
 
     def versions(self) -> dict[str, Any]:
-        """MXNet's version."""
+        """Returns MXNet's version."""
         return {"mxnet": mxnet.__version__}
 
     def opened(self, session: Session) -> None:  # noqa: ARG002
@@ -103,7 +103,7 @@ class Hook(StepHook):
             self.reader = Reader(self.steps.arrays)
 
     def forked(self) -> None:
-        """In a forked child: a worker of its own, from its first training step on."""
+        """Makes a forked child a worker of its own, from its first training step on."""
         super().forked()
         self._step, self.reader = None, None
         self._evidence = Evidence()
@@ -112,12 +112,12 @@ class Hook(StepHook):
             parameter.value = parameter.gradient = -1
 
     def hand_on(self) -> None:
-        """Raises an error of the training itself: MXNet reports it once, to whoever waits for the array first.
+        """Raises an error of the training itself: MXNet reports it only once, at the first wait for the array.
 
         Raises
         ------
         MXNetError
-            The training's own.
+            The training's own error.
         """
         reader = self.reader
         if reader is not None and reader.failure is not None:
@@ -137,7 +137,7 @@ class Hook(StepHook):
             else:
                 scheduler.base_lr *= factor
 
-    # Whose is it -----------------------------------------------------------------------------------------------
+    # Owners of blocks and trainers -----------------------------------------------------------------------------
 
     def owns(self, block: Any) -> bool:
         """Whether the block is a model of the hook, or a part of one."""
@@ -153,7 +153,7 @@ class Hook(StepHook):
         return any(id(parameter) in self._models.parameters for parameter in trainer._params)
 
     def trainer(self, trainer: Any) -> Optimizer:
-        """The record of a trainer; a new one gets the next number."""
+        """Returns the record of a trainer; a new one gets the next number."""
         found = self._optimizers.get(trainer)
         if found is None:
             found = self._optimizers[trainer] = Optimizer(
@@ -166,7 +166,7 @@ class Hook(StepHook):
     # Forward ---------------------------------------------------------------------------------------------------
 
     def forward_comes(self) -> None:
-        """An outermost call of a model is about to begin: publishes the step before, if it is over."""
+        """Called before an outermost call of a model: publishes the previous step, if it is over."""
         step = self._step
         if step is None:
             return
@@ -176,7 +176,7 @@ class Hook(StepHook):
             self._publish()
 
     def turn_backward(self) -> bool:
-        """A backward pass is about to begin; of a loop without blocks each is a step. True if one was published."""
+        """Called before a backward pass. In a loop without blocks each one is a step. True if it published a step."""
         step = self._step
         over = step is not None and step.recording and step.backward and not step.forwards
         if over:
@@ -184,7 +184,7 @@ class Hook(StepHook):
         return over
 
     def forward_begins(self, block: Any, args: Any) -> bool:
-        """An outermost call of a model begins; True to be told of the calls within."""
+        """Called when an outermost call of a model begins. Returns True if the calls inside it should be reported."""
         values = arrays_in(args)
         if not values:
             return False
@@ -197,7 +197,7 @@ class Hook(StepHook):
             if step is None:
                 return False
         elif step.recording and not recording:
-            return False  # an evaluation inside of a TRAIN step
+            return False  # an evaluation inside a TRAIN step
         step.forwards += 1
         if not self._models.owns(block):
             self._models.add(block)
@@ -211,7 +211,7 @@ class Hook(StepHook):
         return step.inputs or step.outputs or self._about(block)[1]
 
     def forward_ended(self, block: Any, args: Any, output: Any) -> None:
-        """An outermost call of a model has returned."""
+        """Called when an outermost call of a model has returned."""
         step = self._step
         if step is None or (step.recording and not autograd.is_recording()):
             return
@@ -219,7 +219,7 @@ class Hook(StepHook):
             self._layer(step, block, args, output)
 
     def inner_called(self, block: Any, args: Any, output: Any) -> None:
-        """A block inside of a model has been called."""
+        """Called when a block inside a model has been called."""
         step = self._step
         if step is None:
             return
@@ -229,7 +229,7 @@ class Hook(StepHook):
             self._layer(step, block, args, output)
 
     def loss_called(self, block: Any, args: Any, output: Any) -> None:
-        """A loss has been called."""
+        """Records a loss that has been called."""
         values = arrays_in(output)
         if not values:
             return
@@ -261,7 +261,7 @@ class Hook(StepHook):
     # Backward and update ---------------------------------------------------------------------------------------
 
     def backward_begins(self, heads: Any) -> None:
-        """A backward pass begins: what came before it was training."""
+        """Called when a backward pass begins: the forward passes before it were training."""
         step = self._train_step()
         if step is None or self.session is None:
             return
@@ -273,7 +273,7 @@ class Hook(StepHook):
                 self._loss(step, "loss", value, "")
 
     def _train_step(self) -> _Step | None:
-        """The TRAIN step that a backward pass or an update belongs to."""
+        """Returns the TRAIN step that a backward pass or an update belongs to."""
         step = self._step
         if step is not None and not step.recording:
             self._publish()
@@ -281,7 +281,7 @@ class Hook(StepHook):
         return self._begin(True) if step is None else step
 
     def update_begins(self, trainer: Any) -> None:
-        """A trainer is about to use its gradients."""
+        """Records gradients before a trainer uses them."""
         optimizer = self.trainer(trainer)
         step = self._train_step()
         if step is None:
@@ -298,7 +298,7 @@ class Hook(StepHook):
         optimizer.begins()
 
     def update_ended(self, trainer: Any) -> None:
-        """A trainer has updated, or left it out since gradients were not finite."""
+        """Called when a trainer has updated, or has skipped the update since gradients were not finite."""
         step, session = self._step, self.session
         if step is None or session is None:
             return
@@ -318,7 +318,7 @@ class Hook(StepHook):
     # Values ----------------------------------------------------------------------------------------------------
 
     def _read(self, step: _Step) -> None:
-        """Reads the losses of the step, and the weights unless they have been read."""
+        """Reads the losses of the step, and the weights unless they have been read already."""
         reader, session = self.reader, self.session
         if reader is None or session is None:
             return
@@ -354,7 +354,7 @@ class Hook(StepHook):
             return
         for each in parameters:
             known = self._models.parameters.get(id(each))
-            # One that no backward pass has written since the last update is not used: it is no gradient.
+            # The update ignores a gradient that no backward pass has written since the last update.
             if known is not None and known.grad is not None and known.data._fresh_grad:
                 if known.gradient < 0:
                     known.gradient = self.steps.number(
@@ -398,7 +398,7 @@ class Hook(StepHook):
             session.event(_BATCH, number, found)
 
     def _about(self, block: Any) -> tuple[bool, bool]:
-        """Of a model: some layer depends on the mode; some block inside is a loss."""
+        """Returns whether a layer of the model depends on the mode, and whether a block inside it is a loss."""
         known = self._kinds.get(block)
         if known is None:
             parts: list[Any] = []
@@ -437,20 +437,20 @@ class Hook(StepHook):
         super()._finish()
 
     def settle(self) -> None:
-        """Publishes a step that only the next one would have ended."""
+        """Publishes a step that otherwise only the next one would end."""
         self._publish()
 
     def abandon(self) -> None:
-        """Drops the step that has begun."""
+        """Drops the open step."""
         self._step = None
         super().abandon()
 
     def _awaits_update(self, step: _Step) -> bool:
-        """Whether the update of a TRAIN step is still to come."""
+        """Returns whether the update of a TRAIN step is still to come."""
         return step.backward and not step.updated and not self._accumulates and any(self._trained())
 
     def _trained(self) -> list[Any]:
-        """The trainers that hold parameters of the models."""
+        """Returns the trainers that hold parameters of the models."""
         found = {
             id(known.parameter._trainer): known.parameter._trainer
             for known in self._models.parameters.values()

@@ -18,7 +18,7 @@ __all__ = ["Models", "Parameter", "describe", "torch_name"]
 
 _MAX_BLOCKS = 50_000
 _PLAIN = (bool, int, float, str)
-_SAME = {  # of MXNet's layers those that rules know by torch's name
+_SAME = {  # MXNet's layers that rules know by torch's name
     "Dense": "Linear",
     "Conv1D": "Conv1d",
     "Conv2D": "Conv2d",
@@ -37,7 +37,7 @@ _ACTIVATIONS = {
     "softrelu": "Softplus",
     "softsign": "Softsign",
 }
-_OF_BLOCKS = {  # what every block has, and says nothing of what it computes
+_OF_BLOCKS = {  # attributes of every block, which say nothing of what it computes
     *("name", "prefix", "empty_prefix", "params", "scope", "children", "reg_params", "callback", "active"),
     *("forward_hooks", "forward_pre_hooks", "cached_graph", "cached_op", "cached_op_args", "flags"),
     *("out_format", "in_format", "backend", "backend_opts", "monitor_all"),
@@ -49,7 +49,7 @@ _LOSSES = {
 
 
 def torch_name(block: Any) -> str:
-    """Type of a block, by torch's name where torch has the same thing."""
+    """Returns the type of a block, by torch's name if torch has the same thing."""
     kind = type(block).__name__
     if isinstance(block, gluon.nn.Activation):
         return _ACTIVATIONS.get(getattr(block, "_act_type", ""), kind)
@@ -59,7 +59,7 @@ def torch_name(block: Any) -> str:
 
 
 def loss_name(block: Any) -> str:
-    """Type of a loss, by torch's name where it computes the same of the same arguments."""
+    """Returns the type of a loss, by torch's name if it computes the same from the same arguments."""
     kind = type(block).__name__
     if not type(block).__module__.startswith("mxnet."):
         return kind
@@ -80,43 +80,43 @@ class Parameter:
     name: str
     role: int
     owner: str  # name of its block
-    kind: str  # and type
+    kind: str  # type of its block
     value: int = -1
     gradient: int = -1
 
     @property
     def data(self) -> Any:
-        """Its value of the first context; None before it is initialised."""
+        """Value in the first context; None before it is initialized."""
         held = self.parameter._data
         return None if held is None else held[0]
 
     @property
     def grad(self) -> Any:
-        """Its gradient of the first context; None where there is none."""
+        """Gradient in the first context; None if there is none."""
         held = self.parameter._grad
         return None if held is None else held[0]
 
 
 @dataclass
 class Models:
-    """The models of one hook. Holds weak references only to blocks that it was not given."""
+    """The models of one hook. Blocks are referenced weakly."""
 
     roots: list[Any] = field(default_factory=list)  # weak references
     parameters: dict[int, Parameter] = field(default_factory=dict)  # by id
     numbers: Identities[int] = field(default_factory=Identities)  # of blocks, in the document
-    inside: Identities[None] = field(default_factory=Identities)  # blocks
+    inside: Identities[None] = field(default_factory=Identities)  # all blocks of the models
     numbered: int = 0
 
     def living(self) -> list[Any]:
-        """The models that still exist."""
+        """Returns the models that still exist."""
         return [root for root in (reference() for reference in self.roots) if root is not None]
 
     def owns(self, block: Any) -> bool:
-        """A model, or a part of one."""
+        """Returns whether a block is a model, or a part of one."""
         return block in self.inside
 
     def add(self, block: Any) -> None:
-        """A model."""
+        """Adds a model; models that are parts of it are dropped."""
         parts = {id(part) for _, part in blocks_of(block)}
         self.roots = [
             reference for reference in self.roots if reference() is not None and id(reference()) not in parts
@@ -125,7 +125,7 @@ class Models:
         self.refresh()
 
     def refresh(self) -> None:
-        """Looks at the models anew: blocks and parameters may have been added."""
+        """Looks at the models again: blocks and parameters may have been added."""
         found: dict[int, Parameter] = {}
         self.inside.clear()
         for root in self.living():
@@ -148,7 +148,7 @@ class Models:
 
 
 def blocks_of(root: Any) -> Iterator[tuple[str, Any]]:
-    """A block and those inside of it, with their paths; each once."""
+    """Yields a block and those inside it, with their paths; each once."""
     seen: set[int] = set()
     waiting = [("", root)]
     while waiting and len(seen) < _MAX_BLOCKS:
@@ -173,7 +173,7 @@ def _role(key: str, parameter: Any) -> int:
 
 
 def settings_of(block: Any) -> dict[str, Any]:
-    """Numbers and words among a block's settings, also by the names that torch gives them."""
+    """Returns the numbers and words among a block's settings, also under the names that torch gives them."""
     found: dict[str, Any] = {}
     for key, value in [*list(vars(block).items())[:256], *(getattr(block, "_kwargs", None) or {}).items()]:
         key = key.lstrip("_")
@@ -192,7 +192,7 @@ def settings_of(block: Any) -> dict[str, Any]:
 def _dtype(dtype: Any) -> str:
     try:
         return str(np.dtype(dtype).name)
-    except TypeError:  # MXNet's own names
+    except TypeError:  # names that only MXNet knows
         return str(dtype)
 
 
@@ -210,12 +210,12 @@ def _plain(value: Any) -> Any:
 
 
 def describe(models: Models, optimizers: Iterable[tuple[int, str, Any]], losses: dict[str, Any]) -> str:
-    """The document as JSON.
+    """Returns the document as JSON.
 
     Parameters
     ----------
     optimizers
-        (number, name, trainer).
+        Tuples (number, name, trainer).
     losses
         Losses by name.
     """

@@ -1,4 +1,4 @@
-"""What is known of one trainer: its optimizer's settings and state."""
+"""Reads a trainer: settings and state of its optimizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SETTINGS = (
     ("rescale_grad", "rescale_grad"),
     ("clip_gradient", "clip_gradient"),
 )
-_STATES = {  # what the arrays of an optimizer's state are, in their order
+_STATES = {  # names of the arrays of an optimizer's state, in order
     "SGD": ("momentum",),
     "NAG": ("momentum",),
     "Signum": ("momentum",),
@@ -45,7 +45,7 @@ class Optimizer:
     Attributes
     ----------
     number, name
-        As events and tensors name it.
+        As in events and names of tensors.
     """
 
     def __init__(self, trainer: Any, number: int, taken: list[str]) -> None:
@@ -62,11 +62,11 @@ class Optimizer:
         return self._trainer()
 
     def begins(self) -> None:
-        """An update begins."""
+        """Called when an update begins."""
         self._before = self._count()
 
     def has_updated(self) -> bool:
-        """The update that began has happened: no loss scaler left it out."""
+        """Whether the update has happened: a loss scaler may have skipped it."""
         trainer = self.trainer
         return getattr(trainer, "_amp_loss_scaler", None) is None or self._count() != self._before
 
@@ -75,7 +75,7 @@ class Optimizer:
         return 0 if trainer is None else int(trainer._optimizer.num_update)
 
     def settings(self, hook: Hook) -> None:
-        """Learning rate, momentum, weight decay, ... of the update that has just happened."""
+        """Records learning rate, momentum, weight decay, ... of the update that has just happened."""
         trainer = self.trainer
         if trainer is None:
             return
@@ -91,7 +91,9 @@ class Optimizer:
 
     @staticmethod
     def _rate(optimizer: Any) -> float | None:
-        """The learning rate; a scheduler of the user's is never asked, since asking may change it."""
+        """Returns the learning rate. The user's own scheduler is never called, since the
+        call may change its state.
+        """
         scheduler = optimizer.lr_scheduler
         if scheduler is None:
             return float(optimizer.lr)
@@ -100,7 +102,7 @@ class Optimizer:
         return float(scheduler(optimizer.num_update))
 
     def states(self, hook: Hook, reader: Reader, models: Models) -> None:
-        """What is due of the optimizer's state, as the update has left it."""
+        """Records what is due of the optimizer's state, after the update."""
         trainer, session = self.trainer, hook.session
         if trainer is None or session is None or not session.due_role(_STATE):
             return

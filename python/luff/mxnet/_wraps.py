@@ -1,6 +1,6 @@
-"""The calls of MXNet that tell what a training does: blocks, backward passes, trainers.
+"""Wrappers around the calls of MXNet that show what a training does: blocks, backward passes, trainers.
 
-Wraps of four methods, put in once and left. Without a hook each costs one test. What a hook does is in `Hook`.
+They are installed once and stay. Without a hook, each costs one test. `Hook` implements what they call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MODEL, _LOSS = 1, 2
 
 
 class _Here(threading.local):
-    """Of a thread: inside of a block's call, and who wants to see the calls within."""
+    """State of a thread: whether it is inside a block's call, and the hook that receives the calls within."""
 
     inside = False
     hook: Hook | None = None
@@ -34,14 +34,14 @@ _here = _Here()
 
 
 class Hooks(Registry[Hook]):
-    """The hooks of MXNet, and which of them a block or a trainer belongs to."""
+    """The hooks of MXNet; finds the one that a block or a trainer belongs to."""
 
     def __init__(self) -> None:
         super().__init__(Hook, install)
-        self._kinds: Identities[tuple[int, Any]] = Identities()  # weak references to the hooks
+        self._kinds: Identities[tuple[int, Any]] = Identities()  # kind, and weak reference to the hook
 
     def add(self, hook: Hook, things: Iterable[Any] = (), default: bool = False) -> Hook:
-        """A hook watches from now on; gives it back."""
+        """Registers a hook, and returns it."""
         self._kinds.clear()
         return super().add(hook, things, default)
 
@@ -51,11 +51,13 @@ class Hooks(Registry[Hook]):
         super().discard(hook)
 
     def gives_way(self, other: Hook, things: list[Any]) -> bool:
-        """The other hook watches one of these models, or a part of one."""
+        """Whether the other hook watches one of these models, or a part of one."""
         return any(other.owns(thing) for thing in things)
 
     def of_block(self, block: Any) -> tuple[int, Hook | None]:
-        """What an outermost call is: of a model, of a loss, or of neither (0); and whose."""
+        """Returns what an outermost call is, of a model, of a loss, or of neither (0), and the hook that it belongs
+        to.
+        """
         found = self._kinds.get(block)
         if found is None:
             kind, owner = self._classify(block)
@@ -67,7 +69,7 @@ class Hooks(Registry[Hook]):
         return (kind, hook) if hook is not None and hook.live else (0, None)
 
     def of_trainer(self, trainer: Any) -> Hook | None:
-        """The hook that a trainer belongs to: that of a model whose parameters it holds."""
+        """Returns the hook that a trainer belongs to: that of a model whose parameters it holds."""
         for hook in self.living:
             if hook is not self.default and hook.holds(trainer):
                 return hook
@@ -86,7 +88,7 @@ class Hooks(Registry[Hook]):
 
 @once
 def install() -> None:
-    """Begins to listen."""
+    """Installs the wrappers."""
     wrap(gluon.Block, "__call__", _call)
     wrap(autograd, "backward", _backward_of)
     wrap(NDArray, "backward", _backward_of)
@@ -164,7 +166,7 @@ def _update(original: Method) -> Method:
 
 def _allreduce(original: Method) -> Method:
     def _allreduce_grads(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Where the store updates the weights, it does so here.
+        # If the store updates the weights, it does so in this call.
         if self._kvstore and self._update_on_kvstore:
             hook = hooks.of_trainer(self)
             if hook is not None:

@@ -13,7 +13,7 @@ A few lines attach it to a training::
             for name, gradient in gradients.items():
                 weights[name] -= settings["lr"] * gradient
 
-NumPy does not know what a training step is, so ``luff run -- python train.py`` records a script only where it has these
+NumPy does not know what a training step is, so ``luff run -- python train.py`` records only a script that has these
 lines. The training computes bit by bit what it computes without them.
 """
 
@@ -47,27 +47,28 @@ def attach(
     correct: Corrections | None = None,
     **options: Unpack[CaptureOptions],
 ) -> Hook:
-    """Opens a run that the steps of a training are recorded into.
+    """Opens a run into which the steps of a training are recorded.
 
-    The run lives as long as the hook. Without options it has summaries of weights and gradients, and the loss, of every
-    step.
+    The run lives as long as the hook. Without options, it contains summaries of weights and gradients and the loss,
+    of
+    every step.
 
     Parameters
     ----------
     weights
-        Arrays by name. Each TRAIN step reads them as it begins. An array may be updated in place or replaced.
+        Arrays by name. Each TRAIN step reads them when it begins. An array may be updated in place or replaced.
     settings
         Numbers by name that updates use, e.g. ``{"lr": 0.1}``; recorded with each update.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     collections
         What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
     resume
-        Goes on in an existing run.
+        Whether to continue an existing run.
     on_stop
-        Called before `StopTraining` is raised, e.g. to write a checkpoint. Besides those of `luff.on_stop`.
+        Called before `StopTraining` is raised, e.g. to write a checkpoint, in addition to those of `luff.on_stop`.
     correct
-        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
+        What Luff may correct when a finding asks for it; by default what was passed to `luff.corrections.accept`.
         ``lower_lr=True`` multiplies ``settings["lr"]``.
     **options
         Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
@@ -76,7 +77,7 @@ def attach(
     Returns
     -------
     Hook
-        `Hook.step` records a step.
+        Its `step` records a step.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The hook of loops written in NumPy: the loop says when a step begins and ends, and what it has computed."""
+"""The hook of loops written in NumPy: the loop reports when a step begins and ends, and what it has computed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ __all__ = ["Hook", "Step", "hooks"]
 
 _TRAIN = int(Mode.TRAIN)
 _GRADIENT, _LOSS, _SETTING = int(Role.GRADIENT), int(Role.LOSS), int(Role.OPTIMIZER_SETTING)
-_OPTIMIZER = "numpy"  # its name in the run
+_OPTIMIZER = "numpy"  # name of the optimizer in the run
 
 
 class Step:
-    """A step of the training, made by `Hook.step`. It is recorded when its block ends, and dropped if that raises."""
+    """A step of the training, made by `Hook.step`. It is recorded when its block ends, or dropped if that raises."""
 
     def __init__(self, hook: Hook, mode: int, updates: bool) -> None:
-        self._hook: Hook | None = hook  # until its block ends: a variable of the script may keep the step
+        self._hook: Hook | None = (
+            hook  # until its block ends: a variable of the script may keep the step alive
+        )
         self._mode = mode
         self._updates = updates
 
@@ -67,12 +69,12 @@ class Step:
         Parameters
         ----------
         role
-            What it is to the training (docs/capture.md): ``"input"``, ``"output"``, ``"label"``, …
+            What the array is to the training (docs/capture.md): ``"input"``, ``"output"``, ``"label"``, …
 
         Raises
         ------
         InvalidArgumentError
-            For what is no role.
+            If there is no such role.
         """
         if role.upper() not in Role.__members__:
             known = ", ".join(name.lower() for name in Role.__members__)
@@ -87,12 +89,12 @@ class Step:
 
 
 class Hook(StepHook):
-    """One run of one training. Made by `luff.numpy.attach`.
+    """Watches one training, and records it into one run. Made by `luff.numpy.attach`.
 
     Attributes
     ----------
     block
-        The step whose block the training is in.
+        The step whose ``with`` block is being executed.
     """
 
     framework = "numpy"
@@ -111,7 +113,7 @@ class Hook(StepHook):
         self._settings = {} if settings is None else settings
 
     def step(self, mode: Mode | str = Mode.TRAIN, *, updates: bool = True) -> Step:
-        """A step of the training, for a ``with`` statement around what the step computes.
+        """Returns a step of the training, for a ``with`` statement around what the step computes.
 
         Leaving the block raises `luff.StopTraining` if a finding stops the run.
 
@@ -125,7 +127,7 @@ class Hook(StepHook):
         Raises
         ------
         InvalidArgumentError
-            For what is no mode.
+            If there is no such mode.
         """
         return Step(self, mode_of(mode) or _TRAIN, updates)
 
@@ -134,7 +136,7 @@ class Hook(StepHook):
         self.guarded("model", lambda: session.set_document("model", self._document()))
 
     def forked(self) -> None:
-        """In a forked child: what it trains is a worker of its own."""
+        """Makes the hook of a forked child a worker of its own."""
         super().forked()
         self.block = None
 
@@ -197,12 +199,12 @@ class Hook(StepHook):
 
 
 def _owner_of(name: str) -> str:
-    """``dense`` of ``dense.weight``."""
+    """Returns ``dense`` for ``dense.weight``."""
     return name.rpartition(".")[0]
 
 
 def _role_of(name: str) -> int:
-    """Role of a weight, by the last part of its name."""
+    """Returns the role of a weight, by the last part of its name."""
     last = name.rpartition(".")[2].lower()
     return int(Role.BIAS if "bias" in last or last in ("b", "beta") else Role.WEIGHT)
 

@@ -1,4 +1,4 @@
-"""Luff for scikit-learn: what trains step by step there.
+"""Luff for scikit-learn's estimators that train step by step.
 
 Two lines attach it to an estimator::
 
@@ -6,8 +6,8 @@ Two lines attach it to an estimator::
 
     luff.sklearn.attach(estimator, run="runs/first")
 
-``luff run -- python train.py`` does without a change to the script. Either way the fitted estimator is bit by bit what
-it is without.
+``luff run -- python train.py`` needs no change to the script. Either way, the fitted estimator is bit by bit the same
+as without Luff.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ def attach(
 ) -> Hook:
     """Records what an estimator trains, from its next call of ``fit`` or ``partial_fit`` on.
 
-    A hook that it had before ends; its run says so.
+    A hook that the estimator had before ends; its run says so.
 
     Parameters
     ----------
     estimator
-        One that trains step by step, or a pipeline that ends with one.
+        An estimator that trains step by step, or a pipeline that ends with one.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     collections
         What is saved beyond the defaults: names (``weights``, ``gradients``, ``outputs``, ``feature_importance``,
         ``trees``, …), or settings by name.
     resume
-        Goes on in an existing run.
+        Whether to continue an existing run.
     on_stop
-        Called before `StopTraining` is raised; besides those of `luff.on_stop`.
+        Called before `StopTraining` is raised, in addition to those of `luff.on_stop`.
     correct
-        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
-        ``lower_lr`` has to be a function: Luff cannot change an estimator's rate while it trains.
+        What Luff may correct when a finding asks for it; by default what was passed to `luff.corrections.accept`.
+        ``lower_lr`` must be a function: Luff cannot change an estimator's rate while it trains.
     **options
         Capture settings: ``save_interval``, ``start_step``, ``end_step``, ``save_all``, … (docs/capture.md).
 
     Raises
     ------
     InvalidArgumentError
-        For an estimator that has nothing to be watched.
+        If the estimator does not train step by step, as far as Luff knows.
     LuffError
         When the run exists already or cannot be created, or a setting is wrong.
     """

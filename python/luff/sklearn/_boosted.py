@@ -1,4 +1,4 @@
-"""GradientBoosting*: its rounds are steps, told by the monitor that scikit-learn calls after each of them."""
+"""GradientBoosting*: each round is a step, reported by the monitor that scikit-learn calls after it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PATCH = Patch("sklearn.ensemble._gb", ("BaseGradientBoosting",), _install)
 
 
 class _Rounds:
-    """Called after each round; calls the user's own monitor."""
+    """Called after each round; also calls the user's own monitor."""
 
     def __init__(self, hook: Hook, model: Any, arguments: dict[str, Any]) -> None:
         self._hook = hook
@@ -60,7 +60,7 @@ class _Rounds:
         self._scores: Any = None  # raw predictions for the validation rows
 
     def begins(self) -> None:
-        """The training begins."""
+        """Begins the training."""
         planned = int(self._model.n_estimators) - self._first
         self._hook.begin_rounds(self._model, self._first, planned)
 
@@ -86,7 +86,7 @@ class _Rounds:
         return found
 
     def _validation_loss(self, stage: int) -> float:
-        """As scikit-learn computes it for its early stopping, from predictions kept up round by round."""
+        """Computes the loss as scikit-learn does for its early stopping, from predictions updated round by round."""
         from sklearn.ensemble._gradient_boosting import predict_stage
 
         model = self._model
@@ -104,7 +104,7 @@ class _Rounds:
 
 
 def facts_of(model: Any, rows: int, validation_rows: int | None) -> Facts:
-    """What a boosted model says of itself."""
+    """Describes a boosted model."""
     evaluations = [{"name": "train", "training": True, "rows": rows}]
     if validation_rows is not None:
         evaluations.append({"name": "validation", "training": False, "rows": validation_rows})
@@ -121,7 +121,7 @@ def facts_of(model: Any, rows: int, validation_rows: int | None) -> Facts:
 
 
 def feature_names(model: Any) -> list[str]:
-    """Names of the features; ``f0``, ``f1``, … where they have none."""
+    """Returns the names of the features; ``f0``, ``f1``, … if they have none."""
     names = getattr(model, "feature_names_in_", None)
     return [f"f{i}" for i in range(int(model.n_features_in_))] if names is None else [str(n) for n in names]
 

@@ -1,4 +1,4 @@
-"""A call-back for estimators that take scikit-learn's own (1.9 and later): each iteration is a step."""
+"""A call-back for estimators that accept scikit-learn's own call-backs (1.9 and later): each iteration is a step."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Callback"]
 
-_MAX_ROWS = 4096  # that the loss is computed of
+_MAX_ROWS = 4096  # most rows for which the loss is computed
 
 
 class Callback:
-    """Watches ``LogisticRegression`` with its solver ``lbfgs``, and what takes call-backs like it::
+    """Watches ``LogisticRegression`` with its solver ``lbfgs``, and other estimators that accept call-backs::
 
         LogisticRegression().set_callbacks(luff.sklearn.Callback("runs/first")).fit(x, y)
 
     Parameters
     ----------
     run, collections, resume, on_stop, correct, **options
-        As those of `attach`.
+        As in `attach`.
 
     Attributes
     ----------
     hook
-        For custom scalars and tensors, and to close the run; None in a copy that another process got.
+        Records custom scalars and tensors, and closes the run; None in a copy made for another process.
 
     Raises
     ------
@@ -57,20 +57,20 @@ class Callback:
         hook = Hook(run, collections=collections, resume=resume, on_stop=on_stop, correct=correct, **options)
         self.hook: Hook | None = hooks.add(hook)
 
-    # Clones of an estimator, also in other threads, share their call-back: it holds nothing of a fit.
+    # Clones of an estimator, also in other threads, share their call-back, so it holds no state of a fit.
 
     def setup(self, estimator: Any, context: Any) -> None:  # noqa: ARG002
-        """A fit begins."""
+        """Called when a fit begins."""
         if self.hook is not None:
             self.hook.enters(estimator, True)
 
     def teardown(self, estimator: Any, context: Any) -> None:  # noqa: ARG002
-        """A fit has ended, or raised."""
+        """Called when a fit has ended, or raised."""
         if self.hook is not None:
             self.hook.leaves(self.hook.model_of(estimator), True)
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
-        """Nothing of an iteration is recorded before its end."""
+        """Does nothing: an iteration is recorded at its end."""
 
     def on_fit_task_end(
         self,
@@ -82,7 +82,9 @@ class Callback:
         fitted_estimator: Any = None,
     ) -> None:
         """Records an iteration. Raises `luff.StopTraining` if a finding stops the run."""
-        whole = context is getattr(estimator, "_callback_fit_ctx", None)  # the fit, not an iteration of it
+        whole = context is getattr(
+            estimator, "_callback_fit_ctx", None
+        )  # the fit itself, not one of its iterations
         model = None if self.hook is None or whole else self.hook.model_of(estimator)
         if self.hook is None or model is None or fitted_estimator is None:
             return
@@ -91,7 +93,7 @@ class Callback:
 
 
 def _step(hook: Hook, model: Model, estimator: Any, rows: Any, targets: Any) -> None:
-    """Loss and coefficients as the iteration left them."""
+    """Records loss and coefficients as the iteration left them."""
     kind = type(estimator).__name__
     hook.steps.array(f"{model.name}_weight", estimator.coef_, int(Role.WEIGHT), "", kind)
     hook.steps.array(f"{model.name}_bias", estimator.intercept_, int(Role.BIAS), "", kind)
@@ -103,9 +105,9 @@ def _step(hook: Hook, model: Model, estimator: Any, rows: Any, targets: Any) -> 
 
 
 def _log_loss(scores: Any, ids: Any) -> float:
-    """Mean of -log(softmax(scores)) at the rows' classes; of one column, that of a logistic function.
+    """Returns the mean of -log(softmax(scores)) at the rows' classes; for a single column, of the logistic function.
 
-    The estimator's own `predict_log_proba` warns: of a frame's names of columns, and where a share is 0.
+    The estimator's own `predict_log_proba` would warn about a frame's column names, and about shares of 0.
     """
     scores = np.asarray(scores, dtype=np.float64)
     if scores.shape[1] == 1:

@@ -1,6 +1,6 @@
-"""MiniBatchKMeans: a minibatch is a step; its inertia and the centers that it leaves are recorded.
+"""MiniBatchKMeans: each minibatch is a step; its inertia and the centers after it are recorded.
 
-Inertia is no loss to be judged: a good start leaves it little to fall.
+Inertia is not recorded as a loss: after a good start it has little room to fall.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from luff.sklearn._wraps import Patch, entering, hook_of
 
 __all__ = ["PATCH"]
 
-_local = threading.local()  # the estimator under way
+_local = threading.local()  # the estimator in training
 
 
 @once

@@ -1,4 +1,4 @@
-"""HistGradientBoosting*: its rounds are steps. Losses are told where it may stop early: there it computes them."""
+"""HistGradientBoosting*: each round is a step. Losses are recorded if it may stop early: otherwise it has none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from luff.sklearn._wraps import Patch, hook_of
 
 __all__ = ["PATCH"]
 
-_local = threading.local()  # the training under way
+_local = threading.local()  # the running training
 
 
 @once
@@ -35,7 +35,7 @@ def _watched(original: Method) -> Method:
         rounds = _local.rounds = _Rounds(hook, self, args[0] if args else kwargs.get("X"))
         try:
             result = original(self, *args, **kwargs)
-            rounds.scored()  # of the last round, if it has no scores
+            rounds.scored()  # ends the last round, if it has no scores
             return result
         finally:
             _local.rounds = before
@@ -72,18 +72,18 @@ def _checked(original: Method) -> Method:
 
 
 class _Rounds:
-    """Counts the trees of a training; a round ends with its scores, or with the first tree of the next."""
+    """Counts the trees of a training; a round ends with its scores, or with the first tree of the next round."""
 
     def __init__(self, hook: Hook, model: Any, rows: Any) -> None:
         self.model = model
         self._hook = hook
         self._rows = int(rows.shape[0]) if hasattr(rows, "shape") else 0
-        self._trees = 0  # of the round under way
+        self._trees = 0  # of the current round
         self._begun = False
         self._done = 0
 
     def tree(self) -> None:
-        """A tree has grown; it is not in the model yet."""
+        """Called when a tree has grown; it is not in the model yet."""
         hook = self._hook
         if not self._begun:
             hook.while_live("begin", self._begin)
@@ -94,7 +94,7 @@ class _Rounds:
                 self._ended()
 
     def scored(self) -> None:
-        """The losses of a round, or of the model before the first, were computed."""
+        """Called when the losses of a round, or of the model before the first round, were computed."""
         if self._trees:
             self._trees = 0
             self._ended()

@@ -1,4 +1,4 @@
-"""The hook of scikit-learn: names of estimators, their steps, and rounds of those that boost."""
+"""The hook of scikit-learn: names of estimators, their steps, and rounds of estimators that boost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Hook", "Model", "hooks"]
 _TRAIN = int(Mode.TRAIN)
 _MAX_MODELS = 64
 _FLUSH_S = 2.0
-_BOOSTING = ("feature_importance", "trees")  # collections that have a meaning of their own here
+_BOOSTING = ("feature_importance", "trees")  # collections with a special meaning here
 #: Losses of scikit-learn's boosting.
 _LOSSES = (
     "log_loss", "squared_error", "absolute_error", "exponential", "huber", "quantile", "poisson", "gamma",
@@ -41,15 +41,15 @@ _LOSSES = (
 
 @dataclass
 class Model:
-    """One training of an estimator, or several that go on with each other."""
+    """One training of an estimator, or several that continue one another."""
 
     name: str
     number: int
-    written: bool = False  # its description is in the run
-    tensors: Any = None  # what its family keeps: numbers of tensors
+    written: bool = False  # whether its description is in the run
+    tensors: Any = None  # tensors' numbers, for use by its family
 
     def loss(self, kind: str) -> str:
-        """Name of its loss; each training has its own, so that no curve goes through several."""
+        """Returns the name of the loss; each training has its own, so that no curve spans several."""
         return kind if self.number == 0 else f"{self.name}.{kind}"
 
 
@@ -76,10 +76,10 @@ class Hook(StepHook):
         self._optimizers: list[dict[str, Any]] = []
         self._schedules: list[dict[str, Any]] = []
         self._latest: Any = None  # weak reference to the estimator whose training began last
-        self._thread = 0  # that trains; 0: none
+        self._thread = 0  # thread that trains; 0: none
         self._depth = 0
         self._missed = 0
-        self._updates = False  # the step that has begun ends with an update
+        self._updates = False  # whether the open step ends with an update
         chosen = _options or choose_run(run, resume, _config(collections, options))
         super().__init__(chosen, on_stop, correct)
         self.trainings = Trainings(self, chosen.config, Library(_LOSSES.__contains__, read_rounds))
@@ -89,18 +89,18 @@ class Hook(StepHook):
     # Trainings -------------------------------------------------------------------------------------------------
 
     def enters(self, estimator: Any, fresh: bool) -> Model | None:
-        """A training begins. None if it is not watched: another thread trains already, or there are too many.
+        """Begins a training. Returns None if it is not watched: another thread trains already, or there are too many.
 
         Parameters
         ----------
         fresh
-            It begins anew, and does not go on with what the estimator has learnt.
+            Whether it starts from scratch instead of continuing with what the estimator has learnt.
         """
         found: Model | None = self.while_live("begin", self._enters, estimator, fresh)
         return found
 
     def leaves(self, model: Model | None, whole: bool = False) -> None:
-        """A training has ended, or raised. `whole`: not only a part of one; its last step is waited for."""
+        """Ends a training that is over, or raised. `whole` waits for its last step: it was not only a part of one."""
         if model is not None:
             self.while_live("end", self._leaves, whole)
 
@@ -129,7 +129,7 @@ class Hook(StepHook):
         self._close_step()
         self._depth = max(self._depth - 1, 0)
         if whole and self._depth == 0 and self.session is not None:
-            self.session.flush(_FLUSH_S)  # a process may end without a word right after its training
+            self.session.flush(_FLUSH_S)  # a process may end without notice right after its training
 
     def _miss(self, reason: GapReason) -> None:
         self._missed += 1
@@ -137,7 +137,7 @@ class Hook(StepHook):
             self.session.gap(NO_ID, int(reason), 0, max(self._missed // 2, 1))
 
     def model_of(self, estimator: Any) -> Model | None:
-        """The training of an estimator in this thread; None if it is not watched."""
+        """Returns the training of an estimator in this thread; None if it is not watched."""
         if not self._depth or self._thread != threading.get_ident() or not self.live:
             return None
         return self._models.get(estimator)
@@ -152,7 +152,7 @@ class Hook(StepHook):
         Parameters
         ----------
         updates
-            It ends with an update of what is trained.
+            Whether the step ends with an update of what is trained.
         """
         self.while_live(place, self._record, function, arguments, updates)
 
@@ -163,7 +163,7 @@ class Hook(StepHook):
             function(self, *arguments)
 
     def close_step(self) -> None:
-        """Publishes the step, after its update.
+        """Publishes the open step, with its update.
 
         Raises
         ------
@@ -210,14 +210,16 @@ class Hook(StepHook):
     # Boosting --------------------------------------------------------------------------------------------------
 
     def begin_rounds(self, estimator: Any, rounds: int, planned: int | None) -> None:
-        """An estimator that boosts begins to train; called under the lock. `rounds` are those that it has already."""
+        """Begins the training of an estimator that boosts, under the lock. `rounds` is the number that it already
+        has.
+        """
         if self._depth and self._thread != threading.get_ident():
             self._miss(GapReason.NOT_SEEN)
         else:
             self.trainings.begins(estimator, estimator, rounds, planned)
 
     def publish(self) -> None:
-        """Records the rounds that wait."""
+        """Records the rounds that are waiting."""
         self.trainings.publish()
 
     # Session ---------------------------------------------------------------------------------------------------
@@ -227,15 +229,15 @@ class Hook(StepHook):
         optimizer = getattr(estimator, "_optimizer", None)
         if optimizer is None:
             raise LookupError("only networks have a rate that can change while they train")
-        optimizer.learning_rate_init *= factor  # adam and schedules compute the rate from it
+        optimizer.learning_rate_init *= factor  # adam and schedules compute the rate from this
         optimizer.learning_rate *= factor
 
     def versions(self) -> dict[str, Any]:
-        """scikit-learn's version."""
+        """Returns scikit-learn's version."""
         return {"sklearn": sklearn.__version__}
 
     def forked(self) -> None:
-        """In a forked child: nothing of the parent's session is ours."""
+        """Drops everything of the parent's session, in a forked child."""
         super().forked()
         self.trainings.forked(self.steps)
         self._models = weakref.WeakKeyDictionary()
@@ -244,7 +246,7 @@ class Hook(StepHook):
 
 
 def _config(collections: Collections, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The capture configuration: the defaults, and what is asked for."""
+    """Returns the capture configuration: the defaults, and what is asked for."""
     interval = {} if "save_interval" in options else {"save": {"save_interval": DEFAULT_INTERVAL}}
     chosen = [
         {**item, **interval, **COLLECTIONS[item["name"]]} if item.get("name") in _BOOSTING else item

@@ -1,7 +1,7 @@
-"""Linear models trained by stochastic gradient descent: a call of ``partial_fit`` is a step.
+"""Linear models trained by stochastic gradient descent: each call of ``partial_fit`` is a step.
 
-A whole ``fit`` runs inside compiled code and is one step, with what it ends with; under ``luff run`` only where
-``warm_start`` makes a loop of it.
+A whole ``fit`` runs inside compiled code, so it is one step with its final values. Under ``luff run`` it is recorded
+only if ``warm_start`` makes a loop of such calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from luff.sklearn._wraps import Patch, entering, hook_of
 
 __all__ = ["PATCH", "mean_loss"]
 
-_MAX_ROWS = 4096  # of a batch, that its loss is computed of
+_MAX_ROWS = 4096  # most rows of a batch for which its loss is computed
 _KINDS = ("BaseSGDClassifier", "BaseSGDRegressor", "SGDOneClassSVM")
 
 
@@ -42,7 +42,7 @@ def _fresh(estimator: Any, *_: Any, **__: Any) -> bool:
 
 
 def _whole_fit(hook: Hook, estimator: Any) -> bool:
-    """Whether a `fit` is left alone: the only step of its training."""
+    """Whether a `fit` is not recorded: it would be the only step of its training."""
     return hook.watches_all and not estimator.warm_start
 
 
@@ -54,7 +54,7 @@ def _stepping(original: Method) -> Method:
         if hook is None:
             return original(self, *args, **kwargs)
         given = hook.guarded("linear", lambda: signature.bind(self, *args, **kwargs).arguments)
-        one = given is not None and given.get("max_iter") == 1  # as partial_fit asks for
+        one = given is not None and given.get("max_iter") == 1  # as partial_fit sets it
         if given is None or (not one and hook.model_of(self) is None):
             return original(self, *args, **kwargs)
         model = hook.enters(self, False)
@@ -80,7 +80,7 @@ def _copied(estimator: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
 
 
 def _step(hook: Hook, model: Model, estimator: Any, given: dict[str, Any], before: Any) -> None:
-    """Loss of the batch and coefficients as the step found them; after the first, as it left them."""
+    """Records loss of the batch and coefficients as the step found them; in the first step, as it left them."""
     kind = str(given.get("loss", estimator.loss if hasattr(estimator, "loss") else ""))
     if "y" in given:
         value = _batch_loss(hook, model, estimator, kind, given["X"], given["y"], before)
@@ -117,7 +117,7 @@ def _describe(hook: Hook, model: Model, estimator: Any) -> None:
 def _batch_loss(
     hook: Hook, model: Model, estimator: Any, kind: str, rows: Any, targets: Any, before: Any
 ) -> float | None:
-    """Mean loss of the first rows of a batch, of the coefficients before it was learnt."""
+    """Computes the mean loss of the first rows of a batch, with the coefficients before the batch was learnt."""
     from sklearn.utils import _safe_indexing
 
     count = min(len(targets), _MAX_ROWS)
@@ -149,12 +149,12 @@ def _batch_loss(
 
 
 def mean_loss(kind: str, scores: NDArray[Any], wanted: NDArray[Any], epsilon: float = 0.1) -> float | None:
-    """Mean of a loss of scikit-learn's linear models, over rows and classes; None for one that is not known.
+    """Computes the mean of a loss of scikit-learn's linear models over rows and classes; None if it is unknown.
 
     Parameters
     ----------
     scores, wanted
-        Rows by classes, one against the rest: targets are -1 and 1; of a regression one column.
+        Rows by classes, each class against the rest, with targets -1 and 1; one column for a regression.
     """
     margin, error = scores * wanted, np.abs(scores - wanted)
     outside = np.maximum(error - epsilon, 0)

@@ -1,6 +1,6 @@
-"""Networks of scikit-learn: a minibatch is a step, an epoch's validation score an evaluation.
+"""Networks of scikit-learn: each minibatch is a step, the validation score of each epoch an evaluation.
 
-Weights are as the step used them; its update follows, and the step is published after it.
+Weights are recorded as the step used them; the step is published after its update.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _stepping(original: Method) -> Method:
             return original(self, *args, **kwargs)
         hook.close_step()
         result = original(self, *args, **kwargs)
-        updates = self.solver != "lbfgs"  # which asks for many gradients before it moves
+        updates = self.solver != "lbfgs"  # lbfgs computes many gradients before it moves
         hook.record("network", _step, model, self, args, kwargs, result, updates=updates)
         return result
 
@@ -115,7 +115,7 @@ def _step(
 
 
 def _loss_inputs(kind: str, outputs: Any, targets: Any) -> tuple[Any, Any]:
-    """Log-probabilities and ids of classes, where there are several; else as they are."""
+    """Returns log-probabilities and ids of classes if there are several; otherwise the values unchanged."""
     if kind != "NLLLoss":
         return outputs, targets
     with np.errstate(all="ignore"):

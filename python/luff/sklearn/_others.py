@@ -1,4 +1,4 @@
-"""Estimators of no family that Luff knows: a call of ``partial_fit``, or of ``fit`` with ``warm_start``, is a step."""
+"""Estimators of unknown families: each call of ``partial_fit``, or of ``fit`` with ``warm_start``, is a step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = ("loss_", "inertia_", "n_iter_", "score_", "lower_bound_", "oob_score
 
 
 def listen_to(kind: type) -> bool:
-    """Wraps what a class trains with; False if it does not train step by step."""
+    """Wraps the method that a class trains with; returns False if it does not train step by step."""
     method = "partial_fit" if hasattr(kind, "partial_fit") else "fit"
     if method == "fit" and not (
         hasattr(kind, "fit") and "warm_start" in getattr(kind, "_parameter_constraints", {})
@@ -34,7 +34,7 @@ def _install(kind: type, method: str) -> None:
 
 def _stepping(original: Method) -> Method:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        hook = hooks.of(self)  # only what was asked for
+        hook = hooks.of(self)  # only estimators that a hook was attached to
         if hook is None:
             return original(self, *args, **kwargs)
         model = hook.enters(self, False)

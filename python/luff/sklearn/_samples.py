@@ -1,4 +1,4 @@
-"""Samples: the first rows of what goes into a model and its loss (docs/spec/evidence.md)."""
+"""Samples: the first rows of the inputs of a model and its loss (docs/spec/evidence.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLE = int(Role.SAMPLE)
 
 
 def sample(hook: Hook, name: str, value: Any, kind: str) -> None:
-    """Keeps the first rows of a dense array, where they are due."""
+    """Records the first rows of a dense array, if they are due."""
     if not isinstance(value, np.ndarray) or not hook.steps.due(f"sample/{name}", _SAMPLE, "", kind):
         return
     arrays, code = hook.steps.arrays, dtype_code(value.dtype)
@@ -35,7 +35,7 @@ def sample(hook: Hook, name: str, value: Any, kind: str) -> None:
 
 
 def loss_samples(hook: Hook, name: str, kind: str, outputs: Any, targets: Any) -> None:
-    """What a loss gets: outputs of the model and targets, rows of both in equal number."""
+    """Records the inputs of a loss, outputs of the model and targets, with equal numbers of rows."""
     rows = min(rows_that_fit(outputs.shape, outputs.nbytes), rows_that_fit(targets.shape, targets.nbytes))
     if rows < outputs.shape[0]:
         outputs, targets = outputs[:rows], targets[:rows]

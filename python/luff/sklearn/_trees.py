@@ -1,4 +1,4 @@
-"""Trees of scikit-learn's boosting as columns; only those of the rounds that are asked for are looked at."""
+"""Trees of scikit-learn's boosting as columns; only those of the requested rounds are read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["read_rounds"]
 
 
 def read_rounds(model: Any, begin: int, end: int) -> Rounds:
-    """Reads rounds `begin` to `end` (exclusive) of an ensemble under way.
+    """Reads the rounds from `begin` to `end` (exclusive) of an ensemble in training.
 
     Raises
     ------
     ValueError
-        For rounds that are not there.
+        If rounds are missing.
     """
     if hasattr(model, "_predictors"):
         rounds = [[_histogram_tree(p) for p in one] for one in model._predictors[begin:end]]
@@ -56,9 +56,7 @@ def _tree(tree: Any) -> dict[str, NDArray[Any]]:
     left, right = tree.children_left, tree.children_right
     weight = tree.weighted_n_node_samples
     heavy = weight * tree.impurity
-    gain = (heavy - heavy[left] - heavy[right]) / max(
-        float(weight[0]), 1e-300
-    )  # as feature_importances_ has it
+    gain = (heavy - heavy[left] - heavy[right]) / max(float(weight[0]), 1e-300)  # as in feature_importances_
     to_left = getattr(tree, "missing_go_to_left", np.zeros(len(left), dtype=bool))
     return _columns(
         left, right, tree.feature, tree.threshold, to_left, gain, tree.value[:, 0, 0], tree.n_node_samples

@@ -1,7 +1,7 @@
-"""Which methods of scikit-learn Luff listens to, and the hook that an estimator has.
+"""Wraps the methods that train in scikit-learn, and finds the hook of an estimator.
 
-Methods of classes are wrapped, once their modules are there; nothing happens in them for an estimator that nobody
-watches. Nothing is put into an estimator, so copies, clones and pickles are what they were.
+Methods of classes are wrapped once their modules are imported; they do nothing for an estimator that no hook watches.
+Nothing is stored in an estimator, so copies, clones and pickles do not change.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _FAMILIES = ("_mlp", "_linear", "_clusters", "_boosted", "_histograms", "_forest
 
 @dataclass(frozen=True)
 class Patch:
-    """What a family of estimators needs to be watched.
+    """Describes how a family of estimators is watched.
 
     Attributes
     ----------
     module
-        Of scikit-learn; patched once it is imported.
+        Module of scikit-learn; patched once it is imported.
     classes
-        Those in it that are known then, with their subclasses.
+        Classes of the module that become known, with their subclasses.
     install
-        Wraps its methods, once.
+        Wraps their methods, once.
     """
 
     module: str
@@ -40,7 +40,7 @@ class Patch:
 
 
 def hook_of(estimator: Any) -> Hook | None:
-    """The hook that watches an estimator, or None."""
+    """Returns the hook that watches an estimator, or None."""
     return hooks.of(estimator) or hooks.default
 
 
@@ -49,7 +49,7 @@ def _patches() -> list[Patch]:
 
 
 def install() -> None:
-    """Wraps the methods of whatever is imported by now. Idempotent; nothing is ever undone."""
+    """Wraps the methods of whatever is imported by now. Idempotent; never undone."""
     for patch in _patches():
         module = sys.modules.get(patch.module)
         if module is not None and all(hasattr(module, name) for name in patch.classes):
@@ -57,7 +57,7 @@ def install() -> None:
 
 
 def listen_to(estimator: Any) -> bool:
-    """Prepares an estimator's class. False if there is nothing to listen to."""
+    """Prepares an estimator's class. Returns False if it has no method to wrap."""
     install()
     for patch in _patches():
         module = sys.modules.get(patch.module)
@@ -71,14 +71,14 @@ def listen_to(estimator: Any) -> bool:
 def entering(
     original: Callable[..., Any], fresh: Callable[..., bool], skip: Callable[[Hook, Any], bool] | None = None
 ) -> Callable[..., Any]:
-    """Wraps a method that trains: the hook is told when it begins and ends.
+    """Wraps a method that trains, so that the hook sees when it begins and ends.
 
     Parameters
     ----------
     fresh
-        Whether it begins anew; called with the method's arguments.
+        Whether the training starts from scratch; called with the method's arguments.
     skip
-        Whether it is left alone.
+        Whether this call is not recorded.
     """
 
     @functools.wraps(original)

@@ -1,4 +1,4 @@
-"""Luff for TensorFlow: training loops of your own, with `tf.GradientTape` and Keras' optimizers.
+"""Luff for TensorFlow: the user's own training loops, with `tf.GradientTape` and Keras' optimizers.
 
 Two lines attach it to a training::
 
@@ -6,9 +6,9 @@ Two lines attach it to a training::
 
     hook = luff.tensorflow.attach(run="runs/first")
 
-Each pass through the tape is a step: eager, or each call of a `tf.function` in which an optimizer updates. `fit` and
-its like are steps too, as with `luff.keras`. ``luff run -- python train.py`` does the same for a script that never
-mentions Luff. Either way the training computes bit by bit what it computes without.
+Each pass through the tape is a step: eagerly, or as a call of a `tf.function` in which an optimizer updates. `fit`
+and similar methods make steps too, as with `luff.keras`. ``luff run -- python train.py`` does the same for a script
+that never mentions Luff. Either way, the training computes bit by bit what it computes without Luff.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ def attach(
     Parameters
     ----------
     model
-        A Keras model, if it exists already: names its variables. One that is called in a loop is found.
+        A Keras model, if it exists already: names its variables. Models that a loop calls are found.
     run
-        Directory of the run, created; it must not exist unless ``resume``. Under ``luff run`` the supervisor's.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     collections, resume, on_stop, correct, **options
-        As those of `luff.keras.Callback`.
+        As in `luff.keras.Callback`.
 
     Returns
     -------
     Hook
-        For custom scalars and tensors, and to close the run.
+        Records custom scalars and tensors, and closes the run.
 
     Raises
     ------
     LuffError
-        When the run exists already or cannot be created, or a setting is wrong; when Keras uses another backend.
+        When the run exists already or cannot be created, a setting is wrong, or Keras uses another backend.
     """
     if keras.backend.backend() != "tensorflow":
         raise InvalidArgumentError(

@@ -56,7 +56,7 @@ def attach(
     loss_fn
         The loss, for the run's description. Calls of loss modules and roots of backward passes are seen in any case.
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     collections
         What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
     resume

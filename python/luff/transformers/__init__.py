@@ -6,8 +6,8 @@ Two lines attach it to a training::
 
     trainer = Trainer(model, arguments, callbacks=[luff.transformers.Callback("runs/first")], ...)
 
-``luff run -- python train.py`` does without a change to the script. Either way the training computes bit by bit what it
-computes without.
+``luff run -- python train.py`` needs no change to the script. Either way, the training computes bit by bit what it
+computes without Luff.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The call-back: what only the Trainer knows of a training."""
+"""The call-back, which records what only the Trainer knows of a training."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["Callback"]
 
 @guarded_events("begins", "ended")
 class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Watches what a Trainer trains. Belongs into ``callbacks`` of a ``Trainer``, also of several, one after the other.
+    """Watches what a Trainer trains. Goes into ``callbacks`` of a ``Trainer``, or of several, one after the other.
 
     Parameters
     ----------
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     checkpoint
         Whether the Trainer saves a checkpoint when a finding stops it; by default if it saves any.
     collections, resume, on_stop, correct, **options
-        As in `luff.torch.attach`, but for what is taken by default: of tensors at every 50th step.
+        As in `luff.torch.attach`, except that by default tensors are recorded at every 50th step.
 
     Raises
     ------
     LuffError
-        When no run is named or a setting is wrong; as the training begins when the run exists already or cannot be
-        created. What goes wrong inside Luff later is counted, never raised.
+        When no run is named or a setting is wrong; when the training begins, if the run exists already or cannot be
+        created. Later errors inside Luff are counted, never raised.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ign
         self._checkpoint = checkpoint
         self._arguments: Any = None
         self._control: Any = None
-        self._depth = 0  # of the functions of the Trainer that run: it evaluates while it trains
+        self._depth = 0  # nesting depth of the Trainer's functions: it evaluates while it trains
 
-    # The functions of the Trainer that users call --------------------------------------------------------------
+    # Called by the wrappers of the Trainer's functions ---------------------------------------------------------
 
     def begins(self, trainer: Any, mode: str | None) -> None:
-        """`train` (mode None), `evaluate` or `predict` has been called."""
+        """Called when `train` (mode None), `evaluate` or `predict` begins."""
         self._depth += 1
         if mode is not None:
             if self._depth == 1:
@@ -72,7 +72,7 @@ class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ign
             self._loop.mode(mode)
 
     def ended(self) -> None:
-        """It has returned, or raised an error."""
+        """Called when the function has returned, or raised an error."""
         self._depth -= 1
         self._loop.mode(None)
         if not self._depth:
@@ -89,47 +89,47 @@ class Callback(CallbackParts, TrainerCallback):  # type: ignore[misc, unused-ign
         if saves if self._checkpoint is None else self._checkpoint:
             self._control.should_save = True
 
-    # What the Trainer calls ------------------------------------------------------------------------------------
+    # Called by the Trainer -------------------------------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Everything is built, nothing was trained yet."""
+        """Begins when everything is built, and before any training."""
         self._arguments, self._control = args, control
         optimizer, scheduler = kwargs.get("optimizer"), kwargs.get("lr_scheduler")
-        optimizer = getattr(optimizer, "optimizer", optimizer)  # inside of Accelerate's
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # unwraps that of Accelerate
         scheduler = getattr(scheduler, "scheduler", scheduler)
         self._loop.begin(kwargs.get("model"), () if optimizer is None else (optimizer,), (scheduler,))
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """A backward pass without an update is a TRAIN step too."""
+        """Ends a TRAIN step: a backward pass without an update is one, too."""
         self._control = control
         self._loop.step_ended()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """A TRAIN step ends here, or after what is logged of it."""
+        """Ends a TRAIN step, unless something will be logged of it first."""
         self._control = control
         epoch_ends = state.epoch is not None and float(state.epoch).is_integer()
         if not (control.should_log or control.should_training_stop or epoch_ends):
             self._loop.step_ended()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """So does the last one of an epoch."""
+        """Ends the last TRAIN step of an epoch, unless something will be logged of it first."""
         self._control = control
         if not (control.should_log or control.should_training_stop):
             self._loop.step_ended()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Metrics, of the training or of an evaluation."""
+        """Records metrics of the training or of an evaluation."""
         self._control = control
         self._loop.log(kwargs.get("logs") or {})
         if self._depth == 1 and not control.should_training_stop:
             self._loop.step_ended()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """One batch is one step, however often the model is called for it."""
+        """Makes one step of each batch, however often it calls the model."""
         self._loop.evaluated()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """What was agreed on before the evaluation is carried out after it."""
+        """Carries out after an evaluation what was agreed on before it."""
         self._control = control
         self._loop.answer()
 

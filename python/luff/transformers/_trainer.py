@@ -1,4 +1,4 @@
-"""Functions of the Trainer that are replaced once: those that a user calls."""
+"""Wraps the Trainer's functions that users call, once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _watching_all = False
 
 @once
 def install() -> None:
-    """Replaces what has to be; once per process."""
+    """Installs the wrappers; once per process."""
     for name, mode in _MODES.items():
         wrap(Trainer, name, partial(running, callbacks_of=_callbacks, begins=partial(_begins, mode)))
 
 
 def watch_all() -> None:
-    """From now on Trainers without a `Callback` get one."""
+    """Gives every Trainer without a `Callback` one from now on."""
     global _watching_all
     _watching_all = True
 
@@ -34,7 +34,7 @@ def _begins(mode: str | None, callback: Any, trainer: Any) -> None:
 
 
 def _callbacks(trainer: Any) -> list[Any]:
-    """Luff's call-backs of a Trainer; under ``luff run`` one is added where there is none."""
+    """Returns Luff's call-backs of a Trainer; under ``luff run`` one is added if there is none."""
     from luff.transformers._callback import Callback
 
     callbacks: Any = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)

@@ -8,8 +8,10 @@ Two lines attach it to a training::
         parameters, dtrain, 100, evals=[(dtrain, "train")], callbacks=[luff.xgboost.Callback("runs/first")]
     )
 
-The same hook goes into ``callbacks`` of the scikit-learn estimators and of ``xgb.cv``. ``luff run -- python train.py``
-does without a change to the script. Either way models and metrics are bit by bit what they are without.
+The same hook works in ``callbacks`` of the scikit-learn estimators and of ``xgb.cv``.
+``luff run -- python train.py`` needs no change to the script. Either way, models and metrics are bit by bit the same
+as
+without Luff.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ __all__ = [
     "trees",
 ]
 
-Hook = Callback  #: What `get_hook` gives, as in other frameworks.
+Hook = Callback  #  The type that `get_hook` returns, as in other frameworks.
 
 _container.install()
 attach_to_all = hooks.attach_to_all

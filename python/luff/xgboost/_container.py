@@ -1,7 +1,7 @@
-"""Where XGBoost calls its callbacks: `xgb.train`, `cv` and the scikit-learn estimators all come through here.
+"""Wraps the container that calls XGBoost's callbacks: `xgb.train`, `cv` and the scikit-learn estimators all use it.
 
-The container knows the training data and the evaluation sets, which a callback is never told of; and it calls Luff
-after every other callback, also in the round in which one of them ends the training.
+The container knows the training data and the evaluation sets, which a callback never receives. Luff runs after every
+other callback, also in the round in which one of them ends the training.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _hooks: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary() 
 
 
 def planned_rounds() -> int | None:
-    """Rounds that the training under way was asked for, where that is known."""
+    """Returns the number of rounds requested for the running training, if it is known."""
     value = getattr(_local, "rounds", None)
     return value if isinstance(value, int) else None
 
 
 def hooks_of(container: Any) -> list[Any]:
-    """The hooks that watch a container's training."""
+    """Returns the hooks that watch a container's training."""
     found = _hooks.get(container)
     if found is None:
         from luff.xgboost._hook import Callback, hooks
@@ -39,7 +39,7 @@ def hooks_of(container: Any) -> list[Any]:
 
 @once
 def install() -> None:
-    """Begins to listen. Nothing is ever undone, and nothing happens without a hook."""
+    """Installs the wrappers. They are never removed, and do nothing without a hook."""
     from xgboost import callback
 
     kind = callback.CallbackContainer

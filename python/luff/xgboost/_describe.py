@@ -1,4 +1,4 @@
-"""What a booster and its data say of themselves."""
+"""Reads the properties of a booster and its data."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MAX_PARAMETERS = 512
 
 
 def feature_names(booster: Any) -> list[str]:
-    """Names of the features; ``f0``, ``f1``, … where they have none."""
+    """Returns the names of the features; ``f0``, ``f1``, … if they have none."""
     names = booster.feature_names
     return [f"f{index}" for index in range(int(booster.num_features()))] if names is None else list(names)
 
 
 def rows_of(data: Any) -> int | None:
-    """Rows of a matrix, or None."""
+    """Returns the number of rows of a matrix, or None."""
     try:
         return int(data.num_row())
     except Exception:
@@ -33,12 +33,12 @@ def rows_of(data: Any) -> int | None:
 
 
 def read_data(data: Any) -> Any:
-    """A matrix, or one read from a file and its kind.
+    """Returns a matrix, or reads one from a file of a given kind.
 
     Raises
     ------
     InvalidArgumentError
-        For anything else, and for a file that is not there.
+        For anything else, and if the file does not exist.
     """
     import xgboost
 
@@ -57,7 +57,9 @@ def read_data(data: Any) -> Any:
 
 
 def parameters_of(booster: Any) -> tuple[dict[str, Any], str]:
-    """All settings of a booster under their own names, defaults filled in, and which kind of booster it is."""
+    """Returns all settings of a booster under their own names, with defaults filled in,
+    and the kind of the booster.
+    """
     learner = json.loads(booster.save_config())["learner"]
     found: dict[str, Any] = {}
     _collect(learner, found, 0)

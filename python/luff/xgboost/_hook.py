@@ -1,4 +1,4 @@
-"""The hook of XGBoost: what its container tells of trainings, and what its boosters hold."""
+"""The hook of XGBoost: records the trainings that the container reports, and what boosters hold."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
     Parameters
     ----------
     run
-        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is taken.
+        Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     collections
-        What is saved beyond the metrics: names of collections (``feature_importance``, ``trees``, ``predictions``,
-        ``labels``, ``average_shap``, ``full_shap``, ``hyperparameters``), or settings by name.
+        What is saved in addition to the metrics: names of collections (``feature_importance``, ``trees``,
+        ``predictions``, ``labels``, ``average_shap``, ``full_shap``, ``hyperparameters``), or settings by name.
     hyperparameters
-        Recorded as given; by default what the booster says of itself.
+        Recorded as given; by default those of the booster.
     train_data, validation_data
         A `DMatrix`, or a file and its kind (``"csv"`` with the label first, ``"libsvm"``), for SHAP values, and for
-        predictions and labels. By default what is trained on, and the last evaluation set that is not that.
+        predictions and labels. By default the training data, and the last evaluation set that is not the training
+        data.
     resume
-        Goes on in an existing run.
+        Whether to continue an existing run.
     on_stop
-        Called before `StopTraining` is raised; besides those of `luff.on_stop`. `booster` holds the model.
+        Called before `StopTraining` is raised, in addition to those of `luff.on_stop`. `booster` holds the model.
     correct
-        What Luff may correct when a finding asks for it; by default what `luff.corrections.accept` was given.
+        What Luff may correct when a finding asks for it; by default what was passed to `luff.corrections.accept`.
     **options
         Capture settings: ``save_interval`` (10), ``start_step``, ``end_step``, ``save_steps``, ``save_all``,
         ``include_regex``, ``max_overhead``, ``max_bytes``, … (docs/capture.md).
@@ -81,8 +82,8 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
     ) -> None:
         self._train_data = read_data(train_data)
         self._validation_data = read_data(validation_data)
-        self._beginning: weakref.WeakSet[Any] = weakref.WeakSet()  # containers of trainings under way
-        self._threads = False  # the workers of a collective are threads: one of them is watched
+        self._beginning: weakref.WeakSet[Any] = weakref.WeakSet()  # containers of running trainings
+        self._threads = False  # whether the workers of a collective are threads: only one of them is watched
         chosen = _options or choose_boosting_run(run, collections, resume, options)
         super().__init__(chosen, on_stop, correct)
         library = Library(is_loss, read_rounds)
@@ -94,16 +95,16 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
     def __reduce__(self) -> Any:
         return (TrainingCallback, ())  # another process has a hook of its own, or none
 
-    # What the container tells ----------------------------------------------------------------------------------
+    # Called by the container -----------------------------------------------------------------------------------
 
     def begin_training(self, container: Any, model: Any, planned: int | None) -> None:
-        """A training begins."""
+        """Begins a training."""
         if not self.live:
             return
         try:
             self._beginning.add(container)
-            # Never under the lock: the first question to a booster waits for all workers of a collective. When it has
-            # an answer, those that are threads of this process are known.
+            # Not under the lock: the first call to a booster waits for all workers of a collective. When it returns,
+            # the workers that are threads of this process are known.
             rounds = int(model.num_boosted_rounds())
             self._threads = len(self._beginning) > 1
         except Exception as error:
@@ -112,7 +113,7 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
         self.trainings.begins(container, model, rounds, planned)
 
     def round(self, container: Any, model: Any, dtrain: Any, evals: Any) -> None:
-        """A round has ended. Raises `luff.StopTraining` if a finding stops the run."""
+        """Records a round that has ended. Raises `luff.StopTraining` if a finding stops the run."""
         self.trainings.round_ended(
             container,
             model,
@@ -121,7 +122,7 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
             lambda: self._facts(model, dtrain, evals or ()),
         )
 
-    # What boosters hold ----------------------------------------------------------------------------------------
+    # Contents of boosters --------------------------------------------------------------------------------------
 
     def _facts(self, model: Any, dtrain: Any, evals: Any) -> Facts:
         folds = getattr(model, "cvfolds", None)
@@ -153,17 +154,17 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
 
     @property
     def booster(self) -> Any:
-        """The model of the training that is watched, while it exists."""
+        """The model of the watched training, while it exists."""
         return self.trainings.booster
 
     # Session ---------------------------------------------------------------------------------------------------
 
     def versions(self) -> dict[str, Any]:
-        """XGBoost's version."""
+        """Returns XGBoost's version."""
         return {"xgboost": xgboost.__version__}
 
     def rank(self) -> tuple[int, int] | None:
-        """Rank and world size in XGBoost's collective, or as a launcher says."""
+        """Returns rank and world size in XGBoost's collective, or those that a launcher set."""
         try:
             from xgboost import collective
 
@@ -171,16 +172,16 @@ class Callback(StepHook, TrainingCallback):  # type: ignore[misc]
                 if self._threads:
                     return None
                 return int(collective.get_rank()), int(collective.get_world_size())
-        except Exception:  # a build without it
+        except Exception:  # built without it
             pass
         return rank_from_environment()
 
     def publish(self) -> None:
-        """Records the rounds that wait."""
+        """Records the rounds that are waiting."""
         self.trainings.publish()
 
     def forked(self) -> None:
-        """In a forked child: nothing of the parent's session is ours."""
+        """Drops everything of the parent's session, in a forked child."""
         super().forked()
         self.trainings.forked(self.steps)
 

@@ -1,4 +1,4 @@
-"""What the numbers of an evaluation are: losses that a training lowers, or others."""
+"""Classifies and reads metrics: which are losses that a training lowers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 __all__ = ["is_loss", "latest"]
 
-# Smooth losses that XGBoost computes. `error` counts and may stand still; ranks and areas rise.
+# Smooth losses that XGBoost computes. Not among them: `error`, a count that may stand still, and metrics that rise,
+# such as ranks and areas.
 _LOSSES = re.compile(
     r"^(rmse|rmsle|mae|mape|mphe|logloss|mlogloss|poisson-nloglik|gamma-nloglik|gamma-deviance|cox-nloglik"
     r"|tweedie-nloglik(@.*)?|aft-nloglik|quantile|expectile)$"
@@ -16,12 +17,14 @@ _LOSSES = re.compile(
 
 
 def is_loss(metric: str) -> bool:
-    """True for a metric of XGBoost's own that a training lowers smoothly."""
+    """Whether this is one of XGBoost's own metrics that a training lowers smoothly."""
     return _LOSSES.match(metric) is not None
 
 
 def latest(log: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, float, float | None]]:
-    """Newest value of each metric: evaluation set, metric, value, and in cross-validation its deviation."""
+    """Yields the newest value of each metric: evaluation set, metric, value, and in
+    cross-validation its deviation.
+    """
     for data, metrics in log.items():
         for metric, history in metrics.items():
             if not history:

@@ -1,7 +1,7 @@
-"""Trees of a booster as columns. Only the rounds that are asked for are read, whatever the model holds beside them.
+"""Trees of a booster as columns. Only the requested rounds are read, regardless of the size of the model.
 
-A slice of the booster is written as binary JSON and its arrays are taken as they are: no text is made or parsed, and
-all trees of the rounds are numbered, walked and cut in one go.
+A slice of the booster is written as binary JSON and its arrays are used as they are: no text is made or parsed, and
+all trees of the rounds are processed together.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ["read_rounds"]
 
 
 def read_rounds(booster: Any, begin: int, end: int) -> Rounds:
-    """Reads rounds `begin` to `end` (exclusive) of a booster of trees.
+    """Reads the rounds from `begin` to `end` (exclusive) of a booster of trees.
 
     Raises
     ------
     ValueError
-        For a model whose trees have another form: vectors in the leaves.
+        If the model's trees have another form: vectors in the leaves.
     """
     part = booster[begin:end]
     model = parse(part.save_raw(raw_format="ubj"))
     learner = model["learner"]["gradient_booster"]
-    held = learner.get("gbtree", learner)["model"]  # dart holds a booster of trees
+    held = learner.get("gbtree", learner)["model"]  # dart contains a booster of trees
     trees = held["trees"]
     per_round = np.diff(np.asarray(held.get("iteration_indptr", ()), dtype=np.int64))
     if len(per_round) != end - begin or int(per_round.sum()) != len(trees):
@@ -68,9 +68,9 @@ def _as_columns(trees: list[Any], per_round: list[int]) -> Rounds:
     by_category = inner & (_joined(trees, "split_type", np.int64) != 0)
     value = split.copy()
     split = np.where(inner & ~by_category, split, np.float32(np.nan))
-    if by_category.any():  # what is in the set goes to the right
+    if by_category.any():  # categories in the set go to the right
         yes, no = np.where(by_category, right, yes), np.where(by_category, left, no)
-    kept = np.flatnonzero(depth >= 0)  # nodes that pruning has cut off are still in the arrays
+    kept = np.flatnonzero(depth >= 0)  # nodes removed by pruning are still in the arrays
     columns = {
         "Tree": tree_of[kept],
         "Node": node[kept],

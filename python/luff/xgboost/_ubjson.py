@@ -1,6 +1,6 @@
-"""Reads the binary JSON in which XGBoost writes a model: arrays come as NumPy arrays, in one step each.
+"""Reads the binary JSON in which XGBoost writes a model; arrays become NumPy arrays in one step each.
 
-Only what XGBoost writes is known; anything else raises `ValueError`, which the hook counts.
+Only the subset that XGBoost writes is supported; anything else raises `ValueError`, which the hook counts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Reader:
         return value
 
     def length(self) -> int:
-        if self.data[self.at] == 0x4C:  # L, which XGBoost writes always
+        if self.data[self.at] == 0x4C:  # L, which XGBoost always writes
             (value,) = _LONG.unpack_from(self.data, self.at + 1)
             self.at += 9
         else:
@@ -64,7 +64,7 @@ class _Reader:
 
     def array(self, depth: int) -> Any:
         data = self.data
-        if data[self.at] == 0x24:  # $: one type for all
+        if data[self.at] == 0x24:  # $: all elements have one type
             kind = data[self.at + 1]
             self.at += 2
             if self.byte() != 0x23:
@@ -74,7 +74,7 @@ class _Reader:
             found = np.frombuffer(data, dtype=dtype, count=count, offset=self.at)
             self.at += count * size
             return found
-        if data[self.at] == 0x23:  # #: a length, types one by one
+        if data[self.at] == 0x23:  # #: a length, and a type for each element
             self.at += 1
             return [self.value(self.byte(), depth) for _ in range(self.length())]
         items = []
@@ -106,12 +106,12 @@ class _Reader:
 
 
 def parse(data: bytes | bytearray | memoryview) -> Any:
-    """The value that `data` holds.
+    """Parses `data` and returns its value.
 
     Raises
     ------
     ValueError
-        For bytes that XGBoost would not have written.
+        If XGBoost would not have written such bytes.
     """
     reader = _Reader(data)
     try:
