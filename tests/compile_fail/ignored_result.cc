@@ -1,4 +1,4 @@
-// A Result that nobody looks at must not compile.
+// Ignoring a Result must not compile.
 #include "luff/base/result.h"
 
 luff::Result<int> Read();

@@ -1,4 +1,4 @@
-// A Status that nobody looks at must not compile: losing an error silently is the one unforgivable bug.
+// Ignoring a Status must not compile: losing an error silently is the one unforgivable bug.
 #include "luff/base/status.h"
 
 luff::Status Write();

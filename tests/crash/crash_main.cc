@@ -1,9 +1,9 @@
-// luff_crash --kills N [--seed S] [--dir D]: kills a writing process at random instants and reads what it
-// left.
+// luff_crash --kills N [--seed S] [--dir D]: kills a writing process at random instants and reads the
+// run that it left.
 //
 // The child writes values that follow from (tensor, step) alone, so that every value read back can be
 // checked. After the kill: no value, summary or scalar may be wrong, and every step that the live page had
-// published is readable. Half of the runs are then resumed and killed again, so that epochs pile up.
+// published is readable. Half of the runs are then resumed and killed again, so runs have several epochs.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -26,7 +26,7 @@ namespace luff::store {
 namespace {
 
 constexpr std::uint32_t kTensors = 6;
-constexpr std::size_t kSmall = 40, kBig = 60'000;  // elements: buffered, and direct together
+constexpr std::size_t kSmall = 40, kBig = 60'000;  // elements: buffered, and enough together for direct I/O
 
 std::size_t ElementsOf(std::uint32_t tensor) { return tensor % 3 == 0 ? kBig : kSmall; }
 /// Tensors 4 and 5 change at every 16th step only: in between their rows refer to earlier chunks.
@@ -208,7 +208,7 @@ int Main(int argc, char** argv) {
       const pid_t child = fork();
       if (child < 0) return 2;
       if (child == 0) Write(run, epoch > 0, progress);
-      // Most kills at a random number of steps plus a random moment, some while the run is being created.
+      // Most kills come at a random number of steps plus a random delay, some while the run is being created.
       const auto microseconds = std::chrono::microseconds(random() % 3000);
       const std::uint64_t target = random() % 8 == 0 ? before : before + random() % 60;
       int status = 0;

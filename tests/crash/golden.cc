@@ -10,7 +10,7 @@
 namespace luff::store {
 namespace {
 
-/// Real files, a clock that stands still: the bytes are the same each time.
+/// Real files and a clock that stands still, so that the bytes are the same each time.
 class StillEnv final : public ForwardingEnv {
  public:
   std::int64_t NowUnixNs() noexcept override { return 1'700'000'000'000'000'000; }

@@ -4,9 +4,9 @@
 /// The golden run of format version 1: small, with every kind of frame, the same bytes each time.
 namespace luff::store {
 
-/// Writes run directory `path` (must not exist). False with a message on stderr when anything fails.
+/// Writes run directory `path` (must not exist). False, with a message on stderr, if anything fails.
 bool WriteGoldenRun(const std::string& path);
-/// What must be read from it, as JSON: steps, tensors, values and summaries.
+/// Returns what a reader must find in it, as JSON: steps, tensors, values and summaries.
 std::string GoldenTwin();
 
 inline constexpr int kGoldenSteps = 10;

@@ -1,5 +1,5 @@
-// luff_golden DIRECTORY: writes the golden run and its JSON twin there (testdata/format/v1). Only with an
-// ADR: bytes of a format that was published never change.
+// luff_golden DIRECTORY: writes the golden run and its JSON twin there (testdata/format/v1). Needs an
+// ADR: the bytes of a published format never change.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

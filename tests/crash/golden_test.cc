@@ -1,5 +1,5 @@
-// The golden run of version 1: its bytes stay, its twin says what is in it, and cut off at any byte it shows
-// nothing wrong.
+// The golden run of version 1: its bytes do not change, readers find what its JSON twin lists, and cut off at
+// any byte it shows nothing wrong.
 #include "golden.h"
 
 #include <gtest/gtest.h>
@@ -124,8 +124,7 @@ TEST_F(GoldenTest, TheWriterStillMakesTheSameBytes) {
 }
 
 TEST_F(GoldenTest, CutOffAtAnyByteItShowsNothingWrong) {
-  // In memory where there is such a place: tens of thousands of truncations are slow on a journaling file
-  // system.
+  // In memory if possible, since tens of thousands of truncations are slow on a journaling file system.
   const std::string base = fs::exists("/dev/shm") ? "/dev/shm" : fs::temp_directory_path().string();
   for (const auto& entry : fs::directory_iterator(kGolden / "run" / "w0000")) {
     TemporaryDirectory directory(base);
@@ -134,7 +133,7 @@ TEST_F(GoldenTest, CutOffAtAnyByteItShowsNothingWrong) {
     const fs::path file = run / "w0000" / entry.path().filename();
     for (auto size = static_cast<std::int64_t>(entry.file_size()); size >= 0; --size) {
       fs::resize_file(file, static_cast<std::uint64_t>(size));
-      // The header page holds zeros behind its first 80 bytes: one cut in 64 of those is enough.
+      // The header page holds zeros after its first 80 bytes: one cut in 64 of those is enough.
       if (size < 4096 && size > 100 && size % 64 != 0) continue;
       const Seen seen = Compare(run.string(), twin_);
       ASSERT_EQ(seen.wrong, 0U) << entry.path().filename() << " cut off at byte " << size;
