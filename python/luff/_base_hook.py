@@ -417,9 +417,8 @@ def _settings(name: object, given: object, named: Mapping[str, Any]) -> dict[str
         return {"name": name, **named}
     if isinstance(given, Mapping):
         return _named({"name": name, **plain(given, place)}, place)
-    if callable(
-        getattr(given, "to_json_dict", None)
-    ):  # a SaveConfig: the schedule for what the name stands for
+    # a SaveConfig: the schedule for what the name stands for
+    if callable(getattr(given, "to_json_dict", None)):
         return {"name": name, **named, "save": plain(given, place)}
     raise InvalidArgumentError(
         f"{place} is {shown(given)}, expected a mapping of settings, a SaveConfig or None"

@@ -16,11 +16,8 @@ from typing import Any
 __all__ = ["is_garbage"]
 
 MOST = 200_000  # objects examined at most: takes about 0.2 s
-_NOT_ENTERED = (
-    type,
-    types.ModuleType,
-    types.FrameType,
-)  # everything that these refer to is held from outside
+# everything that these refer to is held from outside
+_NOT_ENTERED = (type, types.ModuleType, types.FrameType)
 
 
 def is_garbage(reference: Any, held: int, things: set[int], table: Any) -> bool:

@@ -47,9 +47,8 @@ def make_config(
     """Makes the capture configuration from a hook's arguments."""
     wanted = listed(collections)
     chosen = [{**COLLECTIONS.get(item["name"], {}), **item} for item in wanted if "name" in item]
-    chosen += [
-        item for item in wanted if "name" not in item
-    ]  # kept, so that the configuration check reports them
+    # kept, so that the configuration check reports them
+    chosen += [item for item in wanted if "name" not in item]
     if options.get("save_all"):
         for name, settings in COLLECTIONS.items():
             if all(item.get("name") != name for item in chosen):

@@ -79,9 +79,8 @@ class _Waiting:
     saved: Saved  # by users
     ended_ns: int  # Unix time
     lasted_ns: int  # since the previous round ended
-    answers: list[Callable[[], None]] = field(
-        default_factory=list
-    )  # each records an answer of this round's model
+    # each records an answer of this round's model
+    answers: list[Callable[[], None]] = field(default_factory=list)
 
 
 @dataclass

@@ -34,9 +34,8 @@ _FRAMEWORKS = {
 }
 _waiting = set(_FRAMEWORKS)
 _OURS = frozenset(_FRAMEWORKS.values())
-_postponed: "set[str]" = (
-    set()
-)  # luff modules that were still being imported when their framework's import ended
+# luff modules that were still being imported when their framework's import ended
+_postponed: "set[str]" = set()
 
 
 def _attach(name: str) -> None:

@@ -170,9 +170,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true")
     args = parser.parse_args(arguments)
     run, out = os.path.abspath(args.run), os.path.abspath(args.out)
-    os.chdir(
-        os.path.dirname(os.path.abspath(__file__))
-    )  # Matplotlib reads settings from the working directory
+    # Matplotlib reads settings from the working directory
+    os.chdir(os.path.dirname(os.path.abspath(__file__)))
     try:
         draw(run, args.names, out, args.mode, args.worker, replace=args.force)
     except ImportError as error:

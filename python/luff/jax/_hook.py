@@ -49,9 +49,8 @@ class Hook(StepHook):
         super().__init__(options, on_stop, correct)
         self.trees = Trees()
         self.reader: Reader | None = None
-        self._numbers: dict[
-            tuple[int, str], tuple[Any, Tensors]
-        ] = {}  # by id of the leaves, which are kept alive
+        # by id of the leaves, which are kept alive
+        self._numbers: dict[tuple[int, str], tuple[Any, Tensors]] = {}
         self._held: list[Part] = []  # parameters for the next TRAIN step, given after the previous one
         self._donates = True  # whether the call that trains donates its parameters; assumed until seen
         self._described: dict[int, list[Leaf]] = {}  # by id of the leaves, which are kept alive

@@ -253,9 +253,8 @@ class Callback(StepHook, keras.callbacks.Callback):  # type: ignore[misc]
             if self.steps.mode:
                 self.steps.abandon()  # a batch that was never finished
             super()._finish()
-            if (
-                self.values is not None and threading.main_thread().is_alive()
-            ):  # the process is not exiting yet
+            # the process is not exiting yet
+            if self.values is not None and threading.main_thread().is_alive():
                 self.guarded("rest", self.values.rest)
         finally:
             self.values = self.loops = self.steps.recorder = None

@@ -185,9 +185,8 @@ class Callback(StepHook):
             facts.labels = sets[-1][1].get_label
         call = _train.current()
         known = self._train_data if self._train_data is not None else call.raw if call else None
-        if known is not None and not parameters.get(
-            "linear_tree"
-        ):  # LightGBM has no contributions for linear trees
+        # LightGBM has no contributions for linear trees
+        if known is not None and not parameters.get("linear_tree"):
             facts.contributions = lambda model: _contributions(model, known, threads)
         return facts
 

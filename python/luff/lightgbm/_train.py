@@ -81,9 +81,8 @@ def _hooks_of(given: Any) -> tuple[list[Any], Any]:
     if hook is None:
         return found, given
     callbacks = list(given or ())
-    for place, callback in enumerate(
-        callbacks
-    ):  # as LightGBM would number them without the one that is added
+    # as LightGBM would number them without the one that is added
+    for place, callback in enumerate(callbacks):
         if hasattr(callback, "__dict__"):
             callback.__dict__.setdefault("order", place - len(callbacks))
     return [hook], [*callbacks, hook]

@@ -31,9 +31,8 @@ class Step:
     """A step of the training, made by `Hook.step`. It is recorded when its block ends, or dropped if that raises."""
 
     def __init__(self, hook: Hook, mode: int, updates: bool) -> None:
-        self._hook: Hook | None = (
-            hook  # until its block ends: a variable of the script may keep the step alive
-        )
+        # until its block ends: a variable of the script may keep the step alive
+        self._hook: Hook | None = hook
         self._mode = mode
         self._updates = updates
 

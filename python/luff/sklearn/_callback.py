@@ -82,9 +82,8 @@ class Callback:
         fitted_estimator: Any = None,
     ) -> None:
         """Records an iteration. Raises `luff.StopTraining` if a finding stops the run."""
-        whole = context is getattr(
-            estimator, "_callback_fit_ctx", None
-        )  # the fit itself, not one of its iterations
+        # the fit itself, not one of its iterations
+        whole = context is getattr(estimator, "_callback_fit_ctx", None)
         model = None if self.hook is None or whole else self.hook.model_of(estimator)
         if self.hook is None or model is None or fitted_estimator is None:
             return

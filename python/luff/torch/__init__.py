@@ -6,8 +6,8 @@ Two lines attach it to a training::
 
     hook = luff.torch.attach(model, optimizer=optimizer, loss_fn=loss_fn, run="runs/first")
 
-``luff run -- python train.py`` does the same for a script that never mentions Luff. Either way the training computes
-bit by bit what it computes without.
+``luff run -- python train.py`` does the same for a script that never mentions Luff. Either way, the training computes
+bit by bit what it computes without Luff.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ def attach(
     correct: Corrections | None = None,
     **options: Unpack[CaptureOptions],
 ) -> Hook:
-    """Attaches Luff to a model and what trains it. If the model has a hook already, that hook's run ends and says so.
+    """Attaches Luff to a model and its optimizers. If the model has a hook already, that hook's run ends and says so.
 
     Parameters
     ----------
     model
         The model; wrappers (DDP, compile) may be put around it before or after.
     optimizer
-        Optimizer or optimizers, if they exist already; later ones are found by what they hold.
+        Optimizer or optimizers, if they exist already; later ones are found by the parameters that they hold.
     loss_fn
-        The loss, for the run's description. Calls of loss modules and roots of backward passes are seen in any case.
+        The loss, for the run's description. Calls of loss modules and roots of backward passes are seen anyway.
     run
         Directory of the run, created; it must not exist unless `resume`. Under ``luff run`` the supervisor's is used.
     collections
         What is saved beyond the default: names of collections (raw values and summaries), or settings by name.
     resume
-        Continues an existing run.
+        Whether to continue an existing run.
     on_stop
         Called before `StopTraining` is raised, e.g. to write a checkpoint, in addition to those of `luff.on_stop`.
     correct
@@ -72,7 +72,7 @@ def attach(
     Returns
     -------
     Hook
-        For custom scalars and tensors, modes and steps by hand, and to close the run.
+        Records custom scalars and tensors, sets modes and steps by hand, and closes the run.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A training loop that belongs to a framework on top of PyTorch.
+"""Supports training loops that belong to a framework on top of PyTorch.
 
 The patches of torch see what is trained. The framework's call-backs add what only they know: where a step ends, its
 mode, what is logged, and how to leave the loop in the framework's own way.
@@ -26,14 +26,14 @@ from luff.torch.patches import _functional
 __all__ = ["CallbackParts", "Loop", "Run", "callbacks_in", "guarded_events", "running"]
 
 
-_MAX_METRICS = 4096  # remembered by name
+_MAX_METRICS = 4096  # most metrics remembered by name
 _Class = TypeVar("_Class", bound=type)
 
 
 def guarded_events(*more: str) -> Callable[[_Class], _Class]:
     """Decorates a call-back class with a `_loop`: errors in its ``on_...`` methods are counted, not raised.
 
-    Those of a run that cannot be created are the user's, who has named it. `more`: further methods.
+    Errors about a run that cannot be created are raised, since the user has named it. `more`: further methods.
     """
 
     def decorate(cls: _Class) -> _Class:
@@ -63,14 +63,14 @@ def running(
     callbacks_of: Callable[[Any], list[Any]],
     begins: Callable[[Any, Any], object] | None = None,
 ) -> Callable[..., Any]:
-    """Wraps a function of a trainer that users call: afterwards Luff's call-backs learn that it has ended.
+    """Wraps a trainer's function that users call, so that Luff's call-backs learn when it has ended.
 
     Parameters
     ----------
     callbacks_of
-        Gives Luff's call-backs of the trainer.
+        Returns Luff's call-backs of the trainer.
     begins
-        Called with each of them and the trainer before.
+        Called first, with each of the call-backs and the trainer.
     """
 
     @functools.wraps(original)
@@ -92,21 +92,21 @@ def running(
 
 
 def callbacks_in(callbacks: Any, kind: type, add: Callable[[Any], object] | None) -> list[Any]:
-    """Luff's call-backs, of class `kind`, in a trainer's list; where there is none, one is made and given to `add`."""
+    """Returns Luff's call-backs, of class `kind`, in a trainer's list; if there is none, one is made for `add`."""
     if not isinstance(callbacks, list):
         return []
     ours: list[Any] = [callback for callback in callbacks if isinstance(callback, kind)]
     if not ours and add is not None:
         try:
             ours = [kind()]
-        except Exception:  # the supervisor's words are gone from the environment
+        except Exception:  # the supervisor's settings are gone from the environment
             return []
         add(ours[0])
     return ours
 
 
 class CallbackParts:
-    """What all call-backs with a `_run` share."""
+    """Common base of all call-backs with a `_run`."""
 
     _run: Run
 
@@ -116,7 +116,7 @@ class CallbackParts:
         return self._run.hook
 
     def close(self) -> None:
-        """Ends the run; otherwise the end of the process does."""
+        """Ends the run; without a call, it ends with the process."""
         if self._run.hook is not None:
             self._run.hook.close()
 
@@ -127,8 +127,9 @@ class Run:
     Parameters
     ----------
     run, resume, collections, on_stop, correct, **options
-        As in `luff.torch.attach`, but for what is taken by default: of tensors at every 50th step, unless something
-        is said of when. Nothing of it given: what ``luff run`` has named, if it has.
+        As in `luff.torch.attach`, except that by default tensors are recorded at every 50th step, unless a schedule
+        is
+        given. Without any of these arguments, the hook of ``luff run`` is used, if there is one.
 
     Raises
     ------
@@ -165,7 +166,7 @@ class Run:
         _functional.install()
 
     def attach(self, model: Any, optimizers: Iterable[Any], training: bool) -> Hook | None:
-        """The hook that watches `model`; made, and its run opened, when something is trained.
+        """Returns the hook that watches `model`; makes it and opens its run when something is trained.
 
         Raises
         ------
@@ -188,14 +189,14 @@ class Run:
 
 
 class Loop:
-    """One loop, while it runs.
+    """One loop while it runs.
 
     Parameters
     ----------
     run
-        Whose hook watches.
+        Its hook watches the loop.
     leave
-        Makes the framework end its loop and, if wanted, write a checkpoint. Called once, before the functions
+        Makes the framework end its loop and, if requested, write a checkpoint. Called once, before the functions
         of `luff.on_stop`; its errors are counted.
     """
 
@@ -203,18 +204,18 @@ class Loop:
         self._run = run
         self._leave = leave
         self._logged: dict[str, Any] = {}
-        self.reason: str | None = None  # why a finding has stopped it
+        self.reason: str | None = None  # why a finding has stopped the loop
 
     @property
     def hook(self) -> Hook | None:
-        """The hook, while it records."""
+        """The hook, while it is live."""
         hook = self._run.hook
         return hook if hook is not None and hook.live else None
 
     def begin(
         self, model: Any, optimizers: Iterable[Any], schedulers: Iterable[Any] = (), training: bool = True
     ) -> None:
-        """The loop begins. Errors of a run that cannot be created are the caller's."""
+        """Begins the loop. Raises an error if the run cannot be created."""
         hook = self._run.attach(model, optimizers, training)
         if hook is not None:
             hook.guarded("schedulers", self._know, hook, schedulers)
@@ -227,35 +228,35 @@ class Loop:
             self._run.hook.guard.note(place, error)
 
     def mode(self, name: str | None) -> None:
-        """Mode of the steps that follow; None: as they train or not."""
+        """Sets the mode of the following steps; None: as the training shows."""
         if self.hook is not None:
             self.hook.set_mode(name)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Records what the framework has logged, in the open step. What it logs a second time is left out."""
+        """Records what the framework has logged, in the open step. A value that is logged again is left out."""
         hook = self.hook
         if hook is not None:
             hook.guarded("log", self._log, hook, metrics)
 
     def evaluated(self) -> None:
-        """An evaluation's step has ended; it stays open for what may be logged until the next begins."""
+        """Ends the step of an evaluation; it stays open for values logged before the next step begins."""
         hook = self.hook
         if hook is not None:
             hook.guarded("evaluated", hook.machine.end_evaluation)
 
     def publish(self) -> None:
-        """The open step has ended."""
+        """Publishes the open step, which has ended."""
         hook = self.hook
         if hook is not None:
             hook.guarded("step end", hook.machine.end_step)
 
     def step_ended(self) -> None:
-        """A TRAIN step has ended; what all ranks have agreed on for it is carried out."""
+        """Ends a TRAIN step, and carries out what all ranks have agreed on for it."""
         self.publish()
         self.answer()
 
     def answer(self) -> None:
-        """Carries out a correction, or has the framework leave its loop."""
+        """Carries out a correction, or makes the framework leave its loop."""
         hook = self.hook
         answer = 0 if hook is None else hook.machine.stop
         if hook is None or not answer:
@@ -268,7 +269,7 @@ class Loop:
             self.reason = hook.wind_up(hook.session)
 
     def end(self) -> None:
-        """The loop has ended, by itself or by an error: models are trained on as without a framework."""
+        """Ends the loop, which is over or raised an error: models are then trained as without a framework."""
         hook = self.hook
         self._logged.clear()
         if hook is not None:
@@ -277,13 +278,15 @@ class Loop:
             hook.set_mode(None)
 
     def raise_if_stopped(self) -> None:
-        """Raises `luff.StopTraining` if a finding has stopped the loop; called after the framework is done with it."""
+        """Raises `luff.StopTraining` if a finding has stopped the loop. Called when the
+        framework has left the loop.
+        """
         reason, self.reason = self.reason, None
         if reason is not None:
             stop.raise_stop(reason)
 
     def _log(self, hook: Hook, metrics: Mapping[str, Any]) -> None:
-        if hook.machine.session is None:  # nothing is trained here: no run is opened for its metrics
+        if hook.machine.session is None:  # nothing is trained here, so no run is opened for its metrics
             return
         for name, value in metrics.items():
             number: Any = value
@@ -291,7 +294,7 @@ class Loop:
                 known = self._logged.get(name)
                 if (
                     known is not None and known.data_ptr() == value.data_ptr()
-                ):  # kept: its memory is not reused
+                ):  # the same tensor: it is kept, so its memory cannot have been reused
                     continue
                 if len(self._logged) < _MAX_METRICS:
                     self._logged[name] = value
@@ -301,7 +304,7 @@ class Loop:
 
     @staticmethod
     def _know(hook: Hook, schedulers: Iterable[Any]) -> None:
-        """Schedulers that have not stepped yet: a correction of the rate is theirs too."""
+        """Registers schedulers that have not stepped yet: a correction of the rate must change them too."""
         for scheduler in schedulers:
             if hook.machine.recorder is not None and scheduler is not None:
                 hook.machine.recorder.scheduler(scheduler)

@@ -1,1 +1,1 @@
-"""What is read of tensors, modules and optimizers, and handed to the session."""
+"""Reads tensors, modules and optimizers, and hands their values to the session."""

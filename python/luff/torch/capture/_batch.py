@@ -1,4 +1,4 @@
-"""What identifies a batch: a content hash of the first dense tensor of a model's call."""
+"""Identifies a batch by a content hash of the first dense tensor of a model's call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def batch_hash(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Hash of shape and content; of a large tensor eight pages are looked at. None if there is no dense tensor."""
+    """Returns a hash of shape and content, of eight pages if the tensor is large; None
+    if there is no dense tensor.
+    """
     for tensor in args[:1] if args and type(args[0]) is torch.Tensor else tensors_in((args, kwargs)):
         if not is_readable(tensor) or not tensor.is_contiguous():
             return None
@@ -37,7 +39,7 @@ def batch_hash(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 class LaterBatch:
-    """A batch seen before the session was open: hashed once it is, if it still exists unchanged."""
+    """A batch seen before the session was open: hashed later, if it still exists unchanged."""
 
     __slots__ = ("_tensor", "_version")
 

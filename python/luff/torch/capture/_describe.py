@@ -1,4 +1,4 @@
-"""The run's "model" document: what is trained, with which loss, optimizer and scheduler."""
+"""The run's "model" document: what is trained, and with which loss, optimizer and scheduler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def settings_of(thing: Any) -> dict[str, Any]:
-    """Numbers, words and short tuples among an object's public attributes."""
+    """Returns numbers, words and short tuples among an object's public attributes."""
     found = {}
     for key, value in list(vars(thing).items())[:256]:
         if key.startswith("_") or key in _HIDDEN:
@@ -61,18 +61,18 @@ def describe(
     losses: Iterable[tuple[str, dict[str, Any]]],
     called: Container[int],
 ) -> str:
-    """The document as JSON.
+    """Returns the document as JSON.
 
     Parameters
     ----------
     names
         Models and their parts.
     optimizers
-        (number, name, optimizer).
+        Tuples (number, name, optimizer).
     schedulers
         Learning rate schedulers that have stepped.
     losses
-        (class name, settings) of the losses seen.
+        (class name, settings) of the losses that were seen.
     called
         Ids of the parameters of the models that were called.
     """
@@ -158,7 +158,7 @@ def describe(
 def _shape(shape: Any) -> list[int] | None:
     try:
         return [int(size) for size in shape]
-    except (TypeError, ValueError, RuntimeError):  # not initialised yet
+    except (TypeError, ValueError, RuntimeError):  # not initialized yet
         return None
 
 

@@ -1,4 +1,4 @@
-"""Nodes of an autograd graph."""
+"""Walks nodes of an autograd graph."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["nodes_behind", "nodes_of"]
 
 
 def nodes_of(roots: Iterable[Any]) -> list[Any]:
-    """The nodes that made tensors."""
+    """Returns the nodes that made the given tensors."""
     return [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
 
 
 def nodes_behind(starts: Iterable[Any], limit: int) -> Iterator[Any]:
-    """Nodes that are reached from some, these included: breadth first, at most `limit`."""
+    """Yields the given nodes and the nodes reachable from them, breadth first, at most `limit`."""
     nodes = list(starts)
     seen = set(nodes)
-    for node in nodes:  # grows while it is walked
+    for node in nodes:  # grows during the loop
         yield node
         for following, _ in node.next_functions:
             if following is not None and following not in seen and len(nodes) < limit:

@@ -1,7 +1,7 @@
-"""Tensors as memory: dtype, layout, address. No torch operation anywhere, only attributes.
+"""Reads tensors as memory: dtype, layout, address. Uses no torch operation, only attributes.
 
-A tensor is readable if it is dense, on the CPU, and what it holds is what its memory says (no pending conjugation,
-no wrapper whose data lie elsewhere).
+A tensor is readable if it is dense, on the CPU, and its memory contains its values (no pending conjugation, no
+wrapper whose data are elsewhere).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn
 
 
 def local_part(tensor: Any) -> tuple[Any, tuple[tuple[int, ...], tuple[int, ...]] | None]:
-    """The tensor whose memory this process holds, and (global shape, offset) if it is a shard.
+    """Returns the tensor whose memory this process holds, and (global shape, offset) if it is a shard.
 
-    A tensor that is no DTensor is its own local part.
+    A tensor that is not a DTensor is its own local part.
     """
     local = getattr(tensor, "_local_tensor", None)
     if local is None:
@@ -59,7 +59,7 @@ def local_part(tensor: Any) -> tuple[Any, tuple[tuple[int, ...], tuple[int, ...]
 
 
 class Layouts:
-    """Layout numbers of a session by (dtype, shape, strides). Bounded: cleared when it has grown too large."""
+    """Layout numbers of a session by (dtype, shape, strides). Bounded: cleared when it grows too large."""
 
     LIMIT = 1 << 16
 
@@ -68,24 +68,24 @@ class Layouts:
         self._known: dict[Any, int] = {}
 
     def find(self, tensor: Any) -> int:
-        """Number of the tensor's layout, or -1 if its memory cannot be read as it is."""
+        """Returns the number of the tensor's layout, or -1 if its memory cannot be read as it is."""
         key = (tensor.dtype, tensor.shape, tensor.stride())
         number = self._known.get(key)
         if number is None:
-            # is_neg: a pending negation of real numbers, seen where a complex tensor was conjugated.
+            # is_neg: a pending negation of real numbers, which occurs where a complex tensor was conjugated.
             number = -1 if tensor.is_neg() else self._define(key, *key)
         if key[0].is_complex and tensor.is_conj():
             return -1
         return number
 
     def find_shard(self, tensor: Any, place: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
-        """The same for the local part of a sharded tensor."""
+        """Returns the same for the local part of a sharded tensor."""
         key = (tensor.dtype, tensor.shape, tensor.stride(), place)
         number = self._known.get(key)
         return self._define(key, *key) if number is None else number
 
     def find_rows(self, dtype: Any, shape: Any, strides: Any, rows: int) -> int:
-        """Layout of the first rows (axis 0) of a tensor that is readable; of all of it where it has no more."""
+        """Returns the layout of the first rows (axis 0) of a readable tensor, or of all of it if it has no more."""
         whole = not shape or rows >= shape[0]
         key = (dtype, shape, strides) if whole else (dtype, shape, strides, rows)
         number = self._known.get(key)
@@ -96,20 +96,22 @@ class Layouts:
         return self._define(key, dtype, (rows, *shape[1:]), strides, (shape, [0] * len(shape)))
 
     def find_local(self, tensor: Any) -> tuple[int, Any]:
-        """Layout and tensor of the part that this process holds of one that is not readable itself; -1 if none is."""
+        """Returns layout and tensor of the local part of a tensor that is not readable
+        itself; -1 if there is none.
+        """
         local, place = local_part(tensor)
         if local is None or not is_readable(local):
             return -1, tensor
         return self.find(local) if place is None else self.find_shard(local, place), local
 
     def scalar(self, dtype: int) -> int:
-        """Layout of one element of the dtype (a code)."""
+        """Returns the layout of one element of the dtype (a code)."""
         key = (dtype,)
         number = self._known.get(key)
         return self._remember(key, self._session.define_layout(dtype, [])) if number is None else number
 
     def _define(self, key: Any, dtype: Any, shape: Any, strides: Any, place: Any = None) -> int:
-        """Defines a layout; `place`: shape of the whole that it is a part of, and offset in it."""
+        """Defines a layout; `place` is the shape of the whole tensor that it is part of, and the offset in it."""
         code = DTYPE_CODES.get(dtype, 0)
         if not code or len(shape) > MAX_RANK:
             return -1
@@ -127,7 +129,7 @@ class Layouts:
 
 
 def is_readable(tensor: Any) -> bool:
-    """True if the memory at `data_ptr()` holds the tensor's values."""
+    """Whether the memory at `data_ptr()` holds the tensor's values."""
     return type(tensor) in _PLAIN and tensor.is_cpu and tensor.layout is torch.strided
 
 
@@ -141,14 +143,14 @@ _NUMPY = {
 
 
 class Budget:
-    """How many bytes may still be looked at."""
+    """The number of bytes that may still be examined."""
 
     def __init__(self, nbytes: int) -> None:
         self.left = nbytes
 
 
 def array_of(tensor: Any, budget: Budget | None = None) -> Array | None:
-    """The tensor's memory as an array (bfloat16: a copy as float32); None if it cannot be read so."""
+    """Returns the tensor's memory as an array (bfloat16: a copy as float32); None if it cannot be read."""
     if not isinstance(tensor, torch.Tensor) or not is_readable(tensor):
         return None
     dtype = tensor.dtype
@@ -166,7 +168,7 @@ def array_of(tensor: Any, budget: Budget | None = None) -> Array | None:
 
 
 def array_view(tensor: Any, kind: Any) -> Array:
-    """The memory of a readable tensor as an array of a NumPy type of its size, strides included."""
+    """Returns the memory of a readable tensor, with its strides, as an array of a NumPy type of the same size."""
     if not tensor.numel():
         return np.empty(tuple(tensor.shape), kind)
     size = tensor.element_size()
@@ -177,7 +179,7 @@ def array_view(tensor: Any, kind: Any) -> Array:
 
 
 def bytes_spanned(tensor: Any) -> int:
-    """Bytes from the first to behind the last value of a tensor, those in between that are not its own included."""
+    """Returns the bytes from a tensor's first value to the end of its last, including gaps between its values."""
     if not tensor.numel():
         return 0
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -193,12 +195,12 @@ _NUMBERS: dict[torch.dtype, Any] = {
 
 
 def read_scalar(tensor: Any) -> float | None:
-    """Value of a dense CPU tensor with one element, read from memory; None if it cannot be read so."""
+    """Returns the value of a dense CPU tensor with one element, read from memory; None if it cannot be read."""
     if not is_readable(tensor) or tensor.numel() != 1:
         return None
     try:
         address = tensor.data_ptr()
-    except RuntimeError:  # a transform's tensor (vmap, grad): it has no memory
+    except RuntimeError:  # a tensor inside a transform (vmap, grad) has no memory
         return None
     if not address:
         return None
@@ -214,5 +216,5 @@ def read_scalar(tensor: Any) -> float | None:
 
 
 def float_bits(value: float) -> int:
-    """Bits of a float64, as events carry it."""
+    """Returns the bits of a float64, as events contain them."""
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])

@@ -1,4 +1,4 @@
-"""Inputs and outputs of module calls, when a collection wants them."""
+"""Captures inputs and outputs of module calls if a collection wants them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from luff.torch.capture._names import Names, class_name
 
 __all__ = ["ModuleCapture", "tensors_in"]
 
-_MAX_TENSORS = 64  # of one call
+_MAX_TENSORS = 64  # in one call
 _MAX_DEPTH = 8
 _MAX_CALLS = 256  # of one module in one step
 _ROLES = _INPUT, _OUTPUT = int(Role.INPUT), int(Role.OUTPUT)
@@ -25,7 +25,7 @@ _UNSUPPORTED = int(GapReason.UNSUPPORTED)
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Tensors of a nested structure in its own order; bounded in depth."""
+    """Yields the tensors of a nested structure in its own order; bounded in depth."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < _MAX_DEPTH:
@@ -43,7 +43,7 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 class _Calls:
-    """What is known of one module: its name and the numbers of its inputs and outputs."""
+    """What is known of one module: its name, and the numbers of its inputs and outputs."""
 
     __slots__ = ("module", "name", "numbers", "step", "type", "used")
 
@@ -53,7 +53,7 @@ class _Calls:
         self.type = class_name(module)
         self.numbers: tuple[list[int], list[int]] = ([], [])
         self.step = -1
-        self.used = [0, 0]  # of them in the step
+        self.used = [0, 0]  # how many of them were used in the step
 
 
 class ModuleCapture:
@@ -71,7 +71,7 @@ class ModuleCapture:
         self.outputs_due = False
 
     def begin_step(self) -> bool:
-        """Looks up what is due in the step that has begun; True if inputs or outputs are."""
+        """Looks up what is due in the current step; returns True if inputs or outputs are."""
         self._step += 1
         self._alive.clear()
         self._next_key = 16
@@ -80,19 +80,19 @@ class ModuleCapture:
         return self.inputs_due or self.outputs_due
 
     def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A module is about to run."""
+        """Called when a module is about to run."""
         if self.inputs_due:
             self._capture_all(module, tensors_in((args, kwargs), -1) if kwargs else tensors_in(args), 0)
 
     def after(self, module: Any, output: Any) -> None:
-        """A module has returned."""
+        """Called when a module has returned."""
         if self.outputs_due:
             self._capture_all(module, tensors_in(output), 1)
 
     def _capture_all(self, module: Any, tensors: Iterator[Any], side: int) -> None:
         calls = self._known.get(id(module))
         if calls is None or calls.module() is not module:
-            # A compiled model calls none of its modules that could be seen: its own call stands for the model's.
+            # A compiled model calls none of its modules visibly, so its own call stands for the model's.
             inner = module._orig_mod if type(module).__name__ == "OptimizedModule" else module
             found = self._names.module(inner)
             if found is None:
@@ -113,7 +113,7 @@ class ModuleCapture:
             used[side] = index + 1
 
     def capture(self, number: int, tensor: Any) -> None:
-        """Captures a tensor that may be freed at any time, if it is due."""
+        """Captures a tensor, which may be freed at any time, if it is due."""
         forms = self._session.due_tensor(number)
         if not forms:
             return
@@ -128,13 +128,13 @@ class ModuleCapture:
         self._session.capture_one(number, layout, address, self._key(tensor))
 
     def hidden(self, reason: GapReason) -> None:
-        """Records that modules inside a compiled or scripted graph are not seen."""
+        """Records a gap because modules inside a compiled or scripted graph are not visible."""
         forms = self._session.due_role(_INPUT) | self._session.due_role(_OUTPUT)
         if forms:
             self._session.gap(codes.NO_ID, int(reason), forms, 1)
 
     def _key(self, tensor: Any) -> int:
-        """The same number only for the same tensor, still alive and unchanged since."""
+        """Returns a key that is the same only for the same tensor, if it is still alive and unchanged."""
         version = tensor._version if not tensor.is_inference() else 0
         known = self._alive.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == version and not tensor.is_inference():

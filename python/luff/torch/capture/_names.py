@@ -1,7 +1,8 @@
-"""Names of parameters and modules, found without touching either.
+"""Names of parameters and modules, found without changing either.
 
-Weak links made at registration lead from a module to its owner; models are named by the class of their topmost owner,
-wrappers (DDP, compile) stripped. Names are taken at the first update, when everything is built, largest model first.
+Weak references made at registration lead from a module to its owner. A model is named by the class of its topmost
+owner, without wrappers (DDP, compile). Names are assigned at the first update, when everything is built, to the
+largest model first.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _WRAPPERS = frozenset(
         "FullyShardedDataParallel",
     }
 )
-_parents: Identities[Any] = Identities()  # of each child module, weakly
+_parents: Identities[Any] = Identities()  # child module -> weak reference to its parent
 
 
 @once
 def install() -> None:
-    """Collects parent links from now on (public registration hooks)."""
+    """Collects links to parents from now on (through public registration hooks)."""
     from torch.nn.modules import module as torch_module
 
     register = getattr(torch_module, "register_module_module_registration_hook", None)
@@ -51,7 +52,9 @@ def _on_module_registered(parent: Any, _name: str, child: Any) -> None:
 
 
 def class_name(module: Any) -> str:
-    """The class that the user wrote: FSDP2 puts one of its own in front, `torch.jit.script` hides it."""
+    """Returns the name of the class that the user wrote: FSDP2 derives one of its own,
+    `torch.jit.script` hides it.
+    """
     cls = type(module)
     bases = cls.__bases__
     if len(bases) == 2 and bases[0].__name__ == "FSDPModule":
@@ -62,7 +65,7 @@ def class_name(module: Any) -> str:
 
 
 def unwrap(module: Any) -> Any:
-    """The model inside wrappers, also when wrapped several times."""
+    """Returns the model inside wrappers, also if there are several."""
     for _ in range(8):
         if type(module).__name__ not in _WRAPPERS:
             break
@@ -77,7 +80,7 @@ def unwrap(module: Any) -> Any:
 
 
 def climb(module: Any) -> Any:
-    """The topmost owner of a module, wrappers included."""
+    """Returns the topmost owner of a module, wrappers included."""
     for _ in range(64):
         known = _parents.get(module)
         parent = None if known is None else known()
@@ -88,12 +91,12 @@ def climb(module: Any) -> Any:
 
 
 def topmost(module: Any) -> Any:
-    """The model that a call of `module` belongs to: climbed up, then unwrapped."""
+    """Returns the model that a call of `module` belongs to: the topmost owner, without wrappers."""
     return unwrap(climb(module))
 
 
 def _scan() -> list[Any]:
-    """Topmost modules without a link (of copied or unpickled models): one pass over all objects."""
+    """Returns topmost modules without a link (of copied or unpickled models), in one pass over all objects."""
     modules = []
     for candidate in gc.get_objects():
         try:
@@ -106,10 +109,10 @@ def _scan() -> list[Any]:
 
 
 class Names:
-    """Names of the parameters, buffers and modules of the models that one hook watches."""
+    """Names the parameters, buffers and modules of the models that one hook watches."""
 
     def __init__(self) -> None:
-        self.roots: list[tuple[Any, str]] = []  # (weak model, name)
+        self.roots: list[tuple[Any, str]] = []  # (weak reference to a model, name)
         self._used: dict[str, int] = {}
         self._first = ""  # name of the first model
         self._parameters: Identities[str] = Identities()
@@ -118,7 +121,7 @@ class Names:
         self._next = 0
 
     def add_root(self, model: Any) -> None:
-        """Names a model and everything in it. Nothing happens for a known one."""
+        """Names a model and everything in it, unless it is known."""
         model = unwrap(model)
         if model in self._modules:
             return
@@ -133,7 +136,8 @@ class Names:
     def refresh(self, model: Any, name: str) -> None:
         """Names what was added to a model since.
 
-        Parts of the first model have their dotted path for a name, those of further models the model's name before it.
+        Modules of the first model are named by their dotted path; those of further models have the model's name
+        before it.
         """
         prefix = "" if self._first == name else f"{name}."
         for path, module in model.named_modules():
@@ -146,7 +150,7 @@ class Names:
                 self._parameters[parameter] = f"{name}_{_clean(path)}"
 
     def name_all(self, called: Iterable[Any], parameters: Iterable[Any]) -> None:
-        """Names the models that were called, then whatever an optimizer holds beyond them."""
+        """Names the models that were called, then any other model whose parameters an optimizer holds."""
         models = list(called)
         for model in sorted(models, key=lambda model: -sum(1 for _ in model.parameters())):
             self.add_root(model)
@@ -159,7 +163,7 @@ class Names:
                     self.add_root(module)
 
     def parameter(self, parameter: Any) -> str | None:
-        """Name of a parameter, e.g. ``Net_conv1.weight``, or None."""
+        """Returns the name of a parameter, e.g. ``Net_conv1.weight``, or None."""
         return self._parameters.get(parameter)
 
     def name_parameter(self, parameter: Any, name: str) -> None:
@@ -167,11 +171,11 @@ class Names:
         self._parameters[parameter] = name
 
     def module(self, module: Any) -> tuple[str, int] | None:
-        """(name, number) of a module: the class name for a model, the dotted path below it."""
+        """Returns (name, number) of a module: a model has its class name, a module in it its dotted path."""
         return self._modules.get(module)
 
     def find(self, module: Any) -> tuple[str, int, Any] | None:
-        """(name, number, module without wrappers) of a module that was called; None where it has no name yet."""
+        """Returns (name, number, module without wrappers) of a called module; None if it has no name yet."""
         found = self._modules.get(module)
         if found is None:
             module = unwrap(module)
@@ -179,7 +183,7 @@ class Names:
         return None if found is None else (*found, module)
 
     def models(self) -> Iterator[tuple[Any, str]]:
-        """Living models and their names."""
+        """Yields the living models and their names."""
         for reference, name in self.roots:
             model = reference()
             if model is not None:

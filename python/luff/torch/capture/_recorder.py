@@ -1,6 +1,6 @@
 """Records parameters and optimizers: weights, gradients, buffers, state, settings.
 
-Knows nothing of steps; the step machine says when.
+Knows nothing about steps; the step machine decides when to record.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ _NUMBERS = (float, int)
 
 
 class OptimizerRecord:
-    """One optimizer: its number, its name, what is captured of it."""
+    """One optimizer: its number, its name, and what is captured of it."""
 
     def __init__(self, optimizer: Any, number: int, name: str, died: Callable[[Any], None]) -> None:
         self.reference = weakref.ref(optimizer, died)
         self.number = number
         self.name = name
         self.gradients: Table | None = None
-        self.held = 0  # parameters it held when the table was made
-        self.settled: object = None  # the step whose settings were recorded last
-        # of each group: its size, (key, number) pairs, numbers of its betas
+        self.held = 0  # number of parameters that it held when the table was made
+        self.settled: object = None  # the step in which its settings were last recorded
+        # for each group: its size, (key, number) pairs, numbers of its betas
         self.plan: list[tuple[int, list[tuple[str, int]], list[int]]] = []
         self.states: dict[tuple[str, str], int] = {}
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
-    """All parameters that an optimizer holds."""
+    """Returns all parameters that an optimizer holds."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class Recorder:
-    """Tables over the models and optimizers of one hook."""
+    """Records the models and optimizers of one hook, through tables."""
 
     def __init__(self, session: Session, layouts: Layouts, names: Names) -> None:
         self.session = session
@@ -62,7 +62,7 @@ class Recorder:
         self.losses: dict[str, dict[str, Any]] = {}
         self._numbers = 0
         self._optimizer_names: dict[str, int] = {}
-        self._deaths: list[Any] = []  # references of optimizers that no longer exist
+        self._deaths: list[Any] = []  # references to optimizers that no longer exist
         self._weights: Table | None = None
         self._buffers: Table | None = None
         self._all_gradients: Table | None = None
@@ -70,14 +70,14 @@ class Recorder:
         self._descriptions = 0
         self._of_called: set[int] = set()  # ids of the parameters of models that were called
         self._replicas: frozenset[int] = frozenset()
-        self.stale = True  # names and tables have to be made again
-        self.generation = 0  # counts changes: a new optimizer, other parameters
+        self.stale = True  # names and tables must be rebuilt
+        self.generation = 0  # counts changes: new optimizers, other parameters
         self._owned: frozenset[int] = frozenset()
 
     # Optimizers ------------------------------------------------------------------------------------------------
 
     def optimizer(self, optimizer: Any) -> OptimizerRecord:
-        """The record of an optimizer; a new one gets the next number."""
+        """Returns the record of an optimizer; a new one gets the next number."""
         record = self.optimizers.get(id(optimizer))
         if record is None or record.reference() is not optimizer:
             base = type(optimizer).__name__
@@ -92,12 +92,12 @@ class Recorder:
         return record
 
     def number_of(self, optimizer: Any) -> int:
-        """The number of an optimizer; that of none for one that was not seen."""
+        """Returns the number of an optimizer; NO_ID if it was never seen."""
         record = self.optimizers.get(id(optimizer))
         return codes.NO_ID if record is None or record.reference() is not optimizer else record.number
 
     def living(self) -> list[tuple[OptimizerRecord, Any]]:
-        """Records of the optimizers that still exist."""
+        """Returns the records of the optimizers that still exist."""
         pairs = [(record, record.reference()) for record in self.optimizers.values()]
         return [(record, optimizer) for record, optimizer in pairs if optimizer is not None]
 
@@ -111,7 +111,7 @@ class Recorder:
                 self.describe()
 
     def count(self) -> int:
-        """How many optimizers still exist."""
+        """Returns how many optimizers still exist."""
         if self._deaths:
             self._deaths.clear()
             self.optimizers = {key: r for key, r in self.optimizers.items() if r.reference() is not None}
@@ -120,7 +120,7 @@ class Recorder:
     # Definitions -----------------------------------------------------------------------------------------------
 
     def number(self, name: str, role: int, path: str = "", kind: str = "") -> int:
-        """Number of a tensor by name."""
+        """Returns the number of a tensor by name."""
         number = self._numbers_of.get(name)
         if number is None:
             number = self.session.define_tensor(name, role, path, kind)
@@ -129,7 +129,7 @@ class Recorder:
         return number
 
     def rebuild(self, called: Iterable[Any]) -> None:
-        """Names everything and makes the tables anew. `called`: models that were called."""
+        """Names everything and rebuilds the tables. `called`: models that were called."""
         self.stale = False
         self._replicas = _replicas()
         living = self.living()
@@ -177,14 +177,14 @@ class Recorder:
         self.describe()
 
     def loss(self, kind: str, module: Any = None) -> None:
-        """Adds a loss to the document; `module`: None of a function."""
+        """Adds a loss to the document; `module` is None for a function."""
         if len(self.losses) < _MAX_LOSSES:
             self.losses[kind] = {"functional": True} if module is None else settings_of(module)
             if not self.stale:
                 self.describe()
 
     def describe(self) -> None:
-        """Writes the "model" document; a bounded number of times."""
+        """Writes the "model" document, a bounded number of times."""
         if self._descriptions >= _MAX_DESCRIPTIONS:
             return
         self._descriptions += 1
@@ -218,13 +218,13 @@ class Recorder:
         )
 
     def _are_replicas(self, owners: dict[int, Any]) -> bool:
-        """True if another worker stores the values of all these tensors; if of some only, values would be lost."""
+        """Whether another worker stores the values of all these tensors. If only of some, values would be lost."""
         return bool(self._replicas) and all(key in self._replicas for key in owners)
 
     # Capture ---------------------------------------------------------------------------------------------------
 
     def weights(self) -> int:
-        """Weights and biases (and buffers) that are due; returns how many."""
+        """Captures weights, biases and buffers that are due; returns how many."""
         due = self.session.due_role
         count = 0
         if self._weights is not None and (due(_WEIGHT) or due(_BIAS)):
@@ -235,18 +235,20 @@ class Recorder:
         return count
 
     def version(self) -> int | None:
-        """A number that changes when the weights do; None if there are none."""
+        """Returns a number that changes when the weights do; None if there are none."""
         return None if self._weights is None else self._weights.version()
 
     def gradients(self, record: OptimizerRecord | None, factor: float = 1.0) -> int:
-        """Gradients of an optimizer's parameters, or of all."""
+        """Captures the gradients of an optimizer's parameters, or of all parameters."""
         table = self._all_gradients if record is None else record.gradients
         if table is None or not self.session.due_role(_GRADIENT):
             return 0
         return table.capture(factor)
 
     def gradients_of_update(self, record: OptimizerRecord, optimizer: Any) -> bool:
-        """Gradients that an optimizer will use, divided by its gradient scale; False if the scale is not known."""
+        """Captures gradients that an optimizer will use, divided by its gradient scale; False if the scale is
+        unknown.
+        """
         factor = 1.0
         scale = getattr(optimizer, "grad_scale", None)
         if scale is not None:
@@ -260,7 +262,7 @@ class Recorder:
         return True
 
     def settings(self, step: object) -> None:
-        """Settings of the optimizers whose settings were not recorded in this step yet."""
+        """Records the settings of the optimizers whose settings were not recorded in this step yet."""
         for record in self.optimizers.values():
             if record.settled is not step:
                 optimizer = record.reference()
@@ -268,7 +270,7 @@ class Recorder:
                     self.settings_of(record, optimizer, step)
 
     def settings_of(self, record: OptimizerRecord, optimizer: Any, step: object) -> None:
-        """Numbers of every group of an optimizer: learning rate, momentum, weight decay, ..."""
+        """Records the numbers of each group of an optimizer: learning rate, momentum, weight decay, ..."""
         record.settled = step
         scalar = self.session.scalar
         groups, plan = optimizer.param_groups, record.plan
@@ -278,7 +280,7 @@ class Recorder:
         for index, group in enumerate(groups):
             size, numbers, betas = plan[index]
             if len(group) != size:
-                record.plan = []  # made anew at the next step
+                record.plan = []  # planned again at the next step
             for key, number in numbers:
                 value = group.get(key)
                 if type(value) in _NUMBERS:
@@ -290,7 +292,7 @@ class Recorder:
                     self._setting(number, value)
 
     def _plan(self, record: OptimizerRecord, groups: list[dict[str, Any]]) -> None:
-        """Which numbers the groups of an optimizer hold, and as which tensors they are recorded."""
+        """Plans which numbers of an optimizer's groups are recorded, and as which tensors."""
         record.plan = []
         for index, group in enumerate(groups):
             prefix = f"optimizer/{record.name}.group{index}."
@@ -312,7 +314,7 @@ class Recorder:
         self.session.scalar(number, float(value))
 
     def states(self) -> int:
-        """Optimizer state (moments, momentum buffers, step counts) that is due."""
+        """Captures optimizer state (moments, momentum buffers, step counts) that is due; returns how many tensors."""
         if not self.session.due_role(_STATE):
             return 0
         count = 0
@@ -336,7 +338,9 @@ class Recorder:
         return count
 
     def _state(self, number: int, value: Any) -> bool:
-        """Captures one tensor of an optimizer's state, of a sharded one the local part; False if it cannot be read."""
+        """Captures one tensor of an optimizer's state, or its local part if it is sharded; False if it is not
+        readable.
+        """
         if is_readable(value):
             layout = self.layouts.find(value)
         else:
@@ -356,14 +360,14 @@ def _group_of(optimizer: Any, parameter: Any) -> int:
 
 
 def _replicas() -> frozenset[int]:
-    """Ids of the parameters of which another worker stores the values.
+    """Returns the ids of the parameters whose values another worker stores.
 
-    DistributedDataParallel gives all workers of its group the same weights, and, by its all-reduce, the same gradients
-    at an update. The first worker of the group stores their values, the others store summaries and a hash of each
-    value: where one differs, a reader sees that it does.
+    DistributedDataParallel gives all workers of its group the same weights and, by its all-reduce, the same gradients
+    at an update. The first worker of the group stores their values. The others store summaries and a hash of each
+    value, so that a reader notices if one differs.
 
-    Looks at all objects for wrappers, since nothing leads from a model to what wraps it: only where names are given
-    anew, and only in a job of several workers.
+    Searches all objects for wrappers, since nothing leads from a model to its wrapper. It is called only when names
+    are assigned, and only has work to do in a job of several workers.
     """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
@@ -376,6 +380,6 @@ def _replicas() -> frozenset[int]:
             if distributed.get_rank(wrapper.process_group) > 0:
                 ignored = wrapper.parameters_to_ignore
                 found.update(id(p) for name, p in wrapper.module.named_parameters() if name not in ignored)
-        except (AttributeError, RuntimeError, ValueError):  # half made, or its group is gone
+        except (AttributeError, RuntimeError, ValueError):  # half constructed, or its group is gone
             continue
     return frozenset(found)

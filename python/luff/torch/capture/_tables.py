@@ -1,7 +1,7 @@
-"""Tables of addresses: one row per tensor, filled anew at every step and handed over in one call.
+"""Tables of addresses: one row per tensor, filled again at every step and handed over in one call.
 
-Addresses, dtypes, shapes and strides are read each time: parameters move, change type, get new gradients. References
-are weak, so that Luff never keeps a model alive.
+Addresses, dtypes, shapes and strides are read each time, since parameters move, change type, and get new gradients.
+References are weak, so that Luff never keeps a model alive.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from luff.torch.capture._memory import DTYPE_CODES, Layouts, array_view, is_read
 __all__ = ["Table"]
 
 _REPLICA = 2  # kReplicaFlag of include/luff/capture/session.h
-_LIVE_KEY = 1  # storage key of memory that is all alive at once: parameters and buffers
-_MAX_VALUES = 1 << 18  # of a sparse gradient that is added up
+_LIVE_KEY = 1  # storage key of memory that is alive at the same time: parameters and buffers
+_MAX_VALUES = 1 << 18  # most values of a sparse gradient that Luff sums itself
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 _PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class _Summed:
-    """An array in the place of a tensor."""
+    """An array that takes the place of a tensor."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
 
     def data_ptr(self) -> int:
-        """Address of the first value."""
+        """Returns the address of the first value."""
         return int(self.array.__array_interface__["data"][0]) if self.array.size else 0
 
     def numel(self) -> int:
-        """How many values."""
+        """Returns the number of values."""
         return int(self.array.size)
 
 
 class Table:
-    """Rows of tensors that belong together.
+    """Rows of tensors that are captured together.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ class Table:
     owners
         (tensor, number) pairs.
     gradients
-        True: the rows are the owners' gradients; owners without one are left out.
+        Whether the rows are the owners' gradients; owners without a gradient are left out.
     alias
-        True if all rows are alive together and may be stored once where they coincide.
+        Whether all rows are alive together, so that rows with the same memory may be stored once.
     replica
-        True if another worker stores the values of all rows: of these a hash is kept.
+        Whether another worker stores the values of all rows: only hashes of them are stored here.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Table:
         self._rows[:, 3] = _REPLICA if replica else 0
         flat: Any = self._rows.reshape(-1)
         self._flat = memoryview(flat)
-        self._summed: list[Any] = []  # memory of our own until it is captured
+        self._summed: list[Any] = []  # memory of our own that must live until it is captured
         self.dead = False
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def version(self) -> int | None:
-        """Changes when the first trainable tensor of the table was changed in place."""
+        """Returns a number that changes when the first trainable tensor of the table was changed in place."""
         for entry in self._entries:
             tensor = entry[0]()
             if tensor is not None and tensor.requires_grad:
@@ -94,7 +94,7 @@ class Table:
         return None
 
     def capture(self, factor: float = 1.0) -> int:
-        """Captures every row that has a value now; returns how many.
+        """Captures every row that now has a value; returns how many.
 
         `factor` multiplies the values (gradients that a fused optimizer has yet to unscale).
         """
@@ -121,7 +121,7 @@ class Table:
                         if packed < 0:
                             packed, tensor = self._sparse(entry, tensor)
                 address = tensor.data_ptr() if packed >= 0 else 0
-            except (RuntimeError, NotImplementedError, TypeError):  # sparse, uninitialised, opaque
+            except (RuntimeError, NotImplementedError, TypeError):  # sparse, uninitialized, or opaque
                 packed, tensor = self._sparse(entry, tensor)
                 address = tensor.data_ptr() if packed >= 0 else 0
             if packed < 0 or (not address and tensor.numel()):
@@ -145,7 +145,7 @@ class Table:
         if layout < 0:
             return -1
         packed = int(entry[1]) | layout << 32
-        if not tensor.dtype.is_complex:  # a conjugated view must be noticed each time
+        if not tensor.dtype.is_complex:  # a conjugated view must be detected each time
             entry[2], entry[3], entry[4], entry[5] = strides, tensor.dtype, tensor.shape, packed
         return packed
 
@@ -154,7 +154,7 @@ class Table:
         return (-1, tensor) if layout < 0 else (int(entry[1]) | layout << 32, local)
 
     def _sparse(self, entry: list[Any], tensor: Any) -> tuple[int, Any]:
-        """Values of a sparse gradient: those in memory where it is coalesced, else a sum of our own."""
+        """Returns the values of a sparse gradient: those in memory if it is coalesced, otherwise sums of our own."""
         try:
             if tensor.layout is not torch.sparse_coo or not tensor.is_cpu:
                 return -1, tensor
@@ -176,12 +176,10 @@ class Table:
 
 
 def coalesced(tensor: Any) -> Any:
-    """Values of the gradient as the optimizer will see them: one row for each index, in the order of the indices.
+    """Returns a gradient's values as the optimizer will see them: one row for each index, ordered by index.
 
-    Returns
-    -------
-    numpy.ndarray or None
-        None where it is too large, or its values are no float32 or float64.
+    Returns ------- numpy.ndarray or None
+        None if it is too large, or its values are neither float32 nor float64.
     """
     indices, values = tensor._indices(), tensor._values()
     kind = _NUMPY.get(values.dtype)

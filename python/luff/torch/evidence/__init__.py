@@ -1,1 +1,3 @@
-"""What rules need beyond tensors: losses, samples, and facts about a step (docs/spec/evidence.md)."""
+"""Evidence that rules need in addition to tensors: losses, samples, and facts about a
+step (docs/spec/evidence.md).
+"""

@@ -1,7 +1,7 @@
-"""Gradient accumulation: with which factor the loss of each backward pass of an update came in.
+"""Gradient accumulation: the factor by which the loss of each backward pass of an update was multiplied.
 
-Without accumulation it costs a count for each backward pass: after `_ALONE` updates of one pass each, the factor of
-an update's first pass is only looked at again when several passes were seen.
+Without accumulation it costs one count per backward pass: after `_ALONE` updates of a single pass, the factor of an
+update's first pass is only determined again once several passes were seen.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from luff.torch.evidence._step import Step
 
 __all__ = ["Accumulated"]
 
-_PASSES = 256  # of one update
-_WINDOWS = 4  # updates that are recorded each; after them only those at powers of two
-_LOOK = 512  # elements
+_PASSES = 256  # in one update
+_WINDOWS = 4  # the first so many updates are recorded; after them only those at powers of two
+_LOOK = 512  # elements of a gradient that are compared
 _PENDING = 8
 _ALONE = 64
 
 
 class Accumulated(WaitingEvents):
-    """Follows backward passes between updates; works under the hook's lock and guard."""
+    """Follows backward passes between updates, under the hook's lock and guard."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.weighted = False  # the backward pass that begins was given a gradient of the loss
+        self.weighted = False  # the current backward pass was given a gradient of the loss
         self._factors: list[float | None] = []
         self._count = 0
-        self._added = True  # each pass found the gradient of the one before
-        self._last = b""  # a gradient as the last backward pass left it
+        self._added = True  # whether each pass found the gradient of the previous one
+        self._last = b""  # bytes of a gradient after the last backward pass
         self._windows = 0
-        self._alone = 0  # updates of one pass in a row
+        self._alone = 0  # number of consecutive updates with a single pass
         self._watched: Any = None  # a parameter
 
     def backward_begins(
         self, step: Step | None, roots: list[Any], last_scaled: Any, saved_ok: bool, models: Any
     ) -> None:
-        """A backward pass begins; its graph still stands."""
+        """Called when a backward pass begins; its graph still exists."""
         self._count += 1
         if self._count > _PASSES or not self._due():
             return
@@ -56,12 +56,12 @@ class Accumulated(WaitingEvents):
             self._added = self._added and bool(gradient) and any(gradient)
 
     def backward_ended(self) -> None:
-        """A backward pass has ended."""
+        """Called when a backward pass has ended."""
         if 1 < self._count <= _PASSES and self._watched is not None and self._due():
             self._last = _bytes_of(self._watched.grad)
 
     def update_begins(self, number: int) -> None:
-        """An optimizer is about to use what was added up."""
+        """Called when an optimizer is about to use the accumulated gradients."""
         if self._count > 1 and self._due() and self._count <= _PASSES and len(self._waiting) < _PENDING:
             untouched = bool(self._last) and self._last == _bytes_of(getattr(self._watched, "grad", None))
             self._waiting.append(
@@ -76,7 +76,7 @@ class Accumulated(WaitingEvents):
             )
 
     def update_ended(self) -> None:
-        """It has used it."""
+        """Called when the optimizer has used them."""
         if self._count > 1:
             self._windows += 1
             self._alone = 0
@@ -90,14 +90,14 @@ class Accumulated(WaitingEvents):
 
     @staticmethod
     def _factor(step: Step | None, roots: list[Any], last_scaled: Any, saved_ok: bool) -> float | None:
-        """What the loss was multiplied by before the backward pass; None if unknown."""
+        """Returns what the loss was multiplied by before the backward pass; None if unknown."""
         if len(roots) != 1 or not saved_ok or step is None:
             return None
         root = roots[0]
         if not isinstance(root, torch.Tensor) or root.numel() != 1:
             return None
         if last_scaled is not None and last_scaled[0]() is root:
-            return None  # a gradient scaler's
+            return None  # multiplied by a gradient scaler
         outputs = [reference() for reference in step.loss_outputs]
         outputs += [reference() for reference, _ in step.function_outputs]
         if any(output is root for output in outputs):
@@ -120,7 +120,7 @@ def _first_matrix(models: Any) -> Any:
 
 
 def _bytes_of(gradient: Any) -> bytes:
-    """The first elements' memory; nothing if it cannot be read."""
+    """Returns the memory of the first elements; empty if it cannot be read."""
     if gradient is None or not is_readable(gradient) or not gradient.is_contiguous():
         return b""
     size = min(int(gradient.nbytes), _LOOK * gradient.element_size())

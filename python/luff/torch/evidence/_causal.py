@@ -1,8 +1,8 @@
-"""Whether a model that predicts the next token sees it: found by evaluating the model in a forked child.
+"""Detects a model that predicts the next token but can see it, by evaluating it in a forked child.
 
-A loss whose targets are the model's own input, one place further on, is one of next tokens. Then the outputs up to a
-place may not depend on what comes behind it. The child evaluates the model on a few rows, in evaluation mode and
-without gradients, with other tokens behind that place, and compares. The training process forks and continues.
+If the targets of a loss are the model's own input, shifted by one place, the model predicts next tokens. Its outputs
+up to a place must then not depend on later tokens. The child evaluates the model on a few rows, in evaluation mode
+and without gradients, with other tokens after that place, and compares. The training process forks and continues.
 docs/adr/0010.
 """
 
@@ -26,19 +26,19 @@ from luff.torch.replay._replay import Replay
 
 __all__ = ["Causal", "evaluate", "shifted"]
 
-_ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer that starts at zero shows nothing
-_LARGEST = 2 << 30  # bytes in use: what is written while the child lives is copied
-_LENGTH = 4  # tokens in a row, at least
-_READ = 1 << 16  # tokens that are compared with targets
-_ROWS = 2  # of the batch that the child evaluates
-_WAIT_S = 1.0  # for an answer at the end of the run
-_SEEN = 1e-4  # of the outputs' spread: more than rounding
+_ASK_AT = (2, 64)  # TRAIN steps of the process; an output layer initialized to zero shows nothing at first
+_LARGEST = 2 << 30  # largest process in bytes: memory written while the child lives is copied
+_LENGTH = 4  # fewest tokens in a row
+_READ = 1 << 16  # tokens compared with targets
+_ROWS = 2  # rows of the batch that the child evaluates
+_WAIT_S = 1.0  # longest wait for an answer at the end of the run
+_SEEN = 1e-4  # relative to the outputs' spread: more than rounding
 _KINDS = {torch.int64: np.int64, torch.int32: np.int32}
 Ids = NDArray[Any]
 
 
 class Causal:
-    """Works under the hook's lock and guard."""
+    """Looks for models that see the next token, under the hook's lock and guard."""
 
     def __init__(self) -> None:
         self._due = True
@@ -47,13 +47,13 @@ class Causal:
         self._match: tuple[int, Ids] | None = None
         self._waiting: list[tuple[int, Replay]] = []
         self._ended: list[Replay] = []
-        self._no_replay = ""  # why
+        self._no_replay = ""  # why a child could not be started
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._ended or self._no_replay)
 
     def begins(self, step: int) -> None:
-        """A TRAIN step (counted from the first of the process) has begun."""
+        """Called when a TRAIN step begins; steps are counted from the first of the process."""
         self._step, self._call, self._match = step, None, None
         self._due = step in _ASK_AT
         if step > _ASK_AT[-1]:
@@ -61,11 +61,11 @@ class Causal:
 
     @property
     def due(self) -> bool:
-        """True while calls of models and losses are looked at."""
+        """Whether calls of models and losses are examined."""
         return self._due
 
     def model_called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A model is called with ids."""
+        """Remembers a model's call with ids."""
         if self._call is not None or self._match is not None:
             return
         for tensor in tensors_in((args, kwargs) if kwargs else args):
@@ -79,7 +79,7 @@ class Causal:
                 return
 
     def loss_called(self, target: Any) -> None:
-        """A loss is called; the target may be the ids one place further on."""
+        """Compares a loss's target with the ids: it may be the ids shifted by one place."""
         if self._call is None or self._match is not None or not isinstance(target, torch.Tensor):
             return
         if target.dtype not in _KINDS or not is_readable(target):
@@ -87,7 +87,7 @@ class Causal:
         self._match = shifted(self._call[3], target)
 
     def backward_begins(self) -> None:
-        """The step is one of training: starts the child."""
+        """Starts the child: the step is one of training."""
         call, match, self._call, self._match = self._call, self._match, None, None
         self._due = False
         if call is None or match is None:
@@ -102,7 +102,7 @@ class Causal:
             self._waiting.append((self._step, replay))
 
     def record(self, session: Session, wait: bool = False) -> None:
-        """Records the answers that have arrived. `wait`: at the end of the run, waits for a bounded time."""
+        """Records the answers that have arrived. `wait` is for the end of the run: waits for a bounded time."""
         until = time.monotonic() + _WAIT_S if wait else 0.0
         if self._no_replay:
             session.event_json(json.dumps({"kind": "causal", "no_replay": self._no_replay}))
@@ -121,26 +121,27 @@ class Causal:
 
 
 def _ids(tensor: Any) -> Ids | None:
-    """The memory of ids as an array; None where there is none."""
+    """Returns the memory of ids as an array; None if there is none."""
     try:
         return array_view(tensor, _KINDS[tensor.dtype]) if tensor.data_ptr() and tensor.numel() else None
-    except RuntimeError:  # a transform's tensor (vmap, grad)
+    except RuntimeError:  # a tensor inside a transform (vmap, grad)
         return None
 
 
 def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
-    """The axis of time and which places count, if targets are the input one place further on.
+    """Returns the time axis and the places that count, if targets are the input shifted by one place.
 
     Parameters
     ----------
     given, target
-        Tensors of ids: (rows, time) or (time, rows), and targets of any shape with as many elements, or with one place
-        less in each row. Negative targets are those that a loss leaves out.
+        Tensors of ids: (rows, time) or (time, rows), and targets of any shape with as many elements, or with one
+        place
+        less in each row. A loss ignores negative targets.
 
     Returns
     -------
     tuple or None
-        Axis of time, and a mask (rows, time) of the places whose target is the next token and counts.
+        Time axis, and a mask (rows, time) of the places whose target is the next token and counts.
     """
     x, y = _ids(given), _ids(target)
     if x is None or y is None:
@@ -158,11 +159,11 @@ def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
             now, then, wanted = rows[:some, :-1], rows[:some, 1:], places[:some, : length - 1]
             counts = wanted >= 0
             right = wanted == then
-            # Padding may have another id among the targets, never more than that.
+            # Only padding may have another id among the targets.
             if not counts.any() or not right[counts].mean() >= 0.999:
                 continue
             if (now == then)[counts].mean() > 0.9 or np.unique(then[counts]).size < 4:
-                continue  # the same tokens as the input itself
+                continue  # the targets equal the input itself
             mask = np.zeros((count, length), bool)
             mask[:some, : length - 1] = counts & right
             return axis, mask
@@ -170,7 +171,7 @@ def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
 
 
 def _replaced(value: Any, old: Any, new: Any, rows: int | None, count: int, axis: int) -> Any:
-    """Arguments with one tensor exchanged, and with the first rows only of those that have as many."""
+    """Returns arguments with one tensor replaced, keeping only the first rows of tensors that have `count` rows."""
     if value is old:
         return new
     if isinstance(value, torch.Tensor):
@@ -185,7 +186,7 @@ def _replaced(value: Any, old: Any, new: Any, rows: int | None, count: int, axis
 
 
 def _scores(result: Any, count: int, length: int, axis: int) -> Any:
-    """Outputs as (rows, time, classes) in float64; None if there are none of that form."""
+    """Returns outputs as (rows, time, classes) in float64; None if there are none of that form."""
     if hasattr(result, "logits"):
         result = result.logits
     for tensor in tensors_in((result,)) if not isinstance(result, torch.Tensor) else (result,):
@@ -208,7 +209,7 @@ def _scores(result: Any, count: int, length: int, axis: int) -> Any:
 def evaluate(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, match: tuple[int, Ids]
 ) -> dict[str, Any] | None:
-    """Evaluates the model with other tokens behind a place. Only in a process of its own: modes and buffers change."""
+    """Evaluates the model with other tokens after a place. Only for a forked child: modes and buffers change."""
     axis, mask = match
     batch = 0 if axis == 1 else 1
     count, length = mask.shape
@@ -239,7 +240,7 @@ def _compared(
     places = torch.nonzero(counts.any(0)).flatten()
     if known.numel() < 2 or places.numel() < 2:
         return None
-    cut = int(places[(places.numel() - 1) // 2])  # places up to it are looked at
+    cut = int(places[(places.numel() - 1) // 2])  # outputs up to this place are compared
 
     def other(first: int, end: int) -> Any:
         changed = ids.clone()

@@ -1,4 +1,6 @@
-"""Checkpoints that are loaded into models: which names fitted. Most are loaded before the run is open, and wait."""
+"""Checkpoints loaded into models: which names matched. Most are loaded before the run
+is open, and wait until then.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +12,32 @@ from luff.torch.evidence._events import WaitingEvents
 
 __all__ = ["Loads"]
 
-_MAX_LOADS = 32  # of a run
+_MAX_LOADS = 32  # in one run
 _MAX_OF_A_MODEL = 4
 _MAX_NAMES = 64
 
 
 class Loads(WaitingEvents):
-    """Checkpoints loaded and not yet recorded. Bounded."""
+    """Checkpoints that were loaded and are not yet recorded. Bounded."""
 
     def __init__(self) -> None:
         super().__init__()
         self._count = 0
-        self._models: dict[int, list[Any]] = {}  # id -> [weak model, loads so far]
+        self._models: dict[int, list[Any]] = {}  # id -> [weak reference to the model, number of loads so far]
 
     def loaded(self, model: Any, state: Any, strict: Any, result: Any) -> None:
-        """`load_state_dict` has returned.
+        """Called when `load_state_dict` has returned.
 
         Parameters
         ----------
         model
-            The module that was called.
+            The module whose method was called.
         state
-            What it was given.
+            The state that was passed.
         strict
-            Whether everything had to fit.
+            Whether all names had to match.
         result
-            What it returned: names that are missing and unexpected; None of an overridden one.
+            The returned value: missing and unexpected names; None from an overridden method.
         """
         if self._count >= _MAX_LOADS:
             return
@@ -52,7 +54,7 @@ class Loads(WaitingEvents):
             given = list(state)
             missing = [name for name in own if name not in state]
             unexpected = [name for name in given if name not in own]
-        missing = [name for name in missing if name in own]  # without the extra state of modules
+        missing = [name for name in missing if name in own]  # without extra state of modules
         self._waiting.append(
             {
                 "kind": "load_state_dict",
@@ -68,7 +70,7 @@ class Loads(WaitingEvents):
 
 
 def _names_of(model: Any) -> set[str]:
-    """Names of the parameters and buffers that a checkpoint of the model holds; no tensor is touched."""
+    """Returns the names of the parameters and buffers in a checkpoint of the model; touches no tensor."""
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     for path, module in model.named_modules(remove_duplicate=False):
         left_out = getattr(module, "_non_persistent_buffers_set", ())

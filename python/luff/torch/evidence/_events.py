@@ -11,7 +11,7 @@ __all__ = ["WaitingEvents"]
 
 
 class WaitingEvents:
-    """Buffers the JSON events of one kind of evidence until they are recorded. False where none waits."""
+    """Buffers the JSON events of one kind of evidence until they are recorded. False if it is empty."""
 
     def __init__(self) -> None:
         self._waiting: list[dict[str, Any]] = []
@@ -20,7 +20,7 @@ class WaitingEvents:
         return bool(self._waiting)
 
     def record(self, session: Session) -> None:
-        """Records what waits."""
+        """Records the buffered events."""
         waiting, self._waiting = self._waiting, []
         for event in waiting:
             session.event_json(json.dumps(event))

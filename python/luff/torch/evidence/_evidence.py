@@ -1,4 +1,6 @@
-"""What rules need beyond tensors: losses, samples, and facts about a step (docs/spec/evidence.md)."""
+"""Evidence that rules need in addition to tensors: losses, samples, and facts about a
+step (docs/spec/evidence.md).
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,19 @@ __all__ = ["Evidence"]
 
 _TRAIN, _SETTING = int(Mode.TRAIN), int(Role.OPTIMIZER_SETTING)
 _CLIP_GRAD, _GRADIENT_KEPT = int(EventKind.CLIP_GRAD), int(EventKind.GRADIENT_KEPT)
-_MAX_CLIPS = 8  # of one step
-_MAX_CHANGES = 32  # of optimizers and parameters, after which leaves are looked for again
+_MAX_CLIPS = 8  # in one step
+_MAX_CHANGES = 32  # changes of optimizers and parameters after which leaves are searched again
 
 
 class Evidence:
-    """Collects it and records it when a step ends; works under the hook's lock and guard."""
+    """Collects evidence and records it when a step ends, under the hook's lock and guard."""
 
     def __init__(self, context: StepContext) -> None:
         self._context = context
         self._kept: KeptGradients | None = None
         self._reach = Reach()
-        self._generation = -1  # of the recorder, when leaves were looked for last
-        self._changed = 0  # TRAIN step since which it has been so
+        self._generation = -1  # of the recorder, at the last search for leaves
+        self._changed = 0  # TRAIN step in which that generation was first seen
         self._changes = 0
         self.nonfinite = NonFinite(context)
         self.loads = Loads()
@@ -49,12 +51,12 @@ class Evidence:
         self._rounding = Rounding()
 
     def opened(self, session: Session) -> None:
-        """The session is open."""
+        """Called when the session is open."""
         self._kept = KeptGradients(session)
         self.nonfinite.opened(session)
 
     def backward_begins(self, roots: list[Any]) -> None:
-        """A backward pass begins; its graph still stands."""
+        """Called when a backward pass begins; its graph still exists."""
         if self._kept is not None and self._kept.marked:
             self._kept.backward_begins()
         if self.nonfinite.suspect:
@@ -80,7 +82,7 @@ class Evidence:
                 self.causal.backward_begins()
 
     def backward_ended(self) -> None:
-        """A backward pass has ended."""
+        """Called when a backward pass has ended."""
         if self._kept is not None and self._kept.marked:
             self._kept.backward_ended()
         if self._reach:
@@ -88,7 +90,7 @@ class Evidence:
         self.accumulated.backward_ended()
 
     def update_begins(self, record: OptimizerRecord, optimizer: Any) -> None:
-        """An optimizer is about to use its gradients."""
+        """Called when an optimizer is about to use its gradients."""
         self.accumulated.update_begins(record.number)
         update = self._context.clock.update_of(record.number)
         self._rounding.update_begins(record.number, update, optimizer, self._context.names)
@@ -99,7 +101,7 @@ class Evidence:
             self._context.event(_GRADIENT_KEPT, record.number, count)
 
     def update_ended(self, record: OptimizerRecord, optimizer: Any, in_backward: bool) -> None:
-        """An optimizer has used its gradients."""
+        """Called when an optimizer has used its gradients."""
         self.accumulated.update_ended()
         if in_backward:
             self._reach.spoiled = True
@@ -107,7 +109,7 @@ class Evidence:
             self._kept.update_ended(record, optimizer)
 
     def clipped(self, limit: Any, norm: Any) -> None:
-        """Gradients were clipped. `norm`: the total norm before, of a function that returns it."""
+        """Called when gradients were clipped. `norm` is the total norm before, if the function returned it."""
         context, step = self._context, self._context.step
         value = float(limit) if isinstance(limit, int | float) else read_scalar(limit)
         context.event(_CLIP_GRAD, codes.NO_ID, 0 if value is None else float_bits(value))
@@ -123,7 +125,7 @@ class Evidence:
                 session.scalar(recorder.number(f"clip/{name}{suffix}", _SETTING), number)
 
     def publish(self, step: Step, session: Session) -> None:
-        """A step ends."""
+        """Records evidence at the end of a step."""
         if self.loads:
             self.loads.record(session)
         if self.nonfinite and step.mode == _TRAIN:
@@ -136,6 +138,6 @@ class Evidence:
             self._reach.record(session, self._context.names, self._context.recorder.living())
 
     def finish(self, session: Session) -> None:
-        """The run ends: waits for the answers of children, for a bounded time."""
+        """Waits for the answers of children at the end of the run, for a bounded time."""
         self.nonfinite.publish(session, wait=True)
         self.causal.record(session, wait=True)

@@ -1,7 +1,7 @@
-"""Values that the graph of a step has saved: attention weights, and codes that a model draws.
+"""Reads values that the graph of a step has saved: attention weights, and codes that a model samples.
 
-A bounded walk before the backward pass frees the graph, in the first steps and then rarely; tensors are read as memory,
-a few rows of each. Nothing is computed with torch, nothing is kept.
+A bounded walk before the backward pass frees the graph, in the first steps and then rarely. Tensors are read as
+memory, a few rows of each. Nothing is computed with torch, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["GraphValues", "attention_of", "code_of"]
 _MAX_NODES = 8192
 _MAX_MAPS = 16
 _MAX_CODES = 8
-_SAMPLES, _HEADS, _QUERIES, _KEYS = 4, 16, 16, 4096  # of one map that are read
-_FEW = 4  # keys: fewer than these are no choice
+_SAMPLES, _HEADS, _QUERIES, _KEYS = 4, 16, 16, 4096  # of one map, at most
+_FEW = 4  # with fewer keys than these there is no real choice
 _ROWS = 64  # of a code
-_EVERY, _UNTIL = 32, 1024  # steps between looks where there is something to see
-# Nodes between attention weights and the product with the values.
+_EVERY, _UNTIL = 32, 1024  # steps between looks if there is something to see, and the last such step
+# Nodes that may lie between attention weights and their product with the values.
 _PASSING = frozenset(
     (
         "ExpandBackward0",
@@ -45,28 +45,28 @@ _PASSING = frozenset(
 
 
 class GraphValues:
-    """Looks at the graphs of a process's TRAIN steps; works under the hook's lock and guard."""
+    """Examines the graphs of the process's TRAIN steps, under the hook's lock and guard."""
 
     def __init__(self) -> None:
         self._found: dict[str, Any] | None = None
-        self._worth = False  # the last look has found something
+        self._worth = False  # whether the last look has found something
 
     def __bool__(self) -> bool:
         return self._found is not None
 
     def due(self, step: int) -> bool:
-        """True if the step (counted from the first of the process) is looked at."""
+        """Returns whether the step (counted from the first of the process) is examined."""
         return not step & (step - 1) or (self._worth and step % _EVERY == 0 and step <= _UNTIL)
 
     def backward_begins(self, roots: Iterable[Any]) -> None:
-        """A backward pass of a step that is due begins."""
+        """Called when a backward pass of a due step begins."""
         maps, codes = _look(roots)
         self._worth = bool(maps or codes)
         if self._worth and self._found is None:
             self._found = {"kind": "inside", "attention": maps, "codes": codes}
 
     def record(self, session: Session) -> None:
-        """The step ends."""
+        """Records the result at the end of the step."""
         found, self._found = self._found, None
         if found is not None:
             session.event_json(json.dumps(found))
@@ -75,7 +75,7 @@ class GraphValues:
 def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     users: dict[int, list[Any]] = {}
     candidates = []
-    nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))  # all kept alive: users are known by id
+    nodes = list(nodes_behind(nodes_of(roots), _MAX_NODES))  # keeps all nodes alive: users are known by id
     for node in nodes:
         name = node.name()
         if name.startswith(("Softmax", "SafeSoftmax", "ScaledDotProduct")) or name == "AddBackward0":
@@ -107,7 +107,7 @@ def _look(roots: Iterable[Any]) -> tuple[list[dict[str, Any]], list[dict[str, An
 
 
 def attention_of(name: str, node: Any, users: dict[int, list[Any]]) -> dict[str, Any] | None:
-    """How sharp the attention weights of a node are; None if it holds none that can be read."""
+    """Measures how sharp the attention weights of a node are; None if it holds none that can be read."""
     if name.startswith("ScaledDotProduct"):
         weights = _of_query_and_key(node)
     else:
@@ -143,7 +143,7 @@ _Blocks = tuple[list[tuple[Array, list[int]]], int, int]
 
 
 def _places(queries: int) -> list[int]:
-    """Queries that are read: of the later half, so that a causal mask leaves them a choice."""
+    """Returns the queries to read: of the later half, so that a causal mask leaves them a choice."""
     first = queries // 2
     step = max((queries - first) // _QUERIES, 1)
     return list(range(queries - 1, first - 1, -step))[:_QUERIES][::-1]
@@ -163,7 +163,7 @@ def _of_softmax(node: Any) -> _Blocks | None:
     if array is None or not array.size:
         return None
     places = _places(shape[-2])
-    if len(shape) == 3:  # heads may be among the samples: each is taken for a head
+    if len(shape) == 3:  # heads may be merged with samples: each entry is taken for a head
         return [(array[_few(shape[0], _HEADS)][:, places], places)], shape[-2], shape[-1]
     heads = _few(shape[1], _HEADS)
     blocks = [(array[sample][heads][:, places], places) for sample in _few(shape[0], _SAMPLES)]
@@ -203,13 +203,13 @@ def _of_query_and_key(node: Any) -> _Blocks | None:
 
 
 def _product(left: Array, right: Array) -> Array:
-    """Left times the transposed right, without a library that would start threads."""
+    """Computes left times transposed right, without a library that would start threads."""
     product: Array = np.einsum("ij,kj->ik", left.astype(np.float64), right.astype(np.float64), optimize=False)
     return product
 
 
 def _multiplies_values(node: Any, users: dict[int, list[Any]]) -> bool:
-    """The result goes, through views and dropout, into a product of matrices."""
+    """Whether the result is used, through views and dropout, in a matrix product."""
     reached = [node]
     for position in range(32):
         if position >= len(reached):
@@ -223,11 +223,13 @@ def _multiplies_values(node: Any, users: dict[int, list[Any]]) -> bool:
     return False
 
 
-# Codes that are drawn ----------------------------------------------------------------------------------------------
+# Codes that a model samples ---------------------------------------------------------------------------------------
 
 
 def code_of(node: Any, users: dict[int, list[Any]]) -> dict[str, Any] | None:
-    """Of ``mean + std * noise``: how much the code depends on the input, as the divergence from N(0, 1) in nats."""
+    """Measures how much the code ``mean + std * noise`` depends on the input: its
+    divergence from N(0, 1), in nats.
+    """
     parts = [following for following, _ in node.next_functions]
     if len(parts) != 2 or None in parts:
         return None
@@ -260,7 +262,7 @@ def code_of(node: Any, users: dict[int, list[Any]]) -> dict[str, Any] | None:
 
 
 def _is_noise(noise: Array) -> bool:
-    """Looks like draws from N(0, 1)."""
+    """Whether the values look like samples of N(0, 1)."""
     values = noise.reshape(-1)[:4096]
     if noise.ndim < 2 or values.size < 32:
         return False
@@ -269,7 +271,7 @@ def _is_noise(noise: Array) -> bool:
 
 
 def _std_of(node: Any) -> Array | None:
-    """What a node that makes positive numbers has given."""
+    """Returns the output of a node that makes positive numbers."""
     name = node.name()
     if name in ("ExpBackward0", "SqrtBackward0"):
         return array_of(node._saved_result)
@@ -282,7 +284,9 @@ def _std_of(node: Any) -> Array | None:
 
 
 def _mean_of(drawn: Any, mean: Any, users: dict[int, list[Any]], std: Array, noise: Array) -> Array | None:
-    """The mean: as a square has saved it (of the divergence in the loss), or from the code that a layer has saved."""
+    """Returns the mean, saved by a square (of the divergence in the loss), or derived from the code a layer has
+    saved.
+    """
     for user in users.get(id(mean), ()):
         if user.name() == "PowBackward0" or (
             user.name() == "MulBackward0" and all(part is mean for part, _ in user.next_functions)

@@ -1,9 +1,9 @@
-"""Gradients that were not cleared: an update that uses again what the last one has used.
+"""Detects gradients that were not cleared: an update uses again what the previous one has used.
 
-As an update ends, a few gradients are remembered: the tensor, its version, a hash of its first bytes. Where a
-backward pass finds the very same ones and adds to them, and the next update uses the sum, they were kept. What is
-cleared, replaced or set anew in between is not: neither while gradients are accumulated over several backward passes,
-nor where another model's loss leaves gradients that are cleared before their own.
+When an update ends, a few gradients are remembered: the tensor, its version, a hash of its first bytes. If a backward
+pass finds the same gradients and adds to them, and the next update uses the sum, they were kept. Gradients that are
+cleared, replaced or set in between do not count. So neither accumulation over several backward passes counts, nor
+gradients left by another model's loss that are cleared before their own backward pass.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from luff.torch.capture._recorder import OptimizerRecord
 __all__ = ["KeptGradients"]
 
 _PARAMETERS = 8  # of each optimizer
-_HASHED = 4096  # bytes of each
-_ALWAYS = 64  # updates each of which is looked at
+_HASHED = 4096  # bytes of each gradient that are hashed
+_ALWAYS = 64  # the first so many updates are examined
 _EVERY = 16  # and then every 16th
 _OPTIMIZERS = 64
 _ZEROS = bytes(_HASHED)
 
 
 class _Gradient:
-    """One gradient, as it was when it was looked at last."""
+    """One gradient, as it was when it was last examined."""
 
     __slots__ = ("added", "address", "content", "gradient", "owner", "size", "version")
 
@@ -38,17 +38,17 @@ class _Gradient:
         self.address = gradient.data_ptr()
         self.content = content
         self.size = size
-        self.added = False  # a backward pass has added to it
+        self.added = False  # whether a backward pass has added to it
 
     def now(self) -> Any:
-        """The parameter's gradient, if it is still the same tensor; else None."""
+        """Returns the parameter's gradient if it is still the same tensor, else None."""
         parameter = self.owner()
         gradient = None if parameter is None else parameter.grad
         return gradient if gradient is not None and gradient is self.gradient() else None
 
 
 class _Optimizer:
-    """What is looked at of one optimizer."""
+    """What is examined of one optimizer."""
 
     __slots__ = ("gradients", "held", "owners", "updates")
 
@@ -60,16 +60,16 @@ class _Optimizer:
 
 
 class KeptGradients:
-    """Looks at the gradients of a hook's optimizers; works under its lock and guard."""
+    """Examines the gradients of a hook's optimizers, under its lock and guard."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._optimizers: dict[int, _Optimizer] = {}  # by number
-        self.marked: dict[int, _Optimizer] = {}  # those whose gradients may be kept
-        self._intact: list[_Gradient] = []  # found as they were when the backward pass under way began
+        self.marked: dict[int, _Optimizer] = {}  # optimizers whose gradients may be kept
+        self._intact: list[_Gradient] = []  # gradients found unchanged when the current backward pass began
 
     def update_ended(self, record: OptimizerRecord, optimizer: Any) -> None:
-        """An optimizer has used its gradients."""
+        """Remembers gradients that an optimizer has used."""
         watched = self._optimizers.get(record.number)
         if watched is None:
             if len(self._optimizers) >= _OPTIMIZERS:
@@ -90,7 +90,7 @@ class KeptGradients:
             self.marked[record.number] = watched
 
     def backward_begins(self) -> None:
-        """A backward pass begins: which gradients are as they were?"""
+        """Finds the gradients that are unchanged when a backward pass begins."""
         if self._intact:
             self._intact = []
         for number, watched in list(self.marked.items()):
@@ -110,7 +110,7 @@ class KeptGradients:
                 del self.marked[number]
 
     def backward_ended(self) -> None:
-        """A backward pass has ended: to which of them has it added?"""
+        """Finds the gradients to which a backward pass has added."""
         for known in self._intact:
             gradient = known.now()
             if gradient is not None and gradient._version != known.version:
@@ -119,7 +119,7 @@ class KeptGradients:
         self._intact = []
 
     def update_begins(self, record: OptimizerRecord) -> int:
-        """How many gradients that an optimizer is about to use were kept; counted once for each update looked at."""
+        """Returns how many kept gradients an optimizer is about to use; counted once for each examined update."""
         watched = self.marked.pop(record.number, None)
         if watched is None:
             return 0
@@ -130,7 +130,7 @@ class KeptGradients:
     # Inside ----------------------------------------------------------------------------------------------------
 
     def _choose(self, watched: _Optimizer, record: OptimizerRecord, optimizer: Any) -> None:
-        """A few parameters that have a gradient, evenly among all."""
+        """Chooses a few parameters that have a gradient, spread evenly over all."""
         having = [
             parameter
             for group in optimizer.param_groups

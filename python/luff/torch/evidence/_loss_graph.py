@@ -1,7 +1,7 @@
-"""What the root of a backward pass shows of the loss: its value before scaling, its kind, its inputs.
+"""Derives the loss from the root of a backward pass: its value before scaling, its kind, its inputs.
 
-A bounded walk through the graph, before backward frees it. Saved tensors are never touched while saved-tensor hooks
-are in use: their unpacking would compute.
+A bounded walk through the graph, before the backward pass frees it. Saved tensors are never touched while
+saved-tensor hooks are in use: unpacking them would compute.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = {
     "MultilabelMarginLossBackward0": "MultiLabelMarginLoss",
     "CtcLossBackward0": "CTCLoss",
 }
-_SUM = 2  # among torch's reductions
+_SUM = 2  # value of torch's sum reduction
 _WALK_LIMIT = 64
 _TRANSPARENT = (
     "ToCopyBackward0",
@@ -46,16 +46,16 @@ class LossNode:
     """The loss as the graph shows it."""
 
     factor: float = 1.0  # root = loss node * factor
-    kind: str = ""  # class name of the loss that made the root, "" if unknown
-    base: Any = None  # what made the root, factors and copies left out
+    kind: str = ""  # class name of the loss that made the root; "" if unknown
+    base: Any = None  # node that made the root, without factors and copies
     node: Any = None  # the first loss node within reach, for its saved inputs
-    node_kind: str = ""  # its own kind (log-probabilities are NLLLoss's input)
+    node_kind: str = ""  # kind of that node (its input is that of NLLLoss: log-probabilities)
     compiled: bool = False
-    count: float = 0.0  # targets of a cross entropy that is a sum over them; 0: it is none
+    count: float = 0.0  # number of targets of a cross entropy that is a sum over them; 0 for other losses
 
 
 def counted_targets(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many targets a cross entropy that was called adds up; 1 if unknown."""
+    """Returns how many targets a call of cross entropy sums up; 1 if unknown."""
     target = args[1] if len(args) > 1 else kwargs.get("target")
     if kind not in ("CrossEntropyLoss", "NLLLoss") or len(args) > 2 or kwargs.get("weight") is not None:
         return 1
@@ -91,7 +91,7 @@ def analyse(root: Any, saved_ok: bool, search: bool = True) -> LossNode:
     saved_ok
         False while saved-tensor hooks are in use: names of nodes are read, saved tensors are not.
     search
-        False: a root that no loss made is not followed to losses further away.
+        Whether to search for a loss farther away if the root was not made by one.
     """
     result = LossNode()
     node = root.grad_fn
@@ -143,7 +143,7 @@ def _public_kind(node: Any, kind: str) -> str:
 
 
 def _search(start: Any) -> tuple[Any, str]:
-    """The first loss node at most 64 nodes from `start`, breadth first."""
+    """Returns the first loss node among the 64 nodes nearest to `start`, breadth first."""
     for node in nodes_behind([start], _WALK_LIMIT):
         kind = _KINDS.get(node.name())
         if kind is not None:

@@ -1,4 +1,4 @@
-"""Losses of a step: from calls of loss modules, and from the root of the backward pass."""
+"""Records the losses of a step: from calls of loss modules, and from the root of the backward pass."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _MAX_LOSSES = 64  # of one kind in one step
 
 
 class Losses:
-    """Records losses; works under the hook's lock and guard."""
+    """Records losses, under the hook's lock and guard."""
 
     def __init__(self, context: StepContext, samples: Samples, nonfinite: NonFinite) -> None:
         self._context = context
         self._samples = samples
         self._nonfinite = nonfinite
-        #: Of each evaluation within a TRAIN step, which is published after it: (number, value).
+        #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs.
         self.waiting: deque[list[tuple[int, float]]] = deque()
         self.last_scaled: tuple[Any, float | None, float | None] | None = None  # product, loss, scale
         self._sums: set[str] = set()  # kinds of losses that are trained as sums over the targets
@@ -47,7 +47,9 @@ class Losses:
     def module_returned(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """An outermost call of a module without parameters has returned; a scalar is a loss (or a metric)."""
+        """Called when an outermost call of a module without parameters has returned. A scalar is a loss (or a
+        metric).
+        """
         if not isinstance(output, torch.Tensor) or not output.dtype.is_floating_point:
             return
         if output.numel() != 1:
@@ -87,7 +89,9 @@ class Losses:
         kwargs: dict[str, Any],
         output: Any,
     ) -> None:
-        """A loss function has returned. Its value is used in evaluations only: in training the graph has it."""
+        """Called when a loss function has returned. Its value is used only in evaluations: in training the graph has
+        it.
+        """
         if not isinstance(output, torch.Tensor) or not output.dtype.is_floating_point:
             return
         if output.numel() != 1:
@@ -114,7 +118,7 @@ class Losses:
     def _unreduced(
         self, kind: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """A loss for each sample: it is sampled here; its reduced value comes from the graph."""
+        """Samples a loss with a value for each sample; its reduced value comes from the graph."""
         step = self._context.step
         if step is not None and (step.mode != _TRAIN or output.requires_grad):
             self._samples.loss(step, kind, args, kwargs, names)
@@ -151,7 +155,7 @@ class Losses:
             step.pending.append((kind, index, value, code))
 
     def emit(self, step: Step, kind: str, index: int, value: float | None, code: int) -> None:
-        """Puts a loss into the session: its number, and its value where a collection wants it."""
+        """Records a loss in the session: as a number, and as a tensor if a collection wants it."""
         session, recorder = self._context.session, self._context.recorder
         if session is None or recorder is None:
             return
@@ -171,20 +175,20 @@ class Losses:
         session.capture_one(number, recorder.layouts.scalar(code), self._scratch_address)
 
     def scaled(self, result: Any, value: float | None, scale: float | None) -> None:
-        """A gradient scaler has multiplied a loss."""
+        """Called when a gradient scaler has multiplied a loss."""
         self.last_scaled = (weakref.ref(result), value, scale)
         self._context.event(int(EventKind.SCALE_LOSS), codes.NO_ID, 0 if scale is None else float_bits(scale))
 
     def readable(self, step: Step | None) -> bool:
-        """True if what the graph has saved between a step's loss and the root of its backward pass can be read.
+        """Returns whether saved values between a step's loss and the root of its backward pass can be read.
 
-        A model that recomputes its parts (checkpoints) uses hooks within its forward pass, but not behind it.
+        A model that recomputes its parts (checkpoints) uses hooks in its forward pass, but not after it.
         """
         context = self._context
         return not context.saved_hooks or (step is not None and step.plain_loss and not context.saving)
 
     def root(self, step: Step, root: Any) -> None:
-        """The root of a backward pass: the loss, unless the call of a loss module was recorded already."""
+        """Records the root of a backward pass as the loss, unless the call of a loss module was recorded already."""
         if not isinstance(root, torch.Tensor) or root.numel() != 1:
             return
         if any(reference() is root for reference in step.loss_outputs):
@@ -204,7 +208,7 @@ class Losses:
         if kind:
             step.graph_losses[kind] = step.graph_losses.get(kind, 0) + 1
             if step.graph_losses[kind] <= step.module_losses.get(kind, 0):
-                return  # the module's call was recorded already
+                return  # the call of the module was recorded already
         value, factor = None, node.factor
         if self.last_scaled is not None and self.last_scaled[0]() is root and self.last_scaled[2]:
             value = self.last_scaled[1]
@@ -226,7 +230,9 @@ class Losses:
 
     @staticmethod
     def _of_function(step: Step, root: Any, base: Any) -> str:
-        """Kind of the functional loss that made a root, where its call was seen and its value still exists."""
+        """Returns the kind of the functional loss that made a root, if its call was seen
+        and its value still exists.
+        """
         for reference, kind in step.function_outputs:
             output = reference()
             if output is not None and (output is root or (base is not None and output.grad_fn is base)):
@@ -238,7 +244,9 @@ class Losses:
         return session is not None and bool(session.due_role(_LOSS_INPUT) or session.due_role(_LABEL))
 
     def _graph_inputs(self, step: Step, node: Any, inputs_due: bool) -> None:
-        """Input and target that the graph has saved. Of cross entropy it has log-probabilities: NLLLoss's input."""
+        """Records input and target saved by the graph. For cross entropy these are log-probabilities, NLLLoss's
+        input.
+        """
         modules, recorder = self._context.modules, self._context.recorder
         if modules is None or recorder is None:
             return

@@ -1,7 +1,8 @@
-"""The first value of a step that is not finite: which operation made it.
+"""Finds the operation that made the first non-finite value of a step.
 
-Costs nothing while losses are finite. When one is not, and its graph still stands, the graph and what it has saved are
-read through memory; then a forked child evaluates the step's own statements again (`_replay`). docs/adr/0010.
+Costs nothing while losses are finite. When one is not, and its graph still exists, the graph and the values it has
+saved are read through memory; then a forked child evaluates the step's own statements again (`_replay`).
+docs/adr/0010.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _TRAIN = int(Mode.TRAIN)
 _MAX_AUTOPSIES = 3  # in a run
 _MAX_REPLAYS = 2
 _NODES = 4096
-_BYTES = 256 << 20  # of tensors looked at in an autopsy
-_WAIT_S = 2.0  # for answers at the end of the run, while children work
+_BYTES = 256 << 20  # of tensors examined in one autopsy
+_WAIT_S = 2.0  # longest wait for children at the end of the run
 
 
 @dataclass(slots=True)
 class Producer:
-    """Who made the first value that is not finite."""
+    """What made the first non-finite value."""
 
     phase: str  # "input", "weights", "forward", "loss", "backward", "optimizer"
     operator: str = ""
@@ -47,7 +48,7 @@ class Producer:
     more: dict[str, Any] = field(default_factory=dict)
 
     def record(self, step: int, origin: str) -> dict[str, Any]:
-        """As the run's event holds it (docs/rules/non_finite.md)."""
+        """Returns the fields of the run's event (docs/rules/non_finite.md)."""
         fields = {
             name: getattr(self, name)
             for name in ("phase", "operator", "reason", "count", "elements", "module", "tensor")
@@ -61,27 +62,27 @@ def _zero() -> int:
 
 
 class NonFinite:
-    """Looks for the producer; works under the hook's lock and guard."""
+    """Searches for the producer, under the hook's lock and guard."""
 
     def __init__(self, context: StepContext) -> None:
         self._context = context
         self._autopsies = 0
         self._replays = 0
-        self._bad_step = -2  # the last step with a loss that was not finite
-        self.count: Callable[[], int] = _zero  # summaries so far of tensors that were not finite
+        self._bad_step = -2  # the last step with a non-finite loss
+        self.count: Callable[[], int] = _zero  # number of summaries so far of tensors with non-finite values
         self.suspect = False  # a loss of the open step is not finite
         self._waiting: list[tuple[dict[str, Any], Replay | None]] = []
-        self._ended: list[Replay] = []  # children that have answered and may still run
+        self._ended: list[Replay] = []  # children that have answered and may still be running
 
     def opened(self, session: Session) -> None:
-        """The session is open."""
+        """Called when the session is open."""
         self.count = getattr(session, "nonfinite", self.count)
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._ended)
 
     def backward_begins(self, roots: list[Any]) -> None:
-        """A loss is not finite, its graph still stands."""
+        """Examines the graph of a non-finite loss, which still exists when the backward pass begins."""
         self.suspect = False
         step = self._context.clock.mode_steps[_TRAIN]
         value = read_scalar(roots[0]) if len(roots) == 1 and isinstance(roots[0], torch.Tensor) else None
@@ -105,7 +106,7 @@ class NonFinite:
         self._waiting.append((record, replay))
 
     def gradients_taken(self) -> None:
-        """Gradients that an optimizer is about to use are not finite."""
+        """Called when gradients that an optimizer is about to use are not finite."""
         step = self._context.clock.mode_steps[_TRAIN]
         again, self._bad_step = step <= self._bad_step + 1, step
         if again:
@@ -118,7 +119,7 @@ class NonFinite:
             self._waiting.append(({**record, "from": "graph", "no_replay": reason}, None))
 
     def publish(self, session: Session, wait: bool = False) -> None:
-        """Records what is known by now. `wait`: at the end of the run, waits for a bounded time."""
+        """Records what is known so far. `wait` is for the end of the run: waits for a bounded time."""
         until = time.monotonic() + _WAIT_S if wait else 0.0
         going: list[tuple[dict[str, Any], Replay | None]] = []
         for record, replay in self._waiting:
@@ -139,7 +140,7 @@ class NonFinite:
         self._ended = [replay for replay in self._ended if not replay.collected()]
 
     def _start(self, root: Any, backward: bool) -> tuple[Replay | None, str]:
-        """A child that evaluates the step again, or why there is none."""
+        """Starts a child that evaluates the step again, or returns the reason why there is none."""
         if self._replays >= _MAX_REPLAYS:
             return None, ""
         self._replays += 1
@@ -148,7 +149,7 @@ class NonFinite:
         return (None, started) if isinstance(started, str) else (started, "")
 
     def _in_weights(self, models: Iterable[Any]) -> Producer | None:
-        """A parameter or buffer that is not finite was so before this step's forward pass."""
+        """Finds a parameter or buffer that was not finite before this step's forward pass."""
         names, budget = self._context.names, Budget(_BYTES)
         for model in models:
             for kind, named in (
@@ -185,7 +186,7 @@ class NonFinite:
 
 
 class _Walk:
-    """One look at a graph: every node's saved tensors, and what is known of its output."""
+    """One walk through a graph: every node's saved tensors, and what is known of its output."""
 
     def __init__(self, root: Any, names: Any) -> None:
         self.names = names
@@ -225,7 +226,7 @@ class _Walk:
         return one
 
     def find(self, start: Any) -> Producer | None:
-        """Depth first along what is bad or unknown, to the operation whose arguments are finite."""
+        """Searches depth first along bad or unknown nodes for the operation whose arguments are finite."""
         visited: set[Any] = set()
         deepest: Producer | None = None
         stack: list[tuple[Any, bool, int]] = [(start, False, 0)]
@@ -260,7 +261,7 @@ class _Walk:
             array = array_of(tensor)
             nan = 0 if array is None else int((array != array).sum())
             if not nan:
-                continue  # a mask of infinities
+                continue  # infinities may be a mask
             size = int(tensor.numel())
             name = self.names.parameter(tensor) if self.names is not None else None
             if tensor.requires_grad or name is not None:
@@ -298,7 +299,7 @@ class _Walk:
                 continue
             if hasattr(following, "variable"):
                 return True
-            # a linear layer's weight comes transposed
+            # a linear layer's weight is transposed
             if (
                 any(n is not None and hasattr(n, "variable") for n, _ in following.next_functions)
                 and following.name() == "TBackward0"
@@ -307,7 +308,7 @@ class _Walk:
         return False
 
     def _module(self, node: Any) -> str:
-        """The module of the nearest parameter towards the leaves; "" if there is none."""
+        """Returns the module of the nearest parameter towards the leaves; "" if there is none."""
         queue, seen, position = [node], {node}, 0
         while position < len(queue) and position < 64:
             one = queue[position]
@@ -326,7 +327,7 @@ class _Walk:
 
 
 def find_in_graph(root: Any, names: Any, saved_ok: bool = True) -> Producer | None:
-    """The operation that made a loss NaN or infinite, as far as its graph shows it.
+    """Returns the operation that made a loss NaN or infinite, as far as its graph shows it.
 
     Parameters
     ----------

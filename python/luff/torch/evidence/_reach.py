@@ -1,8 +1,7 @@
-"""What backward passes reach: parameters that get no gradient, and leaves that belong to no model.
+"""Finds what backward passes do not reach: parameters without a gradient, and leaves that belong to no model.
 
-Looked at in the first steps of a process and then ever more rarely, and again after optimizers or parameters were
-added.
-The graph is walked before a backward pass frees it; nothing of it is held beyond that.
+Examined in the first steps of a process, then ever more rarely, and again after optimizers or parameters were added.
+The graph is walked before a backward pass frees it; nothing of it is kept longer.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ _LEAF = "torch::autograd::AccumulateGrad"
 
 
 class Reach:
-    """Follows the backward passes of one step; works under the hook's lock and guard."""
+    """Follows the backward passes of one step, under the hook's lock and guard."""
 
     def __init__(self) -> None:
         self._reached: set[int] | None = (
-            None  # ids of parameters with a gradient; None: the step is not looked at
+            None  # ids of parameters with a gradient; None: the step is not examined
         )
         self._without: list[Any] = []  # weak references to parameters that have none so far
-        self._seen: dict[int, Any] = {}  # leaves outside of models in the last step that was recorded
-        self._now: dict[int, Any] = {}  # and in this one
+        self._seen: dict[int, Any] = {}  # leaves outside of models in the last recorded step
+        self._now: dict[int, Any] = {}  # the same for this step
         self.spoiled = False  # gradients were used and freed inside the backward pass
 
     def __bool__(self) -> bool:
         return self._reached is not None
 
     def begins(self, roots: Iterable[Any], models: Iterable[Any]) -> None:
-        """A backward pass begins, of a step that `Evidence` has chosen."""
+        """Called when a backward pass begins, in a step that `Evidence` has chosen."""
         if self._reached is None:
             self._reached, self._without, self._now, self.spoiled = set(), [], {}, False
         models = list(models)
@@ -54,7 +53,7 @@ class Reach:
                 self._now[id(leaf)] = weakref.ref(leaf)
 
     def ended(self, models: Iterable[Any]) -> None:
-        """A backward pass has ended."""
+        """Called when a backward pass has ended."""
         reached = self._reached
         if reached is None:
             return
@@ -72,7 +71,7 @@ class Reach:
     def record(
         self, session: Session, names: Names, optimizers: Iterable[tuple[OptimizerRecord, Any]]
     ) -> None:
-        """The step ends."""
+        """Records the result at the end of the step."""
         reached, self._reached = self._reached, None
         if reached is None or self.spoiled:
             return
@@ -110,12 +109,12 @@ class Reach:
 
 
 def _leaves(roots: Iterable[Any]) -> list[Any]:
-    """Leaves of the graph that get a gradient; a bounded walk."""
+    """Returns the leaves of the graph that get a gradient; a bounded walk."""
     return [node.variable for node in nodes_behind(nodes_of(roots), _MAX_NODES) if node.name() == _LEAF]
 
 
 def _is_sharded(model: Any) -> bool:
-    """True for FSDP: its graphs end in leaves of its own, and gradients lie elsewhere."""
+    """Whether this is FSDP: its graphs end in leaves of its own, and gradients are elsewhere."""
     if any(cls.__name__ in ("FSDPModule", "FullyShardedDataParallel") for cls in type(model).__mro__):
         return True
     return any(hasattr(parameter, "_local_tensor") for parameter in model.parameters())

@@ -1,6 +1,6 @@
-"""What rounding leaves of an update: a few weights before it and before the next, bit by bit.
+"""Finds what rounding leaves of an update: compares a few weights before it and before the next, bit by bit.
 
-Looked at in the first updates of an optimizer and then ever more rarely; no torch operation takes part.
+Examined in the first updates of an optimizer and then ever more rarely; uses no torch operation.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from luff.torch.evidence._events import WaitingEvents
 
 __all__ = ["Rounding"]
 
-_PARAMETERS = 8  # of an optimizer that are looked at
-_ELEMENTS = 512  # of each
-_PENDING = 8  # events of one step
+_PARAMETERS = 8  # examined per optimizer
+_ELEMENTS = 512  # examined per parameter
+_PENDING = 8  # events in one step
 _BITS = {torch.float16: np.uint16, torch.bfloat16: np.uint16, torch.float32: np.uint32}
 Bits = NDArray[Any]
 
 
 class Rounding(WaitingEvents):
-    """Works under the hook's lock and guard."""
+    """Compares weights around updates, under the hook's lock and guard."""
 
     def __init__(self) -> None:
         super().__init__()
-        # By number of the optimizer: its learning rate, and (weak parameter, weights before the update, moved by it).
+        # Number of the optimizer -> learning rate, and (weak parameter, weights before the update, mask of those it
+        # moves).
         self._before: dict[int, tuple[float, list[tuple[Any, Bits, Bits]]]] = {}
 
     def update_begins(self, number: int, update: int, optimizer: Any, names: Names) -> None:
-        """An optimizer is about to make an update (the first is 0). What the one before has left is compared now."""
+        """Called when an optimizer is about to make an update (the first is 0). Compares the result of the previous
+        one.
+        """
         if self._before:
             self._compare(number, names)
         if update < 1 or update & (update - 1) or len(self._before) >= _PENDING:
@@ -46,7 +49,7 @@ class Rounding(WaitingEvents):
                 continue
             weights, slopes = _bits_of(parameter), _bits_of(gradient)
             if weights is not None and slopes is not None and gradient.stride() == parameter.stride():
-                # Zero has no bit but the sign's.
+                # Zero has no bit set, except perhaps the sign.
                 moving = np.left_shift(slopes, 1) != 0
                 found.append((weakref.ref(parameter), weights.copy(), moving))
         if found:
@@ -69,7 +72,7 @@ class Rounding(WaitingEvents):
 
 
 def _few(optimizer: Any) -> list[Any]:
-    """Matrices among an optimizer's parameters, spread evenly; a bounded look."""
+    """Returns matrices among an optimizer's parameters, spread evenly; looks at a bounded number."""
     held = [
         parameter
         for group in optimizer.param_groups
@@ -80,12 +83,12 @@ def _few(optimizer: Any) -> list[Any]:
 
 
 def _bits_of(tensor: Any) -> Bits | None:
-    """A view of evenly spread elements as unsigned numbers."""
+    """Returns a view of evenly spread elements as unsigned numbers."""
     if not is_readable(tensor) or not tensor.numel() or not tensor.is_contiguous():
         return None
     bits = array_view(tensor, _BITS[tensor.dtype]).reshape(-1)
     step = max(tensor.numel() // _ELEMENTS, 1)
-    return bits[:: step | 1][:_ELEMENTS]  # an odd step: not always the same column
+    return bits[:: step | 1][:_ELEMENTS]  # an odd step, so that it is not always the same column
 
 
 def _compared(name: str, parameter: Any, before: Bits, after: Bits, moving: NDArray[Any]) -> dict[str, Any]:
@@ -97,21 +100,21 @@ def _compared(name: str, parameter: Any, before: Bits, after: Bits, moving: NDAr
         "moving": int(np.count_nonzero(moving)),
         "changed": int(np.count_nonzero(moving & (before != after))),
     }
-    if parameter.dtype is torch.float32:  # rounded by the script
+    if parameter.dtype is torch.float32:  # the script may have rounded it
         record["bfloat16"] = not ((before | after) & 0xFFFF).any()
         record["float16"] = _are_half(after) and _are_half(before)
     return record
 
 
 def _are_finite(bits: Bits, dtype: Any) -> NDArray[Any]:
-    """By their exponents."""
+    """Returns a mask of the finite values, by their exponents."""
     mask = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80, torch.float32: 0x7F800000}[dtype]
     finite: NDArray[Any] = (bits & mask) != mask
     return finite
 
 
 def _are_half(bits: Bits) -> bool:
-    """All numbers are of float16 too."""
+    """Whether all numbers can be represented in float16."""
     values = np.ascontiguousarray(bits).view(np.float32)
     with np.errstate(all="ignore"):
         return bool((values.astype(np.float16).astype(np.float32) == values).all())

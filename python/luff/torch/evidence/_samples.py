@@ -1,7 +1,7 @@
-"""Samples: the first rows of what goes into models and losses, where a collection wants the role.
+"""Samples: the first rows of inputs of models and losses, if a collection wants this role.
 
-No tensor operation takes part: a prefix of rows is a layout over the tensor's own memory. What is seen before the
-session is open (in the step whose backward pass opens it) is kept as copied bytes until then, a bounded number of them.
+Uses no tensor operation: a prefix of rows is a layout over the tensor's own memory. Values seen before the session is
+open (in the step whose backward pass opens it) are copied and kept until then; their number is bounded.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Samples", "of_loss", "rows_to_keep"]
 
 _SAMPLE, _TRAIN = int(Role.SAMPLE), int(Mode.TRAIN)
 _UNSUPPORTED, _TOO_MANY = int(GapReason.UNSUPPORTED), int(GapReason.TOO_MANY)
-_EARLY_BYTES = 4 << 20  # copied before the session is open
+_EARLY_BYTES = 4 << 20  # bytes copied before the session is open
 _EARLY_VALUES = 64
 
 
 def rows_to_keep(tensor: Any) -> int:
-    """How many rows of a tensor fit; all of a small one (1 of a number), 0 if not even one does."""
+    """Returns how many rows of a tensor fit: all of a small one (1 for a number), 0 if not even one does."""
     if not is_readable(tensor):
         return 1
     if tensor.shape and not tensor.nbytes:
@@ -46,7 +46,7 @@ def _as_many_rows(one: Any, other: Any) -> bool:
 
 
 def of_loss(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...] = ()) -> list[Any]:
-    """The first two tensors that a loss was given: output and target. `names`: its parameters, where they are known."""
+    """Returns the first two tensors passed to a loss, output and target. `names`: its parameters, if known."""
     if kwargs:
         order = names or ("input", "target")
         given = [*args, *(kwargs[name] for name in order if name in kwargs)]
@@ -60,7 +60,7 @@ def of_loss(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...
 class _Early:
     """A value seen before the session was open."""
 
-    model: Any  # weak reference to the model, None for a loss
+    model: Any  # weak reference to the model; None for a loss
     kind: str
     number: int
     dtype: Any
@@ -71,20 +71,20 @@ class _Early:
 
 
 class Samples:
-    """Takes samples; works under the hook's lock and guard."""
+    """Takes samples, under the hook's lock and guard."""
 
     def __init__(self, context: StepContext, causal: Causal) -> None:
         self._context = context
         self._causal = causal
-        self.early = True  # False: no collection wants samples; none are kept before the session is open
+        self.early = True  # if False, no collection wants samples: none are kept before the session is open
 
     def begin(self, step: Step) -> None:
-        """A step has begun in the session: looks up whether samples are due."""
+        """Looks up whether samples are due in the step that has begun in the session."""
         session = self._context.session
         step.samples = session is not None and session.due_role(_SAMPLE) != 0
 
     def model(self, step: Step, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A model is called."""
+        """Samples the inputs of a model's call."""
         if not step.samples and not self._before(step):
             return
         used = step.sampled.get(id(module), 0)
@@ -104,7 +104,7 @@ class Samples:
         kwargs: dict[str, Any],
         names: tuple[str, ...] = (),
     ) -> None:
-        """A loss has been called."""
+        """Samples the inputs of a loss's call."""
         call = step.sampled_losses.get(kind, 0)
         step.sampled_losses[kind] = call + 1
         if call >= MAX_CALLS or (not step.samples and not self._before(step)):
@@ -119,7 +119,7 @@ class Samples:
             self._take(step, None, kind, 2 * call + index, tensor, rows[index])
 
     def of_graph(self, step: Step, values: Iterable[tuple[str, int, Any]]) -> None:
-        """(kind, K, tensor) of the loss that the graph shows."""
+        """Samples (kind, K, tensor) tuples of a loss that the graph shows."""
         if step.samples:
             for kind, number, tensor in values:
                 self._take(step, None, kind, number, tensor, rows_to_keep(tensor))
@@ -127,7 +127,7 @@ class Samples:
                     self._causal.loss_called(tensor)
 
     def flush(self, step: Step) -> None:
-        """The session is open: hands over what was kept before it was."""
+        """Hands over what was kept before the session was open."""
         early, step.early = step.early, []
         session, recorder = self._context.session, self._context.recorder
         if not early or not step.samples or session is None or recorder is None:
@@ -142,7 +142,7 @@ class Samples:
                 session.capture_one(number, layout, int(buffer.__array_interface__["data"][0]))
 
     def lost(self, step: Step) -> None:
-        """An evaluation interrupts the step: what was taken of it is dropped."""
+        """Records a gap: an evaluation interrupts the step, so its samples are dropped."""
         session = self._context.session
         if step.samples and (step.sampled or step.sampled_losses) and session is not None:
             session.gap(codes.NO_ID, int(GapReason.NOT_SEEN), session.due_role(_SAMPLE), 1)
@@ -153,7 +153,7 @@ class Samples:
         return self._context.session is None and self.early and (step.mode == _TRAIN or step.may_train)
 
     def _number(self, model: Any, kind: str, index: int) -> int:
-        """Number of a sample's tensor; -1 for a model that has no name yet."""
+        """Returns the number of a sample's tensor; -1 for a model that has no name yet."""
         recorder = self._context.recorder
         if recorder is None:
             return -1
@@ -190,7 +190,7 @@ class Samples:
                 if layout >= 0 and tensor.nbytes > WHOLE_BYTES:
                     layout = -1
             address = tensor.data_ptr() if layout >= 0 else 0
-        except (RuntimeError, NotImplementedError):  # a transform's tensor (vmap, grad): it has no memory
+        except (RuntimeError, NotImplementedError):  # a tensor inside a transform (vmap, grad) has no memory
             layout = -1
         if layout < 0 or (not address and tensor.numel()):
             session.gap(number, _UNSUPPORTED, forms, 1)
@@ -198,7 +198,7 @@ class Samples:
         session.capture_one(number, layout, address)
 
     def _keep(self, step: Step, model: Any, kind: str, index: int, tensor: Any, rows: int) -> None:
-        """Copies the memory of the rows, where there is room."""
+        """Copies the memory of the rows if there is room."""
         if not is_readable(tensor) or tensor.is_neg() or tensor.is_conj() or not rows:
             return
         shape = (rows, *tensor.shape[1:]) if tensor.shape else ()

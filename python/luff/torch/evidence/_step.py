@@ -1,4 +1,4 @@
-"""The step that is open, and what evidence sees of the training around it."""
+"""The open step, and what evidence sees of the training around it."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from luff.torch.capture._recorder import Recorder
 
 __all__ = ["MAX_WAITING", "Step", "StepContext"]
 
-MAX_WAITING = 1024  # evaluation steps that wait for a TRAIN step to be published
+MAX_WAITING = 1024  # most evaluation steps that wait for a TRAIN step to be published
 _TRAIN = int(Mode.TRAIN)
 
 
 class Step:
-    """One step that has begun and is not yet published."""
+    """A step that has begun and is not yet published."""
 
     begun = False  # the session has begun it
-    captured = False  # the session holds values that cannot be taken again
-    direct = False  # its events go to the session at once
+    captured = False  # the session has values that cannot be captured again
+    direct = False  # its events go directly to the session
     forwards = 0
     plain_loss = False  # a loss was computed while no saved-tensor hooks were in use
     weights_done = False
     update = -1
     updated = False
-    ended = False  # of an evaluation in a framework's loop: the next forward pass begins another step
+    ended = False  # an evaluation's step in a framework's loop has ended: the next forward pass begins another step
     may_train = False  # eval mode, but with gradients: a backward pass makes it a TRAIN step
     clips = 0  # calls that clipped gradients
-    samples = False  # takes samples
+    samples = False  # whether samples are taken
     root: Any = None  # weak reference to the model that an EVAL step called
 
     def __init__(self, mode: int) -> None:
         self.mode = mode
-        self.decided = mode != _TRAIN  # a backward pass was seen
-        # Subject: a number, or a weak reference to a module; argument: a number, or a function that gives one.
+        self.decided = mode != _TRAIN  # whether a backward pass was seen
+        # Subject: a number, or a weak reference to a module. Argument: a number, or a function that returns one.
         self.events: list[tuple[int, Any, Any]] = []
         self.pending: list[tuple[str, int, float | None, int]] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
-        self.function_outputs: list[tuple[Any, str]] = []  # of functional losses: weak reference, kind
+        self.function_outputs: list[tuple[Any, str]] = []  # weak reference and kind, of functional losses
         self.module_losses: dict[str, int] = {}
         self.graph_losses: dict[str, int] = {}
-        self.sampled: dict[int, int] = {}  # id of a model: its tensors that were sampled
-        self.sampled_losses: dict[str, int] = {}  # kind of loss: its calls
+        self.sampled: dict[int, int] = {}  # id of a model -> number of its tensors that were sampled
+        self.sampled_losses: dict[str, int] = {}  # kind of loss -> number of its calls
         self.early: list[Any] = []  # samples taken before the session was open
 
 
 class StepContext:
-    """What evidence sees of the training: the open step, its session, and the models. The step machine is one.
+    """What evidence sees of the training: the open step, its session, and the models. `Machine` implements it.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class StepContext:
     step
         The open step, or None.
     saved_hooks, saving
-        Whether saved-tensor hooks were in use since the last TRAIN step, and how many are now.
+        Whether saved-tensor hooks were in use since the last TRAIN step, and how many are in use now.
     """
 
     def __init__(self, names: Names, clock: StepClock) -> None:
@@ -76,9 +76,9 @@ class StepContext:
         self.saving = 0
 
     def event(self, kind: int, subject: Any = codes.NO_ID, argument: Any = 0) -> None:
-        """Records an event of the loop."""
+        """Records an event of the training loop."""
         raise NotImplementedError
 
     def step_of_loss(self) -> Step | None:
-        """The step that a loss with a gradient belongs to; a TRAIN step begins where none is open."""
+        """Returns the step that a loss with a gradient belongs to; begins a TRAIN step if none is open."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Corrections of a PyTorch training: what ``lower_lr=True`` does."""
+"""Implements ``lower_lr=True`` for PyTorch trainings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 __all__ = ["lower_lr"]
 
-_STARTS = ("initial_lr", "max_lr", "min_lr")  # what schedulers keep in a group to compute from
+_STARTS = ("initial_lr", "max_lr", "min_lr")  # values in a group from which schedulers compute rates
 
 
 def _scaled(holder: Any, key: Any, factor: float, seen: set[int]) -> None:
     value = holder[key]
     if isinstance(value, torch.Tensor):
-        if id(value) not in seen:  # a scheduler may hold the group's own
+        if id(value) not in seen:  # a scheduler may hold the same tensor as the group
             seen.add(id(value))
             with torch.no_grad():
                 value.mul_(factor)
@@ -24,10 +24,10 @@ def _scaled(holder: Any, key: Any, factor: float, seen: set[int]) -> None:
 
 
 def lower_lr(optimizers: Iterable[Any], schedulers: Iterable[Any], factor: float) -> None:
-    """Multiplies all learning rates by `factor`, and what schedulers compute them from.
+    """Multiplies all learning rates by `factor`, and the values from which schedulers compute them.
 
-    Otherwise the next step of a scheduler that computes rates from their start (LambdaLR, OneCycleLR) would restore
-    the old ones.
+    Otherwise the next step of a scheduler that computes rates from their initial values (LambdaLR, OneCycleLR) would
+    restore the old rates.
     """
     done = 0
     seen: set[int] = set()

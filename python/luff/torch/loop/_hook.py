@@ -22,7 +22,7 @@ __all__ = ["Hook"]
 
 
 class Hook(BaseHook):
-    """What attaches Luff to a PyTorch training. Made by `attach`, or by ``luff run``."""
+    """Attaches Luff to a PyTorch training. Made by `attach`, or by ``luff run``."""
 
     framework = "torch"
     writer = TensorWriter
@@ -36,21 +36,21 @@ class Hook(BaseHook):
         correct: corrections.Corrections | None = None,
     ) -> None:
         super().__init__(options, on_stop, correct)
-        self._owned: Identities[bool] = Identities()  # whether a module or an optimizer is the hook's
+        self._owned: Identities[bool] = Identities()  # module or optimizer -> whether it is the hook's
         self._parameters: Identities[None] = Identities()
-        self.asleep = False  # a forked child that has not trained yet
+        self.asleep = False  # in a forked child that has not trained yet
         self.on_all = model is None
-        self.deferred = False  # a framework's loop carries out what was agreed on
+        self.deferred = False  # a framework's loop carries out stops and corrections
         names = Names()
         if model is not None:
             names.add_root(model)
             self._learn(model)
         self.machine = self._machine(names, eager=model is not None)
 
-    # Belonging -------------------------------------------------------------------------------------------------
+    # Ownership --------------------------------------------------------------------------------------------------
 
     def owns(self, module: Any) -> bool:
-        """True if the module is the hook's model, a part of it, or holds it."""
+        """Returns whether the module is the hook's model, a part of it, or contains it."""
         if self.on_all:
             return True
         known = self._owned.get(module)
@@ -59,15 +59,15 @@ class Hook(BaseHook):
         return known
 
     def parameters(self) -> list[Any]:
-        """The parameters of the hook's models."""
+        """Returns the parameters of the hook's models."""
         return self._parameters.things()
 
     def held_of(self, optimizer: Any) -> int:
-        """How many of the optimizer's parameters are the hook's."""
+        """Returns how many of the optimizer's parameters are the hook's."""
         return sum(parameter in self._parameters for parameter in parameters_of(optimizer))
 
     def owns_optimizer(self, optimizer: Any) -> bool:
-        """True if the optimizer holds a parameter of the hook's model."""
+        """Returns whether the optimizer holds a parameter of the hook's model."""
         if self.on_all:
             return True
         known = self._owned.get(optimizer)
@@ -76,7 +76,7 @@ class Hook(BaseHook):
         return known
 
     def watch(self, model: Any) -> None:
-        """Watches a further model, or what was added to one since."""
+        """Watches another model, or what was added to a model since."""
         if not self.live:
             return
         if not self.on_all:
@@ -91,20 +91,20 @@ class Hook(BaseHook):
         self._owned.clear()
 
     def told(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """As `guarded`, for what the training does; None in a thread that the steps do not belong to."""
+        """Like `guarded`, for calls of the training; returns None in a thread to which the steps do not belong."""
         return self.guarded(place, self.machine.told, function, arguments)
 
     # For users -------------------------------------------------------------------------------------------------
 
     def step(self, mode: Mode | str | None = None, update: int | None = None) -> None:
-        """Ends the current step and begins the next. After the first call steps are counted by hand only.
+        """Ends the current step and begins the next. After the first call, steps are counted only by hand.
 
         Parameters
         ----------
         mode
             Mode of the step that begins; by default the one set by `set_mode`, or TRAIN.
         update
-            Number of updates before the step that ends; by default Luff's own count.
+            Number of updates before the step that ends; by default as Luff counts them.
         """
         number = mode_of(mode)
         self.told("step", self.machine.next_step, number, update)
@@ -125,11 +125,11 @@ class Hook(BaseHook):
         self.machine.lower_lr(factor)
 
     def wake(self) -> None:
-        """A forked child trains: it records as a worker of its own."""
+        """Makes a forked child that trains record as a worker of its own."""
         self.asleep = False
 
     def forked(self) -> None:
-        """In a forked child: drops the parent's session."""
+        """Drops the parent's session, in a forked child."""
         super().forked()
         self.asleep = True
         old = self.machine
@@ -145,11 +145,13 @@ class Hook(BaseHook):
     # Session ---------------------------------------------------------------------------------------------------
 
     def ensure_session(self) -> Session | None:
-        """The session, opened by the first backward pass or update; None where that fails, or in a sleeping child."""
+        """Returns the session, opened by the first backward pass or update; None if that fails, or in a sleeping
+        child.
+        """
         return None if self.asleep else super().ensure_session()
 
     def open_now(self, optimizers: Iterable[Any] = (), loss_fn: Any = None) -> None:
-        """Opens the session at once, with the optimizers and the loss that are known; errors are the caller's.
+        """Opens the session at once, with the optimizers and the loss that are known; errors are left to the caller.
 
         Raises
         ------
@@ -168,18 +170,18 @@ class Hook(BaseHook):
             recorder.loss(getattr(loss_fn, "__name__", "loss"))
 
     def opened(self, session: Session) -> None:
-        """The session is open."""
+        """Called when the session is open."""
         self.machine.opened(session)
 
     def rank(self) -> tuple[int, int] | None:
-        """Rank and world size that torch.distributed or a launcher says, or None."""
+        """Returns rank and world size from torch.distributed or from a launcher, or None."""
         distributed = torch.distributed
         if distributed.is_available() and distributed.is_initialized():
             return int(distributed.get_rank()), int(distributed.get_world_size())
         return rank_from_environment()
 
     def versions(self) -> dict[str, Any]:
-        """Version, threads, and what ranks talk by."""
+        """Returns torch's version, numbers of threads, and the backend of torch.distributed."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         return {
             "torch": torch.__version__,

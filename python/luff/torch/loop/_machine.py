@@ -1,8 +1,8 @@
-"""Steps, updates and modes: what a training loop does, made of the calls that the patches see.
+"""Derives steps, updates and modes from the calls that the patches see.
 
-A TRAIN step is the forward passes since the last backward pass, and the backward passes up to the next forward
-pass. A forward pass is undecided until a backward pass follows. An EVAL or PREDICT step is one forward pass of a
-model that no other module called, without gradients or in eval mode. `Machine` gets forward, backward and update
+A TRAIN step consists of the forward passes since the last backward pass, and the backward passes up to the next
+forward pass. A forward pass is undecided until a backward pass follows. An EVAL or PREDICT step is one forward pass
+of a model that no other module called, without gradients or in eval mode. `Machine` gets forward, backward and update
 calls; it opens and publishes steps.
 
 All methods are called under the hook's lock and inside its guard; none computes with torch.
@@ -42,7 +42,7 @@ _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 
 def _part_of(module: Any, model: Any) -> bool:
-    """True for a module of the model, or of a copy that DataParallel made of it."""
+    """Returns whether a module is part of the model, or of a copy that DataParallel made of it."""
     return "_is_replica" in module.__dict__ or any(module is one for one in model.modules())
 
 
@@ -52,35 +52,35 @@ class Machine(Steps):
     Parameters
     ----------
     names, writer
-        As of `Steps`.
+        As in `Steps`.
     eager
-        The session is opened by the first forward pass.
+        Whether the first forward pass opens the session.
     """
 
     def __init__(self, names: Names, writer: TensorWriter, eager: bool) -> None:
         super().__init__(names, writer)
-        self.held = False  # a framework's loop says when steps end
+        self.held = False  # a framework's loop decides when steps end
         self.closure_depth = 0
-        self._first_closure = False  # of an update that makes its gradients itself
+        self._first_closure = False  # an update with a closure has not evaluated it yet
         self._eager = eager
         self.turn = Turn()
-        self.calling: Any = None  # the model within whose call the thread that trains is
+        self.calling: Any = None  # the model that the training thread is currently calling
         self._mode_flags = ModeFlags()
         self._trains_in_eval: Identities[bool] = Identities()
         self._last_mode = 0
-        self._trained = False  # a backward pass was seen
+        self._trained = False  # whether a backward pass was seen
 
     # Threads -------------------------------------------------------------------------------------------------------
 
     def told(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Calls `function` if the steps belong to this thread; else None."""
+        """Calls `function` if the steps belong to this thread; otherwise returns None."""
         return function(*arguments) if self._mine() else None
 
     def _mine(self, module: Any = None) -> bool:
-        """True if the steps belong to this thread, or do from now on; else its call is only counted.
+        """Returns whether the steps belong to this thread, or do from now on; otherwise only counts its call.
 
-        A thread may take over from another when that one has been idle for long, and with a forward pass (of `module`)
-        when that one has ended, has trained nothing yet, or has called the same model.
+        A thread may take over from another that has been idle for long. With a forward pass (of `module`), it may
+        also take over if the other thread has ended, has not trained anything yet, or has called the same model.
         """
         turn, step = self.turn, self.step
         if turn.here():
@@ -88,7 +88,7 @@ class Machine(Steps):
         if self.calling is not None and not turn.vacant():
             if module is not None and not _part_of(module, self.calling):
                 turn.miss()
-            return False  # threads of the model's own forward pass are a part of that call
+            return False  # threads inside the model's own forward pass belong to that call
         trains = step is not None and step.mode == _TRAIN
         within = step is not None and trains and step.decided and not step.updated
         free = turn.unused() or ((turn.vacant() or turn.idle()) and not within)
@@ -109,9 +109,9 @@ class Machine(Steps):
     def forward_begins(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> ModuleCapture | bool | None:
-        """An outermost call begins.
+        """Begins an outermost call.
 
-        Returns what captures the model's modules, if anything is due; False if the module is no model.
+        Returns the capture of the model's modules if anything is due; False if the module is not a model.
         """
         if not self._mine(module):
             return None
@@ -156,7 +156,9 @@ class Machine(Steps):
         return modules
 
     def _number_of(self, module: Any) -> Any:
-        """Number of a called module; before the session is open a weak reference, resolved later."""
+        """Returns the number of a called module; before the session is open, a weak
+        reference, to be resolved later.
+        """
         if self.session is None or self.recorder is None:
             self._late = True
             return weakref.ref(module)
@@ -206,7 +208,8 @@ class Machine(Steps):
         if step is not None and step.updated:
             step = self.publish_step(step)
         if step is not None:
-            if step.captured:  # not to be interrupted: the evaluation counts after it, with its losses only
+            # A step with values is not interrupted: the evaluation is recorded after it, with its losses only.
+            if step.captured:
                 if len(self.losses.waiting) < MAX_WAITING:
                     self.losses.waiting.append([])
                 return
@@ -222,7 +225,7 @@ class Machine(Steps):
         self._begin(fresh)
 
     def step_of_loss(self) -> Step | None:
-        """The step that a loss with a gradient belongs to; a TRAIN step begins where none is open."""
+        """Returns the step that a loss with a gradient belongs to; begins a TRAIN step if none is open."""
         step, forced = self.step, self.writer.forced
         if step is not None and step.mode != _TRAIN and not step.may_train and forced is None:
             step = self.publish_step(step)
@@ -233,7 +236,9 @@ class Machine(Steps):
     # Backward ------------------------------------------------------------------------------------------------------
 
     def backward_begins(self, roots: list[Any], weighted: bool = False) -> None:
-        """A backward pass begins: the forward passes before it were training. `weighted`: roots come with gradients."""
+        """Begins a backward pass: the forward passes before it were training. `weighted`:
+        its roots have gradients.
+        """
         self.evidence.accumulated.weighted = weighted
         if self.ensure_session() is None:
             return
@@ -246,7 +251,7 @@ class Machine(Steps):
         self.evidence.backward_begins(roots)
 
     def _train_step(self) -> Step:
-        """The TRAIN step that a backward pass or an update belongs to."""
+        """Returns the TRAIN step that a backward pass or an update belongs to."""
         step = self.step
         if step is not None and step.mode != _TRAIN and not self.by_hand:
             if step.may_train and self.writer.forced is None:
@@ -278,14 +283,16 @@ class Machine(Steps):
         if session is not None and step.forwards and self.modules is not None and not step.captured:
             forms = session.due_role(_INPUT) | session.due_role(_OUTPUT)
             if forms and self.clock.mode_steps[_TRAIN] == self.clock.first_train_step and not self._eager:
-                session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)  # opened after the first forward pass
+                # the session was opened after the first forward pass
+                session.gap(codes.NO_ID, _NOT_SEEN, forms, 1)
         step.decided = self._trained = True
-        self.writer.provisional = False  # what was saved before waits for the next step
+        # not `confirm`: values saved before this wait for the next step
+        self.writer.provisional = False
         self._flush(step)
         step.direct = step.begun and step.mode == _TRAIN
 
     def backward_ended(self) -> None:
-        """A backward pass has returned."""
+        """Called when a backward pass has returned."""
         step = self.step
         if step is None or self.session is None or self.recorder is None:
             return
@@ -298,19 +305,19 @@ class Machine(Steps):
             step.captured |= self.recorder.gradients(None) > 0
 
     def waits_for_backward(self) -> bool:
-        """True if forward passes were seen that a backward pass would make a TRAIN step."""
+        """Returns whether forward passes were seen that a backward pass would make a TRAIN step."""
         step = self.step
         return step is not None and (step.mode == _TRAIN or step.may_train) and self.turn.here()
 
     # Updates -------------------------------------------------------------------------------------------------------
 
     def cleared(self, optimizer: Any) -> None:
-        """An optimizer's gradients are being cleared."""
+        """Called when an optimizer's gradients are being cleared."""
         number = codes.NO_ID if self.recorder is None else self.recorder.number_of(optimizer)
         self.event(_ZERO_GRAD, 0 if number == codes.NO_ID else number)
 
     def scheduler_stepped(self, scheduler: Any) -> None:
-        """A learning rate scheduler has set a rate."""
+        """Called when a learning rate scheduler has set a rate."""
         number = codes.NO_ID
         if self.recorder is not None:
             self.recorder.scheduler(scheduler)
@@ -318,7 +325,7 @@ class Machine(Steps):
         self.event(int(EventKind.SCHEDULER_STEP), number)
 
     def update_begins(self, optimizer: Any, has_closure: bool) -> None:
-        """An optimizer is about to use its gradients (with a closure: to make them first)."""
+        """Called when an optimizer is about to use its gradients, or to compute them first with a closure."""
         if self.ensure_session() is None or self.recorder is None:
             return
         record = self.recorder.optimizer(optimizer)
@@ -351,7 +358,7 @@ class Machine(Steps):
             nonfinite.gradients_taken()
 
     def closure_returned(self, optimizer: Any) -> None:
-        """A closure given to an optimizer has been evaluated: its gradients are what the optimizer uses."""
+        """Called when a closure given to an optimizer has been evaluated: the optimizer uses its gradients."""
         step = self.step
         if self.recorder is None or step is None or not step.decided:
             return
@@ -366,7 +373,7 @@ class Machine(Steps):
         self.gradients(record, optimizer)
 
     def update_ended(self, optimizer: Any, in_backward: bool) -> None:
-        """An optimizer has updated its parameters."""
+        """Called when an optimizer has updated its parameters."""
         if self.session is None or self.recorder is None:
             return
         record = self.recorder.optimizer(optimizer)
@@ -386,7 +393,7 @@ class Machine(Steps):
             self._update_ends(self.recorder)
 
     def update_skipped(self, optimizer: Any) -> None:
-        """A gradient scaler found infinities and left the update out."""
+        """Called when a gradient scaler has found infinities and skipped the update."""
         if self.session is None or self.recorder is None:
             return
         record = self.recorder.optimizer(optimizer)
@@ -400,7 +407,7 @@ class Machine(Steps):
         self._update_ends(self.recorder)
 
     def _update_ends(self, recorder: Recorder) -> None:
-        """The update of the only optimizer ends a step, unless somebody else says where steps end."""
+        """Ends the step after the update of the only optimizer, unless the user or a framework ends steps."""
         if not self.by_hand and not self.held and recorder.count() == 1:
             self.publish()
 
@@ -417,7 +424,7 @@ class Machine(Steps):
         schedulers = [s for s in (reference() for reference in self.recorder.schedulers) if s is not None]
         lower_lr([optimizer for _, optimizer in self.recorder.living()], schedulers, factor)
 
-    # By hand -------------------------------------------------------------------------------------------------------
+    # Steps counted by hand -----------------------------------------------------------------------------------------
 
     def next_step(self, mode: int | None, update: int | None) -> None:
         """Ends the open step and begins the next; from now on steps are counted by hand."""
@@ -437,19 +444,19 @@ class Machine(Steps):
             self.modules.begin_step()
 
     def end_step(self) -> None:
-        """A framework's loop has ended a step: publishes an evaluation within it first."""
+        """Ends a step of a framework's loop; an evaluation inside it is published first."""
         for _ in range(2):
             step = self.step
             if step is not None and (step.decided or self.suspended is not None):
                 self.publish_step(step)
 
     def end_evaluation(self) -> None:
-        """A framework's loop has ended a step of an evaluation; it stays open until the next begins."""
+        """Marks a step of an evaluation in a framework's loop as ended; it stays open until the next step begins."""
         if self.step is not None:
             self.step.ended = True
 
     def take_over(self, parent: Machine) -> None:
-        """In a forked child: takes the parent's optimizers, not its session."""
+        """Takes over the parent's optimizers, but not its session, in a forked child."""
         if parent.recorder is not None:
             for _, optimizer in parent.recorder.living():
                 self.optimizer_made(optimizer)

@@ -1,7 +1,7 @@
-"""In which mode a model was called: its own flag, and those of the modules whose result depends on it.
+"""Determines in which mode a model was called: its own flag, and those of modules whose result depends on it.
 
-Looking at every dropout at each call would cost too much: after the first calls they are looked at when the model's own
-flag has changed, and at every 16th call.
+Checking every dropout at each call would cost too much. After the first calls, modules are checked only when the
+model's own flag has changed, and at every 16th call.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from luff.torch.capture._names import unwrap
 __all__ = ["ModeFlags"]
 
 _TRAINING, _SOME_TRAIN, _SOME_EVAL, _GRADIENTS, _TOLD = 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12
-_ALWAYS = 64  # calls at each of which all modules are looked at
+_ALWAYS = 64  # calls at each of which all modules are checked
 _EVERY = 16  # and then at every 16th
 _LIMIT = 4096  # models remembered
 _DROPOUT = torch.nn.modules.dropout._DropoutNd
 _NORM = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
-_PATH_DROPOUT = frozenset({"DropPath", "StochasticDepth", "DropBlock2d", "DropBlock3d"})  # of other libraries
+# names in other libraries
+_PATH_DROPOUT = frozenset({"DropPath", "StochasticDepth", "DropBlock2d", "DropBlock3d"})
 
 
 def depends_on_mode(module: Any) -> bool:
-    """True if the module computes something else in training than in evaluation."""
+    """Returns whether the module computes something else in training than in evaluation."""
     if isinstance(module, _DROPOUT):
         return bool(module.p > 0)
     if isinstance(module, _NORM):
@@ -41,7 +42,7 @@ def depends_on_mode(module: Any) -> bool:
 
 
 class _Watched:
-    """One model: what in it depends on the mode, and the last answer."""
+    """One model: its modules that depend on the mode, and the last answer."""
 
     __slots__ = ("answer", "called", "calls", "model", "modules", "training")
 
@@ -62,7 +63,7 @@ class ModeFlags:
         self._watched: dict[int, _Watched] = {}
 
     def bits(self, model: Any) -> int:
-        """The bits of a call of a model, or of what wraps it, that begins now."""
+        """Returns the bits for a call, which begins now, of a model or of its wrapper."""
         watched = self._watched.get(id(model))
         if watched is None or watched.called() is not model:
             if len(self._watched) >= _LIMIT:
@@ -77,7 +78,8 @@ class ModeFlags:
 
     @staticmethod
     def _look(watched: _Watched, model: Any) -> None:
-        if not watched.calls & (watched.calls - 1):  # 1, 2, 4, 8, ...: modules may have been added
+        # at calls 1, 2, 4, 8, ..., since modules may have been added
+        if not watched.calls & (watched.calls - 1):
             watched.modules = [weakref.ref(module) for module in model.modules() if depends_on_mode(module)]
         watched.training = model.training
         answer = _TOLD | (_TRAINING if model.training else 0)

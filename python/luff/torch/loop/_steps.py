@@ -1,4 +1,4 @@
-"""The open step: how it begins, what waits for it, and how it is published.
+"""The open step: how it begins, what is buffered for it, and how it is published.
 
 All methods are called under the hook's lock and inside its guard; none computes with torch.
 """
@@ -20,19 +20,20 @@ from luff.torch.loop._writer import TensorWriter
 
 __all__ = ["MAX_EVENTS", "Steps"]
 
-MAX_EVENTS = 256  # of one step, while it is undecided
+MAX_EVENTS = 256  # of one step while it is undecided
 _TRAIN, _EVAL = int(Mode.TRAIN), int(Mode.EVAL)
 _INPUT, _OUTPUT, _GRADIENT = int(Role.INPUT), int(Role.OUTPUT), int(Role.GRADIENT)
 _NOT_SEEN = int(GapReason.NOT_SEEN)
 
 _OF_TRAINING = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP), int(EventKind.CLIP_GRAD)})
-_OF_THE_NEXT = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP)})  # after an update
+# after an update they belong to the next step
+_OF_THE_NEXT = frozenset({int(EventKind.ZERO_GRAD), int(EventKind.SCHEDULER_STEP)})
 
 
 def _resolved(
     events: list[tuple[int, Any, Any]], session: Session, names: Names
 ) -> list[tuple[int, int, int]]:
-    """Events seen before the session was open, with the numbers and hashes that were unknown then."""
+    """Completes events seen before the session was open with numbers and hashes that were unknown then."""
     found = []
     for kind, subject, argument in events:
         if callable(subject):
@@ -60,22 +61,24 @@ class Steps(StepContext):
     def __init__(self, names: Names, writer: TensorWriter) -> None:
         super().__init__(names, writer.clock)
         self.writer = writer
-        self.suspended: Step | None = None  # a TRAIN step within which the model is evaluated
-        self.by_hand = False  # steps counted by hand
+        self.suspended: Step | None = None  # a TRAIN step during which the model is evaluated
+        self.by_hand = False  # steps are counted by hand
         self.stop = 0  # what all ranks have agreed on; 2: leave now
         self.evidence = Evidence(self)
         self.losses = self.evidence.losses
         self.samples = self.evidence.samples
         self._early: list[tuple[int, Any, Any]] = []  # events before a step
-        self._optimizers: list[Any] = []  # made before the session was opened
-        self._late = False  # events wait that were seen before the session was open
-        self._version: int | None = None  # of the weights
+        self._optimizers: list[Any] = []  # weak references to optimizers made before the session was open
+        self._late = False  # events are buffered that were seen before the session was open
+        self._version: int | None = None  # version of the weights
         self._blind = False  # updates happen that no hook sees (a compiled optimizer step)
 
     # Opening -------------------------------------------------------------------------------------------------------
 
     def ensure_session(self) -> Session | None:
-        """The session; opened by the first backward pass or update (the first forward pass after `attach`)."""
+        """Returns the session; the first backward pass or update opens it (after
+        `attach`, the first forward pass).
+        """
         return self.session or self.writer.open()
 
     def opened(self, session: Session) -> None:
@@ -92,7 +95,7 @@ class Steps(StepContext):
         self._optimizers.clear()
 
     def optimizer_made(self, optimizer: Any) -> None:
-        """An optimizer exists from now on."""
+        """Registers a new optimizer."""
         if self.recorder is not None:
             self.recorder.optimizer(optimizer)
         elif len(self._optimizers) < 1024:
@@ -108,7 +111,7 @@ class Steps(StepContext):
     # Beginning -----------------------------------------------------------------------------------------------------
 
     def _begin(self, step: Step) -> None:
-        """Begins the step in the session, if it is open."""
+        """Begins the step in the session, if that is open."""
         session, writer = self.session, self.writer
         if session is None or step.begun:
             return
@@ -130,7 +133,7 @@ class Steps(StepContext):
         return step
 
     def _resume(self) -> None:
-        """Goes back to the TRAIN step within which the model was evaluated."""
+        """Returns to the TRAIN step during which the model was evaluated."""
         step, self.suspended = self.suspended, None
         self.step = step
         if step is not None:
@@ -180,12 +183,12 @@ class Steps(StepContext):
         step.captured |= self.recorder.weights() > 0
 
     def saved_hooks_entered(self) -> None:
-        """Saved-tensor hooks are in use from now on."""
+        """Called when saved-tensor hooks come into use."""
         self.saved_hooks = True
         self.saving += 1
 
     def saved_hooks_left(self) -> None:
-        """They are no longer in use."""
+        """Called when saved-tensor hooks are no longer in use."""
         self.saving = max(self.saving - 1, 0)
 
     # Publishing ----------------------------------------------------------------------------------------------------
@@ -196,10 +199,10 @@ class Steps(StepContext):
             self.publish_step(self.step)
 
     def publish_step(self, step: Step) -> Step | None:
-        """Publishes a step, or drops it if no backward pass followed. Returns the step that is open then."""
+        """Publishes a step, or drops it if no backward pass followed. Returns the step that is open afterwards."""
         session, recorder = self.session, self.recorder
         self.step = None
-        self.writer.provisional = True  # what is saved from now on belongs to the next step
+        self.writer.provisional = True  # what users save from now on belongs to the next step
         if session is None or recorder is None or (step.mode == _TRAIN and not step.decided):
             self.writer.abandon()
             if step.mode == _TRAIN and step.events:
@@ -231,7 +234,7 @@ class Steps(StepContext):
         return self.step
 
     def _look_for_unseen_update(self, step: Step, session: Session, recorder: Recorder) -> None:
-        """Weights that change without an update: from now on they are read when backward returns."""
+        """Detects weights that change without an update: from now on they are read when a backward pass returns."""
         version = recorder.version()
         if step.updated:
             self._blind = False
@@ -251,7 +254,7 @@ class Steps(StepContext):
         self.writer.end()
 
     def finish(self) -> None:
-        """The run ends: publishes what is open."""
+        """Publishes what is open when the run ends."""
         for _ in range(2):
             if self.step is not None:
                 self.publish_step(self.step)

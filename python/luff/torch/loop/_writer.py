@@ -20,7 +20,7 @@ _SCALAR, _CUSTOM = int(Role.SCALAR), int(Role.CUSTOM)
 
 
 class _Memory:
-    """Values of a tensor or an array, where they lie. `holder` keeps them there."""
+    """The memory of a tensor or an array. `holder` keeps it alive."""
 
     def __init__(self, layout: int, address: int, nbytes: int, holder: Any) -> None:
         self.layout = layout
@@ -29,18 +29,18 @@ class _Memory:
         self._holder = holder
 
     def copy(self) -> _Memory:
-        """The same values in memory that nobody else writes to."""
+        """Returns a copy of the values in memory that nothing else writes to."""
         copied = np.frombuffer(ctypes.string_at(self.address, self.nbytes), dtype=np.uint8)
         return _Memory(self.layout, int(copied.__array_interface__["data"][0]), self.nbytes, copied)
 
 
 class _Memories(Arrays):
-    """Captures memory whose layout is known.
+    """Captures memory with a known layout.
 
     Attributes
     ----------
     layouts
-        Of tensors.
+        Layouts of tensors.
     """
 
     def __init__(self, session: Session) -> None:
@@ -48,7 +48,7 @@ class _Memories(Arrays):
         self.layouts = Layouts(session)
 
     def of(self, value: Any) -> _Memory:
-        """The memory of a tensor or an array.
+        """Returns the memory of a tensor or an array.
 
         Raises
         ------
@@ -72,18 +72,18 @@ class _Memories(Arrays):
         return found
 
     def array(self, number: int, value: _Memory, dtype: int | None = None) -> bool:  # noqa: ARG002
-        """Captures the due forms of it."""
+        """Captures the due forms of a value."""
         self.session.capture_one(number, value.layout, value.address)
         return True
 
 
 class TensorWriter(StepWriter):
-    """Writes steps. What a user saves opens the session, which knows its name even if no step follows."""
+    """Writes steps. Saving a value opens the session, so that its name is known even if no step follows."""
 
     memories: _Memories
 
     def opened(self, session: Session) -> None:
-        """The session is open."""
+        """Called when the session is open."""
         self.session = session
         self.arrays = self.memories = _Memories(session)
 
@@ -100,5 +100,5 @@ class TensorWriter(StepWriter):
             self.number(name, _CUSTOM)
 
     def readable(self, value: Any) -> _Memory:
-        """The memory of a tensor or an array; a TypeError where it has none that can be captured."""
+        """Returns the memory of a tensor or an array; raises TypeError if it has none that can be captured."""
         return self.memories.of(value)

@@ -1,1 +1,1 @@
-"""The functions of torch that are replaced so that hooks see what a training does."""
+"""Patches functions of torch so that hooks see what a training does."""

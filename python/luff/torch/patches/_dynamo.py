@@ -1,8 +1,8 @@
-"""Keeps torch.compile from compiling Luff: its frames are left out, as those of torch itself are.
+"""Keeps torch.compile from compiling Luff: like frames of torch itself, Luff's frames are skipped.
 
-Where dynamo gives up in the middle of a model, what lies around is called for real, and every frame of Python that is
-then entered is a place to begin a graph. A frame of ours would begin one where torch's own begins none: other
-graphs, other rounding.
+When dynamo breaks a graph inside a model, the surrounding code really runs, and each Python frame that is then
+entered may begin a new graph. A frame of Luff would begin a graph where a frame of torch does not. That would change
+the graphs, and thus the rounding.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _functions(holder: Any, module: str, found: set[CodeType]) -> None:
 
 
 def _marker() -> Callable[[CodeType], object] | None:
-    """What marks a function as no place to begin a graph; it can still be part of one. None where torch has none."""
+    """Returns a function that marks code as no place to begin a graph (it can still be part of one), or None."""
     try:
         frames: Any = importlib.import_module("torch._C._dynamo.eval_frame")
         if hasattr(frames, "skip_code"):  # torch before 2.7
@@ -66,7 +66,7 @@ def _marker() -> Callable[[CodeType], object] | None:
 
 
 def leave_out() -> int:
-    """Marks every function of Luff that runs inside a training. Returns how many."""
+    """Marks every function of Luff that runs inside a training. Returns their number."""
     mark = _marker()
     if mark is None:
         return 0

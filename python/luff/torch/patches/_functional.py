@@ -1,7 +1,7 @@
 """Functional losses: their values in evaluations, where there is no graph, and samples of their arguments.
 
-Only under ``luff run``, where the wraps are made before the script's first line. What a function computes is not
-touched; `torch.jit.script` and torch.compile get the original.
+Only under ``luff run``, which installs the wrappers before the script's first line. The result of a function does not
+change; `torch.jit.script` and torch.compile get the original.
 """
 
 from __future__ import annotations

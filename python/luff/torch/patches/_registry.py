@@ -1,4 +1,4 @@
-"""Which hook a module's call, an optimizer or a backward pass belongs to."""
+"""Finds the hook that a module's call, an optimizer or a backward pass belongs to."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ __all__ = ["hooks"]
 
 
 class Hooks(Registry[Hook]):
-    """The hooks of PyTorch: a thing is a model, and what holds its parameters is the hook's."""
+    """The hooks of PyTorch. Hooks are attached to models, and own what holds the models' parameters."""
 
     def gives_way(self, other: Hook, things: list[Any]) -> bool:
-        """The other hook watches the same model, or nothing that is not attached here (a part may be shared)."""
+        """Whether the other hook watches the same model, or only parameters that are attached here (some may be
+        shared).
+        """
         held, these = other.parameters(), {id(thing) for thing in things}
         same = any(isinstance(thing, torch.nn.Module) and self.of(thing) is other for thing in things)
         return same or (bool(held) and all(id(parameter) in these for parameter in held))
 
     def of_module(self, module: Any) -> Hook | None:
-        """The hook of a model's call: that of the model itself, before one of a part of it."""
+        """Returns the hook of a model's call: that of the model itself is preferred to that of a part of it."""
         attached = self.of(module)
         if attached is not None:
             return attached
@@ -33,7 +35,7 @@ class Hooks(Registry[Hook]):
         return None
 
     def of_optimizer(self, optimizer: Any) -> Hook | None:
-        """The hook of an optimizer: the one with most of its parameters, where models share some."""
+        """Returns the hook of an optimizer: if models share parameters, the one that owns most of them."""
         living = self.living
         owners = [hook for hook in living if not hook.on_all and hook.owns_optimizer(optimizer)]
         if len(owners) > 1:
@@ -41,7 +43,7 @@ class Hooks(Registry[Hook]):
         return owners[0] if owners else next((hook for hook in living if hook.on_all), None)
 
     def of_backward(self) -> list[Hook]:
-        """Hooks whose forward passes, of this thread, wait for a backward pass; else the current one."""
+        """Returns hooks whose forward passes in this thread await a backward pass; if none, the current hook."""
         living = self.living
         if len(living) == 1:
             return living

@@ -1,7 +1,7 @@
-"""The wraps: functions of torch replaced once, at run time, by ones that also call the hooks.
+"""Wrappers: functions of torch replaced once, at run time, by functions that also call the hooks.
 
-Each wrap leaves at once while torch compiles or traces, calls the original outside of any guard, and restores its
-state in `finally`. No wrap computes with torch.
+Each wrapper does nothing while torch compiles or traces, calls the original outside of any guard, and restores its
+state in `finally`. No wrapper computes with torch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Local(threading.local):
     loading = False
     updates = 0  # optimizer steps seen by this thread
     through: tuple[Any, ...] = ()  # modules whose next calls only lead to a framework's own function
-    in_loss = False  # a loss is being computed; what it calls is a part of it
+    in_loss = False  # a loss is being computed; its inner calls belong to it
 
 
 local = _Local()
@@ -46,7 +46,7 @@ local = _Local()
 
 @once
 def install() -> None:
-    """Installs every wrap; once per process."""
+    """Installs every wrapper; once per process."""
     _names.install()
     wrap(torch.optim.Optimizer, "__init__", _making_optimizer)
     register_optimizer_step_pre_hook(_before_step)
@@ -66,7 +66,7 @@ def install() -> None:
 
 
 def busy() -> bool:
-    """True where nothing may be recorded: compiling, tracing, or recomputing inside a backward pass."""
+    """Returns whether nothing may be recorded: compiling, tracing, or recomputing inside a backward pass."""
     return is_compiling() or _current_graph_task() != -1 or _tracing_state() is not None
 
 
@@ -75,12 +75,12 @@ def _after_fork() -> None:
 
 
 def _listens(hook: Hook | None) -> TypeGuard[Hook]:
-    """True if the hook records in this process."""
+    """Returns whether the hook records in this process."""
     return hook is not None and hook.live and not hook.asleep
 
 
 def _awake(hook: Hook) -> bool:
-    """False for children that only load data."""
+    """Wakes a hook in a forked child that trains. Returns False in children that only load data."""
     if hook.asleep:
         if torch.utils.data.get_worker_info() is not None:
             return False
@@ -113,7 +113,7 @@ def _outer_call(
     if local.through and local.through[0] is module:
         local.through = local.through[1:]
         return original(module, *args, **kwargs)
-    if "compile_subgraph_reason" in module.__dict__:  # a compiler's own graph
+    if "compile_subgraph_reason" in module.__dict__:  # a graph made by a compiler
         return original(module, *args, **kwargs)
     hook = hooks.of_module(module)
     if hook is None:
@@ -165,7 +165,7 @@ def _inner_call(
 def _loss_call(
     original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Calls a module without parameters that no other calls: a loss, a metric, an activation."""
+    """Calls a module without parameters that no other module calls: a loss, a metric, an activation."""
     hook = hooks.current()
     if not _listens(hook):
         return original(module, *args, **kwargs)
@@ -236,7 +236,7 @@ def _making_optimizer(original: Method) -> Method:
 
 
 def _tell_update(hook: Hook, place: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Reports an update; one inside a backward pass may run in a thread of autograd."""
+    """Reports an update. An update inside a backward pass may run in a thread of autograd."""
     (hook.told if _current_graph_task() == -1 else hook.guarded)(place, function, *arguments)
 
 
@@ -321,7 +321,7 @@ def _scheduler_step(original: Method) -> Method:
             result = original(self, *args, **kwargs)
         finally:
             local.scheduling = False
-        if getattr(self, "last_epoch", 1) > 0:  # its first step is part of making it
+        if getattr(self, "last_epoch", 1) > 0:  # its first step belongs to its construction
             optimizer = getattr(self, "optimizer", None)
             hook = hooks.default if optimizer is None else hooks.of_optimizer(optimizer)
             if _listens(hook):

@@ -1,1 +1,1 @@
-"""A forked child that evaluates a part of a step again."""
+"""Evaluates a part of a step again in a forked child."""

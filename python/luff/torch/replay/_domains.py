@@ -1,4 +1,4 @@
-"""Why an operation has no finite result: its arguments read as memory, compared with what it is defined for.
+"""Explains why an operation has no finite result: compares its arguments, read as memory, with its domain.
 
 Used in the training process on what the graph has saved, and in a replay. Nothing here computes with torch.
 """
@@ -20,15 +20,15 @@ _NUMBERED = re.compile(r"Backward\d*$")
 _SAVED: dict[type, tuple[str, ...]] = {}
 
 
-#: Gives an argument of an operation by name, or its "result": an array, a number, or None.
+#: Returns an argument of an operation by name, or its "result": an array, a number, or None.
 Get = Callable[[str], Any]
-Reason = tuple[str, int]  # what is wrong, and of how many elements
+Reason = tuple[str, int]  # what is wrong, and for how many elements
 Check = Callable[[Get], Reason]
 _UNKNOWN: Reason = ("", 0)
 
 
 def is_bad(array: Array | None) -> bool:
-    """True if an element is NaN or infinite."""
+    """Whether an element is NaN or infinite."""
     return array is not None and not bool(np.isfinite(array).all())
 
 
@@ -186,16 +186,16 @@ _IN_BACKWARD = {
 
 
 def reason_of(op: str, get: Get, backward: bool = False) -> Reason:
-    """What is wrong with an operation's arguments, and of how many elements; ("", 0) if nothing is known.
+    """Returns what is wrong with an operation's arguments, and for how many elements; ("", 0) if nothing is known.
 
     Parameters
     ----------
     op
         Name of the operation, e.g. ``log``.
     get
-        Gives an argument ("self", "other", ...), or its "result": an array, a number, or None.
+        Returns an argument ("self", "other", ...), or the "result": an array, a number, or None.
     backward
-        The operation itself is fine, its derivative is not.
+        Whether the operation itself is fine and its derivative is not.
     """
     op = op.rstrip("_") if not op.startswith("_") else op
     with np.errstate(all="ignore"):
@@ -210,7 +210,7 @@ def reason_of(op: str, get: Get, backward: bool = False) -> Reason:
 
 
 def operator_of(node: Any) -> str:
-    """``LogBackward0`` gives ``log``; a custom function keeps its own name."""
+    """Returns ``log`` for ``LogBackward0``; a custom function keeps its own name."""
     name = str(node.name())
     short = _NUMBERED.sub("", name).rpartition("::")[2]
     if isinstance(node, torch.autograd.function.BackwardCFunction):
@@ -219,7 +219,7 @@ def operator_of(node: Any) -> str:
 
 
 def saved_by(node: Any) -> dict[str, Any]:
-    """What a node has saved, by name; what cannot be unpacked is left out."""
+    """Returns what a node has saved, by name; what cannot be unpacked is left out."""
     kind = type(node)
     names = _SAVED.get(kind)
     if names is None:

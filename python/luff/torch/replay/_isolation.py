@@ -1,7 +1,7 @@
 """A forked child without side effects: whether this process may have one, and how the child is isolated.
 
 The child gives up every descriptor and replaces every shared mapping by a private copy. If a shared one is left, it
-exits without doing anything. Why that is enough: docs/adr/0010.
+exits without doing anything. docs/adr/0010 explains why that is enough.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import torch
 __all__ = ["SECONDS", "Shared", "cut_off", "shared_mappings", "why_not"]
 
 SECONDS = 10.0
-LARGEST = 8 << 30  # bytes of memory in use: a larger process is not forked
-_SHARED = 256 << 20  # bytes of shared memory that a child copies at most
-_ROOM = 512 << 20  # bytes that a child may take for itself
+LARGEST = 8 << 30  # bytes of memory in use; a larger process is not forked
+_SHARED = 256 << 20  # most bytes of shared memory that a child copies
+_ROOM = 512 << 20  # bytes that a child may allocate
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _NO_MORE_RIGHTS = 38  # PR_SET_NO_NEW_PRIVS
 _FILTER_CALLS = 22, 2  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-_ALLOW, _REFUSE = 0x7FFF0000, 0x00050001  # what a filter answers: go on; EPERM
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050001  # answers of a filter: continue; EPERM
 _PRIVATE_FIXED_ANONYMOUS = 0x02 | 0x10 | 0x20
 #: Devices without state: a process may have them open, and a child may close them.
 _HARMLESS_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts/", "console", "fuse")
-#: Calls that reach semaphores, queues and memory of System V: by a number, that is neither descriptor nor mapping.
+#: Calls that reach semaphores, queues and memory of System V: by a number, which is neither descriptor nor mapping.
 _SYSTEM_V = {
     "x86_64": (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220),
     "aarch64": tuple(range(186, 197)),
@@ -61,12 +61,12 @@ class Shared(NamedTuple):
 
 
 def why_not(largest: int = LARGEST) -> str:
-    """Why this process may not be forked for a question; "" if it may.
+    """Returns why this process may not be forked; "" if it may.
 
     Parameters
     ----------
     largest
-        Bytes of memory in use: a larger process is not forked.
+        Bytes of memory in use; a larger process is not forked.
     """
     if os.environ.get("LUFF_REPLAY", "").lower() in ("0", "off", "no", "false"):
         return "LUFF_REPLAY is off"
@@ -105,7 +105,7 @@ def _of_process() -> str:
 
 
 def shared_mappings() -> list[Shared]:
-    """Shared writable mappings of this process."""
+    """Returns the shared writable mappings of this process."""
     found = []
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -130,7 +130,7 @@ def _open_device() -> str:
 
 
 def _is_default(handler: Any) -> bool:
-    """Not set, or the handler by which loaders notice that a worker of theirs has died."""
+    """Whether the handler is not set, or is the one by which loaders detect the death of their workers."""
     if not callable(handler) or isinstance(handler, signal.Handlers):
         return handler is not None
     if not str(getattr(handler, "__module__", "")).startswith("torch.utils.data"):
@@ -151,7 +151,7 @@ def _busy_thread() -> str:
 
 
 def _of_memory(largest: int) -> str:
-    """There must be room for copies of what both processes write, and for what the child allocates."""
+    """Checks that there is room for copies of what both processes write, and for what the child allocates."""
     used = _statm(1)
     if used > largest:
         return f"the process uses more than {largest >> 30} GiB of memory"
@@ -182,19 +182,19 @@ def _free_memory() -> int:
 
 
 def cut_off(pipe: int, parent: int, files: Iterable[str]) -> None:
-    """Isolates the child: private memory, one thread, and the pipe are all it keeps.
+    """Isolates the child: it keeps only private memory, one thread, and the pipe.
 
     Parameters
     ----------
     parent
-        The process that has forked: the child ends with it.
+        The process that has forked; the child dies with it.
     files
-        Sources that the child may have to quote: no file can be opened later.
+        Sources that the child may have to quote: it cannot open files later.
 
     Raises
     ------
     OSError
-        If something shared is left: the child must end.
+        If something shared is left: the child must exit.
     """
     _of_signals()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -219,10 +219,10 @@ def _of_signals() -> None:
     for number in signal.valid_signals():
         try:
             signal.signal(number, signal.SIG_DFL)
-        except (OSError, ValueError):  # those that cannot be caught
+        except (OSError, ValueError):  # signals that cannot be caught
             continue
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)  # and its signal ends the process
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)  # its signal ends the process
 
 
 def _prefer_to_kill() -> None:
@@ -254,7 +254,7 @@ def _make_private(libc: Any, mapping: Shared) -> None:
 def _keep_only(pipe: int) -> None:
     """Replaces all descriptors but the pipe by the null device. Nothing in the script knows the pipe's number.
 
-    They are not closed: libraries end a process that finds a descriptor of theirs gone.
+    They are not closed, because some libraries end the process when one of their descriptors is gone.
     """
     null = os.open(os.devnull, os.O_RDWR)
     taken = {0, 1, 2, *map(int, os.listdir("/proc/self/fd"))}
@@ -263,7 +263,7 @@ def _keep_only(pipe: int) -> None:
 
 
 def _refuse_system_v(libc: Any) -> None:
-    """Makes the kernel refuse calls that reach objects of System V; no effect where it cannot filter calls."""
+    """Makes the kernel refuse calls that reach objects of System V; has no effect if it cannot filter calls."""
     calls = _SYSTEM_V.get(os.uname().machine, ())
     rules = [
         (0x20, 0, 0, 0)
@@ -290,4 +290,4 @@ def _limits() -> None:
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(which, (most, most))
     warnings.simplefilter("ignore")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))  # no descriptor can be opened any more
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))  # no more descriptors can be opened

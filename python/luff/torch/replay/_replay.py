@@ -1,8 +1,8 @@
-"""A step's statements evaluated again in a forked child, to see which operation and line made NaN.
+"""Evaluates a step's statements again in a forked child, to find the operation and line that made NaN.
 
-The training process forks once and continues; what the child finds comes through a pipe that is read at step ends.
-The child shares only the pipe (`_isolation`), may not write, connect or start anything, runs one thread at the lowest
-priority, and is ended by the kernel after ten seconds. What is safe and why: docs/adr/0010.
+The training process forks once and continues; the child's answer comes through a pipe that is read at step ends. The
+child shares only the pipe (`_isolation`), may not write, connect or start anything, runs one thread at the lowest
+priority, and is killed by the kernel after ten seconds. docs/adr/0010 explains what is safe and why.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from luff.torch.replay import _isolation
 
 __all__ = ["Replay", "first_in_child", "frames_of_user", "of_user", "wait_for"]
 
-_ANSWER = 4096  # at most PIPE_BUF: comes whole or not at all
+_ANSWER = 4096  # at most PIPE_BUF, so that it arrives whole or not at all
 _FRAMES = 8
 _LOOK_S = 0.02
-_IDLE = 5  # looks in a row at which it slept and had used no time: what it waits for was in another process
+_IDLE = 5  # checks in a row at which it slept and had used no time: it waits for something in another process
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LUFF = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _first: list[Callable[[], object]] = []
@@ -39,12 +39,12 @@ def first_in_child(action: Callable[[], object]) -> None:
 
 
 def of_user(filename: str) -> bool:
-    """True for files of neither torch nor Luff."""
+    """Returns whether a file belongs to neither torch nor Luff."""
     return not filename.startswith((_TORCH, _LUFF, "<")) and "torch/nn/" not in filename
 
 
 def frames_of_user() -> list[Any]:
-    """The user's frames that are running, the innermost first."""
+    """Returns the user's running frames, innermost first."""
     frames: list[Any] = []
     frame = sys._getframe(1)
     while frame is not None and len(frames) < _FRAMES:
@@ -55,7 +55,7 @@ def frames_of_user() -> list[Any]:
 
 
 def _shared(models: Iterable[Any]) -> str:
-    """Why the models' memory cannot be copied: other processes may change it meanwhile. "" if it can."""
+    """Returns why the models' memory cannot be copied (other processes may change it); "" if it can."""
     try:
         if any(tensor.is_shared() for model in models for tensor in (*model.parameters(), *model.buffers())):
             return "parameters are in memory that other processes write"
@@ -76,20 +76,20 @@ class Replay:
     def start(
         frames: list[Any], root: Any, backward: bool, names: Any, models: Iterable[Any]
     ) -> Replay | str:
-        """Forks; where that is not allowed, why.
+        """Forks a child that evaluates the step again; returns the reason if that is not allowed.
 
         Parameters
         ----------
         frames
-            The user's frames, the innermost first.
+            The user's frames, innermost first.
         root
-            The loss that is not finite, or None.
+            The non-finite loss, or None.
         backward
-            The loss is finite, its gradients are not.
+            Whether the loss is finite and its gradients are not.
         names
             Names of modules.
         models
-            Those whose parameters and buffers the step uses.
+            Models whose parameters and buffers the step uses.
         """
         if not frames:
             return "no function of the script is running"
@@ -108,23 +108,23 @@ class Replay:
     def ask(
         question: Callable[[], dict[str, Any] | None], largest: int, models: Iterable[Any] = ()
     ) -> Replay | str:
-        """Forks a child that answers another question; where that is not allowed, why.
+        """Forks a child that answers another question; returns the reason if that is not allowed.
 
         Parameters
         ----------
         question
-            Called in the child. What it returns is the answer, as JSON of at most 4 KiB.
+            Called in the child. Returns the answer, as JSON of at most 4 KiB.
         largest
-            Bytes of memory in use: a larger process is not forked.
+            Bytes of memory in use; a larger process is not forked.
         models
-            Those whose parameters and buffers it uses.
+            Models whose parameters and buffers it uses.
         """
         return _isolation.why_not(largest) or _shared(models) or _forked(question, ())
 
     def answer(self, until: float = 0.0) -> dict[str, Any] | None:
-        """What the child has found ({}: nothing), or "no_replay", why it could not look; None while it is at work.
+        """Returns the child's answer ({}: nothing found), or "no_replay" with a reason; None while it is working.
 
-        `until`: the run ends; waits while the child works, at most until then (monotonic).
+        `until` is for the end of the run: waits while the child works, at most until then (monotonic time).
         """
         pipe = self._pipe
         if pipe.number < 0:
@@ -152,17 +152,17 @@ class Replay:
         return _quoted(found) if isinstance(found, dict) else {}
 
     def collected(self) -> bool:
-        """True once the child has ended and is collected. Does not wait."""
+        """Returns True once the child has ended and was reaped. Does not wait."""
         try:
             return os.waitpid(self._pid, os.WNOHANG)[0] != 0
         except ChildProcessError:
-            return True  # the script itself has collected it
+            return True  # the script itself has reaped it
 
 
 def wait_for(pipe: int, pid: int, until: float) -> None:
-    """Returns when the pipe has something, when the child has stopped working, or at that time (monotonic)."""
+    """Returns when the pipe has data, when the child has stopped working, or at the given time (monotonic)."""
     idle, used = 0, ("", 0)
-    answer = select.poll()  # `select.select` knows no number above 1023
+    answer = select.poll()  # `select.select` accepts no descriptor above 1023
     answer.register(pipe, select.POLLIN)
     while idle < _IDLE:
         left = until - time.monotonic()
@@ -174,7 +174,9 @@ def wait_for(pipe: int, pid: int, until: float) -> None:
 
 
 def _life(pid: int) -> tuple[str, int]:
-    """State of a process, and the ticks it has used; a process that is gone sleeps."""
+    """Returns the state of a process, and the ticks it has used; a process that no
+    longer exists counts as sleeping.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -184,7 +186,7 @@ def _life(pid: int) -> tuple[str, int]:
 
 
 def _quoted(found: dict[str, Any]) -> dict[str, Any]:
-    """With the text of its line: the child can open no file."""
+    """Adds the text of the line: the child cannot open files."""
     if "line" in found and "code" not in found:
         text = linecache.getline(str(found.get("file")), int(found["line"])).strip()
         if text:
@@ -197,7 +199,7 @@ def _forked(question: Callable[[], dict[str, Any] | None], files: Iterable[str])
     parent = os.getpid()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: there are other threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about other threads
             pid = os.fork()
     except OSError:
         receiving.close()
@@ -214,7 +216,7 @@ def _forked(question: Callable[[], dict[str, Any] | None], files: Iterable[str])
 def _child(
     sending: Descriptor, parent: int, files: Iterable[str], question: Callable[[], dict[str, Any] | None]
 ) -> None:
-    """Everything that happens in the child; never returns."""
+    """Runs everything that happens in the child; never returns."""
     if not sending.is_ours():
         os._exit(0)
     pipe = sending.number
@@ -262,7 +264,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _switch_off() -> None:
-    """Turns off hooks, the compiler, threads, and what Python would report to the system."""
+    """Turns off hooks, the compiler, threads, and everything that Python would report to the system."""
     for action in _first:
         action()
     dynamo = sys.modules.get("torch._dynamo")

@@ -1,7 +1,7 @@
-"""In a replay: which of the step's statements made the value, which operation in it, on which line.
+"""Finds, in a replay, which statement of the step made the value, which operation in it, and on which line.
 
-Statements are the assignments before the call of `backward` in the user's own functions; each is evaluated again with
-the values that its names have, the one that made the loss first. Never used in the training process.
+Statements are the assignments before the call of `backward` in the user's own functions. Each is evaluated again with
+the current values of its names, beginning with the one that made the loss. Never used in the training process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from luff.torch.replay._replay import of_user
 
 __all__ = ["search"]
 
-_STATEMENTS = 24  # of one function
+_STATEMENTS = 24  # in one function
 _RESULT = "__luff_value"
 _GARBAGE = ("empty", "new_empty", "resize", "_reshape_alias")
 _ON_PURPOSE = (
@@ -38,7 +38,7 @@ _ON_PURPOSE = (
     "triu",
     "zeros",
 )
-_ARGUMENTS = {"self": 0, "other": 1, "exponent": 1}  # places of named arguments
+_ARGUMENTS = {"self": 0, "other": 1, "exponent": 1}  # positions of named arguments
 
 
 def _tensors(value: Any, depth: int = 0) -> list[Any]:
@@ -50,7 +50,7 @@ def _tensors(value: Any, depth: int = 0) -> list[Any]:
 
 
 def _state(tensor: Any) -> int:
-    """0: finite; 1: infinities; 2: NaN."""
+    """Returns 0: finite; 1: infinities; 2: NaN."""
     if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex) or not tensor.numel():
         return 0
     array = array_of(tensor)
@@ -69,7 +69,7 @@ def _key(tensor: Any) -> Any:
 
 
 def place() -> dict[str, Any]:
-    """The user's line that runs now."""
+    """Returns the user's line that is running now."""
     frame: Any = sys._getframe(1)
     while frame is not None and not of_user(frame.f_code.co_filename):
         frame = frame.f_back
@@ -79,7 +79,7 @@ def place() -> dict[str, Any]:
 
 
 def line_of(filename: str, line: int, function: str = "") -> dict[str, Any]:
-    """File (as seen from the working directory), line and text."""
+    """Returns file (relative to the working directory), line and text."""
     shown = os.path.relpath(filename) if filename.startswith(os.getcwd() + os.sep) else filename
     found: dict[str, Any] = {"file": shown[-200:], "line": line}
     text = linecache.getline(filename, line).strip()
@@ -91,7 +91,7 @@ def line_of(filename: str, line: int, function: str = "") -> dict[str, Any]:
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation; remembers the first that makes NaN, and who made the infinities."""
+    """Sees every operation; remembers the first one that makes NaN, and which one made the infinities."""
 
     def __init__(self, names: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -99,7 +99,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._infinite: dict[Any, dict[str, Any] | None] = {}
         self.modules: list[Any] = []
         self.found: dict[str, Any] | None = None  # the operation that made NaN
-        self.infinite: dict[str, Any] | None = None  # the last that made infinities, not on purpose
+        self.infinite: dict[str, Any] | None = None  # the last operation that made infinities unintentionally
         self.outside: dict[str, Any] | None = None  # NaN that came from outside of the statement
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -182,7 +182,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _made_by(op: str, phase: str, reason: str, count: int, tensor: Any) -> dict[str, Any]:
-    """Describes the operation that made a tensor; `count`: of values that are not finite, 0: counted here."""
+    """Describes the operation that made a tensor; `count` of its non-finite values, 0: counted here."""
     array = array_of(tensor)
     bad = 0 if array is None else int((~(abs(array) < float("inf"))).sum())
     return {
@@ -198,16 +198,16 @@ def _made_by(op: str, phase: str, reason: str, count: int, tensor: Any) -> dict[
 
 
 def _block(tree: Any, line: int) -> tuple[list[tuple[Any, list[Any]]], Any]:
-    """Assignments before a line in its function and loop, and the statement at the line.
+    """Returns the assignments before a line in its function and loop, and the statement at the line.
 
-    Last first, each with the `with`s around it.
+    The last assignment comes first; each has the `with` statements around it.
     """
     found: list[tuple[Any, list[Any]]] = []
     current: Any = None
     start = 0
 
     def scope(node: Any) -> Any:
-        """The innermost function or module around the line."""
+        """Returns the innermost function or module around the line."""
         for child in ast.walk(node):
             if (
                 child is not node
@@ -256,7 +256,7 @@ def _evaluate(value: Any, withs: list[Any], filename: str, scope: dict[str, Any]
     for around in reversed(withs):
         inner = ast.copy_location(ast.With(items=around.items, body=[inner]), around)
     module = ast.fix_missing_locations(ast.Module(body=[inner], type_ignores=[]))
-    exec(compile(module, filename, "exec"), scope)  # the user's own statement, in the child
+    exec(compile(module, filename, "exec"), scope)  # the user's own statement, run in the child
     return scope.pop(_RESULT, None)
 
 
@@ -267,7 +267,7 @@ def _parsed(frame: Any) -> Any:
 
 
 def _calls_next(node: Any) -> bool:
-    """True for what takes from an iterator that others share."""
+    """Returns whether a statement takes something from an iterator that is used elsewhere, too."""
     return any(
         isinstance(part, ast.Await | ast.Yield | ast.YieldFrom)
         or (
@@ -280,16 +280,16 @@ def _calls_next(node: Any) -> bool:
 
 
 def search(frames: list[Any], root: Any, backward: bool, names: Any) -> dict[str, Any] | None:
-    """What a replay says; None if it found nothing.
+    """Returns what a replay finds, or None.
 
     Parameters
     ----------
     frames
-        The user's frames, the innermost first.
+        The user's frames, innermost first.
     root
-        The loss that is not finite, or None.
+        The non-finite loss, or None.
     backward
-        The loss is finite, its gradients are not.
+        Whether the loss is finite and its gradients are not.
     names
         Names of modules and parameters.
     """
@@ -356,7 +356,7 @@ def _forward(
         except Exception:
             continue  # a name has another value by now
         if tracer.found is not None:
-            if outside is not None:  # what made the data, not what was made of them
+            if outside is not None:  # the culprit is what made the data, not what used them
                 tracer.found["phase"] = "input"
             return tracer.found, None
         if tracer.outside is not None:
@@ -367,7 +367,7 @@ def _forward(
 
 
 def _derivative(frame: Any, statements: list[Any]) -> dict[str, Any] | None:
-    """Evaluates the statements in their order under anomaly detection, then the backward pass."""
+    """Evaluates the statements in order under anomaly detection, then the backward pass."""
     scope = {**frame.f_globals, **frame.f_locals}
     filename = frame.f_code.co_filename
     with torch.autograd.set_detect_anomaly(True, check_nan=False):
@@ -409,7 +409,7 @@ def _walk_backward(loss: Any) -> dict[str, Any] | None:
 
     def look(node: Any) -> Any:
         def hook(given: Any, received: Any) -> None:
-            # given: gradients of the inputs; received: of the outputs
+            # given: gradients of the node's inputs; received: of its outputs
             if first or any(_state(tensor) for tensor in _tensors(list(received))):
                 return
             for tensor in _tensors(list(given)):
@@ -442,7 +442,7 @@ def _walk_backward(loss: Any) -> dict[str, Any] | None:
 
 
 def _line_from(trace: list[str]) -> dict[str, Any]:
-    """The user's line in a stack trace that anomaly detection has kept with a node."""
+    """Returns the user's line from a stack trace that anomaly detection has stored with a node."""
     for entry in reversed(trace):
         head = entry.strip().splitlines()[0] if entry.strip() else ""
         parts = head.split('"')
