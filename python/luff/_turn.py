@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["IDLE", "Turn"]
 
-#: After this many calls of other threads, a thread that made none meanwhile counts as done.
+#: After this many calls of other threads, a thread that made none is considered done.
 IDLE = 64
 
 

@@ -22,7 +22,7 @@ _BIASES = frozenset({"b", "beta"})
 _LINEN = re.compile(r"([A-Z]\w*?)_\d+$")
 _MAX_STRUCTURES = 1024
 _LOOKS = (2, 16)  # a module's structure is examined again at these reads
-_REWALK = 256  # and then every time after so many reads
+_REWALK = 256  # and then at every 256th read
 
 
 @dataclass(frozen=True)

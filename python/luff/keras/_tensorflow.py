@@ -37,8 +37,8 @@ __all__ = [
 
 _LOSS = int(Role.LOSS)
 _UNSUPPORTED = int(GapReason.UNSUPPORTED)
-_ALIKE = 8  # so many steps in turn must be alike before numbers are read later
-_WARY = 1000  # so many more must be alike after one that was not
+_ALIKE = 8  # steps in a row that must be alike before numbers are read later
+_WARY = 1000  # additional steps that must be alike after one that was not
 
 
 def resource_of(variable: Any) -> Any:

@@ -29,7 +29,7 @@ _INSIDE = (int(Role.INPUT), int(Role.OUTPUT))
 _NOT_SEEN, _COMPILED = int(GapReason.NOT_SEEN), int(GapReason.COMPILED_GRAPH)
 _NO_ID = 0xFFFFFFFF
 _TOLERANCE_NS = 1_000_000  # tolerated difference between the clocks of Python and TensorFlow
-_LOOK = 64  # a model is asked for its variables once in so many reads
+_LOOK = 64  # a model's variables are listed again once in 64 reads
 
 
 class TensorFlowValues(Values):

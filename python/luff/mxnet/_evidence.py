@@ -21,7 +21,7 @@ __all__ = ["Evidence"]
 _SAMPLE = int(Role.SAMPLE)
 _KEPT = int(EventKind.GRADIENT_KEPT)
 _WATCHED = 8  # gradients watched per trainer
-_ALWAYS, _EVERY = 64, 16  # the first so many updates are checked, and then every 16th
+_ALWAYS, _EVERY = 64, 16  # the first 64 updates are checked, and then every 16th
 _MAX_NAMES = 64
 _MAX_TOLD = 32  # most events `reach`
 

@@ -19,7 +19,7 @@ from luff.torch.evidence._step import Step
 __all__ = ["Accumulated"]
 
 _PASSES = 256  # in one update
-_WINDOWS = 4  # the first so many updates are recorded; after them only those at powers of two
+_WINDOWS = 4  # updates recorded from the start; after them only those at powers of two
 _LOOK = 512  # elements of a gradient that are compared
 _PENDING = 8
 _ALONE = 64

@@ -20,7 +20,7 @@ __all__ = ["KeptGradients"]
 
 _PARAMETERS = 8  # of each optimizer
 _HASHED = 4096  # bytes of each gradient that are hashed
-_ALWAYS = 64  # the first so many updates are examined
+_ALWAYS = 64  # updates examined from the start
 _EVERY = 16  # and then every 16th
 _OPTIMIZERS = 64
 _ZEROS = bytes(_HASHED)

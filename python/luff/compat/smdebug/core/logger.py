@@ -1,6 +1,4 @@
-"""The logger named smdebug: the SMDEBUG_LOG_* variables set its level and place; it logs a message three times at
-most.
-"""
+"""The logger named smdebug. SMDEBUG_LOG_* set its level and place; each message appears at most three times."""
 
 from __future__ import annotations
 
