@@ -1,4 +1,4 @@
-"""Checks that every include and import goes downwards. The tables below are the architecture.
+"""Checks that every include and import points downwards. The tables below define the architecture.
 
 usage: check_layers.py [ROOT]; prints one line for each violation and exits with 1.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1])
 
-# room -> rooms it may include (itself always). `query` and `rules` never see `capture`.
+# Room -> rooms that it may include, in addition to itself. `query` and `rules` never see `capture`.
 ROOMS = {
     "base": [],
     "tensor": ["base"],
@@ -22,7 +22,7 @@ ROOMS = {
     "actions": ["base", "tensor", "format", "store", "query", "rules"],
     "cli": ["base", "tensor", "format", "store", "capture", "query", "rules", "actions"],
 }
-# The folders of src/rules -> those that they may include besides their own. Tests may look at all of them.
+# Folders of src/rules -> those that they may include in addition to themselves. Tests may include all of them.
 RULES = {
     "kit": [],
     "facts": ["kit"],
@@ -30,21 +30,21 @@ RULES = {
     "own": ["kit", "facts"],
     "engine": ["kit", "facts", "builtin", "own"],
 }
-# Borrowed headers (by first path component or name) -> rooms whose sources may include them. Public headers: none.
+# Third-party headers (by first path component or name) -> rooms whose sources may include them. Public headers: none.
 BORROWED = {
     "hwy": ["tensor"],
     "xxhash.h": ["base", "tensor", "format", "store", "rules"],
     "pcre2.h": ["base"],
     "nlohmann": ["base", "format", "store", "capture", "query", "rules", "actions", "cli"],
     "fmt": list(ROOMS),
-    "fmt/format.h": ["base"],  # base/format.h compiles it once
+    "fmt/format.h": ["base"],  # compiled only once, by base/format.h
     "protozero": ["format"],
     "toml++": ["cli"],
     "CLI": ["cli"],
     "spdlog": ["cli"],
     "httplib.h": ["cli"],
 }
-# What only the room `base` may call, and what stands for it elsewhere. Tests may.
+# Calls that only the room `base` may make, and their replacements elsewhere. Tests may make them.
 ONE_DOOR = [
     (
         r"\b(?:json|Json|JSON|ordered_json|OrderedJson)::(?:parse|sax_parse|accept|from_\w+|to_\w+)\s*\(",
@@ -56,10 +56,10 @@ ONE_DOOR = [
     (r"\bfopen\s*\(", "opens whatever a path leads to: use base/bounded_read.h"),
 ]
 TEST_HEADERS = {"gtest", "gmock", "rapidcheck", "rapidcheck.h", "benchmark"}
-# The Python module may bind all but the executable's own room.
+# The Python module may bind every room except that of the executable.
 CORE_ROOMS = [room for room in ROOMS if room != "cli"]
 
-# Python: which of our modules may import what besides the standard library, numpy, ml_dtypes and luff itself.
+# Python: which of our modules may import what, in addition to the standard library, numpy, ml_dtypes and luff itself.
 # A name that ends in "/" is a folder.
 FRAMEWORKS = {
     "torch": [
@@ -87,8 +87,8 @@ FRAMEWORKS = {
     "matplotlib": ["_verbs/"],
     "pyarrow": ["_verbs/export.py"],
 }
-# Rooms of our Python packages: folder of python/luff -> its room -> rooms of it that the room may import (itself
-# always). A file beside the rooms may import all of them; no room imports such a file.
+# Rooms of our Python packages: folder of python/luff -> room -> rooms that it may import, in addition to itself. A
+# file beside the rooms may import all of them; no room imports such a file.
 PYTHON_ROOMS = {
     "torch": {
         "capture": [],
@@ -99,11 +99,11 @@ PYTHON_ROOMS = {
     },
 }
 PYTHON_FREE = {"numpy", "ml_dtypes", "luff", "typing_extensions"}
-# What the import of `luff` must not reach, directly or through other modules of ours.
+# What importing `luff` must not import, directly or through other modules of ours.
 LAZY = tuple(FRAMEWORKS)
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
-# POSIX headers have a slash or are in this list; C++ standard headers have neither slash nor suffix.
+# POSIX headers have a slash or match this pattern; C++ standard headers have neither slash nor suffix.
 SYSTEM = re.compile(r"^(sys|linux|netinet|arpa|bits|asm)/|^[a-z0-9_]+$|^[a-z0-9_]+\.h$")
 SYSTEM_NOT = {"pcre2.h", "xxhash.h", "httplib.h", "rapidcheck.h", "zstd.h", "lz4.h", "zlib.h"}
 
@@ -124,7 +124,7 @@ def cpp_violations():
 
 
 def _doors(text, relative):
-    """Calls that go past the one door."""
+    """Yields calls that bypass the room `base`."""
     for pattern, why in ONE_DOOR:
         for match in re.finditer(pattern, text):
             where = f"{relative}:{text.count(chr(10), 0, match.start()) + 1}"
@@ -148,7 +148,7 @@ def _includes(file, relative, allowed, *, room, public):
                 yield f'{where}: a public header includes "{name}"; only luff/... and the standard library are allowed'
                 continue
             else:
-                target = top if "/" in name else None  # a header beside the source
+                target = top if "/" in name else None  # a header in the same folder
             if not test and room == "rules" and not public:
                 yield from _between_folders(relative, name, where)
             if target is not None and target in ROOMS and target not in allowed:
@@ -171,7 +171,7 @@ def _includes(file, relative, allowed, *, room, public):
 
 
 def _between_folders(relative, name, where):
-    """Steps upwards between the folders of src/rules."""
+    """Yields upward includes between the folders of src/rules."""
     own, theirs = relative.parts[2], (name.split("/") + [""])[:2]
     if own not in RULES or theirs[0] != "rules" or theirs[1] not in RULES or own == theirs[1]:
         return
@@ -181,14 +181,14 @@ def _between_folders(relative, name, where):
 
 
 def _may_borrow(name, rooms):
-    """Tests may look at what the rooms below theirs are made of."""
+    """Returns whether a test may use a header: it may use those of the rooms below its own."""
     users = BORROWED.get(name, BORROWED.get(name.split("/")[0], []))
     return any(room in users for room in rooms)
 
 
 def python_violations():
     package = ROOT / "python" / "luff"
-    at_import = {}  # module -> modules of ours that its import imports
+    at_import = {}  # module -> our modules that its import imports
     frameworks = {}  # module -> frameworks that its import imports
     for file in sorted(package.rglob("*.py")):
         relative = file.relative_to(package)
@@ -234,7 +234,7 @@ def python_violations():
 
 
 def _wrong_room(parts, names):
-    """Why a file (its parts below python/luff) may not import one of these names; None if it may import them all."""
+    """Returns why a file (given by its parts below python/luff) may not import one of these names; None if it may."""
     rooms = PYTHON_ROOMS.get(parts[0])
     if rooms is None or len(parts) == 2:
         return None
@@ -256,7 +256,7 @@ def _module(relative):
 
 
 def _imports(tree):
-    """(import statement, whether it runs later than the module's import)."""
+    """Yields (import statement, whether it runs later than the module's import)."""
 
     def walk(node, lazy):
         for child in ast.iter_child_nodes(node):

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-MAX_LINES = 650  # of a source file: one idea per file
+MAX_LINES = 650  # in a source file: one idea per file
 SOURCES = {".h", ".cc", ".py", ".pyi", ".cmake"}
 SKIP = re.compile(
     r"^(benchmarks/faultbench/|testdata/|LICENSE$|requirements/)|\.(png|svg|bin|run|json|jsonl|frame|seg)$"
@@ -16,7 +16,7 @@ SELF = "tools/check_prose.py"
 
 DOUBLED = r"\b(?P<word>the|a|an|of|to|in|is|and|or|for|with|that|it) (?P=word)\b"
 
-# (pattern, what is wrong with it, suffixes it is for: () = all)
+# (pattern, what is wrong with it, suffixes of files to check; () means all)
 PATTERNS = [
     (r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))", "an open end without an issue: TODO(#N) or do it", ()),
     (r"(?<![\w.])/(?:work|root|home/\w+|Users/\w+)/", "a path of somebody's machine", ()),
@@ -43,7 +43,7 @@ COMPILED = [
 
 
 def violations(name, text):
-    """Lines "file:line: what" for one file."""
+    """Yields lines "file:line: what" for one file."""
     suffix = Path(name).suffix
     lines = text.splitlines()
     if suffix in SOURCES and len(lines) > MAX_LINES:

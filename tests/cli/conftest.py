@@ -1,4 +1,4 @@
-"""The reading verbs on small real runs. LUFF_EXECUTABLE names a program that is not the installed one."""
+"""The verbs that read, on small real runs. LUFF_EXECUTABLE names a program other than the installed one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Command = Callable[..., Done]
 
 
 def executable() -> str:
-    """The luff command; LUFF_EXECUTABLE names one that is not installed."""
+    """Returns the luff command; LUFF_EXECUTABLE names one that is not installed."""
     # An environment that adds packages to .venv has no command of its own.
     beside = [Path(sys.executable).parent / "luff", Path(__file__).parents[2] / ".venv" / "bin" / "luff"]
     found = next((path for path in beside if path.exists()), beside[0])
@@ -36,7 +36,7 @@ def executable() -> str:
 
 @pytest.fixture(scope="session")
 def luff() -> Command:
-    """The luff command: exit code, stdout, stderr."""
+    """Returns a function that runs the luff command and returns exit code, stdout and stderr."""
     command = executable()
 
     def call(*arguments: object) -> Done:
@@ -51,7 +51,7 @@ def luff() -> Command:
 
 
 def train(run: Path, *, steps: int = 20, nan_at: int = -1) -> None:
-    """A small training: raw weights and histograms at every step, one evaluation step after every ten."""
+    """Runs a small training: raw weights and histograms at every step, one evaluation step after every ten."""
     import luff.torch
     from luff.config import Collection
 

@@ -1,4 +1,4 @@
-"""Runs and folders of a stranger who means harm."""
+"""Runs and folders made by an attacker."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import luff.testing
 import numpy as np
 
-# What such names try: to steer the terminal, to look like another name, to leave the target, to be run by a
-# spreadsheet, to break a format, to be no text at all. Bytes that are no UTF-8 are lone surrogates here, as in all of
-# Python.
+# What these names try: to steer the terminal, to look like another name, to leave the target folder, to be executed
+# by a spreadsheet, to break a format, not to be text at all. Bytes that are not UTF-8 are lone surrogates, as
+# everywhere in Python.
 NAMES = [
     "\x1b[31mred", "\x07bell", "\x1b]8;;http://evil\x1b\\link", os.fsdecode(b"\x9b31mc1"), "\u009b31mc1", "cr\rover",
     "line\nfeed", "bidi\u202etxt", os.fsdecode(b"\xff\xfe"), "__metadata__", "../../out", "/tmp/out",
@@ -20,20 +20,20 @@ NAMES = [
     "+1+1", "@SUM(1)", "-2", "\t=1", "<script>alert(1)</script>", "$\\frac{", "a,b\"c'", "del\x7f",
 ]  # fmt: skip
 ALL = "".join(name for name in NAMES if name.isascii() or max(name) < "\udc80") + "\u202e\u009b"
-# Luff's own: colours, and a line that takes the place of another.
+# Luff's own escape sequences: colours, and a line that replaces another.
 _OWN = re.compile(r"\x1b\[(0|1;31|1;33|2)m|\r\x1b\[2?K")
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 def assert_steers_nothing(out: bytes) -> None:
-    """Nothing that a terminal obeys, but what Luff itself wrote; valid UTF-8."""
+    """Checks that the output is valid UTF-8 and that only Luff's own parts of it control the terminal."""
     text = _OWN.sub("", out.decode("utf-8").replace("\r\n", "\n"))
     found = _STEERS.search(text)
     assert found is None, repr(text[max(0, found.start() - 60) : found.end() + 40])
 
 
 def make_run(path: Path, names: list[str] = NAMES) -> Path:
-    """A run whose names, findings, actions, outcome and documents are the stranger's."""
+    """Makes a run whose names, findings, actions, outcome and documents are the attacker's."""
     steps = 3
     tensors: dict[str, list[object]] = {
         name: [np.full(4, step + 1.0, np.float32) for step in range(steps)] for name in names

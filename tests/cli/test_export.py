@@ -1,4 +1,4 @@
-"""luff export and the live outputs of luff run, as far as they need no other program to be read."""
+"""luff export and the live outputs of luff run, as far as no other program is needed to read them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_same_command_goes_on_where_it_was(luff: Command, run: Path, tmp_pat
     again = luff("export", run, out, "--to", form)
     assert again.code == 0
     assert "holds all 22 steps already" in again.out
-    # A run that has grown since: the rest is appended, and what was interrupted behind the last state is cut off.
+    # A run that has grown since: the rest is appended, and whatever was interrupted after the last state is cut off.
     source, growing = tmp_path / "source", tmp_path / "growing"
     assert luff("export", run, source, "--to", "smdebug").code == 0
     assert luff("export", source, tmp_path / "whole", "--to", form).code == 0
@@ -142,7 +142,7 @@ def test_smdebug_directories_open_again(luff: Command, run: Path, tmp_path: Path
     assert theirs.scalars(LOSS)["value"].tolist() == ours.scalars(LOSS)["value"].tolist()
     assert theirs.tensor("gradient/" + WEIGHT).role == "gradient"
     gradient = ours.tensor("gradient/" + WEIGHT)
-    if not gradient.value_steps():  # statistics only: they come back as reductions
+    if not gradient.value_steps():  # statistics only: they are exported as reductions
         saved = theirs.tensor("gradient/" + WEIGHT).saved_reductions(5)
         assert saved["max", False] == gradient.summary(5)["max"]
     assert luff("show", tmp_path / "sm").code == 0

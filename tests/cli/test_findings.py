@@ -1,4 +1,4 @@
-"""`luff explain`, `luff report`, `luff rules`: findings as a person reads them."""
+"""`luff explain`, `luff report`, `luff rules`: findings for human readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ids(luff: Command, judged: Path) -> list[dict[str, object]]:
-    """Findings of the run, kept in it."""
+    """Findings of the run, stored in it."""
     found = [json.loads(line) for line in luff("check", judged, "--json").out.splitlines()]
     folder = judged / "rules" / "luff"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Every command over a stranger's run: nothing steers the terminal, nothing is written but what was asked for."""
+"""Every command over an attacker's run: nothing steers the terminal, and only requested files are written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENVIRONMENT = {**os.environ, "LUFF_PYTHON": sys.executable, "TERM": "xterm", "CO
 
 
 def call(*words: object, cwd: Path, terminal: bool = False) -> tuple[int, bytes]:
-    """Exit code, and all that it wrote: into pipes, or onto a terminal."""
+    """Returns exit code and all output, written into pipes or onto a terminal."""
     command = [executable(), *map(str, words)]
     if not terminal:
         done = subprocess.run(
@@ -38,7 +38,7 @@ def call(*words: object, cwd: Path, terminal: bool = False) -> tuple[int, bytes]
         while True:
             try:
                 got = os.read(ours, 65536)
-            except OSError:  # nobody has the other end any more
+            except OSError:  # the other end is closed
                 break
             if not got:
                 break
@@ -49,7 +49,7 @@ def call(*words: object, cwd: Path, terminal: bool = False) -> tuple[int, bytes]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stranger's run, whose own name steers a terminal too. Do not change it."""
+    """The attacker's run, whose own name steers a terminal too. Do not change it."""
     return make_run(tmp_path_factory.mktemp("hostile") / "run\x1b[31m\u202e")
 
 
@@ -122,7 +122,7 @@ def test_exports_write_below_their_target_only(run: Path, tmp_path: Path) -> Non
         "safetensors",
     }
     assert [path.name for path in sorted(tmp_path.rglob("*")) if cwd not in path.parents] == ["a", "b", "c"]
-    # A spreadsheet calculates nothing.
+    # A spreadsheet evaluates none of the texts.
     for table in (cwd / "csv").glob("*.csv"):
         assert_steers_nothing(table.read_bytes())
         with table.open(newline="", encoding="utf-8") as file:
@@ -130,7 +130,7 @@ def test_exports_write_below_their_target_only(run: Path, tmp_path: Path) -> Non
         assert rows
         texts = ("tensor", "id", "rule", "cause", "mode", "what", "why", "remedy")
         assert [t for row in rows for t in map(row.get, texts) if t and t[0] in "=+-@\t\r"] == []
-    # The name that the format keeps for itself.
+    # The format reserves this name.
     data = (cwd / "safetensors").read_bytes()
     header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
     assert header.pop("__metadata__")["format"] == "pt"
@@ -167,7 +167,7 @@ def test_nothing_is_written_through_links_or_over_files(run: Path, tmp_path: Pat
         assert (tmp_path / "mine").read_text() == "mine"
         assert call(*words, "mine", "--force", cwd=tmp_path)[0] == 0
         assert (tmp_path / "mine").read_text(errors="replace") != "mine"
-    # A directory that looks like an export of this run, with a link where a file would go on.
+    # A directory that looks like an export of this run, with a link in place of a file that would be continued.
     assert call("export", run, "csv", "--to", "csv", cwd=tmp_path)[0] == 0
     state = json.loads((tmp_path / "csv" / "luff-export.json").read_text())
     (tmp_path / "csv" / "luff-export.json").write_text(

@@ -1,4 +1,4 @@
-"""Python that the command starts imports nothing of a stranger's folder, PYTHONPATH or run."""
+"""Python code that the command starts imports nothing from an attacker's folder, PYTHONPATH or run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ MODULES = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A stranger's folder, which is a run as well. Whatever of it runs leaves its name beside it."""
+    """An attacker's folder, which is also a run. Each module of it that is executed writes its name to a file beside
+    it.
+    """
     folder = tmp_path / "theirs"
     luff.testing.trial({"loss": [3.0, 2.0, 1.0], "fc.weight": [np.ones(4, np.float32)] * 3}, path=folder)
     leave = "import sys\nopen({mark!r}, 'a').write({name!r} + '\\n')\n"
@@ -46,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, *words: object, **environment: str) -> tuple[int, str]:
-    """Exit code and what it told, in an environment that is as careless as one can be."""
+    """Returns exit code and output, in an environment that is as careless as possible."""
     env = {
         **os.environ, "PATH": f".:{os.environ['PATH']}:", "PYTHONPATH": ".", "PYTHONUSERBASE": ".", "HOME": str(folder),
         "PYTHONSTARTUP": "helpers.py", "PYTHONHOME": ".", "LUFF_PYTHON": sys.executable,
@@ -136,7 +138,7 @@ TRAINING = """
 
 
 def test_a_job_with_messages_and_outputs(folder: Path) -> None:
-    """The training is the user's, and isolated here, so that only what Luff starts could leave a mark."""
+    """The training is the user's own and isolated here, so that only what Luff starts could leave a mark."""
     seen: list[bytes] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Reading runs that are not simply finished: live, resumed, stopped, failed, of two workers."""
+"""Reads runs that are not simply finished: live, resumed, stopped, failed, or with two workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parents[1] / "e2e" / "scripts" / "steps.py"
 
 
 def start(run: Path, steps: int, *options: str, rank: int = 0, world: int = 1) -> subprocess.Popen[str]:
-    """A small training as a process; in a run that is there, it goes on."""
+    """Starts a small training as a process; it continues a run that exists."""
     return subprocess.Popen(
         [sys.executable, str(SCRIPT), "--run", str(run), "--steps", str(steps), *options],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -30,7 +30,7 @@ def start(run: Path, steps: int, *options: str, rank: int = 0, world: int = 1) -
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    """Wait for the end."""
+    """Waits for the end of a training."""
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
 
@@ -57,7 +57,7 @@ def test_live(luff: Command, live: Path) -> None:
     assert shown["steps"] >= 11
     assert "  worker 0  alive, last step 1" in luff("show", live).out
     tail = luff("tail", live, "-n", 2, "--no-follow").out.splitlines()
-    assert len(tail) == 3  # and no outcome: it goes on
+    assert len(tail) == 3  # without an outcome: the training is still running
     missing = luff("value", live, "dense.weight", 500)
     assert missing.code == 2
     assert luff("verify", live).code == 0

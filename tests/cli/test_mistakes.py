@@ -1,4 +1,6 @@
-"""Bad input to the verbs that read: what was found, where, what to do; in the shell and in Python."""
+"""Bad input to the verbs that read: the error says what was found, where, and what to
+do; in the shell and in Python.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What somebody else put into a run is read within bounds, or not at all, and said: no verb crashes, hangs, follows a
-link out of the run or takes memory for what a file only claims."""
+"""Files planted in a run are read within bounds or rejected with a message. No verb crashes, hangs, follows a
+link out of the run, or allocates memory for what a file only claims.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def _link_to_zero(path: Path, outside: Path) -> None:
 
 
 def _link_out(path: Path, outside: Path) -> None:
-    """To a file that would be right in its place, and says more than the run does."""
+    """Plants a link to a file that would be valid in its place, and contains more than the run does."""
     target = outside / path.name
     if path.name == "findings.jsonl":
         target.write_text(json.dumps(FINDING) + "\n")
@@ -173,7 +174,7 @@ def test_planted_in_place_of_run_json(
 
 
 def test_a_worker_that_is_a_link(run: Path, outside: Path) -> None:
-    """Its files would be those of another directory."""
+    """The worker's files would be those of another directory."""
     shutil.move(run / "w0000", outside / "w0000")
     (run / "w0000").symlink_to(outside / "w0000")
     shown = _call("show", run, "--json")
@@ -185,7 +186,7 @@ def test_a_worker_that_is_a_link(run: Path, outside: Path) -> None:
 
 @pytest.mark.parametrize("plant", [_deep, _link_out, _sparse, _fifo])
 def test_a_resumed_job_begins(plant: Callable[[Path, Path], None], run: Path, outside: Path) -> None:
-    """A deep line among the findings ended the supervisor before the training began."""
+    """A deeply nested line among the findings used to end the supervisor before the training began."""
     for name in ("rules/luff/findings.jsonl", "rules/luff/actions.jsonl", "control/000001.json"):
         _plant(run, name, plant, outside)
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the verbs that read a run print, as text and as JSON."""
+"""Output of the verbs that read a run, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_tail(luff: Command, run: Path) -> None:
         ["21", "EVAL", "1"],
     ]
     assert "optimizer/SGD.group0.lr 0.05" in lines[1]
-    assert "optimizer/SGD.group0.lr" not in lines[2]  # as before
+    assert "optimizer/SGD.group0.lr" not in lines[2]  # unchanged, so not shown again
     assert lines[4] == "completed"
     rows = [json.loads(line) for line in luff("tail", run, "-n", 2, "--json").out.splitlines()]
     assert [row["mode"] for row in rows] == ["TRAIN", "EVAL"]
@@ -131,7 +131,7 @@ def test_tail(luff: Command, run: Path) -> None:
 def test_plot_in_the_terminal(luff: Command, run: Path) -> None:
     done = luff("plot", run)
     assert done.code == 0
-    assert done.out.startswith(f"{LOSS} (TRAIN)\n")  # each mode is a line of its own
+    assert done.out.startswith(f"{LOSS} (TRAIN)\n")  # each mode has a line of its own
     assert f"\n{LOSS} (EVAL)\n" in done.out
     assert "gradient/Sequential_0.weight (l2 norm)" in done.out
     assert any(0x2800 < ord(c) < 0x2900 for c in done.out)

@@ -1,4 +1,4 @@
-"""`luff verify` names each damage by file, offset and what is lost; everything else of the run can still be read."""
+"""`luff verify` reports each damage with file, offset and what is lost; everything else in the run stays readable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WEIGHT = "Sequential_0.weight"
 
 @pytest.fixture
 def copy(run: Path, tmp_path: Path) -> Path:
-    """A copy of the run, to be damaged."""
+    """A copy of the run, to be damaged by the test."""
     path = tmp_path / "run"
     shutil.copytree(run, path)
     return path
@@ -32,7 +32,7 @@ def _flip(file: Path, offset: int) -> None:
 
 
 def _readable(run: Path) -> int:
-    """Values of the weight that can be read; each is right."""
+    """Returns the number of readable values of the weight; checks that each is right."""
     trial = library.open_trial(run)
     good = 0
     for step in trial.steps():
@@ -92,7 +92,7 @@ def test_missing_file(luff: Command, copy: Path) -> None:
     assert "d-000001.lfd" in done.out
     assert _readable(copy) == 0
     columns = library.open_trial(copy).tensor(WEIGHT).summaries()
-    assert len(columns["l2"]) == 20  # statistics do not need it
+    assert len(columns["l2"]) == 20  # statistics do not need the value
 
 
 def test_values_of_one_number_are_decoded_within_a_bound(luff: Command, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_is_no_run(luff: Command, tmp_path: Path) -> None:
 
 @pytest.fixture
 def exported(luff: Command, run: Path, tmp_path: Path) -> Path:
-    """The run in smdebug's layout, to be damaged."""
+    """The run in smdebug's layout, to be damaged by the test."""
     path = tmp_path / "smdebug"
     assert luff("export", run, path, "--to", "smdebug").code == 0
     return path
@@ -147,10 +147,10 @@ def test_damage_in_a_directory_of_smdebug(luff: Command, exported: Path) -> None
     assert len(lines) == len(places), done.out
     for line, (file, what) in zip(lines, places, strict=True):
         assert re.match(rf"damage: {file.relative_to(exported)} at byte {what}", line), line
-        assert "copy the f" in line  # what to do
+        assert "copy the f" in line  # says what to do
     report = json.loads(luff("verify", exported, "--json").out)
     assert report["damage_count"] == 4
     assert [d["file"] for d in report["damage"]] == [str(f.relative_to(exported)) for f, _ in places]
-    # The weight of what is damaged is lost, if it is; all else is there, and right.
+    # The weight is lost at damaged steps only; all other values are present and right.
     assert before - 4 <= _readable(exported) < before
     assert luff("show", exported).code == 0

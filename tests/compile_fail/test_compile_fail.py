@@ -1,6 +1,6 @@
 """Misuse of the C++ headers that must not compile.
 
-Each file compiles as it stands, and must not compile with LUFF_MISUSE defined.
+Each file compiles as it is, and must not compile with LUFF_MISUSE defined.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COMPILER = shutil.which("g++") or shutil.which("c++")
 
 
 def compiles(source: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Checks one file; nothing is written."""
+    """Compiles one file without writing output."""
     command = [str(COMPILER), "-std=c++20", "-fsyntax-only", "-Wall", "-Werror", f"-I{ROOT / 'include'}"]
     return subprocess.run([*command, *flags, str(source)], capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""End-to-end: `luff run` on real scripts.
+"""End-to-end tests: `luff run` on real scripts.
 
 The program and the package under test are those of the environment that runs pytest; LUFF_EXECUTABLE and
 LUFF_BOOTSTRAP name others (a build that is not installed).
@@ -29,7 +29,7 @@ def _executable() -> Path:
 
 @dataclass
 class Job:
-    """What a finished `luff run` left behind."""
+    """Results of a finished `luff run`."""
 
     code: int
     stdout: str
@@ -38,12 +38,12 @@ class Job:
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     def rules(self) -> set[str]:
-        """Names of the rules that found something."""
+        """Returns the names of the rules that found something."""
         return {finding["rule"] for finding in self.findings}
 
 
 class Luff:
-    """The command, in a home and a working directory of its own."""
+    """Runs the command, in a home and a working directory of its own."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.executable = _executable()
@@ -80,7 +80,7 @@ class Luff:
         )
 
     def __call__(self, *arguments: str, timeout_s: float = 120, **environment: str) -> tuple[int, str, str]:
-        """Runs luff to its end: exit code, stdout, stderr."""
+        """Runs luff until it exits; returns exit code, stdout, stderr."""
         process = self.start(*arguments, **environment)
         try:
             out, err = process.communicate(timeout=timeout_s)
@@ -91,7 +91,7 @@ class Luff:
         return process.returncode, out, err
 
     def run(self, script: str, *options: str, arguments: tuple[str, ...] = (), **environment: str) -> Job:
-        """Runs one of the scripts of this folder under `luff run`."""
+        """Runs one of the scripts in this folder under `luff run`."""
         run, findings = self.tmp / "run", self.tmp / "findings.jsonl"
         code, out, err = self(
             "run", "--run", str(run), "--findings", str(findings), *options, "--",
@@ -101,7 +101,7 @@ class Luff:
         return Job(code, out, err, run, [json.loads(line) for line in lines])
 
     def assert_check_gives_what_was_seen(self, run: Path) -> list[dict[str, Any]]:
-        """`luff check` finds in the finished run what the rule worker wrote while it ran, and nothing twice."""
+        """Checks that `luff check` finds in the finished run what the rule worker found live, and nothing twice."""
         code, out, err = self("check", str(run), "--json")
         assert code in (0, 1, 3), err
         written = (run / "rules" / "luff" / "findings.jsonl").read_text()
@@ -115,7 +115,7 @@ class Luff:
 
 
 def processes_with(text: str) -> list[int]:
-    """Living processes whose command line holds the text."""
+    """Returns living processes whose command line contains the text."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -131,7 +131,7 @@ def processes_with(text: str) -> list[int]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_of_the_keyboard() -> None:
-    """Those that a shell has switched off for a job in the background: processes that tests start want them."""
+    """Restores signals that a shell disables for background jobs: processes started by tests need them."""
     for number, default in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGQUIT, signal.SIG_DFL),

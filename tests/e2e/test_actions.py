@@ -1,4 +1,4 @@
-"""Actions of `luff run`: what tells, dry runs, commands, the audit, mistakes in the file."""
+"""Actions of `luff run`: notifications, dry runs, commands, the audit, mistakes in the file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ limit = 1
     for text in [*_texts(job.run), job.stderr, job.stdout]:
         assert _KEY not in text
         assert "t0ken" not in text
-    # What was begun and has no end is begun again when the run goes on, under its id.
+    # An action that was begun and not ended is begun again, under its id, when the run is resumed.
     file = job.run / "rules" / "luff" / "actions.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in audit if line["event"] != "done") + '{"torn')
     with _Server([(200, {})]) as server:

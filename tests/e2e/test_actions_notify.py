@@ -39,7 +39,7 @@ def _document(**finding: Any) -> dict[str, Any]:
 def _notify(
     kind: str, settings: dict[str, Any], document: dict[str, Any] | None = None, **environment: str
 ) -> tuple[int, list[dict[str, Any]], str]:
-    """Runs the process to its end: exit code, attempts, all that it said."""
+    """Runs the process until it exits; returns exit code, attempts and all output."""
     order = {
         "kind": kind,
         "settings": {"timeout_s": 5, "attempts": 5, "backoff_s": 0.02, "give_up_s": 30} | settings,
@@ -54,7 +54,7 @@ def _notify(
 
 
 class _Server:
-    """An HTTP server whose answers are told in advance; keeps what it was sent."""
+    """An HTTP server with predefined answers; keeps the requests it received."""
 
     def __init__(
         self, answers: list[tuple[int, dict[str, str]]], context: ssl.SSLContext | None = None
@@ -97,7 +97,7 @@ class _Server:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate of our own for localhost, and its key."""
+    """A self-signed certificate for localhost, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", folder / "key.pem", "-out",
@@ -149,7 +149,7 @@ def test_the_key_may_stand_in_a_file_and_has_to_be_there(tmp_path: Path) -> None
         assert code == 1
         assert "NOT_SET" in attempts[0]["detail"]
         assert _notify("webhook", {"url_env": "URL"}, URL=server.url())[0] == 0
-    assert len(server.seen) == 2  # nothing goes out unsigned where a key was asked for
+    assert len(server.seen) == 2  # nothing is sent unsigned if a key was requested
     _, headers, body = server.seen[0]
     signed = f"{headers['x-luff-timestamp']}.0123456789abcdef.".encode() + body
     assert headers["x-luff-signature"] == "v1=" + hmac.new(_KEY.encode(), signed, hashlib.sha256).hexdigest()
@@ -175,12 +175,12 @@ def test_attempts_are_bounded_and_further_apart_each_time() -> None:
     with _Server([(429, {"Retry-After": "3000"})]) as server:
         code, attempts, _ = _notify("webhook", {"url": server.url(), "give_up_s": 5})
         assert code == 1
-        assert len(attempts) == 1  # the server's wish is longer than we wait
+        assert len(attempts) == 1  # the server asks for a longer wait than the limit
 
 
 @contextmanager
 def _silent(drip: bytes = b"") -> Iterator[int]:
-    """A server that takes connections and does not answer, or a byte now and then."""
+    """A server that accepts connections and sends no answer, or now and then a byte."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         held: list[socket.socket] = []
         stop = threading.Event()
@@ -262,7 +262,7 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 
 class _Mails:
-    """What arrived at an aiosmtpd server."""
+    """The mails that arrived at an aiosmtpd server."""
 
     def __init__(self) -> None:
         self.envelopes: list[Any] = []
@@ -277,7 +277,7 @@ class _Mails:
 
 @pytest.fixture
 def smtp(certificate: tuple[str, str]) -> Iterator[Callable[..., tuple[int, _Mails]]]:
-    """Starts a mail server; gives its port and what arrives."""
+    """Starts a mail server; returns its port and the mails that arrive."""
     controller = pytest.importorskip("aiosmtpd.controller")
     from aiosmtpd.smtp import AuthResult
 

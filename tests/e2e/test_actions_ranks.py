@@ -1,4 +1,4 @@
-"""Corrections on two ranks: carried out after the same step by both, or by none."""
+"""Corrections on two ranks: both carry them out after the same step, or neither does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONFIG = '[[action]]\nkind = "{}"\nrules = ["NonFinite"]\ndry_run = false\n{}'
 
 
 class _Job:
-    """`luff run` of two ranks that goes on until it is told to end."""
+    """`luff run` of two ranks that runs until the test ends it."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class _Job:
         return [json.loads(file.read_text()) for file in files]
 
     def rates(self) -> list[str]:
-        """What each rank saw of its rate."""
+        """Returns what each rank wrote about its rate."""
         files = [Path(f"{self.log}-{rank}") for rank in range(2)]
         return [file.read_text() if file.exists() else "" for file in files]
 
@@ -109,9 +109,9 @@ def test_both_ranks_are_corrected_after_the_same_step(luff: Luff, tmp_path: Path
     finite = [Path(f"{job.log}-{rank}.finite").read_text() for rank in range(2)]
     if kind == "skip_batch":
         assert what == ["skip"]
-        assert finite == ["False"] * 2  # a batch left out mends no weights
+        assert finite == ["False"] * 2  # skipping a batch does not repair weights
     else:
-        assert what == ["rollback", "30"]  # the step of the spoilt batch
+        assert what == ["rollback", "30"]  # the step of the bad batch
         assert finite == ["True"] * 2
         assert "has healed" in err
 
@@ -168,6 +168,6 @@ def test_a_supervisor_killed_after_the_proposal_leaves_no_rank_alone(luff: Luff,
     first, second = job.rates()
     assert first == second
     decisions = [record["phase"] for record in job.control() if record["proposal"]]
-    # A commit may name a step that the job no longer reaches: then no rank carries it out.
+    # A commit may name a step that the job no longer reaches; then no rank carries it out.
     assert first == "" or decisions[:1] == ["commit"]
     assert len(job.control()) >= before

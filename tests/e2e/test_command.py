@@ -1,4 +1,4 @@
-"""Who may command a job: its owner, one supervisor at a time. And what the verdict says of a run that was harmed."""
+"""Commands to a job come from its owner and one supervisor at a time; and verdicts on runs that were harmed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOBODY = 65534
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Until the condition holds; a bound on a hang, not on speed."""
+    """Waits until the condition holds; the bound is for hangs, not for speed."""
     until = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < until, f"waited in vain for {what}"
@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 def ended(pid: int) -> bool:
-    """The process is gone, or a zombie."""
+    """Whether the process is gone, or a zombie."""
     try:
         return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -38,7 +38,7 @@ def ended(pid: int) -> bool:
 
 
 class Waiting:
-    """A training that waits at a step until it is told to go on."""
+    """A training that waits at a step until the test continues it."""
 
     def __init__(self, luff: Luff, *options: str, arguments: tuple[str, ...] = ()) -> None:
         self.run = luff.tmp / "run"
@@ -53,18 +53,18 @@ class Waiting:
 
     @property
     def pid(self) -> int:
-        """Of the training."""
+        """Process id of the training."""
         wait_for(lambda: self.reached.read_text(), "its number")
         return int(self.reached.read_text())
 
     def end(self) -> tuple[int, str, str]:
-        """Lets it go on to its end: exit code, stdout, stderr."""
+        """Lets it run to its end; returns exit code, stdout, stderr."""
         self.go.touch()
         out, err = self.process.communicate(timeout=120)
         return self.process.returncode, out, err
 
     def seen(self) -> None:
-        """Waits until the supervisor knows of a step behind the NaN at 10."""
+        """Waits until the supervisor has seen a step after the NaN at step 10."""
         findings = self.run / "rules" / "luff" / "findings.jsonl"
         wait_for(lambda: findings.exists() and findings.read_text(), "a finding")
 
@@ -94,7 +94,7 @@ def test_a_directory_that_others_command_is_refused_before_the_training(
         assert remedy in err
         assert not begun.exists()
         assert run.is_dir()
-        if not options:  # now the same with a run in it
+        if not options:  # the same with a run in the directory
             os.chown(run, os.geteuid(), os.getegid())
             run.chmod(0o700)
             code, _, err = luff(
@@ -102,7 +102,7 @@ def test_a_directory_that_others_command_is_refused_before_the_training(
             )  # fmt: skip
             assert code == 0, err
             spoil(run)
-    code, out, err = luff("show", str(run))  # who only reads may
+    code, out, err = luff("show", str(run))  # readers may read it
     assert code == 0, err
     assert "completed" in out
 
@@ -119,7 +119,7 @@ def test_a_training_goes_on_when_its_run_is_open_to_others(luff: Luff) -> None:
         [sys.executable, str(_SCRIPT), "--run", str(luff.tmp / "alone"), "--spoil"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "chmod go-w" in alone.stdout  # the hook's health says why
+    assert "chmod go-w" in alone.stdout  # the hook's health gives the reason
     assert alone.stderr == ""
 
 
@@ -143,12 +143,12 @@ def test_one_supervisor_at_a_time(luff: Luff) -> None:
     assert code == 2, err
     assert f"process {job.process.pid} on " in err
     assert out == ""
-    # A script's own session is another job too.
+    # A session opened by a script itself counts as another job, too.
     alone = subprocess.run(
         [sys.executable, str(_SCRIPT), "--run", str(job.run)], capture_output=True, text=True, check=True
     )
     assert "is going on with" in alone.stdout
-    # The supervisor dies, its training is still at work: that run has no room for a second job.
+    # The supervisor dies while its training is still running: the run accepts no second job.
     job.process.kill()
     job.process.wait()
     for pipe in (job.process.stdout, job.process.stderr):

@@ -1,4 +1,4 @@
-"""Users of smdebug and SageMaker Debugger under `luff run`: scripts, rules and jobs of theirs, unchanged."""
+"""Users of smdebug and SageMaker Debugger under `luff run`, with their scripts, rules and jobs unchanged."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_job_as_sagemaker_describes_it(luff: Luff):
         "run", "--config", "job.json", "--run", str(luff.tmp / "run"), "--findings", str(findings), "--",
         sys.executable, "train.py", **PYTHON,
     )  # fmt: skip
-    assert code in (0, 76), stderr  # sixty short steps may be over before the stop is agreed
+    assert code in (0, 76), stderr  # sixty short steps may end before the stop is agreed on
     assert "no mail is sent; set LUFF_MAIL_HOST" in stderr
     found = [json.loads(line) for line in findings.read_text().splitlines()]
     assert {one["rule"] for one in found if "rule" in one} == {"Small"}

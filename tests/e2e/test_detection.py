@@ -1,7 +1,7 @@
-"""Programs of the fault bench: what is said about faults, their repaired twins and healthy programs.
+"""Programs of the fault bench: what Luff reports about faults, their repaired twins and healthy programs.
 
-Ten faults and their twins are trained live, two of them in each run of the tests; eight kept runs are judged by
-today's rules without training. benchmarks/detect.py runs all of them.
+Ten faults and their twins are trained live, two of them in each run of the tests; today's rules judge eight stored
+runs without training. benchmarks/detect.py runs all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROOT = Path(__file__).parents[2]
 _PATH = os.pathsep.join([str(_ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
 _KEPT = _ROOT / "testdata" / "detect"
 
-#: Which rule speaks first, and by which step.
+#: The rule that must report first, and its latest step.
 _LIVE = {
     "pf03": ("DeadRelu", 10),
     "pf05": ("SymmetricUnits", 10),
@@ -35,7 +35,7 @@ _LIVE = {
     "pf31": ("SampleMixing", 10),
     "pf35": ("RepeatedBatch", 40),
 }
-_SHORT = ("pf10", "pf16", "ph14")  # of the loop and of the loss; the others with --thorough
+_SHORT = ("pf10", "pf16", "ph14")  # one about the loop and one about the loss; the others run with --thorough
 _REPLAYED = {
     "pf02": "NonFinite",
     "pf06": "InitialLoss",
@@ -53,7 +53,7 @@ def _programs(names: Iterable[str]) -> list[Any]:
 
 
 def _train(luff: Luff, program: str, *options: str) -> list[tuple[str, int]]:
-    """Leading findings of one training: rule and step."""
+    """Returns rule and step of the leading findings of one training."""
     pytest.importorskip("sklearn")
     out = luff.tmp / "findings.jsonl"
     code, _, err = luff(

@@ -1,4 +1,4 @@
-"""Mistakes of users: what is wrong, where, what to do; and nothing is left behind."""
+"""Mistakes of users: the message says what is wrong, where, and what to do; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_program_that_is_missing_or_no_program(luff: Luff) -> None:
 
 
 def _python_without_luff(places: Path) -> str:
-    """An interpreter that finds a module called torch, and no luff."""
+    """Returns an interpreter that finds a module called torch, but not luff."""
     places.mkdir()
     (places / "torch.py").write_text("")
     for python in (getattr(sys, "_base_executable", ""), str(Path(sys.base_prefix) / "bin" / "python3")):

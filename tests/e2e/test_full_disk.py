@@ -1,4 +1,4 @@
-"""A disk that really is full: the training goes on, the run says what it lost, and what it kept can be read."""
+"""A disk that really is full: the training continues, the run says what it lost, and the rest stays readable."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_training_goes_on_when_the_disk_is_full(luff: Luff, small_disk: Path, tm
         "run", "--run", str(run), "--config", str(config), "--", sys.executable, str(_SCRIPT), *arguments
     )  # fmt: skip
     assert code == 0, err
-    assert out == alone.stdout  # the same losses, to the last digit that is printed
+    assert out == alone.stdout  # the same losses, to the last printed digit
     assert "Traceback" not in err
     assert re.search(
         r"luff: (\d+ of the )?steps \d+ to 1499 are not in the run, and no rule saw them: disk full", err
@@ -59,7 +59,7 @@ def test_training_goes_on_when_the_disk_is_full(luff: Luff, small_disk: Path, tm
     assert shown["outcome"] == "completed"
     full = [gap for gap in shown["gaps"] if gap["reason"] == "disk full"]
     assert full, shown["gaps"]
-    assert max(gap["last_step"] for gap in full) == 1499  # everything that is missing is said
+    assert max(gap["last_step"] for gap in full) == 1499  # everything that is missing is reported
     assert not (run / "w0000" / "reserve").exists()
     trial = library.open_trial(run)
     name = trial.tensors(regex=r"^dense\.weight$")[0]

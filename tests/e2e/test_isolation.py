@@ -1,4 +1,4 @@
-"""What `luff run` promises the job and the machine: its own exit code, its own signals, nothing left behind."""
+"""What `luff run` promises to the job and the machine: its own exit code and signals, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_job_goes_on_while_workers_of_a_launcher_record(luff: Luff, ends: bo
 def test_nothing_but_the_run_is_written(luff: Luff) -> None:
     places = [luff.home, luff.cwd, luff.tmp / "tmpdir"]
     places[2].mkdir()
-    cache = str(luff.tmp / "cache")  # torch makes it at import, with Luff and without
+    cache = str(luff.tmp / "cache")  # torch creates it at import, with and without Luff
     job = luff.run(
         "train.py", arguments=("--steps", "10"), TMPDIR=str(places[2]), TORCHINDUCTOR_CACHE_DIR=cache
     )
@@ -147,7 +147,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(luff: Luff) -> None:
     while True:
         try:
             got = os.read(terminal, 4096)
-        except OSError:  # the terminal's last user has left
+        except OSError:  # the last user of the terminal has closed it
             break
         if not got:
             break
@@ -178,11 +178,11 @@ def test_rule_worker_that_is_killed_goes_on_where_it_was(luff: Luff) -> None:
         "run", "--run", str(run), "--", sys.executable, _STEPS, "--nan-at", "20", "--wait-at", "80", "--go", str(go)
     )  # fmt: skip
     findings = run / "rules" / "luff" / "findings.jsonl"
-    # A warning first; that it stops the job comes when gradients and weights are known not to be finite.
+    # A warning comes first; it becomes a stop once gradients and weights are known not to be finite.
     _wait(lambda: findings.exists() and '"severity":"stop"' in findings.read_text(), "a finding that stops")
     assert process.poll() is None
     seen = json.loads(findings.read_text().splitlines()[0])
-    code, out, err = luff("check", str(run), "--json")  # of a live run
+    code, out, err = luff("check", str(run), "--json")  # while the run is live
     assert code == 3, err
     live = json.loads(out.splitlines()[0])
     assert (live["id"], live["step"], live["tensor"]) == (seen["id"], seen["step"], seen["tensor"])
@@ -227,7 +227,7 @@ def test_training_outlives_its_supervisor(luff: Luff) -> None:
     _wait((run / "run.json").exists, "the first step")
     process.kill()
     go.touch()
-    out, _ = process.communicate(timeout=120)  # until the training closes its output
+    out, _ = process.communicate(timeout=120)  # waits until the training closes its output
     assert "done" in out
     _wait(lambda: processes_with(str(run)) == [], "the end of the rule worker")
     code, shown, err = luff("show", str(run), "--json")

@@ -1,4 +1,4 @@
-"""`luff run` in an interactive shell is a job like `env` or `time`: bash with job control, in a terminal of its own."""
+"""`luff run` behaves in an interactive shell like `env` or `time`: bash with job control, in its own terminal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import pytest
 
 from .conftest import Luff, processes_with
 
-_BOUND_S = 60  # for what hangs for ever when it is broken
+_BOUND_S = 60  # bound for something that hangs forever when it is broken
 _PROMPT = "ready> "
 
-# Counts the signals that it gets; "ready" when it does.
+# Counts the signals that it receives; prints "ready" when it can.
 _COUNTS = """
 import signal, sys, time
 got = []
@@ -35,7 +35,7 @@ time.sleep(0.3)
 print("g" + "ot", *got, file=out, flush=True)
 sys.exit(5)
 """
-# Goes on until it is killed; a byte in `beats` for each turn.
+# Runs until it is killed; writes a byte to `beats` in each iteration.
 _BEATS = """
 import sys, time
 beats = open(sys.argv[1], "ab", buffering=0)
@@ -66,7 +66,7 @@ class Shell:
         self.send(text + "\n")
 
     def expect(self, pattern: str) -> str:
-        """Waits for the pattern in what has come since the last one; gives all up to its end."""
+        """Waits for the pattern in the output since the last match; returns everything up to its end."""
         deadline = time.monotonic() + _BOUND_S
         while (found := re.search(pattern, self.text[self._at :])) is None:
             readable, _, _ = select.select([self._terminal], [], [], max(deadline - time.monotonic(), 0))
@@ -76,18 +76,18 @@ class Shell:
         return self.text[start : self._at]
 
     def code(self) -> int:
-        """Exit code of the last command, once the shell has the terminal back."""
+        """Returns the exit code of the last command, once the shell has the terminal again."""
         _until(lambda: os.tcgetpgrp(self._terminal) == self.pid, "the end of the job")
         self.line("echo code=$?")
         return int(self.expect(r"code=\d+\r").rpartition("=")[2])
 
     def key(self, key: str) -> None:
-        """Presses a key that is a signal, when the shell has given the terminal to a job."""
+        """Presses a key that sends a signal, once the shell has given the terminal to a job."""
         _until(lambda: os.tcgetpgrp(self._terminal) != self.pid, "a job in the foreground")
         self.send(key)
 
     def stop(self, job: int) -> None:
-        """Presses Ctrl-Z until the job is stopped: the shell's SIGCONT of `fg` may come after the first."""
+        """Presses Ctrl-Z until the job is stopped: the shell's SIGCONT of `fg` may arrive after the first press."""
 
         def is_stopped() -> bool:
             if _state(job) == "T":
@@ -196,7 +196,7 @@ def test_who_reads_the_terminal_in_the_background_is_stopped(luff: Luff, shell: 
     program = "print('he' + 'ard', input('a question: '))"
     shell.line(_command(luff, program) + " &")
     shell.expect(_PROMPT)
-    for _ in range(500):  # bash tells of it with its next prompt
+    for _ in range(500):  # bash reports it with its next prompt
         shell.line("")
         if "Stopped" in shell.expect(_PROMPT):
             break
@@ -212,7 +212,7 @@ def test_who_reads_the_terminal_in_the_background_is_stopped(luff: Luff, shell: 
 def test_input_comes_by_a_pipe(luff: Luff, shell: Shell) -> None:
     shell.line(f"yes | {luff.executable} run -- head -n 2 | cat; echo ended ${{PIPESTATUS[@]}}")
     shell.expect("y\r\ny\r\n")
-    shell.expect(r"ended (141|1) 0 0")  # as whoever runs the tests has SIGPIPE
+    shell.expect(r"ended (141|1) 0 0")  # depends on how the process that runs the tests has set SIGPIPE
 
 
 def test_the_end_of_the_terminal_ends_the_job(luff: Luff, shell: Shell) -> None:
@@ -251,7 +251,7 @@ def test_a_signal_reaches_the_command_once(luff: Luff, number: signal.Signals, w
 
 def test_who_is_stopped_and_continued_alone_takes_the_job_along(luff: Luff) -> None:
     beats = luff.tmp / "beats"
-    # A group of its own below this process: whether or not this one has a shell, the kernel lets it be stopped.
+    # A process group below this process: the kernel lets it be stopped whether or not this process has a shell.
     process = luff.start("run", "--", sys.executable, "-S", "-c", _BEATS, str(beats), process_group=0)
     assert process.stdout is not None
     assert process.stdout.readline() == "going\n"

@@ -1,4 +1,4 @@
-"""A writer thread that gets no memory: the training goes on, and the verdict says what the run lacks."""
+"""A writer thread that gets no memory: the training continues, and the verdict says what is missing from the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import Luff
 
 _SCRIPT = Path(__file__).parent / "scripts" / "starved.py"
 
-# No thread-local of its own: the loader asks malloc for those.
+# Uses no thread-local variable: the loader would allocate it with malloc.
 _LIBRARY = r"""
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -48,7 +48,7 @@ int posix_memalign(void** p, size_t a, size_t n) {
 
 @pytest.fixture
 def starving(tmp_path: Path) -> Path:
-    """A library whose malloc refuses what one thread asks for."""
+    """A library whose malloc refuses the requests of one thread."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")

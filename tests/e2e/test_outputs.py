@@ -1,4 +1,4 @@
-"""Live outputs of `luff run`: written beside the training, complete when it has ended."""
+"""Live outputs of `luff run`: written during the training, and complete when it has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_outputs_are_complete_when_the_job_has_ended(luff: Luff) -> None:
     tensorboard, smdebug = luff.tmp / "tb", luff.tmp / "sm"
     job = luff.run("train.py", "--tensorboard", str(tensorboard), "--smdebug", str(smdebug))
     assert job.code == 0, job.stderr
-    assert len(job.stderr.splitlines()) == 2, job.stderr  # what rules lacked, and the verdict
+    assert len(job.stderr.splitlines()) == 2, job.stderr  # what the rules lacked, and the verdict
     trial, copy = library.open_trial(job.run), library.open_trial(smdebug)
     assert copy.steps() == trial.steps()
     assert copy.outcome == "completed"
@@ -29,7 +29,7 @@ def test_outputs_are_complete_when_the_job_has_ended(luff: Luff) -> None:
         assert state["done"]
         assert state["steps"] == len(trial.steps())
     assert list((tensorboard / "train").glob("events.out.tfevents.*"))
-    # What was written live is what is written afterwards.
+    # The live outputs are the same as exports made afterwards.
     for form, live in (("tensorboard", tensorboard), ("smdebug", smdebug)):
         code, _, err = luff("export", str(job.run), str(luff.tmp / form), "--to", form)
         assert code == 0, err

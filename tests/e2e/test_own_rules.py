@@ -1,4 +1,4 @@
-"""Rules of the user's: conditions, Python, shared libraries; live and in `luff check`; and rules that misbehave."""
+"""The user's own rules: conditions, Python, shared libraries; live and in `luff check`; and rules that misbehave."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def run(tmp_path: Path) -> str:
 
 
 def check(luff: Luff, run: str, *options: str, **environment: str) -> tuple[int, list[dict[str, Any]], str]:
-    """`luff check --json`: exit code, new findings, stderr."""
+    """Runs `luff check --json`; returns exit code, new findings, stderr."""
     code, out, err = luff("check", run, "--json", *options, **(PYTHON | environment))
     found = [finding for finding in map(json.loads, out.splitlines()) if finding["event"] == "new"]
     return code, found, err
@@ -268,7 +268,7 @@ def test_one_that_prints_breaks_nothing(luff: Luff, rules: str, run: str) -> Non
     code, out, err = luff("check", run, "--json", "--rules", f"{rules}:Prints", **PYTHON)
     assert code == 1
     assert [json.loads(line)["what"] for line in out.splitlines()] == ["it prints"]
-    assert "x" * 1000 in err  # shown to whoever tries it, on standard error
+    assert "x" * 1000 in err  # shown on standard error to the user who tries the rule
 
 
 def test_one_that_is_killed_goes_on_and_says_nothing_twice(
@@ -292,7 +292,7 @@ def test_one_that_is_killed_three_times_is_set_aside(luff: Luff, rules: str, tmp
     assert job.code == 0, job.stderr
     assert mark.read_text() == "xxx"
     assert [f["step"] for f in job.findings if f["rule"] == "Every"] == [19]
-    assert "LossAbove" in job.rules()  # the others see everything
+    assert "LossAbove" in job.rules()  # the other rules see everything
     assert "luff: rule Every: it is set aside, its process ended 3 times" in job.stderr
     assert "(Every did not judge all of it)" in job.stderr.splitlines()[-1]
 

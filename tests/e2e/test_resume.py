@@ -1,4 +1,4 @@
-"""A training that is ended in the middle and goes on from its checkpoint: rules keep their verdicts."""
+"""A training that is ended in the middle and continues from its checkpoint: rules keep their verdicts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _train(
 
 
 def _new(run: Path) -> list[dict[str, Any]]:
-    """Findings that were told as new, over all parts of the run."""
+    """Returns the findings reported as new, in all parts of the run."""
     lines = (run / "rules" / "luff" / "findings.jsonl").read_text().splitlines()
     return [finding for finding in map(json.loads, lines) if finding["event"] == "new"]
 
@@ -101,7 +101,7 @@ dry_run = false
 
 def test_a_fault_after_the_restart_is_found_once_where_it_began(luff: Luff) -> None:
     assert _train(luff, 100).findings == []
-    # Nothing holds the second part: its rules see it although it ends before they have looked for new workers.
+    # Nothing delays the second part: its rules see it although it ends before they look for new workers.
     job = _train(luff, 200, "--nan-at", "130", resume=True)
     assert job.code == 0, job.stderr
     [found] = [finding for finding in _new(job.run) if finding["rule"] == "NonFinite"]
@@ -109,7 +109,7 @@ def test_a_fault_after_the_restart_is_found_once_where_it_began(luff: Luff) -> N
     assert "NonFinite" in {f["rule"] for f in luff.assert_check_gives_what_was_seen(job.run)}
 
 
-# Has read from the first part of the run before it is cut off, and reads there again afterwards.
+# Reads from the first part of the run before that is cut off, and again afterwards.
 _LOOKS_BACK = """
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Own rules that send signals: they reach the rule and its children, and nobody above."""
+"""Own rules that send signals: these reach the rule and its children, but no process above it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def run(tmp_path: Path) -> str:
 
 
 def check(luff: Luff, run: str, rules: str, kills: str) -> tuple[int, set[str], str]:
-    """Exit code, rules that found something, stderr; in a session of its own, whose group may be killed."""
+    """Returns exit code, rules that found something, and stderr; in its own session, whose group may be killed."""
     process = luff.start(
         "check", run, "--json", "--rules", f"{rules}:Kills:{kills},{rules}:LossAbove",
         start_new_session=True, **PYTHON,

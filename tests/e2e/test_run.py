@@ -48,7 +48,7 @@ def test_nan_is_found_and_told_and_the_job_goes_on(luff: Luff) -> None:
     assert "STOP NonFinite" in job.stderr
     assert (
         job.stderr.count("luff:   more    luff rules explain NonFinite") == 1
-    )  # worse is one line more, not a block
+    )  # a finding that gets worse adds one line, not a block
     verdict = job.stderr.splitlines()[-1]
     assert "STOP NonFinite (MSELoss_output_0, since step 40)" in verdict
     assert "done" in job.stdout
@@ -139,7 +139,7 @@ def test_existing_run_is_refused_and_resumed(luff: Luff) -> None:
     resumed = luff.run("steps.py", "--resume", arguments=("--steps", "10"))
     assert resumed.code == first.code == 0, resumed.stderr
     assert "STOP NonFinite" in first.stderr
-    assert "STOP" not in resumed.stderr  # said once
+    assert "STOP" not in resumed.stderr  # reported once
     assert "NonFinite loss has healed at step 40" in resumed.stderr
     assert [f["since_step"] for f in luff.assert_check_gives_what_was_seen(first.run)] == [30]
 

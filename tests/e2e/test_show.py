@@ -1,4 +1,4 @@
-"""`luff show` lists actions, `luff rules explain` tells of a rule of the user's, and what all rules need is little."""
+"""`luff show` lists actions, `luff rules explain` describes the user's own rules, and rules need little in total."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ rules = ["NonFinite"]
     [done] = [line for line in lines if "command 'note it' because of NonFinite" in line]
     assert done.endswith("done: exit code 0")
     assert any("dry run" in line for line in lines)
-    # A run without any says nothing of them.
+    # A run without actions does not mention them.
     (job.run / "rules" / "luff" / "actions.jsonl").unlink()
     code, out, err = luff("show", str(job.run))
     assert code == 0, err
@@ -152,7 +152,7 @@ def test_what_cannot_be_explained_is_told(luff: Luff, rule: str, message: str) -
 
 
 def test_what_all_rules_need_leaves_most_steps_alone(luff: Luff, tmp_path: Path) -> None:
-    """Needs for other frameworks must not make a hook look at each call of a module at every step."""
+    """What rules need in other frameworks must not make a hook look at each call of a module at every step."""
     code, out, err = luff("rules", "--capture")
     assert code == 0, err
     session = _core.Session.open(str(tmp_path / "run"), worker=0, config_json=out)

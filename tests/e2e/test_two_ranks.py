@@ -1,4 +1,4 @@
-"""A stop that two ranks agree on: both leave after the same step, nothing hangs, nothing is left."""
+"""A stop that two ranks agree on: both leave after the same step, nothing hangs, and nothing is left behind."""
 
 from __future__ import annotations
 

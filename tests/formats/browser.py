@@ -1,4 +1,4 @@
-"""Chromium without a window, driven by its DevTools protocol over two pipes: nothing but the browser is needed."""
+"""Controls Chromium without a window through its DevTools protocol over two pipes; needs nothing but the browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 90
 
 
 def executable() -> str:
-    """The browser; the test is skipped where there is none."""
+    """Returns the browser; skips the test if there is none."""
     found = shutil.which("chromium") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("no browser; install chromium")
@@ -26,13 +26,13 @@ def executable() -> str:
 
 
 class Browser:
-    """One page."""
+    """A browser with one page."""
 
     def __init__(self, profile: Path) -> None:
         to_browser, self._in = os.pipe()
         self._out, from_browser = os.pipe()
 
-        def move() -> None:  # the browser reads at 3 and writes at 4
+        def move() -> None:  # the browser reads from 3 and writes to 4
             ends = os.dup(to_browser), os.dup(from_browser)
             os.dup2(ends[0], 3)
             os.dup2(ends[1], 4)
@@ -85,11 +85,11 @@ class Browser:
         raise AssertionError(f"no answer to {method} within {LIMIT_S} s")
 
     def open(self, url: str) -> None:
-        """Goes there; `until` says when the page is drawn."""
+        """Opens a page; `until` waits until it is drawn."""
         self._call("Page.navigate", {"url": url})
 
     def evaluate(self, script: str) -> Any:
-        """The value of an expression of JavaScript in the page."""
+        """Returns the value of a JavaScript expression in the page."""
         told = self._call(
             "Runtime.evaluate", {"expression": script, "returnByValue": True, "awaitPromise": True}
         )
@@ -97,7 +97,7 @@ class Browser:
         return told["result"].get("value")
 
     def until(self, script: str) -> Any:
-        """Evaluates until it is true."""
+        """Evaluates an expression until it is true."""
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
             found = self.evaluate(script)
@@ -109,5 +109,5 @@ class Browser:
         )
 
     def screenshot(self, path: Path) -> None:
-        """What is seen, as PNG."""
+        """Saves what is visible, as PNG."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))

@@ -1,4 +1,6 @@
-"""What reads the formats of others: environments of their own. Skipped, with the reason, where they are not there."""
+"""Programs that read other formats run in environments of their own; tests are skipped, with the reason, without
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Side = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def smdebug() -> Side:
-    """Runs smdebug_side.py where smdebug is installed; what `read` tells."""
+    """Returns a function that runs smdebug_side.py where smdebug is installed; with `read`, it returns what that
+    printed.
+    """
     python = Path(os.environ.get("LUFF_SMDEBUG_PYTHON", ROOT / ".venvs" / "peers" / "bin" / "python"))
     if not python.exists():
         pytest.skip("smdebug is not installed: ./dev setup --with peers")

@@ -1,4 +1,4 @@
-"""Runs in the environment that holds smdebug: writes a trial with it, or tells as JSON what it reads."""
+"""Runs in the environment that has smdebug: writes a trial with it, or prints as JSON what it reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ os.environ["SMDEBUG_TRAINING_END_DELAY_REFRESH"] = "0"
 
 
 def write(out: str) -> None:
-    """Ten TRAIN and two EVAL steps of a small model, every second step; of biases reductions only."""
+    """Writes ten TRAIN and two EVAL steps of a small model, every second step; of biases only reductions."""
     import smdebug.pytorch as smd
     import torch
     from smdebug import ReductionConfig, SaveConfig, modes
@@ -46,7 +46,7 @@ def write(out: str) -> None:
 
 
 def read(path: str) -> dict:
-    """Everything smdebug shows of a trial."""
+    """Returns everything that smdebug shows of a trial."""
     from smdebug import modes
     from smdebug.exceptions import TensorUnavailableForStep
     from smdebug.trials import create_trial

@@ -54,7 +54,7 @@ def test_tensorboard_shows_scalars_histograms_and_distributions(
 
 
 def parquet(luff: Command, run: Path, out: Path) -> None:
-    """`luff export` starts the interpreter beside it; here it is this one, which has pyarrow."""
+    """`luff export` would start the interpreter beside it; the test uses this one, which has pyarrow."""
     assert luff is not None
     done = subprocess.run(
         [sys.executable, "-m", "luff._verbs.export", "--to", "parquet", "--", str(run), str(out)],

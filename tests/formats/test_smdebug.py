@@ -1,4 +1,4 @@
-"""Luff reads what real smdebug wrote, and real smdebug reads what Luff wrote, byte for byte."""
+"""Luff reads what the real smdebug wrote, and the real smdebug reads what Luff wrote, byte for byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import Command, Side, train
 
 
 def values_of(path: Path) -> dict[str, dict[str, list[Any]]]:
-    """Every value that Luff shows, in the form of smdebug_side.py."""
+    """Returns every value that Luff shows, in the form of smdebug_side.py."""
     trial = library.open_trial(path)
     told: dict[str, dict[str, list[Any]]] = {}
     for name in trial.tensors():
@@ -81,7 +81,7 @@ def test_the_commands_take_it(luff: Command, written: Path) -> None:
 
 
 def test_smdebug_reads_what_luff_exports(luff: Command, written: Path, smdebug: Side, tmp_path: Path) -> None:
-    """Its own trial, through Luff and back: nothing has changed."""
+    """smdebug's own trial is unchanged after an import and export by Luff."""
     done = luff("export", written, tmp_path / "out", "--to", "smdebug")
     assert done.code == 0, done.err
     assert done.err == ""
@@ -104,7 +104,7 @@ def test_smdebug_reads_a_run(luff: Command, smdebug: Side, tmp_path: Path) -> No
         assert theirs["tensors"][name]["values"] == values
     loss = run.scalars("MSELoss_output_0")
     saved = theirs["tensors"]["MSELoss_output_0"]["values"]
-    # The run holds the loss as the tensor that it was, too: that goes before the number.
+    # The run also contains the loss as a tensor, which takes precedence over the number.
     digests = [hashlib.sha256(np.float32(v).tobytes()).hexdigest() for v in loss["value"]]
     assert [saved[f"{step} worker_0"] for step in loss["step"]] == [["float32", [], d] for d in digests]
     assert "Sequential_0.weight" in theirs["collections"]["weights"]

@@ -1,5 +1,6 @@
-"""TensorBoard itself shows what Luff writes: its server answers with the values of the run, and its page, in a real
-browser, draws scalars, histograms and distributions. LUFF_SCREENSHOTS names a folder for what the page looked like."""
+"""TensorBoard itself shows what Luff writes: its server returns the values of the run, and its page, in a real
+browser, draws scalars, histograms and distributions. LUFF_SCREENSHOTS names a folder for screenshots of the page.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from .conftest import Command
 LIMIT_S = 60
 STEPS = 30
 
-# A script that knows nothing of Luff.
+# A script that does not mention Luff.
 SCRIPT = f"""
 import torch
 torch.manual_seed(0)
@@ -47,7 +48,7 @@ forms = ["summary", "raw", "histogram"]
 save = {save_interval = 1}
 """
 
-# All text of the page, of shadow trees too, and how much of each kind was drawn in it.
+# Collects all text of the page, including shadow trees, and counts the charts of each kind.
 DRAWN = """(() => {
   const found = {text: [], histograms: 0, areas: 0, lines: 0};
   const walk = (node) => {
@@ -95,7 +96,7 @@ class TensorBoard:
             return json.loads(answer.read())
 
     def until(self, what: Callable[[], Any]) -> Any:
-        """The server loads in a thread of its own: asks until the answer is true."""
+        """Calls a function until its result is true: the server loads in a thread of its own."""
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
             found = what()
@@ -119,7 +120,7 @@ def tensorboard() -> Iterator[Callable[[Path], TensorBoard]]:
 
 
 def check_values(board: TensorBoard, run: Path, loss: str, weight: str) -> None:
-    """What the server tells of the loss and of a weight is what the run holds."""
+    """Checks that the server returns the loss and weight that the run contains."""
     trial = library.open_trial(run)
     expected = trial.scalars(loss, "TRAIN")
     last = int(expected["step"][-1])
@@ -151,21 +152,21 @@ def check_values(board: TensorBoard, run: Path, loss: str, weight: str) -> None:
         assert sum(count for _, _, count in buckets) == pytest.approx(value.size)
         assert buckets[0][0] == pytest.approx(value.min(), rel=1e-6)
         assert buckets[-1][1] == pytest.approx(value.max(), rel=1e-6)
-        # Its points are the shares of a normal distribution, from the smallest value to the largest.
+        # The points are the shares of a normal distribution, from the smallest value to the largest.
         shares = [share for share, _ in points]
         assert shares == [0, 668, 1587, 3085, 5000, 6915, 8413, 9332, 10000]
         places = [place for _, place in points]
         assert places == sorted(places)
         assert places[0] >= value.min() - 1e-6
         assert places[-1] <= value.max() + 1e-6
-        # A bucket is at most an eighth of a power of two wide, and between values TensorBoard interpolates.
+        # A bucket spans at most an eighth of a power of two, and TensorBoard interpolates between values.
         inside = np.sort(value.ravel())
         middle = next(place for share, place in points if share == 5000)
         assert inside[value.size // 2 - 1] - 0.1 <= middle <= inside[value.size // 2] + 0.1
 
 
 def check_page(board: TensorBoard, run: Path, loss: str, weight: str, tmp_path: Path) -> None:
-    """The page in a browser: the loss's last values as a table, and both kinds of charts of the weight."""
+    """Checks the page in a browser: the loss's last values as a table, and both kinds of charts of the weight."""
     trial = library.open_trial(run)
     shots = Path(os.environ.get("LUFF_SCREENSHOTS", tmp_path))
     shots.mkdir(parents=True, exist_ok=True)
@@ -207,7 +208,7 @@ def test_tensorboard_shows_an_export(
 def test_tensorboard_shows_a_training_that_runs(
     luff: Command, tmp_path: Path, tensorboard: Callable[[Path], TensorBoard]
 ) -> None:
-    """It was there before the training, and follows what `luff run --tensorboard` writes."""
+    """TensorBoard starts before the training and follows what `luff run --tensorboard` writes."""
     script, config = tmp_path / "train.py", tmp_path / "luff.toml"
     script.write_text(SCRIPT)
     config.write_text(CONFIG)

@@ -1,4 +1,6 @@
-"""The list of attacks: it names tests that exist, the page shows it, and a failed test is an attack that succeeded."""
+"""The list of attacks: it names tests that exist, the page shows it, and a failed test counts as a success of its
+attack.
+"""
 
 from __future__ import annotations
 

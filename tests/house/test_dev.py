@@ -1,4 +1,4 @@
-"""./dev and its checkers, at their edges."""
+"""Edge cases of ./dev and its checkers."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_stages_that_leave_a_core_idle_run_beside_each_other(
         run_tests.test_main(argparse.Namespace(only=[], filter="x", thorough=False, write_times=False)) == 0
     )
     said = capsys.readouterr().out.splitlines()
-    for name in ("first", "second"):  # what each says stays together
+    for name in ("first", "second"):  # the output of each stage stays together
         start = next(i for i, line in enumerate(said) if line.startswith(f"== {name}:"))
         assert said[start + 1] == "  met"
         assert said[start + 2].startswith(f"  {name}: 1 passed")
@@ -145,7 +145,7 @@ def test_a_stage_over_its_share_of_the_budget_fails_on_any_machine(
             took.add(name, 1.0, cpu_s, results.Tally())
         return took.judge()
 
-    assert judged(30, 60, 90).failures == []  # three times as slow, in all
+    assert judged(30, 60, 90).failures == []  # three times as slow in total
     (failure,) = judged(10, 34, 30).failures
     assert failure.startswith("time of b: 34 CPU seconds, 1.70 times its budget")
     assert times.Times(whole=False).judge() == results.Tally()
@@ -167,7 +167,7 @@ def test_a_whole_run_writes_its_times_as_the_budget(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def guest(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Neither root nor sudo."""
+    """A user who is neither root nor may use sudo."""
     monkeypatch.setattr(setup.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(setup, "_sudo_works", lambda: False)
     return monkeypatch

@@ -1,4 +1,4 @@
-"""tools/check_layers.py and tools/check_prose.py find what they are for."""
+"""tools/check_layers.py and tools/check_prose.py find the violations that they are made for."""
 
 from __future__ import annotations
 

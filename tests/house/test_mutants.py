@@ -1,4 +1,4 @@
-"""Operators of the mutants: each edits a sample as it says, always in the same way, into a script that compiles."""
+"""Operators of the mutants: each edits a sample as it says, always in the same way, and the script still compiles."""
 
 from __future__ import annotations
 

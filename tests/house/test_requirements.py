@@ -1,4 +1,4 @@
-"""requirements/: everything that pip installs has a version and a hash, and pip is held to them."""
+"""requirements/: everything that pip installs has a version and a hash, and pip must use them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCES = sorted(setup.REQUIREMENTS.glob("*.in"))
 
 
 def pins(file: Path) -> list[str]:
-    """Lines without comments, options and what follows the version; names as an index writes them."""
+    """Returns lines without comments, options and anything after the version; names as an index writes them."""
     lines = [line.split("#")[0].split() for line in file.read_text().splitlines()]
     return [line[0].lower().replace("_", "-") for line in lines if line and not line[0].startswith("-")]
 
@@ -55,7 +55,7 @@ def test_what_builds_the_wheel_is_what_it_says_and_what_builds_it_here() -> None
 
 
 def test_environments_agree_with_the_one_that_they_see() -> None:
-    """A package of .venv is not listed again, unless another version of it is needed or it is wanted in front."""
+    """A package of .venv is not listed again, unless another version of it is needed or it must be found first."""
     dev = set(pins(setup.REQUIREMENTS / "dev.txt"))
     for source in SOURCES:
         if source.stem not in pin.ALONE:
@@ -73,7 +73,7 @@ def test_a_file_with_another_hash_is_refused(
     monkeypatch.setattr(term, "LOGS", setup.ROOT / "build" / "logs" / "test")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "site"))  # where it would go
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "site"))  # where it would be installed
     wanted = tmp_path / "wanted.txt"
     for text, reason in [
         (f"luff-changed==1 --hash=sha256:{'0' * 64}\n", "DO NOT MATCH THE HASHES"),

@@ -1,4 +1,4 @@
-"""The wheel's list of borrowed parts: complete, valid in its main fields, with a licence for each."""
+"""The wheel's list of third-party parts: complete, valid in its main fields, with a licence for each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from devlib import sbom  # noqa: E402
 
-# What is found and ends in no binary: threads and the finder of packages; libraries that no source includes.
+# Found by CMake but part of no binary: threads and the package finder; libraries that no source includes.
 NOT_COMPILED_IN = {"Threads", "PkgConfig", "Python"}
 
 
 def found_by_cmake() -> set[str]:
-    """Names by which CMake looks for what the product borrows; what only tests need is behind LUFF_DEVELOPER."""
+    """Returns the names by which CMake finds third-party parts of the product; those for
+    tests follow LUFF_DEVELOPER.
+    """
     texts = [(ROOT / "cmake" / "LuffDependencies.cmake").read_text().split("if(LUFF_DEVELOPER)")[0]]
     texts += [
         file.read_text() for file in [*ROOT.glob("src/*/CMakeLists.txt"), ROOT / "python/src/CMakeLists.txt"]
@@ -33,7 +35,7 @@ def found_by_cmake() -> set[str]:
 
 
 def included() -> set[str]:
-    """First parts of the borrowed headers that sources include."""
+    """Returns the first parts of the third-party headers that sources include."""
     sources = [*ROOT.glob("src/**/*.cc"), *ROOT.glob("src/**/*.h"), *ROOT.glob("python/src/*")]
     borrowed = {
         "hwy",
@@ -76,7 +78,7 @@ def test_the_document_is_cyclonedx_and_goes_into_the_wheel(tmp_path: Path) -> No
     with zipfile.ZipFile(wheel, "w") as made:
         made.writestr("luff/__init__.py", "")
         made.writestr("luff-0.1.0.dist-info/RECORD", "luff/__init__.py,,0\nluff-0.1.0.dist-info/RECORD,,\n")
-    for _ in range(2):  # again is the same
+    for _ in range(2):  # a second call gives the same result
         beside = sbom.write_for(wheel)
     document = json.loads(beside.read_text())
     assert (document["bomFormat"], document["specVersion"], document["version"]) == ("CycloneDX", "1.6", 1)

@@ -1,4 +1,4 @@
-"""What the package tests share: the repaired wheel and environments made for a test."""
+"""Shared by the package tests: the repaired wheel, and environments made for a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def call(*command: object, **kwargs: object) -> str:
-    """Output of a command; its output is in the failure when it fails."""
+    """Runs a command and returns its output, which is also in the failure if it fails."""
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, **kwargs)
     assert done.returncode == 0, (
         f"{command} ended with {done.returncode}:\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
@@ -29,14 +29,14 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def wheel() -> Path:
-    """The repaired wheel, built when an input changed."""
+    """The repaired wheel, rebuilt when an input has changed."""
     call(ROOT / "dev", "wheel", "--only", "3.11")
     return max(ROOT.glob("dist/luff-*-cp311-*manylinux*.whl"), key=lambda p: p.stat().st_mtime)
 
 
 @pytest.fixture
 def clean_env(tmp_path: Path) -> dict[str, str]:
-    """An environment for processes that knows nothing of this repository, its .venv or a compiler."""
+    """An environment for processes, without any trace of this repository, its .venv or a compiler."""
     keep = {
         k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_", "HTTP", "http", "LANG", "LC_"))
     }

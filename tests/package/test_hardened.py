@@ -1,4 +1,4 @@
-"""What is installed was compiled with what turns a mistake into an abort (cmake/LuffHardening.cmake)."""
+"""Installed binaries were compiled with the options that turn a mistake into an abort (cmake/LuffHardening.cmake)."""
 
 from __future__ import annotations
 

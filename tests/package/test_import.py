@@ -1,4 +1,4 @@
-"""Importing luff: no framework comes along, and TensorFlow may come first."""
+"""Importing luff imports no framework, and TensorFlow may be imported first."""
 
 from __future__ import annotations
 

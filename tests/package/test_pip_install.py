@@ -33,7 +33,8 @@ def test_installs_from_sources_and_gives_command_module_and_types(
         "CCACHE_NOHASHDIR": "1",
         "SKBUILD_CMAKE_DEFINE": "LUFF_STRICT=ON",
     }
-    # What it needs is fetched first and checked; the install itself, with its isolated build, finds nothing else.
+    # The dependencies are downloaded and checked first; the install itself, with its isolated build, finds nothing
+    # else.
     files = tmp_path / "files"
     listed = [part for name in ("base", "build") for part in ("-r", root / "requirements" / f"{name}.txt")]
     call(clean_python, "-m", "pip", "download", "-q", "--require-hashes", *listed, "-d", files, env=env)

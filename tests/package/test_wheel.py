@@ -1,4 +1,4 @@
-"""The repaired wheel: what it links, what it exports, and that it runs where nothing can be compiled."""
+"""The repaired wheel: what it links and exports, and that it runs where nothing can be compiled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 from .conftest import call
 
-# Everything else would be somebody else's copy in somebody else's process.
+# Any other library would be a copy that conflicts with the process it is loaded into.
 ALLOWED_LIBRARIES = {
     "libc.so.6",
     "libm.so.6",
@@ -99,7 +99,7 @@ def test_installs_and_runs_without_compiler_and_headers(
 ) -> None:
     pip = [clean_python, "-m", "pip", "install", "-q"]
     call(*pip, "--require-hashes", "-r", root / "requirements" / "base.txt", env=clean_env)
-    call(*pip, "--no-index", wheel, env=clean_env)  # base.txt is all that it needs
+    call(*pip, "--no-index", wheel, env=clean_env)  # base.txt lists everything that it needs
     script = tmp_path / "use.sh"
     script.write_text(
         "set -eu\n"

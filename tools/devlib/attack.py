@@ -1,7 +1,7 @@
-"""./dev attack: what tries to break a promise, one row an attack, against the installed Luff.
+"""./dev attack: tries to break Luff's promises, one attack per row, against the installed Luff.
 
 `tests/attacks.json` is the list: promise, attack, and the tests that carry it out. `docs/reliability.md` shows the
-same rows with their outcome; `--write` puts them there.
+same rows with their outcomes; `--write` updates it.
 """
 
 import dataclasses
@@ -78,12 +78,12 @@ def attack_main(args):
 
 
 def load():
-    """The attacks of the list, in its order."""
+    """Returns the attacks of the list, in order."""
     return [Attack(**row) for row in json.loads(LIST.read_text())]
 
 
 def judge(attack, verdicts):
-    """An attack has succeeded when one of its tests failed, and was not tried when one could not run."""
+    """Sets the outcome: an attack succeeded if one of its tests failed, and was not tried if one could not run."""
     found = [verdicts.get(test, ("skipped", "its test did not run")) for test in attack.tests]
     bad = [why for verdict, why in found if verdict == "failed"]
     untried = [why for verdict, why in found if verdict == "skipped"]
@@ -92,7 +92,7 @@ def judge(attack, verdicts):
 
 
 def table(attacks):
-    """The rows as Markdown, a table for each section."""
+    """Returns the rows as Markdown, one table for each section."""
     lines, section = [], None
     for a in attacks:
         if a.section != section:
@@ -110,7 +110,9 @@ def table(attacks):
 
 
 def write_page(attacks):
-    """Puts the tables between the page's marks. An attack that was not carried out keeps the outcome shown there."""
+    """Writes the tables between the page's marks. An attack that was not carried out
+    keeps the outcome shown there.
+    """
     day = dt.date.today().isoformat()
     text = PAGE.read_text()
     cells = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
@@ -130,7 +132,7 @@ def write_page(attacks):
 
 
 def runner_of(test):
-    """What runs a test: "cpp", "fuzz", "bench", or "pytest ENVIRONMENT" (empty for .venv)."""
+    """Returns what runs a test: "cpp", "fuzz", "bench", or "pytest ENVIRONMENT" (empty for .venv)."""
     from devlib.test import FRAMEWORKS
 
     kind = test.split(":", 1)[0]
@@ -155,7 +157,7 @@ def _by_runner(attacks):
 
 
 def _pytest(runner, tests, _args):
-    """One pytest for all tests of an environment, the thorough ones too."""
+    """Runs one pytest for all tests of an environment, including the thorough ones."""
     environment = runner.partition(" ")[2]
     python = VENV / "bin/python"
     if environment:
@@ -174,7 +176,7 @@ def _pytest(runner, tests, _args):
 
 
 def _cases(xml):
-    """[(file::name, "passed" | "failed" | "skipped", why)] of a JUnit file of pytest."""
+    """Returns [(file::name, "passed" | "failed" | "skipped", why)] from a JUnit file of pytest."""
     import xml.etree.ElementTree as ET
 
     try:
@@ -196,7 +198,7 @@ def _cases(xml):
 
 
 def _place(classname):
-    """`python.tests.x.test_y.TestZ` -> (its file, "TestZ"); pytest's own `file` is that of an inherited test's base."""
+    """Splits `python.tests.x.test_y.TestZ` into (file, "TestZ"); pytest's `file` is wrong for inherited tests."""
     parts = classname.split(".")
     for count in range(len(parts), 0, -1):
         file = "/".join(parts[:count]) + ".py"
@@ -206,7 +208,7 @@ def _place(classname):
 
 
 def _matching(cases, test):
-    """The cases that a test of the list names: a file, a function with all its parameters, or one case."""
+    """Returns the cases that a test of the list names: a file, a function with all its parameters, or one case."""
     return [c for c in cases if c[0] == test or c[0].startswith((f"{test}::", f"{test}["))]
 
 
@@ -221,7 +223,7 @@ def _verdict(cases, log):
 
 
 def _cpp(_runner, tests, _args):
-    """`cpp:PROGRAM:FILTER`: cases of a GoogleTest program of the preset dev."""
+    """Runs `cpp:PROGRAM:FILTER`: cases of a GoogleTest program of the preset dev."""
     programs = {test: test.split(":", 2)[1:] for test in tests}
     folder = build.build("dev", *sorted({program for program, _ in programs.values()}))
     found = {}
@@ -248,7 +250,7 @@ def _cpp(_runner, tests, _args):
 
 
 def _fuzz(_runner, tests, args):
-    """`fuzz:TARGET`: a fuzz target for a while."""
+    """Runs `fuzz:TARGET`: a fuzz target for a while."""
     ok, why = build.available("asan")
     if not ok:
         return dict.fromkeys(tests, ("skipped", why))
@@ -265,7 +267,7 @@ def _fuzz(_runner, tests, args):
 
 
 def _bench(_runner, tests, _args):
-    """`bench:NAME ARGUMENTS`: a program of benchmarks/ that ends with 0 when its limits hold."""
+    """Runs `bench:NAME ARGUMENTS`: a program of benchmarks/ that exits with 0 if its limits hold."""
     found = {}
     for test in tests:
         name, *rest = test.partition(":")[2].split()
@@ -281,7 +283,7 @@ _RUNNERS = {"pytest": _pytest, "cpp": _cpp, "fuzz": _fuzz, "bench": _bench}
 
 
 def missing_tests(attacks):
-    """Tests of the list that the sources do not have."""
+    """Returns the tests of the list that do not exist in the sources."""
     missing = []
     for test in {test for attack in attacks for test in attack.tests}:
         kind, _, rest = test.partition(":")

@@ -1,4 +1,4 @@
-"""./dev bench: benchmarks/NAME.py in the environment that also holds the peers."""
+"""./dev bench: runs benchmarks/NAME.py in the environment that also has the peers."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import os
 from devlib import build, setup
 from devlib.term import ROOT, VENV, Failed, passthrough, say
 
-#: Benchmarks that use XGBoost where it can be installed.
+#: Benchmarks that use XGBoost if it can be installed.
 WITH_XGBOOST = ("compat", "detect")
 #: Parts of benchmarks/frameworks.py, and their environments.
 FRAMEWORKS = {
@@ -29,7 +29,7 @@ def bench_arguments(parser):
 
 
 def names():
-    """Benchmarks that there are."""
+    """Returns the names of the benchmarks."""
     return sorted(p.stem for p in (ROOT / "benchmarks").glob("*.py") if not p.stem.startswith("_"))
 
 
@@ -70,7 +70,7 @@ def bench_main(args):
 
 
 def _frameworks(rest):
-    """Each part in the environment of its framework, with a JSON file of its own; the exit code is the worst."""
+    """Runs each part in the environment of its framework, with its own JSON file; the exit code is the worst."""
     parts = [word for word in rest if word in FRAMEWORKS] or list(FRAMEWORKS)
     rest = [word for word in rest if word not in FRAMEWORKS]
     worst = 0

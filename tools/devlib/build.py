@@ -9,7 +9,7 @@ from pathlib import Path
 from devlib import setup, stamp
 from devlib.term import ROOT, VENV, Failed, output_of, run, say
 
-# What the installed product is made of.
+# The files that the installed product is made of.
 PRODUCT = [
     "CMakeLists.txt",
     "pyproject.toml",
@@ -44,7 +44,7 @@ def build_main(args):
 
 
 def available(preset):
-    """(whether a preset can be built here, why not)."""
+    """Returns (whether a preset can be built here, why not)."""
     return setup.has("sanitizers-and-fuzzing") if preset in CLANG_PRESETS else (True, "")
 
 
@@ -53,7 +53,7 @@ def jobs():
 
 
 def configure(preset):
-    """Configures build/PRESET when it never was, or when a file of CMake's changed."""
+    """Configures build/PRESET if it never was, or if a file of CMake's has changed."""
     folder = ROOT / "build" / preset
     lists = [
         p.relative_to(ROOT)
@@ -80,7 +80,7 @@ def build(preset, *targets):
 
 
 def product_environment():
-    """For pip's builds."""
+    """Returns the environment for pip's builds."""
     return {
         "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs()),
@@ -89,10 +89,10 @@ def product_environment():
 
 
 def ensure_product():
-    """Installs Luff into .venv as `pip install .` does; nothing is done when no input changed.
+    """Installs Luff into .venv as `pip install .` does; does nothing if no input has changed.
 
-    The wheel is kept, by what it was made of, beside ccache's results: another checkout of the same sources, or the
-    same one with a new .venv, compiles nothing.
+    The wheel is kept beside ccache's results, under a hash of its inputs. Another checkout of the same sources, or
+    the same one with a new .venv, then compiles nothing.
     """
     machine = (platform.machine(), *platform.libc_ver())
     value = stamp.digest(PRODUCT, setup.python_version(VENV / "bin" / "python"), *machine)
@@ -126,7 +126,7 @@ def _kept_wheel(value):
 
 
 def _make_wheel(value):
-    """Builds the wheel of these sources and keeps it; older ones go."""
+    """Builds the wheel of these sources and keeps it; removes older ones."""
     made = ROOT / "build" / "product-wheel"
     shutil.rmtree(made, ignore_errors=True)
     pip = [VENV / "bin/python", "-m", "pip", "wheel", "--disable-pip-version-check", "--no-build-isolation"]
@@ -135,7 +135,7 @@ def _make_wheel(value):
     wheel = next(made.glob("luff-*.whl"))
     try:
         _keep(wheel, _wheels() / value)
-    except OSError:  # a home that nobody may write: the wheel is installed all the same
+    except OSError:  # the home is not writable: the wheel is installed anyway
         pass
     return wheel
 
@@ -145,8 +145,8 @@ def _keep(wheel, folder):
     new = Path(tempfile.mkdtemp(dir=folder.parent))
     shutil.copy2(wheel, new)
     try:
-        os.rename(new, folder)  # whole or not at all
-    except OSError:  # another checkout was quicker
+        os.rename(new, folder)  # all or nothing
+    except OSError:  # another checkout was faster
         shutil.rmtree(new)
     for old in sorted(folder.parent.iterdir(), key=os.path.getmtime)[:-KEPT_WHEELS]:
         shutil.rmtree(old, ignore_errors=True)

@@ -89,7 +89,7 @@ def fix_main(args):
 
 
 def files(suffixes):
-    """Files of the repository, committed or not, as paths from its root."""
+    """Returns the files of the repository, committed or not, as paths relative to its root."""
     listed = output_of(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT)
     if listed is None:
         raise Failed("not a git checkout: the list of files comes from `git ls-files`")
@@ -101,7 +101,7 @@ def python_files():
 
 
 def changed(base):
-    """C++ sources that differ from `base` (default: from the last commit)."""
+    """Returns the C++ sources that differ from `base` (default: from the last commit)."""
     tracked = output_of(["git", "diff", "--name-only", "--diff-filter=d", base or "HEAD"], cwd=ROOT)
     if tracked is None:
         raise Failed(f"git knows no revision {base!r}")
@@ -110,7 +110,7 @@ def changed(base):
 
 
 def _quick(command):
-    """(succeeded, output) of a command that takes seconds."""
+    """Runs a command that takes seconds; returns (succeeded, output)."""
     import subprocess
 
     done = subprocess.run([str(c) for c in command], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -172,7 +172,7 @@ def _mypy(_args):
 
 
 def generated_stub():
-    """The stub of the installed luff._core, formatted."""
+    """Returns the stub of the installed luff._core, formatted."""
     command = [VENV / "bin/python", "-m", "nanobind.stubgen", "-m", "luff._core", "-o"]
     target = LOGS / "stubs" / "_core.pyi"
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""./dev compat: smdebug's own public tests, run on Luff's package of its API.
+"""./dev compat: runs smdebug's own public tests on Luff's package of its API.
 
-The tests come from a clone of github.com/awslabs/sagemaker-debugger that the caller has; nothing of it is kept. They
-run in a copy of its `tests` folder, so that the clone stays as it is. Some write to /tmp and /opt/ml.
+The tests come from the caller's clone of github.com/awslabs/sagemaker-debugger; nothing of it is kept. They run in a
+copy of its `tests` folder, so that the clone does not change. Some write to /tmp and /opt/ml.
 """
 
 import os
@@ -16,12 +16,12 @@ from devlib.term import LOGS, Failed, output_of, run, say
 FILE_LIMIT_S = 400
 
 FOLDERS = ("tests/pytorch", "tests/xgboost", "tests/analysis", "tests/rules")
-# Of tests/core what is about files of this machine.
+# The parts of tests/core that are about files on this machine.
 CORE = (
     "collections", "reduction_config", "save_config", "modes", "index", "index_utils", "numpy", "make_numpy_array",
     "state_store", "training_end", "error_handling_agent", "paths", "logger", "timeline_writer",
 )  # fmt: skip
-# Cases that smdebug itself does not pass without its authors' buckets or without what is named.
+# Cases that smdebug itself does not pass without its authors' buckets, or without what the reason names.
 BUCKETS = "needs its authors' buckets"
 OUT_OF_REACH = (
     (r"analysis/tensors/test_refresh\.py", BUCKETS),
@@ -56,7 +56,7 @@ def compat_main(args):
 
 
 def suite(path, only=""):
-    """Tally of the public tests."""
+    """Returns the tally of the public tests."""
     if not path:
         return results.skipped(
             "smdebug's own tests",
@@ -128,7 +128,7 @@ def _run_files(root, python, only):
 
 
 def _classified(tally, file):
-    """The same with what is out of reach among the skipped cases."""
+    """Returns the tally with the cases that are out of reach among the skipped ones."""
     out = results.Tally(passed=tally.passed, skips=list(tally.skips))
     for failure in tally.failures:
         case = failure.partition(": ")[0].rpartition(".")[2].partition("[")[0]

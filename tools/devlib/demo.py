@@ -1,4 +1,4 @@
-"""./dev demo: from a clean clone to two real trainings that are watched."""
+"""./dev demo: goes from a clean clone to two real, watched trainings."""
 
 from devlib import build, setup
 from devlib.term import ROOT, VENV, Failed, passthrough

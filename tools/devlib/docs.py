@@ -1,4 +1,4 @@
-"""./dev docs: links lead somewhere, commands exist, Python examples compile."""
+"""./dev docs: checks that links lead somewhere, commands exist, and Python examples compile."""
 
 import ast
 import re
@@ -37,7 +37,7 @@ def docs_main(args):
 
 
 def luff_verbs():
-    """Verbs of the installed command, or None where it is not installed."""
+    """Returns the verbs of the installed command, or None if it is not installed."""
     program = VENV / "bin" / "luff"
     if not program.exists():
         return None
@@ -46,7 +46,7 @@ def luff_verbs():
 
 
 def check_page(name, text, verbs):
-    """Problems of one page, "file:line: what"."""
+    """Yields the problems of one page as "file:line: what"."""
 
     def at(position):
         return f"{name}:{text.count(chr(10), 0, position) + 1}"
@@ -75,7 +75,7 @@ def check_page(name, text, verbs):
 
 
 def check_commands(where, code, verbs):
-    """Problems of the commands in one block."""
+    """Yields the problems of the commands in one block."""
     dev_verbs = set(re.findall(r'^    "(\w+)": \(', (ROOT / "dev").read_text(), re.MULTILINE))
     for line in code.splitlines():
         command = line.strip().removeprefix("$ ").split("#")[0].split()
@@ -89,6 +89,6 @@ def check_commands(where, code, verbs):
 
 
 def anchors(text):
-    """Anchors of a page's headings, as GitHub makes them."""
+    """Returns the anchors of a page's headings, as GitHub makes them."""
     heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.replace("`", "")).strip().lower().replace(" ", "-") for h in heads}

@@ -69,7 +69,7 @@ def targets():
 
 
 def run_target(target, seconds):
-    """Runs one target for a while; returns (survived, what to say)."""
+    """Runs one target for a while; returns (survived, message)."""
     corpus = CORPUS / target.name
     corpus.mkdir(parents=True, exist_ok=True)
     FOUND.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def crash_program():
 
 
 def run_crash(kills):
-    """(kills, wrong values, why it failed or '')."""
+    """Returns (kills, wrong values, why it failed or '')."""
     code, text = run(
         "crash", [crash_program(), "--kills", kills], log="test/crash", check=False, timeout_s=1200
     )

@@ -1,8 +1,8 @@
-"""./dev pin: writes requirements/*.txt anew from requirements/*.in, every package with its version and its hashes.
+"""./dev pin: writes requirements/*.txt from requirements/*.in, every package with its version and hashes.
 
-An .in file names what is wanted directly, with versions; the .txt beside it holds that and all that it needs, with the
-sha256 of every file that was published for the version. A version stays as the .txt has it until its .in says
-otherwise, or until the .txt is removed.
+An .in file names what is wanted directly, with versions. The .txt beside it contains that and everything it needs,
+with the sha256 of every file published for the version. A version stays as the .txt has it until its .in requires
+another, or until the .txt is removed.
 """
 
 import re
@@ -11,9 +11,9 @@ from devlib import setup
 from devlib.setup import REQUIREMENTS
 from devlib.term import ROOT, Failed, run, say
 
-# Complete in themselves. All other environments see .venv, and their files leave out what dev.txt has already.
+# Complete by themselves. All other environments see .venv, and their files omit what dev.txt already has.
 ALONE = ("base", "build", "dev", "pin")
-# What the build of PyTorch for CUDA needs and the one for CPUs does not: installed only beside the former.
+# Needed by the build of PyTorch for CUDA and not by the one for CPUs: installed only with the former.
 CUDA = re.compile(r"^(nvidia-|cuda-|triton==)")
 
 
@@ -28,12 +28,12 @@ def pin_main(args):
         raise Failed(f"no requirements/{min(unknown)}.in; there are: {' '.join(known)}")
     setup.make_venv(ROOT / ".venvs" / "pin", [REQUIREMENTS / "pin.txt"])
     names = args.names or known
-    for name in sorted(names, key=lambda n: n != "dev"):  # the others follow the versions of dev
+    for name in sorted(names, key=lambda n: n != "dev"):  # dev first: the others follow its versions
         _pin(name)
 
 
 def blocks(text):
-    """{"name==version": the lines of that requirement} of a .txt file."""
+    """Returns {"name==version": the lines of that requirement} for a .txt file."""
     parts = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
     return {part.split()[0]: part for part in parts}
 
@@ -49,11 +49,12 @@ def _pin(name):
     options = ["--no-config", "--quiet", "--generate-hashes", "--no-header", "--no-emit-index-url"]
     options += ["--no-emit-find-links", "--constraints", "requirements/torch.txt", "--output-file", scratch]
     if name in ("base", "build"):
-        options += ["--universal", "--python-version", "3.10"]  # a wheel is built for any Python, and tried
+        # a wheel is built and tried for several Pythons
+        options += ["--universal", "--python-version", "3.10"]
     else:
         options += ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]
     if name == "smdebug":
-        options += ["--no-deps"]  # what it declares contradicts the rest
+        options += ["--no-deps"]  # its declared dependencies contradict the others
     uv = ROOT / ".venvs" / "pin" / "bin" / "uv"
     run(f"pin {name}", [uv, "pip", "compile", *options, source.relative_to(ROOT)], log=f"pin/{name}")
     found = {p: block for p, block in blocks(scratch.read_text()).items() if not p.startswith("torch==")}

@@ -1,4 +1,4 @@
-"""What test programs report, added up."""
+"""Sums up what test programs report."""
 
 import dataclasses
 import xml.etree.ElementTree as ET
@@ -8,7 +8,7 @@ from devlib.term import say
 
 @dataclasses.dataclass
 class Tally:
-    """Counts of cases, with what failed and why others were skipped."""
+    """Counts of cases, with the failures and the reasons for skips."""
 
     passed: int = 0
     failures: list = dataclasses.field(default_factory=list)  # "name: what"
@@ -34,7 +34,7 @@ def failed(name, what):
 
 
 def read_xml(path, prefix=""):
-    """Tally of a JUnit file of GoogleTest or pytest; None when there is none or it is incomplete."""
+    """Returns the tally of a JUnit file of GoogleTest or pytest; None if it is absent or incomplete."""
     try:
         root = ET.parse(path).getroot()
     except (OSError, ET.ParseError):
@@ -57,7 +57,7 @@ def read_xml(path, prefix=""):
 
 
 def read_ctest(junit, xml_folder, stage):
-    """Cases of all C++ test programs: theirs where they wrote them, else one case a program."""
+    """Returns the cases of all C++ test programs; a program that wrote none counts as one case."""
     try:
         root = ET.parse(junit).getroot()
     except (OSError, ET.ParseError) as error:
@@ -81,7 +81,7 @@ def read_ctest(junit, xml_folder, stage):
 
 
 def show(tally, limit=40):
-    """Failures first, then skips by reason."""
+    """Shows failures first, then skips by reason."""
     for failure in tally.failures[:limit]:
         say(f"  FAILED {failure}")
     if len(tally.failures) > limit:

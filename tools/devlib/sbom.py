@@ -1,4 +1,4 @@
-"""What is compiled into the wheel, as a CycloneDX document: inside the wheel (PEP 770) and beside it."""
+"""Lists what is compiled into the wheel as a CycloneDX document: inside the wheel (PEP 770) and beside it."""
 
 import base64
 import hashlib
@@ -12,8 +12,8 @@ import zipfile
 
 from devlib.term import ROOT, VENV, output_of
 
-# Name, licence (SPDX), where it comes from, Debian package or None (a Python package of the build), how CMake or an
-# #include names it. THIRD_PARTY_NOTICES.md holds the licences' texts; tests/house/test_sbom.py compares.
+# Name, licence (SPDX), origin, Debian package or None (a Python package of the build), name in CMake or in an
+# #include. THIRD_PARTY_NOTICES.md contains the licences' texts; tests/house/test_sbom.py compares.
 PARTS = (
     ("nlohmann-json", "MIT", "https://github.com/nlohmann/json", "nlohmann-json3-dev", "nlohmann_json"),
     ("fmt", "MIT", "https://fmt.dev", "libfmt-dev", "fmt"),
@@ -60,12 +60,12 @@ def _component(name, licence, home, package):
 
 
 def product_version():
-    """The version in CMakeLists.txt."""
+    """Returns the version in CMakeLists.txt."""
     return re.search(r"project\(luff VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
 
 
 def document(wheel_name):
-    """The CycloneDX document of a wheel."""
+    """Returns the CycloneDX document of a wheel."""
     version = product_version()
     components = [_component(*part[:4]) for part in PARTS]
     seconds = os.environ.get("SOURCE_DATE_EPOCH")
@@ -115,7 +115,7 @@ def put_into(wheel, text):
 
 
 def write_for(wheel):
-    """Puts the document into the wheel and beside it; the file beside it."""
+    """Writes the document into the wheel and beside it; returns the file beside it."""
     text = json.dumps(document(wheel.name), indent=2) + "\n"
     put_into(wheel, text)
     beside = wheel.with_suffix(".cdx.json")

@@ -1,4 +1,4 @@
-"""./dev setup: Debian packages, Python environments, the product in .venv."""
+"""./dev setup: Debian packages, Python environments, and the product in .venv."""
 
 import functools
 import os
@@ -51,14 +51,14 @@ def setup_main(args):
 
 @functools.lru_cache(maxsize=None)
 def packages():
-    """{package: part that needs it} from system-packages.txt."""
+    """Returns {package: part that needs it} from system-packages.txt."""
     rows = [line.split("#")[0].split() for line in (ROOT / "system-packages.txt").read_text().splitlines()]
     return {row[0]: row[1] for row in rows if row}
 
 
 @functools.lru_cache(maxsize=None)
 def missing_packages():
-    """Packages of system-packages.txt that are not installed; None where this is not Debian."""
+    """Returns packages of system-packages.txt that are not installed; None if this is not Debian."""
     if not shutil.which("dpkg-query"):
         return None
     done = subprocess.run(
@@ -70,9 +70,11 @@ def missing_packages():
 
 
 def ensure_packages(verbose=False, optional=True):
-    """Installs what is missing, as root or by sudo; Failed, with the exact command, when a required one stays out.
+    """Installs what is missing, as root or with sudo; raises Failed, with the exact command, if a required one is
+    missing.
 
-    Without `optional` only what the product itself needs: the first demo should not wait for compilers of tests.
+    Without `optional`, installs only what the product itself needs: the first demo should not wait for compilers of
+    tests.
     """
     missing = missing_packages()
     if missing and not optional:
@@ -86,7 +88,7 @@ def ensure_packages(verbose=False, optional=True):
     attempted = ROOT / "build" / "stamps" / "packages"
     required = [p for p in missing if packages()[p] == "required"]
     if not required and not verbose and stamp.fresh(attempted, " ".join(missing)):
-        return  # optional ones that could not be had the last time
+        return  # optional packages that could not be installed the last time
     prefix = [] if os.geteuid() == 0 else ["sudo"]
     command = ["apt-get", "install", "-y", "--no-install-recommends"]
     if prefix and not _sudo_works():
@@ -126,7 +128,7 @@ def _candidate(package):
 
 
 def has(part):
-    """(True, "") when every package of an optional part is there, else (False, reason)."""
+    """Returns (True, "") if every package of an optional part is installed, else (False, reason)."""
     absent = [p for p in missing_packages() or [] if packages()[p] == part]
     return (False, f"not installed: {' '.join(absent)}") if absent else (True, "")
 
@@ -141,7 +143,7 @@ def python_version(python):
 
 @functools.lru_cache(maxsize=None)
 def find_python(version=PYTHON):
-    """A Python of this version that can make environments and has its headers."""
+    """Returns a Python of this version that can make environments and has its headers."""
     home, name = Path.home(), f"python{version}"
     candidates = [sys.executable, shutil.which(name), f"/usr/bin/{name}", f"/usr/local/bin/{name}"]
     candidates += sorted(home.glob(f".pyenv/versions/{version}*/bin/{name}"))
@@ -163,12 +165,12 @@ def find_python(version=PYTHON):
 
 
 def ensure_venv():
-    """.venv as requirements/dev.txt and torch.txt say; nothing is done when it is so already."""
+    """Makes .venv from requirements/dev.txt and torch.txt, unless it is up to date."""
     make_venv(VENV, [REQUIREMENTS / "dev.txt", TORCH])
 
 
 def make_venv(folder, files, *, path_from=None):
-    """An environment with what requirement files list. `path_from`: another environment that it also sees."""
+    """Makes an environment from requirement files. `path_from`: another environment that it also sees."""
     cuda = [TORCH_CUDA] if TORCH in files else []
     value = stamp.digest([*files, *cuda], path_from or "")
     mark = folder / "luff-requirements.stamp"
@@ -192,10 +194,11 @@ def make_venv(folder, files, *, path_from=None):
 
 
 def install(python, file, name):
-    """Installs exactly what a requirement file lists: no file without its sha256 there, torch apart (torch.txt).
+    """Installs exactly what a requirement file lists: every file must have its sha256 there, except torch
+    (torch.txt).
 
-    The lists are complete, so pip adds nothing to them; and sources are built by what is installed, as what pip would
-    fetch for such a build is checked against nothing.
+    The lists are complete, so pip adds nothing to them. Sources are built with what is installed, since nothing
+    checks what pip would download for such a build.
     """
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
     pip += ["--no-deps", "--no-build-isolation", "--use-pep517"]
@@ -210,7 +213,7 @@ def _needs(python, package):
 
 
 def environment(name):
-    """Makes .venvs/NAME; returns its python, or raises Failed where it can't be installed."""
+    """Makes .venvs/NAME; returns its python, or raises Failed if it cannot be installed."""
     folder = ROOT / ".venvs" / name
     folder.parent.mkdir(exist_ok=True)
     files = [REQUIREMENTS / f"{name}.txt"]

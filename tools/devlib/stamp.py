@@ -1,4 +1,4 @@
-"""Knowing that nothing changed: hashes of inputs, and one ./dev at a time where that matters."""
+"""Detects that nothing has changed, by hashes of inputs, and runs one ./dev at a time where that matters."""
 
 import contextlib
 import fcntl
@@ -9,7 +9,7 @@ from devlib.term import ROOT, say
 
 
 def digest(paths, *extra):
-    """Hash of the names and contents of files; folders are walked. `extra` are further strings."""
+    """Returns a hash of the names and contents of files; folders are walked. `extra` are further strings."""
     h = hashlib.sha256()
     for text in extra:
         h.update(str(text).encode() + b"\0")
@@ -17,7 +17,7 @@ def digest(paths, *extra):
         h.update(str(file.relative_to(ROOT)).encode() + b"\0")
         try:
             h.update(hashlib.sha256(file.read_bytes()).digest())
-        except FileNotFoundError:  # removed meanwhile by somebody else
+        except FileNotFoundError:  # removed by another process since it was listed
             continue
     return h.hexdigest()
 
@@ -32,7 +32,7 @@ def _files(paths):
 
 
 def fresh(stamp, value):
-    """Whether the stamp file holds `value`."""
+    """Returns whether the stamp file contains `value`."""
     try:
         return Path(stamp).read_text() == value
     except OSError:
@@ -46,7 +46,7 @@ def write(stamp, value):
 
 @contextlib.contextmanager
 def lock(name):
-    """One ./dev at a time in `name`; waits and says so."""
+    """Allows one ./dev at a time in `name`; waits and says so."""
     path = ROOT / "build" / "locks" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:

@@ -1,4 +1,4 @@
-"""Running commands: the real command is echoed, progress shown, a log kept and named when it fails."""
+"""Runs commands: echoes the real command, shows progress, keeps a log and names it on failure."""
 
 import contextlib
 import os
@@ -17,10 +17,11 @@ VENV = ROOT / ".venv"
 
 
 class Failed(Exception):
-    """A step failed; the message is for people and names what to do or where the log is."""
+    """A step failed; the message is for people and says what to do or where the log is."""
 
 
-_of_thread = threading.local()  # .held: what this thread says, to be printed at once; .cpu_s: of its commands
+# .held: output of this thread, printed later at once; .cpu_s: CPU time of its commands
+_of_thread = threading.local()
 _printing = threading.Lock()
 _running = set()  # processes that an interrupt ends
 
@@ -36,7 +37,7 @@ def say(text=""):
 
 @contextlib.contextmanager
 def held():
-    """What this thread says comes in one piece at the end: several threads that work at once stay readable."""
+    """Holds this thread's output back until the end, so that the output of parallel threads stays readable."""
     _of_thread.held = []
     try:
         yield
@@ -47,7 +48,7 @@ def held():
 
 @contextlib.contextmanager
 def cpu_seconds():
-    """A list that gets one number at the end: CPU seconds of the commands that this thread has run inside."""
+    """Yields a list that gets one number at the end: CPU seconds of the commands that this thread ran meanwhile."""
     before = getattr(_of_thread, "cpu_s", 0.0)
     used = []
     try:
@@ -57,20 +58,20 @@ def cpu_seconds():
 
 
 def end_all():
-    """Ends every command that runs, of all threads."""
+    """Ends every running command, of all threads."""
     for process in list(_running):
         _end_group(process)
 
 
 def shown(command):
-    """The command as one would type it at the repository's root."""
+    """Returns the command as one would type it at the repository's root."""
     return " ".join(
         shlex.quote(os.path.relpath(c, ROOT) if str(c).startswith(f"{ROOT}/") else str(c)) for c in command
     )
 
 
 def free_gb():
-    """Room on the disk of the checkout, in GB."""
+    """Returns the free space on the disk of the checkout, in GB."""
     return shutil.disk_usage(ROOT).free / 1e9
 
 
@@ -108,7 +109,9 @@ class _Ticker:
 
 
 def run(label, command, *, log, env=None, cwd=ROOT, check=True, timeout_s=None, echo=True):
-    """Run `command`, output to build/logs/`log`.log; returns (exit code, output). Failed unless it exits with 0."""
+    """Runs `command` with its output in build/logs/`log`.log; returns (exit code, output). Raises Failed unless that
+    is 0.
+    """
     path = LOGS / f"{log}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     if echo:
@@ -169,10 +172,10 @@ def run(label, command, *, log, env=None, cwd=ROOT, check=True, timeout_s=None, 
 
 
 def _wait(process):
-    """The exit code; adds up the CPU time of the process and of all that it has waited for."""
+    """Returns the exit code; adds up the CPU time of the process and of all children that it has waited for."""
     try:
         _, status, usage = os.wait4(process.pid, 0)
-    except ChildProcessError:  # its time was over: who ended it has waited for it
+    except ChildProcessError:  # timed out: the code that ended it has waited for it
         return process.wait()
     process.returncode = os.waitstatus_to_exitcode(status)
     _of_thread.cpu_s = getattr(_of_thread, "cpu_s", 0.0) + usage.ru_utime + usage.ru_stime
@@ -180,7 +183,7 @@ def _wait(process):
 
 
 def _end_group(process):
-    """Ends a command and whatever it started: asks, then kills."""
+    """Ends a command and everything that it started: asks first, then kills."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -192,13 +195,13 @@ def _end_group(process):
 
 
 def passthrough(command, *, env=None, cwd=ROOT):
-    """Run `command` on this terminal; returns its exit code."""
+    """Runs `command` on this terminal; returns its exit code."""
     say(f"$ {shown(command)}")
     return subprocess.call([str(c) for c in command], cwd=cwd, env={**os.environ, **(env or {})})
 
 
 def output_of(command, *, cwd=ROOT):
-    """Standard output of a quick command, or None when it fails or is not there."""
+    """Returns the standard output of a quick command, or None if it fails or does not exist."""
     try:
         done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, check=False)
     except OSError:

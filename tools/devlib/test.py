@@ -1,4 +1,4 @@
-"""./dev test: every stage, summed up in one last line."""
+"""./dev test: runs every stage and sums them up in the last line."""
 
 import concurrent.futures
 import dataclasses
@@ -79,16 +79,16 @@ def test_main(args):
 
 @dataclasses.dataclass
 class Stage:
-    """One part of the test run. Those that are `beside` others leave a core idle, and run two at a time."""
+    """One part of the test run. Stages with `beside` leave a core idle, so two of them run at a time."""
 
     run: Callable[[Any], results.Tally]
     what: str
     beside: bool = False
-    environments: tuple = ()  # of .venvs
+    environments: tuple = ()  # names of those in .venvs
 
 
 def _make_environments(names):
-    """Downloads and installs while the compiler works; a stage that needs one waits for it, and tells of a failure."""
+    """Makes environments while the compiler works; a stage that needs one waits for it, and reports a failure."""
 
     def make():
         for name in dict.fromkeys(names):
@@ -102,7 +102,7 @@ def _make_environments(names):
 
 
 def _groups(chosen):
-    """Stages that run one after the other, each with those that may run beside it."""
+    """Groups the stages: groups run one after the other, stages of a group may run in parallel."""
     groups = []
     for name in chosen:
         if groups and STAGES[name].beside and STAGES[groups[-1][-1]].beside:
@@ -113,7 +113,7 @@ def _groups(chosen):
 
 
 def _all_of(group, args, took):
-    """Tallies of stages, as they end."""
+    """Yields the tallies of stages as they end."""
     if len(group) == 1:
         yield _one(group[0], args, took)
         return
@@ -135,7 +135,7 @@ def _held(name, args, took):
 
 
 def _one(name, args, took):
-    """Runs a stage; whatever happens in it, others still count."""
+    """Runs a stage; whatever happens in it, the others still count."""
     began = time.monotonic()
     say(f"\n== {name}: {STAGES[name].what}")
     with cpu_seconds() as used:
@@ -146,7 +146,7 @@ def _one(name, args, took):
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            tally = results.failed(name, disk_is_full())  # what was found until here is told all the same
+            tally = results.failed(name, disk_is_full())  # what was found before is still reported
     duration = time.monotonic() - began
     took.add(name, duration, used[0], tally)
     results.show(tally)
@@ -154,7 +154,7 @@ def _one(name, args, took):
     return tally
 
 
-#: Targets of presets. Under sanitizers only tests: the command is built, with warnings as errors, by the preset dev.
+#: Targets of presets. Sanitizers build only the tests: the preset dev builds the command, with warnings as errors.
 _TESTS = {"dev": (), "asan": ("luff_tests",), "tsan": ("luff_thread_tests",)}
 
 
@@ -195,7 +195,7 @@ def _ctest(preset):
 
 
 def _headers(_args):
-    """Each public header compiles alone."""
+    """Checks that each public header compiles alone."""
     build.build("dev", "all_verify_interface_header_sets")
     folder = ROOT / "build" / "dev"
     count = sum(1 for _ in folder.glob("src/*/CMakeFiles/*verify_interface_header_sets.dir/**/*.o"))
@@ -203,9 +203,10 @@ def _headers(_args):
 
 
 def _pytest(name, *paths, ignore=(), environment=None, others=()):
-    """pytest over `paths`, in .venv or in another environment; skipped where that cannot be made.
+    """Returns a stage that runs pytest over `paths`, in .venv or in another environment; skipped if that cannot be
+    made.
 
-    `others`: environments that some of the tests use; without one these are skipped and say so.
+    `others`: environments that some of the tests use; without them, those tests are skipped and say so.
     """
 
     def stage(args):
@@ -277,7 +278,7 @@ def _compat(_args):
     return compat.suite(os.environ.get("LUFF_COMPAT_SUITE"))
 
 
-#: Folders of python/tests with environments of their own.
+#: Folders of python/tests that have environments of their own.
 FRAMEWORKS = {
     "keras": "tensorflow",
     "jax": "tensorflow",
@@ -290,7 +291,7 @@ FRAMEWORKS = {
 
 
 def _framework(name, environment, what, folder=""):
-    """Stage of one framework's tests."""
+    """Returns the stage of one framework's tests."""
     return Stage(
         _pytest(name, f"python/tests/{folder or name}", environment=environment), what, True, (environment,)
     )

@@ -1,4 +1,4 @@
-"""What a test run takes: a table by stage, the longest tests, and the budget in benchmarks/test_times.json."""
+"""Times of a test run: a table by stage, the longest tests, and the budget in benchmarks/test_times.json."""
 
 import dataclasses
 import json
@@ -8,13 +8,13 @@ from devlib import results
 from devlib.term import ROOT, Failed, say, seconds
 
 BUDGET = ROOT / "benchmarks" / "test_times.json"
-MOST = 1.5  # times its budget that a stage may need
+MOST = 1.5  # a stage may take this many times its budget
 LONGEST = 20
 
 
 @dataclasses.dataclass
 class Times:
-    """Of one run. `whole`: every stage ran, with all of its tests, so that the budget can be asked."""
+    """The times of one run. `whole`: every stage ran with all of its tests, so that the budget applies."""
 
     whole: bool
     stages: dict = dataclasses.field(default_factory=dict)  # name -> (wall, CPU seconds)
@@ -38,7 +38,7 @@ class Times:
             say(f"  {seconds(took_s):>14}  {name}")
 
     def write(self, names):
-        """Makes what these stages took the budget."""
+        """Writes the times of these stages as the budget."""
         if not self.whole:
             raise Failed(f"{BUDGET.name} is written by a whole run, without --only, -k and --thorough")
         budget = {name: round(self.stages[name][1]) for name in names if self.stages[name][1] >= 1}
@@ -46,10 +46,11 @@ class Times:
         say(f"  written: {BUDGET.name}")
 
     def judge(self):
-        """A failure for each stage over its budget.
+        """Returns a failure for each stage over its budget.
 
-        The budget is CPU time, and a slow machine is slow in all stages: what counts is how much more a stage needs
-        than its share. Stages that compile are not in it: what they take depends on what the cache holds.
+        The budget is CPU time, and a slow machine is slow in all stages: what counts is how much a stage exceeds its
+        share.
+        Stages that compile are not in it, since their time depends on the content of the cache.
         """
         budget = _budget()
         if not self.whole or not budget:
@@ -69,7 +70,7 @@ class Times:
 
 
 def _budget():
-    """CPU seconds that a stage's tests may need on the machine where the file was written."""
+    """Returns the CPU seconds that a stage's tests may take on the machine where the file was written."""
     try:
         return json.loads(BUDGET.read_text())["cpu_s"]
     except FileNotFoundError:

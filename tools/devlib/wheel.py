@@ -1,5 +1,6 @@
-"""./dev wheel: what would be published. A wheel for each Python, repaired so that it runs on any Linux of that age or
-newer, with its SBOM, installed and tried in a new environment."""
+"""./dev wheel: makes what would be published. Builds a wheel for each Python, repairs it so that it runs on any
+Linux of that age or newer, adds its SBOM, and installs and tries it in a new environment.
+"""
 
 import shutil
 
@@ -10,7 +11,7 @@ from devlib.term import ROOT, VENV, Failed, run, say
 DIST = ROOT / "dist"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
-# What whoever installs it does first.
+# What a user would do first.
 _TRIAL = """
 import sys
 import luff.numpy
@@ -55,7 +56,7 @@ def tag(version):
 
 
 def build_wheel(version):
-    """Builds and repairs; returns the file in dist/. Nothing is done when no input changed."""
+    """Builds and repairs a wheel; returns the file in dist/. Does nothing if no input has changed."""
     value = stamp.digest([*PRODUCT, "tools/devlib/sbom.py", "tools/devlib/wheel.py"])
     mark = ROOT / "build" / "stamps" / f"wheel-{tag(version)}"
     ready = sorted(DIST.glob(f"luff-*-{tag(version)}-*manylinux*.whl"))
@@ -70,7 +71,7 @@ def build_wheel(version):
 
 
 def _builder(python):
-    """The interpreter of a new environment that holds what builds the wheel: pip would fetch that unchecked."""
+    """Returns the interpreter of a new environment with what builds the wheel: pip would download that unchecked."""
     python = _environment(python, "wheel-env")
     setup.install(python, setup.REQUIREMENTS / "build.txt", "build/wheel-env")
     return python
@@ -83,7 +84,7 @@ def _environment(python, name):
 
 
 def _try(wheel, python):
-    """Installs a wheel where nothing of this repository is, and records a run."""
+    """Installs a wheel without access to this repository, and records a run."""
     python = _environment(python, "wheel-trial")
     setup.install(python, setup.REQUIREMENTS / "base.txt", "build/wheel-trial")
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "--no-index"]

@@ -1,4 +1,4 @@
-"""A training of one or two ranks that lets itself be corrected; ends when the file --until exists.
+"""A training of one or two ranks that allows corrections; ends when the file --until exists.
 
 Each rank writes to --rates when its rate was lowered: the number of updates so far, and the new rate.
 """

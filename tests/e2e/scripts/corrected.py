@@ -1,4 +1,4 @@
-"""Two ranks that let themselves be corrected and step together, without a framework; end when the file --until exists.
+"""Two ranks that allow corrections and step together, without a framework; end when the file --until exists.
 
 Each rank writes to --rates what was corrected: the number of updates so far, and the new rate, "skip", or "rollback"
 with the step that it was given. At its end it writes whether its weights are finite.
@@ -28,7 +28,7 @@ args = parser.parse_args()
 
 
 def train(rank: int, other: Any) -> None:
-    """A rank of the training. `other`: the pipe to the other rank."""
+    """Trains as one rank. `other` is the pipe to the other rank."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2"}
     if args.unwatched == rank:
         os.environ.pop("LUFF_SESSION")
@@ -64,7 +64,7 @@ def train(rank: int, other: Any) -> None:
             checkpoints[step] = weights["dense.weight"]
         over = args.until.exists()
         other.send((x.T @ error, over))
-        theirs, ends = other.recv()  # both ranks take the same steps
+        theirs, ends = other.recv()  # both ranks make the same steps
         over = over or ends
         if skip:
             skip = False

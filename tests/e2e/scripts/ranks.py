@@ -1,6 +1,6 @@
-"""A training on two ranks, as a user would write it: DDP over gloo. With --nan-at one batch spoils the weights.
+"""A training on two ranks, as a user would write it: DDP over gloo. With --nan-at, one batch spoils the weights.
 
-With --apart the loop calls the module inside of the wrapper, so that gradients are never averaged.
+With --apart, the loop calls the module inside the wrapper, so that gradients are never averaged.
 """
 
 import argparse

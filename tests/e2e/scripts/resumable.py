@@ -1,6 +1,6 @@
-"""A training that goes on from its checkpoint: as a user would write it, with nothing of the watcher's.
+"""A training that continues from its checkpoint, as a user would write it, without any mention of Luff.
 
-With --keep gradients are never cleared.
+With --keep, gradients are never cleared.
 """
 
 import argparse

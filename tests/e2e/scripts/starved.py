@@ -1,4 +1,4 @@
-"""A training whose writer thread gets no memory for some steps; the library that does it was loaded first."""
+"""A training whose writer thread gets no memory for some steps; the library that refuses it was preloaded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ hook = StepHook(choose_run(None, False, make_config(None, {"save_interval": 1}))
 
 
 def writer() -> int:
-    """The number of the writer's thread."""
+    """Returns the id of the writer thread."""
     tasks = Path("/proc/self/task").iterdir()
     return next(int(t.name) for t in tasks if (t / "comm").read_text() == "luff-writer\n")
 
 
 def step(index: int) -> None:
-    """One step of the training, as the hook of a framework tells it."""
+    """Makes one step of the training, as a framework's hook would report it."""
     if hook.ensure_session() is None:
         return
     hook.steps.begin(int(Mode.TRAIN))

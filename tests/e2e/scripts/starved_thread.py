@@ -1,4 +1,4 @@
-"""A training of which a second thread records for the first time while it gets no memory."""
+"""A training in which a second thread, while it gets no memory, records for the first time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ hook = StepHook(choose_run(None, False, make_config(None, {"save_interval": 1}))
 
 
 def step(index: int) -> None:
-    """One step of the training."""
+    """Makes one step of the training."""
     if hook.ensure_session() is None:
         return
     hook.steps.begin(int(Mode.TRAIN))
@@ -27,7 +27,7 @@ def step(index: int) -> None:
 
 
 def first() -> None:
-    """The first that the thread records."""
+    """Records the thread's first entry."""
     session = hook.session
     assert session is not None
     library.starve(threading.get_native_id())

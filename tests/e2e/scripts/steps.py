@@ -1,6 +1,6 @@
 """A training of a linear model, without a framework: quick to start.
 
-At a step it can wait for a file, so that a test can do something meanwhile.
+At a step it can wait for a file, so that a test can do something in the meantime.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ begin, loss = 0, 0.0
 if args.checkpoint and args.checkpoint.exists():
     with np.load(args.checkpoint) as saved:
         begin, weights["dense.weight"] = int(saved["step"]), saved["weight"]
-# Not by `attach`, which raises where the run cannot be opened: this hook stands aside, as those of `luff run` do.
+# Not by `attach`, which raises if the run cannot be opened: like those of `luff run`, this hook does not.
 hook = Hook(options, weights, settings)
 
 
 def train_step(index: int) -> None:
-    """One step of the training."""
+    """Makes one step of the training."""
     global loss
     rows = np.random.default_rng((index, rank)).integers(0, len(x), 32)
     target = y[rows] * (np.nan if index == args.nan_at else 1.0)
@@ -76,7 +76,7 @@ def train_step(index: int) -> None:
 
 
 def wait() -> None:
-    """Until the test says so; a bound on a hang."""
+    """Waits until the test continues it, or for a bounded time."""
     hook.flush()
     if args.reached:
         args.reached.write_text(str(os.getpid()))
