@@ -1,4 +1,4 @@
-"""What tests of several frameworks need: a script under `luff run`, as a user starts it."""
+"""Fixtures of several frameworks' tests: a script under `luff run`, as a user starts it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 @pytest.fixture
 def start_luff(tmp_path):
-    """`luff run` on a script given as text, into the run "run": what it printed."""
+    """Runs a script, given as text, under `luff run` into the run "run"; returns the finished process."""
     executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
     if executable is None:
         pytest.skip("no luff on PATH")
@@ -38,7 +38,7 @@ def start_luff(tmp_path):
 
 @pytest.fixture
 def luff_run(start_luff, tmp_path):
-    """`luff run` on a script given as text: what it printed, trial."""
+    """Runs a script, given as text, under `luff run`; returns the finished process and the trial."""
 
     def run(script, *options, expect=0):
         import luff
@@ -51,7 +51,7 @@ def luff_run(start_luff, tmp_path):
 
 @pytest.fixture
 def luff_findings(start_luff, tmp_path):
-    """`luff run` on a script given as text: what it printed, rules that lead its findings, trial."""
+    """Like `luff_run`, but returns the process, the rules that lead its findings, and the trial."""
 
     def run(script, *options, expect=0):
         import luff

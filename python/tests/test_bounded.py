@@ -1,4 +1,4 @@
-"""What others may have made is read within bounds."""
+"""Reads what others may have written within bounds."""
 
 from __future__ import annotations
 

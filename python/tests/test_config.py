@@ -1,4 +1,4 @@
-"""Collections, save configurations and reductions in Python, and what the C++ library makes of them."""
+"""Collections, save configurations and reductions in Python, and how the C++ library reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose files are cut off while another process reads it: what is gone is an error, the rest is read."""
+"""A run whose files are cut off while another process reads it: lost values are errors, the rest stays readable."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from luff._codes import Mode, Role
 from luff._step_hook import StepHook
 
 ELEMENTS = 40_000
-STEPS = 5  # of each of two segments
+STEPS = 5  # in each of two segments
 
-# Reads everything, cuts the files off, and prints what it can still read of each half and what it is told.
+# Reads everything, cuts the files off, and prints what is still readable of each half, and the errors.
 READER = """
 import os, sys
 import luff
@@ -55,7 +55,7 @@ with luff.open_trial(run) as trial:
 
 
 def write(path: Path) -> None:
-    """Two sealed segments, each with a payload file of its own."""
+    """Writes two sealed segments, each with its own payload file."""
     options = {"save_all": True, "save_interval": 1, "max_overhead": 0}
     for part in range(2):
         hook = StepHook(choose_run(path, part > 0, make_config(None, options)))

@@ -1,4 +1,4 @@
-"""A training that closes descriptors it did not open: its files hold its bytes and no others, and nothing is lost."""
+"""A training that closes descriptors it did not open: its files contain only its own bytes, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_file_that_is_held_is_not_written_once_its_number_leads_elsewhere(tmp_
     buffered.write(b"more")
     with pytest.raises(OSError, match="was luff's"):
         buffered.close()
-    os.write(number, b"theirs")  # not closed
+    os.write(number, b"theirs")  # still open
     os.close(number)
     os.close(theirs)
     assert [(tmp_path / name).read_bytes() for name in ("ours", "theirs")] == [b"ours", b"theirs"]

@@ -1,4 +1,4 @@
-"""Status codes of C++ arrive as typed errors of Python."""
+"""Status codes of C++ become typed errors in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run directory that is removed, moved or cut off while it is written and read: the training goes on."""
+"""A run directory that is removed, moved or cut off while it is written and read: the training continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings in processes of `multiprocessing`, which end without the interpreter's own exit."""
+"""Trainings in processes of `multiprocessing`, which exit without running the interpreter's exit handlers."""
 
 from __future__ import annotations
 

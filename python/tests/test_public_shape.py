@@ -1,4 +1,4 @@
-"""All frameworks attach alike: the same names of arguments, the same functions. Nothing is imported for that."""
+"""All frameworks attach in the same way: same argument names, same functions. The test imports none of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMMON = {"run", "collections", "resume", "on_stop", "correct"}
 
 
 def entries() -> dict[str, ast.FunctionDef]:
-    """`attach` of each framework, and what makes its `Callback`."""
+    """Returns `attach` of each framework, and the constructor of its `Callback`."""
     found = {}
     for file in PACKAGE.glob("*/*.py"):
         for node in ast.parse(file.read_text()).body:

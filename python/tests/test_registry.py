@@ -1,4 +1,4 @@
-"""Hooks of one process: which is asked, how long each lives, what a newer one means; threads, forks, patches."""
+"""Hooks of one process: which one is used, how long each lives, what a newer one means; threads, forks, patches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRAIN = int(Mode.TRAIN)
 
 
 class Model:
-    """What a hook is attached to."""
+    """Something to attach a hook to."""
 
 
 def record(hook):
@@ -153,7 +153,7 @@ def test_another_threads_calls_are_no_part_of_a_step(attach, tmp_path):
     assert answers == [None]
     hook.told("end", hook.steps.end)
 
-    def after_long():  # the thread that had the turn does nothing
+    def after_long():  # the thread that had the turn makes no calls
         for _ in range(IDLE + 1):
             hook.told("nothing", lambda: None)
         hook.told("begin", hook.steps.begin, TRAIN)
@@ -248,15 +248,16 @@ def test_many_hooks_leave_nothing_behind(attach, tmp_path):
     assert resources() == before
 
 
-# Call-backs that lead to what their hook was attached to ------------------------------------------------------------
+# Call-backs that refer to what their hook was attached to
+# ------------------------------------------------------------
 
 
 class Part:
-    """Of a model."""
+    """A part of a model."""
 
 
 class Trainer:
-    """Has a model, which has it, as those of frameworks do."""
+    """Refers to a model that refers back to it, as trainers of frameworks do."""
 
     def __init__(self, model):
         self.model = model
@@ -294,7 +295,7 @@ WAYS = [closure, closure_over_a_part, method_of_its_trainer, partial, correction
 
 
 def attached(attach, name, way):
-    """A training whose function has returned: nobody holds the hook or the model but each other."""
+    """Trains in a function that has returned: only hook and model still refer to each other."""
     model = Model()
     model.part = Part()
     hook = attach(name, model, model.part, **way(model))
@@ -306,7 +307,7 @@ def attached(attach, name, way):
 def test_the_next_hook_ends_one_that_its_own_call_backs_keep(hooks, attach, tmp_path, way):
     references = [attached(attach, str(number), way) for number in range(3)]
     last = attach("last")
-    gc.collect()  # of what a trainer and its model are to each other
+    gc.collect()  # collects the cycle of a trainer and its model
     assert [[one() for one in pair] for pair in references] == [[None, None]] * 3
     assert hooks.living == [last]
     assert [told(tmp_path / str(number)) for number in range(3)] == [(1, "completed", "")] * 3
@@ -365,7 +366,7 @@ def test_an_identity_goes_with_its_thing():
     values = Identities()
     for number in range(100):
         thing = Model()
-        assert values.get(thing) is None  # though it may lie where the one before has lain
+        assert values.get(thing) is None  # even if it lies at the address of the previous one
         values[thing] = number
         assert (values.get(thing), len(values)) == (number, 1)
         reference = weakref.ref(thing)
@@ -425,7 +426,7 @@ def test_patches_of_others_stay(monkeypatch, before, after, inherited):
         assert call() == ([*["after"] * after, "luff", *inside] if after else inside)
         patch("within")
         assert call()[0] == "within"
-    kept = call()  # whoever came while ours was out is called, and ours too
+    kept = call()  # wrappers installed while ours was removed are called, and so is ours
     assert "within" in kept
     assert "luff" in kept
     assert kept[-1] == "own"

@@ -1,4 +1,4 @@
-"""The process of an own rule: its lines, and that nothing a rule does breaks them (docs/spec/rule-child.md)."""
+"""The process of an own rule: its protocol, which nothing that a rule does can break (docs/spec/rule-child.md)."""
 
 from __future__ import annotations
 

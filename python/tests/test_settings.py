@@ -1,4 +1,4 @@
-"""What users pass for settings: numbers of NumPy, one text for a list, configurations as objects; or a clear error."""
+"""Settings as users pass them: NumPy numbers, one text for a list, configurations as objects; or a clear error."""
 
 from __future__ import annotations
 

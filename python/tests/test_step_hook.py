@@ -1,4 +1,4 @@
-"""The hook that frameworks with steps of their own share."""
+"""The hook shared by frameworks that report their steps."""
 
 from __future__ import annotations
 

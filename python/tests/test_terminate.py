@@ -1,4 +1,4 @@
-"""SIGTERM ends a watched process as a bare one, wherever it is, and what was handed over is in the run."""
+"""SIGTERM ends a watched process like a bare one, wherever it is, and all values handed over are in the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import luff
 import pytest
 
-_BOUND_S = 30  # for what takes 0.5 s on a machine that does nothing else, and would hang for ever
+_BOUND_S = 30  # something that takes 0.5 s on an idle machine, and would hang forever if broken
 
 SCRIPT = """
 import itertools, multiprocessing, os, signal, sys, time
@@ -47,7 +47,7 @@ def _started(tmp_path: Path, body: str) -> subprocess.Popen[str]:
         [sys.executable, str(script), str(tmp_path / "run")],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # its threads take signals
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # its threads would receive signals
     )
 
 
@@ -60,7 +60,7 @@ def _ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
 
 
 def _terminated(tmp_path: Path, body: str) -> tuple[int, list[str]]:
-    """Exit code and output of a script that gets SIGTERM once it has said "ready"."""
+    """Returns exit code and output of a script that gets SIGTERM once it has printed "ready"."""
     process = _started(tmp_path, body)
     assert process.stdout is not None
     patience = threading.Timer(2 * _BOUND_S, process.kill)

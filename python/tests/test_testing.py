@@ -32,7 +32,7 @@ class LossAbove(luff.Rule):
 
 
 class Counts(luff.Rule):
-    """Reports at every tenth step it has seen, whatever happens in between."""
+    """Reports at every tenth step that it has seen, even across a restart."""
 
     seen = 0
 
@@ -159,7 +159,7 @@ def test_a_rule_that_raises_is_not_hidden() -> None:
     trial = luff.testing.trial({"loss": [1.0]})
     with pytest.raises(ZeroDivisionError):
         luff.testing.findings(Raises(), trial)
-    assert luff.testing.findings(Lacks(), trial) == []  # data that is not there is no mistake of the rule
+    assert luff.testing.findings(Lacks(), trial) == []  # missing data are not a mistake of the rule
 
 
 def test_examples_in_docstrings_hold() -> None:

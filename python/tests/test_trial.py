@@ -26,7 +26,7 @@ CONFIG = {
 
 
 class Recording:
-    """A session with a short way to say what a step holds."""
+    """A session with a short way to describe a step."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.session = _core.Session.open(str(path), config_json=json.dumps(CONFIG), **options)

@@ -30,7 +30,9 @@ def _record(recording: Recording) -> None:
 
 
 def _readings(trial: luff.Trial) -> list[Callable[[int], None]]:
-    """What a thread reads, each with the check that the answer is whole: all numbers are those of their steps."""
+    """Returns what a thread reads, each with a check that the answer is consistent: all numbers belong to their
+    steps.
+    """
 
     def tensor(i: int) -> luff.Tensor:
         return trial.tensor(f"t{i % TENSORS}")
@@ -84,7 +86,7 @@ def test_threads_may_share_a_trial(tmp_path: Path, use_live_page: bool) -> None:
         try:
             for i in range(ROUNDS):
                 reading(i)
-        except BaseException as error:  # the main thread shows it
+        except BaseException as error:  # the main thread reports it
             errors.append(error)
 
     threads = [threading.Thread(target=read, args=(reading,)) for reading in _readings(trial)]
@@ -128,7 +130,7 @@ def test_a_child_forked_while_a_thread_reads_waits_for_nobody(tmp_path: Path) ->
             trial.tensor("t0").stacked()
 
     def is_served() -> bool:
-        """A child reads with a trial of its own; its parent's answers too, or says that it cannot."""
+        """Whether a child can read with its own trial, and gets right answers or a refusal from its parent's."""
         own = luff.open_trial(tmp_path / "run")
         if own.tensor("t0").stacked()[0].tolist() != expected:
             return False
@@ -144,7 +146,7 @@ def test_a_child_forked_while_a_thread_reads_waits_for_nobody(tmp_path: Path) ->
         for _ in range(20):
             child = os.fork()
             if child == 0:
-                signal.alarm(60)  # who waits for ever ends by it
+                signal.alarm(60)  # ends a child that would wait forever
                 code = 1
                 try:
                     code = 0 if is_served() else 1

@@ -1,9 +1,10 @@
 // luff_crash --kills N [--seed S] [--dir D]: kills a writing process at random instants and reads the
-// run that it left.
+// run that it has left.
 //
-// The child writes values that follow from (tensor, step) alone, so that every value read back can be
-// checked. After the kill: no value, summary or scalar may be wrong, and every step that the live page had
-// published is readable. Half of the runs are then resumed and killed again, so runs have several epochs.
+// The values that the child writes depend only on (tensor, step), so every value can be checked when it is
+// read back. After the kill, no value, summary or scalar may be wrong, and every step that the live page had
+// published must be readable. Half of the runs are then resumed and killed again, so runs have several
+// epochs.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -26,10 +27,10 @@ namespace luff::store {
 namespace {
 
 constexpr std::uint32_t kTensors = 6;
-constexpr std::size_t kSmall = 40, kBig = 60'000;  // elements: buffered, and enough together for direct I/O
+constexpr std::size_t kSmall = 40, kBig = 60'000;  // elements: buffered, and together enough for direct I/O
 
 std::size_t ElementsOf(std::uint32_t tensor) { return tensor % 3 == 0 ? kBig : kSmall; }
-/// Tensors 4 and 5 change at every 16th step only: in between their rows refer to earlier chunks.
+/// Tensors 4 and 5 change only at every 16th step; their rows in between refer to earlier chunks.
 std::int64_t ChangedAt(std::uint32_t tensor, std::int64_t step) {
   return tensor >= 4 ? step - step % 16 : step;
 }

@@ -10,7 +10,7 @@
 namespace luff::store {
 namespace {
 
-/// Real files and a clock that stands still, so that the bytes are the same each time.
+/// Real files and a fixed clock, so that the bytes are the same each time.
 class StillEnv final : public ForwardingEnv {
  public:
   std::int64_t NowUnixNs() noexcept override { return 1'700'000'000'000'000'000; }
@@ -31,7 +31,7 @@ constexpr Tensor kTensors[] = {
     {"mask", DType::kBool, 0, format::Role::kBuffer},                  // empty
 };
 
-/// Bytes of a tensor at a step.
+/// Returns the bytes of a tensor at a step.
 std::vector<std::byte> GoldenValue(std::uint32_t tensor, std::int64_t step) {
   const Tensor& t = kTensors[tensor];
   std::vector<std::byte> value(static_cast<std::size_t>(t.elements) * DTypeSize(t.dtype));

@@ -4,7 +4,7 @@
 /// The golden run of format version 1: small, with every kind of frame, the same bytes each time.
 namespace luff::store {
 
-/// Writes run directory `path` (must not exist). False, with a message on stderr, if anything fails.
+/// Writes the run directory `path` (must not exist). Returns false, with a message on stderr, on failure.
 bool WriteGoldenRun(const std::string& path);
 /// Returns what a reader must find in it, as JSON: steps, tensors, values and summaries.
 std::string GoldenTwin();

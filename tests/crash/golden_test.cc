@@ -1,5 +1,5 @@
-// The golden run of version 1: its bytes do not change, readers find what its JSON twin lists, and cut off at
-// any byte it shows nothing wrong.
+// The golden run of version 1: its bytes do not change, readers find what its JSON twin lists, and they read
+// nothing wrong when it is cut off at any byte.
 #include "golden.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ struct Seen {
   std::size_t steps = 0, values = 0, summaries = 0, scalars = 0, wrong = 0;
 };
 
-/// Everything that the reader shows, compared with the twin.
+/// Compares everything that the reader shows with the twin.
 Seen Compare(const std::string& run, const nlohmann::json& twin) {
   Seen seen;
   ReaderOptions options;

@@ -1,4 +1,4 @@
-"""What lifetimes of hooks of boosting libraries have in common; each library's own test derives from it."""
+"""Lifetimes of hooks that all boosting libraries have in common; each library's own test derives from it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import luff
 class Lifetimes:
     """Several trainings in one process: each run gets its own, and nothing is kept."""
 
-    library = None  # of luff
+    library = None  # module of luff
 
     def train(self, sets, *hooks):
-        """Trains four rounds, each of which saves its number; gives the model."""
+        """Trains four rounds, each of which saves its number; returns the model."""
         raise NotImplementedError
 
     def test_each_training_saves_into_its_own_run(self, sets, tmp_path):
@@ -68,7 +68,7 @@ class Lifetimes:
             model = self.train(sets, hook)
             hook.trainings.begins(model, model, 4, None)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: there are other threads
+                warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about other threads
                 child = os.fork()
             if child == 0:
                 try:

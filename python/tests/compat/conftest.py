@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test has a process without a hook, and with the error agent on."""
+    """Each test starts without a hook, and with the error agent on."""
     from luff.compat.smdebug.core import singleton
     from luff.compat.smdebug.core.config_validator import reset_config_validator
     from luff.compat.smdebug.core.error_handling_agent import error_handling_agent

@@ -1,4 +1,4 @@
-"""An unchanged script finds Luff's package under smdebug's name, also in the processes that it starts."""
+"""An unchanged script finds Luff's package under smdebug's name, also in processes that it starts."""
 
 from __future__ import annotations
 

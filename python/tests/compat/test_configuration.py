@@ -1,4 +1,4 @@
-"""Collections, and when and what is saved."""
+"""Collections, what is saved, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of event files: their bytes, and what is said of damaged ones."""
+"""Records of event files: their bytes, and the errors about damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook's JSON configuration: what it means, and what is said of a wrong one."""
+"""The hook's JSON configuration: its meaning, and the errors about a wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of Luff's, read by smdebug's API."""
+"""Runs of Luff read through smdebug's API."""
 
 from __future__ import annotations
 

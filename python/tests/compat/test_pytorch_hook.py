@@ -1,4 +1,4 @@
-"""The hook of PyTorch: names, steps, what is saved, and that the training is left alone."""
+"""The hook of PyTorch: names, steps, what is saved; the training itself does not change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Net(nn.Module):
 
 
 def train(hook, steps=3, model=None, modes=(), loss=None, before=None):
-    """Trains; with `modes` each step is of the next mode."""
+    """Trains; with `modes`, each step is of the next mode."""
     torch.manual_seed(0)
     model = model or Net()
     loss = loss or nn.CrossEntropyLoss()
@@ -229,7 +229,7 @@ def test_a_model_with_hooks_can_be_pickled_and_copied(tmp_path: Path):
     model = train(hook, 1)
     for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert torch.equal(other(torch.ones(1, 4)), model.head(model.block(torch.ones(1, 4))))
-    assert hook.step == 0  # the copies count nothing
+    assert hook.step == 0  # the copies count no steps
 
 
 def test_a_forked_child_writes_nothing(tmp_path: Path):
@@ -327,10 +327,10 @@ def test_counters_go_on_after_a_restart_from_a_checkpoint(tmp_path: Path, monkey
     assert (again.step, again.mode_steps[MODES.TRAIN]) == (
         1,
         1,
-    )  # of the last step before the checkpoint was seen
+    )  # of the last step before the checkpoint was detected
     train(again, 1, modes=[MODES.TRAIN])
     again.close()
-    hook.close()  # the first job, whose last step was open
+    hook.close()  # the first job, whose last step was still open
     assert smd.create_trial(str(tmp_path / "b")).steps() == [2]
 
 

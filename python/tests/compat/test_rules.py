@@ -1,4 +1,4 @@
-"""Rules of smdebug's, run its way and as rules of Luff's."""
+"""Rules for smdebug, run by its own API and as rules of Luff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs as users of SageMaker describe them, and what Luff makes of them."""
+"""Jobs as users of SageMaker describe them, and their translation for Luff."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_job_is_one_file_that_comes_back(tmp_path: Path):
     assert found == job().to_dict()
     assert found["DebugHookConfig"]["HookParameters"] == {"train.save_interval": "5", "save_all": "false"}
     names = [one["CollectionName"] for one in found["DebugHookConfig"]["CollectionConfigurations"]]
-    assert names == ["relu", "weights", "gradients", "losses"]  # what the rules need is saved too
+    assert names == ["relu", "weights", "gradients", "losses"]  # what the rules need is saved, too
 
 
 def test_it_becomes_luffs_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -92,7 +92,7 @@ def test_the_jobs_directories_get_their_files(tmp_path: Path, monkeypatch: pytes
     path.write_text(json.dumps({"LocalPath": "out", "HookParameters": {"tensorboard_dir": "tb"}}))
     monkeypatch.delenv("LUFF_COMPAT", raising=False)
     assert tomllib.loads(to_luff(read_job(path))[0])["output"] == {"smdebug": "out", "tensorboard": "tb"}
-    monkeypatch.setenv("LUFF_COMPAT", "smdebug")  # then the hook in the script writes them
+    monkeypatch.setenv("LUFF_COMPAT", "smdebug")  # in this case the hook in the script writes them
     assert "output" not in tomllib.loads(to_luff(read_job(path))[0])
 
 

@@ -1,4 +1,4 @@
-"""Timelines of the profiler's interface."""
+"""Timelines written through the profiler's interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials in smdebug's layout: while they grow, with workers that lag, and with damage."""
+"""Trials in smdebug's layout: while they grow, with lagging workers, and with damage."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_reductions_and_shapes_stand_beside_values(job: Job):
         w.value(0)
     with pytest.raises(TensorUnavailableForStep):
         w.reduction_value(0, "min")
-    assert trial.tensor("v").value(0).shape == (7,)  # with a shape too, its value is read
+    assert trial.tensor("v").value(0).shape == (7,)  # if a shape was saved as well, the value is still read
     assert trial.tensor("v").reduction_value(0, "l2") == pytest.approx(np.sqrt(7))
 
 

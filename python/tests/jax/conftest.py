@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-if "XLA_FLAGS" not in os.environ and "jax" not in sys.modules:  # two devices, for arrays that are sharded
+if "XLA_FLAGS" not in os.environ and "jax" not in sys.modules:  # two devices, for sharded arrays
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 sys.path.insert(0, str(HERE))  # jax_cases
 HAS_JAX = all(importlib.util.find_spec(name) is not None for name in ("jax", "optax", "flax"))
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def python(tmp_path):
-    """Runs a script given as text, and gives what it printed."""
+    """Runs a script given as text; returns the finished process."""
 
     def run(script, *command, expect=0, **environment):
         (tmp_path / "train.py").write_text(textwrap.dedent(script))
@@ -44,7 +44,7 @@ def python(tmp_path):
 
 @pytest.fixture
 def luff_run(tmp_path, python):
-    """`luff run` on a script given as text: what it printed, trial."""
+    """Runs a script, given as text, under `luff run`; returns the finished process and the trial."""
     executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
     if executable is None:
         pytest.skip("no luff on PATH")

@@ -1,4 +1,4 @@
-"""Small trainings, written as users write them."""
+"""Small trainings as users write them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loss_of(params: Any, x: Any, y: Any) -> Any:
 
 @dataclass
 class Plain:
-    """A function that trains, compiled, and how often it was traced."""
+    """A compiled function that trains, and the number of times it was traced."""
 
     optimizer: Any
     step: Any

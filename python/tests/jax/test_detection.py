@@ -1,4 +1,4 @@
-"""Whole programs under `luff run` with default rules: nothing is said of a healthy one, faults are named."""
+"""Whole programs under `luff run` with default rules: nothing is reported for a healthy one, faults are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays on two devices: each shard is recorded where it is, nothing is gathered."""
+"""Arrays on two devices: each shard is recorded in place, nothing is gathered."""
 
 from __future__ import annotations
 

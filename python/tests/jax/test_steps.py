@@ -1,4 +1,4 @@
-"""What is recorded of functions that are watched, and of steps said by hand: JAX's own values, at the right step."""
+"""Recorded values of watched functions and of steps reported by hand: JAX's own, at the right step."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_modules_of_nnx(tmp_path: Path) -> None:
     assert [p["path"] for p in described["parameters"]][:2] == [
         "first.kernel",
         "first.bias",
-    ]  # as the class has them
+    ]  # in the order of the class
     assert [p["path"] for p in described["parameters"]][-1] == "a_last.bias"
     assert {b["path"] for b in described["buffers"]} == {"norm.mean", "norm.var"}
     assert next(m for m in described["modules"] if m["path"] == "drop")["settings"]["rate"] == 0.1
@@ -192,7 +192,8 @@ def test_evaluations_between_steps(tmp_path: Path) -> None:
         )
         assert losses(trial, "PREDICT", "other_loss") == {0: 0.25, 1: 0.25, 2: 0.25}
         assert losses(trial, "PREDICT", "scalar/rate") == {0: 0.1, 1: 0.1, 2: 0.1}
-        # What a step uses is gone after it; where an evaluation came in between, it is not recorded for that step.
+        # Donated values no longer exist after a step, so after an evaluation in between, the next step does not have
+        # them.
         steps = trial.tensor("one.kernel").value_steps("TRAIN")
         assert set(steps) <= {0, 1, 2} and len(steps) + len([g for g in trial.gaps() if g["tensor"]]) > 0
 
@@ -333,7 +334,7 @@ def test_errors_of_luff_never_reach_the_training(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(Hook, "parameters", broken)
         hook.step(loss=object(), params=params)
         assert hook.health()["hook_errors"] >= 3
-        with pytest.raises(TypeError):  # the training's own errors are its own
+        with pytest.raises(TypeError):  # errors of the training itself are not caught
             step(params)
         assert float(step(params, state, X, Y)[2]) > 0
 
@@ -346,7 +347,7 @@ def test_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = hook.session
 
     class Stopping:
-        """A session that is told to stop after step 3."""
+        """A session that reports a stop after step 3."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(session, name)
@@ -367,7 +368,7 @@ def test_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(luff.StopTraining) as stopped:
         step(params, state, X, Y)
     assert stopped.value.reason == "on purpose" and saved == [1]
-    assert float(jax.tree_util.tree_leaves(params)[0].sum()) != 0  # nothing of the last step is lost
+    assert float(jax.tree_util.tree_leaves(params)[0].sum()) != 0  # the last step is complete
     step(params, state, X, Y)  # unwatched
     with luff.open_trial(tmp_path / "run") as trial:
         assert trial.outcome == "stopped" and trial.steps("TRAIN") == [0, 1, 2]
@@ -386,7 +387,8 @@ def test_settings_that_the_state_holds(tmp_path: Path) -> None:
             list(losses(trial, name="optimizer/Adam.group0.lr").values()), [0.1, 0.09, 0.08], rtol=1e-6
         )
         assert losses(trial, name="scalar/norm")[2] == float(metrics["norm"])
-        assert any(gap["reason"] == "compiled graph" for gap in trial.gaps())  # gradients stay inside
+        # gradients do not leave the compiled function
+        assert any(gap["reason"] == "compiled graph" for gap in trial.gaps())
 
 
 @pytest.mark.parametrize("how", ["watch", "hand", "nnx"])

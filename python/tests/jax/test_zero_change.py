@@ -1,4 +1,4 @@
-"""`luff run` on programs that know nothing of Luff."""
+"""`luff run` on programs that do not mention Luff."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_compiled_functions(python, luff_run):
         assert {gap["reason"] for gap in trial.gaps()} == {
             "compiled graph",
             "not seen",
-        }  # gradients; what was donated
+        }  # for gradients, and for donated values
         first = trial.tensor("one.kernel").summaries("TRAIN")
         assert first["mode_step"].tolist() == list(range(1, 12))
 

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def closed():
-    """No hook of one test is alive in the next."""
+    """Makes sure that no hook of one test is alive in the next."""
     yield
     from luff.keras._hook import hooks
 
@@ -44,7 +44,7 @@ def data():
 
 @pytest.fixture
 def script(tmp_path):
-    """Runs a script given as text in a process of its own: its output."""
+    """Runs a script, given as text, in a process of its own; returns the finished process."""
 
     def run(text, *command, expect=0, **environment):
         (tmp_path / "train.py").write_text(textwrap.dedent(text))
@@ -68,7 +68,7 @@ def script(tmp_path):
 
 @pytest.fixture
 def luff_run(script, tmp_path):
-    """`luff run` on a script given as text: its output, the trial."""
+    """Runs a script, given as text, under `luff run`; returns the finished process and the trial."""
     executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
     if executable is None:
         pytest.skip("no luff on PATH")

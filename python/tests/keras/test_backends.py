@@ -1,4 +1,4 @@
-"""Keras on JAX and PyTorch: nothing changes, and what is recorded is right. A process for each backend."""
+"""Keras on JAX and PyTorch: nothing changes, and the recorded values are right. One process for each backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fit`, `evaluate`, `predict` and single batches on TensorFlow: nothing changes, and what is recorded is right."""
+"""`fit`, `evaluate`, `predict` and single batches on TensorFlow: nothing changes, and recorded values are right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOSS = "CrossEntropyLoss_output_0"
 
 
 class Traced(keras.Sequential):
-    """Counts how often a step is traced, or run where it is not compiled."""
+    """Counts how often a step is traced, or run if it is not compiled."""
 
     def train_step(self, data):
         self.traces = getattr(self, "traces", 0) + 1

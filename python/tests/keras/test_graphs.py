@@ -1,4 +1,4 @@
-"""What Luff adds to graphs of TensorFlow cannot fail, fixes no shape, and goes nowhere else."""
+"""What Luff adds to TensorFlow graphs cannot fail, fixes no shape, and gets into no other graph."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WAYS = {
 }
 SHORT = [
     way if way == "graph" else pytest.param(way, marks=pytest.mark.thorough) for way in WAYS
-]  # the other ways, with whole batches, are in test_fit
+]  # test_fit covers the other ways, with whole batches
 
 
 @pytest.fixture
 def both(tmp_path):
-    """Runs a program without Luff, and with a hook that wants everything: what both gave, and the trial."""
+    """Runs a program without Luff and with a hook that records everything; returns both results and the trial."""
 
     def run(program, healthy=True, **options):
         found = []
@@ -45,7 +45,7 @@ def both(tmp_path):
 
 
 def bits(value):
-    """A result in a form that compares bit by bit."""
+    """Converts a result to a form that can be compared bit by bit."""
     if isinstance(value, dict):
         return {key: bits(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -57,7 +57,7 @@ def bits(value):
 
 
 class Counting(keras.Model):
-    """Counts what is traced."""
+    """Counts traces."""
 
     traces = 0
 
@@ -93,7 +93,7 @@ def rows(count, columns=12, dtype=np.float32):
 
 @pytest.mark.parametrize("way", SHORT)
 def test_batches_of_any_size(both, way):
-    """A graph that is traced for 32 rows, and one for any number of them, keep into the same variable."""
+    """A graph traced for 32 rows, and one for any number of rows, keep values in the same variable."""
 
     def program():
         model = a_model(**WAYS[way])
@@ -113,11 +113,11 @@ def test_batches_of_any_size(both, way):
             inputs = trial.tensor("first/inputs")
             counts = [inputs.shape(step, "TRAIN")[0] for step in trial.steps("TRAIN")]
             assert counts == [16, 16, 8, 16, 16, 8, 32, 16, 5, 32, 1]
-            assert {gap["reason"] for gap in trial.gaps()} == {"compiled graph"}  # of EVAL and PREDICT
+            assert {gap["reason"] for gap in trial.gaps()} == {"compiled graph"}  # in EVAL and PREDICT steps
 
 
 def test_a_model_of_several_inputs_that_is_trained_evaluated_and_asked(both):
-    """The functional example of Keras' guide, with fewer rows: the last batch is smaller."""
+    """The functional example of Keras' guide with fewer rows, so that the last batch is smaller."""
 
     def program():
         title = keras.Input((None,), name="title", dtype="int32")
@@ -163,7 +163,7 @@ def test_a_model_of_several_inputs_that_is_trained_evaluated_and_asked(both):
 
 
 def test_batches_that_are_empty_ragged_sparse_or_text(both):
-    """They pass; what no array can be made of is a gap."""
+    """They pass; a value that cannot become an array is a gap."""
     x = np.arange(48, dtype=np.float32).reshape(12, 4) % 5
 
     class Taking(keras.layers.Layer):
@@ -249,7 +249,7 @@ def test_nothing_is_added_to_what_is_exported_vectorized_or_compiled_by_another(
 
 
 def test_what_is_fused_stays_fused(both):
-    """TensorFlow folds a normalization into the convolution before it where nobody else wants what is between."""
+    """TensorFlow folds a normalization into the preceding convolution if nothing else uses the value in between."""
 
     def program():
         inputs = keras.Input((8, 8, 3))
@@ -272,7 +272,7 @@ def test_what_is_fused_stays_fused(both):
 
 
 def test_operations_that_must_be_deterministic(both):
-    """TensorFlow then ends each step in which an operation tells the time."""
+    """In this mode, TensorFlow fails each step in which an operation reads the clock."""
 
     def program():
         model = a_model(jit_compile=False)

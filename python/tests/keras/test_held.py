@@ -1,4 +1,4 @@
-"""Steps that are held back and written many at a time, without Keras."""
+"""Steps that are held back and written in batches, without Keras."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def scalars(trial: luff.Trial, name: str, mode: str, worker: int | None = None) 
 
 
 class Losses(list[float]):
-    """Where steps leave their loss."""
+    """Collects the losses of steps."""
 
     def waits(self) -> bool:
         return True
 
 
 class Waits(StepHook):
-    """Its steps leave their loss elsewhere."""
+    """A hook whose steps leave their losses in `Losses`."""
 
     writer = HeldSteps
     steps: HeldSteps

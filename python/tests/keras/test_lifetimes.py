@@ -33,7 +33,7 @@ def test_a_hook_and_its_model_are_let_go(data, tmp_path):
     references = [weakref.ref(model), weakref.ref(hook)]
     fit(model, data, [hook])
     del hook
-    fit(model, data)  # the model holds it
+    fit(model, data)  # the model holds the hook
     del model
     gc.collect()
     assert [reference() for reference in references] == [None, None]
@@ -68,7 +68,7 @@ def test_models_one_after_the_other(data, tmp_path):
 
 
 class Ending(luff.keras.Callback):
-    """Is closed, as by another thread, when what it holds is asked for the nth time without its lock."""
+    """A call-back that closes itself, as another thread would, at the nth unlocked access to what it holds."""
 
     left = 0
 
@@ -99,7 +99,7 @@ def of_a_function(model, data):
     import tensorflow as tf
 
     loop = tf.function(lambda: of_a_tape(model, data))
-    for _ in range(2):  # traced, and called
+    for _ in range(2):  # first traced, then called
         loop()
 
 
@@ -114,7 +114,7 @@ def test_a_hook_that_another_thread_closes_anywhere_harms_nothing(data, tmp_path
         step(model, data)
         left, hook.left = hook.left, 0
         assert hook.live == (left > 0)
-        if left:  # the step asks no more often
+        if left:  # the step makes no more accesses
             break
     assert number > 5
 
@@ -140,7 +140,7 @@ def test_a_compiled_loop_is_let_go(data, tmp_path):
 
 
 class Pausing(keras.callbacks.Callback):
-    """Has two threads take turns."""
+    """Makes two threads take turns."""
 
     def __init__(self, barrier):
         super().__init__()
@@ -158,7 +158,7 @@ def test_threads_do_not_mix(data, tmp_path, own):
     barrier = threading.Barrier(2)
     models = [a_model(), a_model()]
     for model in models:
-        fit(model, data, rows=32)  # compiled
+        fit(model, data, rows=32)  # compiles the model
     if own:
         for number, model in enumerate(models):
             luff.keras.attach(model, run=tmp_path / str(number))
@@ -177,5 +177,5 @@ def test_threads_do_not_mix(data, tmp_path, own):
         assert [told(tmp_path / str(number))[0] for number in range(2)] == [3, 3]
         return
     with luff.open_trial(tmp_path / "0") as trial:
-        assert len(trial.steps("TRAIN")) == 3  # of one of them
+        assert len(trial.steps("TRAIN")) == 3  # the steps of one of them
         assert "not seen" in {gap["reason"] for gap in trial.gaps()}

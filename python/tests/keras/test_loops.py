@@ -1,4 +1,4 @@
-"""Training loops of the user's own: tapes, compiled functions, two replicas."""
+"""The user's own training loops: tapes, compiled functions, two replicas."""
 
 from __future__ import annotations
 

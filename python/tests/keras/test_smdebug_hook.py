@@ -1,4 +1,4 @@
-"""smdebug's hook for Keras, on Luff: names, steps, values, and that trainings are left alone."""
+"""smdebug's hook for Keras, on Luff: names, steps, values; trainings do not change."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def values(variable):
 
 
 class Seen(keras.callbacks.Callback):
-    """What Keras itself says of each batch."""
+    """Records what Keras itself reports for each batch."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ def test_losses_and_metrics_without_configuration(tmp_path):
     hook = smd.KerasHook(str(tmp_path / "t"))
     history = fit(make(), hook, epochs=2)
     trial = finished(hook, tmp_path)
-    # Every 500th step, and at the end of each epoch.
+    # At every 500th step, and at the end of each epoch.
     assert trial.steps() == [0, 2, 5]
     assert set(trial.tensor_names()) == {"accuracy", "batch", "loss"}
     assert trial.tensor("loss").value(5)[0] == pytest.approx(history.history["loss"][1])
@@ -121,7 +121,7 @@ def test_weights_gradients_and_optimizer_variables(tmp_path, eager):
     biases = ["first/weights/first/bias:0", "last/weights/last/bias:0"]
     assert trial.tensor_names(collection="biases") == biases
     kernel = model.variables.index(model.get_layer("first").kernel)
-    for step in range(3):  # weights are those after the update
+    for step in range(3):  # weights after the update
         found = trial.tensor("first/weights/first/kernel:0").value(step)
         np.testing.assert_array_equal(found, seen.weights[step][kernel])
         if step < 2:
@@ -194,7 +194,7 @@ def test_reductions_scalars_and_tensors(tmp_path):
 
 
 def loop(hook=None, steps=3, model=None):
-    """A loop of one's own; gives losses, gradients and weights before each update."""
+    """Trains in a custom loop; returns losses, gradients and weights before each update."""
     model = make(compiled=False) if model is None else model
     optimizer = keras.optimizers.SGD(0.1)
     if hook is not None:

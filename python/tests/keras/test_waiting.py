@@ -1,4 +1,4 @@
-"""Steps of which only numbers are recorded wait for others: nothing of that can be seen in the run."""
+"""Steps of which only numbers are recorded wait for others, which makes no difference in the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from luff.keras._held import HeldSteps
 
 @pytest.fixture
 def waited(monkeypatch):
-    """Counts the steps that waited."""
+    """Counts the steps that have waited."""
     held = []
     hold = HeldSteps.hold
 
@@ -117,7 +117,7 @@ def test_flush_leaves_none_waiting(tmp_path, data, waited):
 
 
 class Loop:
-    """A compiled step that updates if it is told to."""
+    """A compiled step that updates only if requested."""
 
     def __init__(self):
         keras.utils.set_random_seed(4)
@@ -156,7 +156,8 @@ def test_a_loop_waits_too(tmp_path, data, waited):
 
 
 def test_updates_are_counted_where_some_steps_have_none(tmp_path, data, waited):
-    updates = [step % 24 != 23 for step in range(80)]  # more alike in turn than it takes to wait
+    # more consecutive equal steps than are needed before steps wait
+    updates = [step % 24 != 23 for step in range(80)]
     with luff.tensorflow.attach(run=tmp_path / "run") as hook:
         found = Loop().train(data, 80, lambda step: updates[step])
         assert hook.health()["hook_errors"] == 0

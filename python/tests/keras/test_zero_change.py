@@ -1,4 +1,4 @@
-"""`luff run` on scripts that never mention Luff: one that is well, and several that are not."""
+"""`luff run` on scripts that never mention Luff: a healthy one, and several faulty ones."""
 
 from __future__ import annotations
 

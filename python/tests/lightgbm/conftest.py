@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def data():
-    """Rows and targets: (X, y) of two classes."""
+    """Rows and targets (X, y) of two classes."""
     random = np.random.RandomState(0)
     x = random.rand(1200, 8)
     y = (x[:, 0] * x[:, 1] + 0.1 * random.randn(1200) > 0.3).astype(int)
@@ -30,7 +30,7 @@ def data():
 
 @pytest.fixture
 def sets(data):
-    """Makes the data to train on and those to evaluate on, fresh each time: LightGBM changes them."""
+    """Returns a function that makes fresh data to train on and to evaluate on, since LightGBM changes them."""
     import lightgbm as lgb
 
     def make(**arguments):

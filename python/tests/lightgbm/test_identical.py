@@ -1,4 +1,4 @@
-"""Models and metrics are bit by bit what they are without Luff, whatever is recorded."""
+"""Models and metrics are bit by bit the same as without Luff, whatever is recorded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BASE = {"num_threads": 1, "seed": 3, "verbosity": -1, "num_leaves": 9}
 
 
 def squares(predictions, data):
-    """An objective of the user's."""
+    """A custom objective."""
     return predictions - data.get_label(), np.ones_like(predictions)
 
 
 def spread(predictions, data):
-    """A metric of the user's."""
+    """A custom metric."""
     return "spread", float(np.abs(predictions - data.get_label()).max()), False
 
 

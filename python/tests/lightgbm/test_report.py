@@ -1,4 +1,4 @@
-"""`luff report` on boosted models of LightGBM: the sections that each kind has."""
+"""`luff report` on boosted models of LightGBM: each kind has its sections."""
 
 from __future__ import annotations
 

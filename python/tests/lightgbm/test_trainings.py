@@ -1,4 +1,4 @@
-"""Every way in which LightGBM trains: estimators, cross-validation, early stopping, going on, several at once."""
+"""All ways to train with LightGBM: estimators, cross-validation, early stopping, continued and parallel trainings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_early_stopping_records_its_last_round(sets, tmp_path):
     told = trial.scalars("valid_0-binary_logloss", "TRAIN")["value"].tolist()
     assert told == result["valid_0"]["binary_logloss"] and len(told) == model.best_iteration + 2
     trainings = trial.document("boosting")["trainings"]
-    assert [t["prefix"] for t in trainings] == ["", ""]  # the model that was kept goes on
+    assert [t["prefix"] for t in trainings] == ["", ""]  # the second training continues the kept model
     assert trainings[1]["rounds_before"] == model.best_iteration
     assert goes_on.current_iteration() == model.best_iteration + 3
 
@@ -160,7 +160,7 @@ def test_the_learning_rate_can_be_lowered(sets, tmp_path):
 
 
 def test_callbacks_of_the_user_keep_their_order(sets, monkeypatch):
-    """A callback without an order is called in its place, also where ``luff run`` adds one."""
+    """A callback without an order keeps its place, even if ``luff run`` adds one."""
     from luff.lightgbm._hook import hooks
 
     seen = []

@@ -1,4 +1,4 @@
-"""What is recorded is what LightGBM itself says."""
+"""Recorded values are those that LightGBM itself reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(path, sets, rounds=12, parameters=None, **arguments):
 
 
 def walk(node, names, tree, rows):
-    """Rows of a tree as `Booster.dump_model` tells it: node -> what Luff should have recorded."""
+    """Returns the rows of a tree from `Booster.dump_model`: node -> what Luff should have recorded."""
     split = "split_index" in node
     leaves = names["leaves"]
     number = node["split_index"] if split else leaves - 1 + node.get("leaf_index", 0)
@@ -181,7 +181,7 @@ def test_predictions_labels_and_shap(sets, data, tmp_path):
 def test_data_of_the_user(sets, data, tmp_path):
     x, y = data
     dtrain, _ = sets()
-    dtrain.construct()  # the rows as they were given are gone
+    dtrain.construct()  # LightGBM no longer has the rows as they were given
     names = ["predictions", "labels", "full_shap"]
     with luff.lightgbm.Callback(
         tmp_path / "run", collections=names, save_interval=1,

@@ -1,4 +1,4 @@
-"""`luff run` on scripts that never mention Luff: what is recorded, what is named, what is left in peace."""
+"""`luff run` on scripts that never mention Luff: what is recorded, what is reported, what is ignored."""
 
 from __future__ import annotations
 

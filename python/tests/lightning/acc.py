@@ -1,4 +1,4 @@
-"""The usual loop with Accelerate, that several tests use."""
+"""The usual loop with Accelerate, used by several tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def prepared(accelerator, lr=0.1):
 
 
 def fit(accelerator, model, optimizer, data, scheduler, clip=None):
-    """The usual loop; gives losses and the gradients that updates used."""
+    """Runs the usual loop; returns losses and the gradients that updates used."""
     losses, used = [], []
     for x, y in data:
         with accelerator.accumulate(model):

@@ -27,14 +27,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.framework)
-            item.add_marker(
-                pytest.mark.filterwarnings("ignore")
-            )  # the frameworks' own, of which there are many
+            item.add_marker(pytest.mark.filterwarnings("ignore"))  # the frameworks issue many warnings
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path):
-    """One thread, one seed, a folder of its own; no hook is left over."""
+    """Gives each test one thread, one seed and its own folder; leaves no hook behind."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     monkeypatch.chdir(tmp_path)
@@ -46,7 +44,7 @@ def _alone(monkeypatch, tmp_path):
 
 @pytest.fixture
 def fake(monkeypatch):
-    """A session that keeps everything in lists, for the next hook that opens one."""
+    """Makes the next hook open a session that keeps everything in lists."""
     session = FakeSession(DEFAULT_ROLES)
     monkeypatch.setattr(_base_hook, "open_session", lambda options, rank: session)
     yield session

@@ -1,4 +1,6 @@
-"""Small trainings with the Trainer that several tests use; models come from a configuration, nothing is fetched."""
+"""Small trainings with the Trainer, used by several tests; models come from a
+configuration, nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ transformers.logging.set_verbosity_error()
 
 
 class Rows(torch.utils.data.Dataset):
-    """Rows of counting numbers modulo 32; the next one follows from the two before it."""
+    """Rows of counting numbers modulo 32; each number follows from the two before it."""
 
     def __init__(self, count=32, seed=0, length=12):
         generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Small trainings with Lightning that several tests use."""
+"""Small trainings with Lightning, used by several tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "ligh
 
 
 def points(count=64, seed=0):
-    """Points in eight dimensions, and in which of three classes they are."""
+    """Returns points in eight dimensions, each in one of three classes."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, 8, generator=generator)
     return TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
@@ -25,7 +25,7 @@ def loader(count=64, seed=0, batch=16, shuffle=False):
 
 
 class Net(pl.LightningModule):
-    """A classifier; keeps what an update uses."""
+    """A classifier; keeps the gradients that updates use."""
 
     def __init__(self, lr=0.05, optimizer=torch.optim.SGD):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Two processes train together; knows nothing of Luff. Usage: ranks.py FRAMEWORK [fault]."""
+"""Trains in two processes; does not mention Luff. Usage: ranks.py FRAMEWORK [fault]."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def accelerate():
 
 
 def main():
-    """Trains, and writes what came out into a file for each rank."""
+    """Trains, and writes the result to a file for each rank."""
     with contextlib.redirect_stdout(io.StringIO()):
         model, losses = globals()[sys.argv[1]]()
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Loops with Accelerate: what is prepared is watched, what is logged is recorded, state is saved before a stop."""
+"""Loops with Accelerate: prepared objects are watched, logged values recorded, and state is saved before a stop."""
 
 from __future__ import annotations
 

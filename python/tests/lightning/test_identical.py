@@ -13,13 +13,13 @@ import luff
 import pytest
 
 HERE = Path(__file__).parent
-PACKAGE = Path(luff.__file__).parent.parent  # where the tested luff lies
+PACKAGE = Path(luff.__file__).parent.parent  # location of the tested luff
 sys.path.insert(0, str(HERE))
 from ways import THOROUGH, WAYS  # noqa: E402
 
 
 def trained(names, run=None):
-    """What the ways give, in a process of their own: bare, or as ``luff run`` starts it."""
+    """Returns the results of the ways, run in a process of their own: bare, or as ``luff run`` starts it."""
     env = {
         key: value for key, value in os.environ.items() if key not in ("LUFF_SESSION", "PYTHONPATH", "RANK")
     }

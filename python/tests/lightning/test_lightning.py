@@ -99,7 +99,9 @@ def test_a_finding_stops_the_trainer_by_its_own_flag(fake, tmp_path):
 
 
 def test_a_lowered_rate_outlives_the_scheduler(fake):
-    """The scheduler computes each epoch's rate from its start, and has not stepped when the rate is lowered."""
+    """The scheduler computes each epoch's rate from the initial rate, and has not
+    stepped when the rate is lowered.
+    """
 
     class Scheduled(Net):
         def configure_optimizers(self):
@@ -115,7 +117,7 @@ def test_a_lowered_rate_outlives_the_scheduler(fake):
 
 
 def test_a_training_goes_on_in_its_run(tmp_path):
-    """From Lightning's own checkpoint; steps and updates are counted on."""
+    """It continues from Lightning's own checkpoint, and so do the counts of steps and updates."""
     first = luff.lightning.Callback(tmp_path / "run")
     fit = trainer(first, max_epochs=1)
     fit.fit(Net(), loader())
@@ -200,7 +202,7 @@ def test_the_loop_after_the_trainer_is_plain_torch(fake):
 
 @pytest.fixture
 def supervised(monkeypatch, tmp_path):
-    """As ``luff run`` has it: every trainer gets a call-back, and records into the supervisor's run."""
+    """As under ``luff run``: every trainer gets a call-back and records into the supervisor's run."""
     monkeypatch.setenv("LUFF_SESSION", json.dumps({"run": str(tmp_path / "run"), "config": {}}))
     monkeypatch.setattr(_trainers, "_watching_all", False)
     luff.torch.attach_to_all()
@@ -218,7 +220,7 @@ def test_what_is_only_evaluated_leaves_no_run(supervised, tmp_path):
 
 
 def test_an_interrupted_training_ends_by_a_signal(fake):
-    """Lightning makes an exit with code 1 of Ctrl-C."""
+    """Lightning turns Ctrl-C into an exit with code 1."""
 
     class Interrupted(Net):
         def on_train_batch_end(self, outputs, batch, batch_idx):
@@ -232,7 +234,7 @@ def test_an_interrupted_training_ends_by_a_signal(fake):
 
 
 def test_the_other_package_of_the_same_name(tmp_path):
-    """`pytorch_lightning` has classes of its own."""
+    """`pytorch_lightning` has its own classes."""
     if importlib.util.find_spec("pytorch_lightning") is None:
         pytest.skip("no pytorch_lightning")
     script = tmp_path / "train.py"

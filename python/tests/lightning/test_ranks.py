@@ -1,4 +1,4 @@
-"""Two gloo processes, started as each framework does it, under ``luff run`` without a change to the script."""
+"""Two gloo processes, started in the way of each framework, under ``luff run`` without a change to the script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_addr=
 
 
 def start(framework, out, *arguments, before=(), port=0):
-    """Trains to the end, or until it is stopped; the finished process."""
+    """Trains until the end or a stop; returns the finished process."""
     launched = [] if framework == "lightning" else [*TORCHRUN, f"--master_port={port}"]
     env = {key: value for key, value in os.environ.items() if key != "LUFF_SESSION"}
     env |= {"RANKS_OUT": str(out), "OMP_NUM_THREADS": "1", "LUFF_HOME": str(out.parent / "home")}

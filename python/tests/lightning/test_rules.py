@@ -1,4 +1,4 @@
-"""For each framework a healthy program on which the default rules are silent, and two faulty ones that they name."""
+"""For each framework, a healthy program without findings by the default rules, and two faulty ones that they name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("luff") is None, reason="the progra
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """What ``luff run`` has recorded by default, for all rules."""
+    """What ``luff run`` records by default, for all rules."""
     command = ["luff", "run", "--run", str(tmp_path_factory.mktemp("asked") / "run"), "--"]
     done = subprocess.run(
         [*command, sys.executable, "-c", "import os; print(os.environ['LUFF_SESSION'])"],
@@ -30,7 +30,7 @@ def asked(tmp_path_factory):
 
 
 def rules(run):
-    """Names of the rules that find something in a finished run."""
+    """Returns the names of the rules that find something in a finished run."""
     done = subprocess.run(
         ["luff", "check", str(run), "--json"], capture_output=True, text=True, timeout=120, check=False
     )
@@ -100,7 +100,7 @@ def transformers_sees_what_comes_next(run, asked):
     from transformers import BertConfig, BertLMHeadModel
 
     class Shifted(BertLMHeadModel):
-        """A language model out of an encoder: the loss is that of next tokens, the attention is not masked."""
+        """A language model made of an encoder: its loss is that of next tokens, but its attention is not masked."""
 
         def __init__(self, config):
             super().__init__(config)

@@ -47,12 +47,14 @@ def test_gradients_are_those_that_the_update_used(fake, tmp_path):
     assert len(updates) == len(look.used) == 4
     for step, used in zip(updates, look.used, strict=True):
         for name, gradient in used.items():
-            if name != "lm_head.weight":  # the embedding's
+            if name != "lm_head.weight":  # shared with the embedding
                 np.testing.assert_array_equal(step.values[f"gradient/GPT2LMHeadModel_{name}"], gradient)
 
 
 def test_losses_are_means_over_the_targets(fake, tmp_path):
-    """The Trainer divides by the labels, of which the first of a row is no target: 12 of them are 11 targets."""
+    """The Trainer divides by the number of labels, but the first label of a row is not a target: 12 labels, 11
+    targets.
+    """
     targets = 11 / 12
     callback = luff.transformers.Callback("/nowhere")
     train = trainer(

@@ -1,4 +1,4 @@
-"""Trains in several ways and prints what came out, as JSON; knows nothing of Luff. Usage: ways.py NAME..."""
+"""Trains in several ways and prints the results as JSON; does not mention Luff. Usage: ways.py NAME..."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 
 
 def told(model, *more):
-    """Hash of weights and buffers, and the state of the random numbers."""
+    """Returns a hash of weights and buffers, and the state of the random number generator."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode() + value.contiguous().view(torch.uint8).numpy().tobytes())
@@ -53,7 +53,7 @@ def lightning_scaled():
 
 
 def lightning_by_hand():
-    """Two optimizers in turns, as adversaries have them."""
+    """Two optimizers that take turns, as for adversarial networks."""
     from lit import Net
     from torch import nn
 
@@ -99,7 +99,7 @@ def lightning_lbfgs():
 
 
 def lightning_files():
-    """What Lightning writes: checkpoints and logged metrics."""
+    """Compares what Lightning writes: checkpoints and logged metrics."""
     from lightning.pytorch.loggers import CSVLogger
     from lit import Net, loader, trainer
 
@@ -115,7 +115,7 @@ def lightning_files():
         fit.fit(model, loader(), loader(32, 1))
         saved = torch.load(fit.checkpoint_callback.best_model_path, weights_only=False)
         for callback in saved["callbacks"].values():
-            callback.clear()  # paths of the folder
+            callback.clear()  # contains paths of the folder
         metrics = (Path(folder) / "lightning_logs" / "version_0" / "metrics.csv").read_text()
         keys = sorted(saved), sorted(saved["callbacks"]), str(saved["loops"])
         return told(model, metrics, keys)

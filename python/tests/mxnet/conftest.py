@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def same_start():
-    """Every test starts with the same random numbers, and without hooks."""
+    """Starts every test with the same random numbers, and without hooks."""
     import mxnet as mx
     from luff.mxnet import _wraps
 

@@ -1,4 +1,4 @@
-"""Small trainings in the ways in which Gluon is used. Each gives the losses and all parameters at the end."""
+"""Small trainings in the usual ways of Gluon. Each returns the losses, and all parameters at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that the default rules name under `luff run`, and a healthy training about which they are silent."""
+"""Faults that the default rules report under `luff run`, and a healthy training for which they report nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ for epoch in range(12):
 
 
 def findings(luff_run, tmp_path, change):
-    """Findings that lead: (rule, what it says)."""
+    """Returns the leading findings: (rule, its sentence)."""
     out = tmp_path / "findings.jsonl"
     luff_run(PROGRAM.format(change=change), "--findings", str(out))
     found = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []

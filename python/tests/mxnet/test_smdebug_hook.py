@@ -1,4 +1,4 @@
-"""smdebug's hook for MXNet, on Luff: names, steps, values, and that trainings are left alone."""
+"""smdebug's hook for MXNet, on Luff: names, steps, values; trainings do not change."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_names_values_and_steps(net, data, tmp_path, hybrid):
     trial = finished(hook, tmp_path)
     assert trial.steps() == [0, 1, 2]
     assert sorted(trial.tensor_names()) == sorted(seen[0])
-    for step, values in seen.items():  # weights are those after the update
+    for step, values in seen.items():  # weights after the update
         for name, value in values.items():
             np.testing.assert_array_equal(trial.tensor(name).value(step), value, err_msg=name)
     assert trial.tensor_names(collection="gradients") == sorted(n for n in seen[0] if n[:8] == "gradient")

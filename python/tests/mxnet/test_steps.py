@@ -1,4 +1,4 @@
-"""Steps, updates and modes, in the ways in which Gluon is used."""
+"""Steps, updates and modes, in the usual ways of Gluon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sgd(*nets):
 
 
 def steps_of(path):
-    """(mode, mode step, updates before it) in their order."""
+    """Returns (mode, mode step, updates before it) for all steps in order."""
     with luff.open_trial(path) as trial:
         found = [trial.step_info(step) for step in trial.steps()]
         return [(one["mode"], one["mode_step"], one["update"]) for one in found]
@@ -236,10 +236,10 @@ def test_what_is_no_block_is_refused(tmp_path):
 
 
 def test_an_error_of_the_training_reaches_the_training(data, tmp_path):
-    """MXNet tells an asynchronous error once, to whoever waits first: Luff hands it on."""
+    """MXNet reports an asynchronous error once, to whatever waits first: Luff raises it again."""
     net = nn.Dense(3, prefix="half_")
     net.initialize()
-    net.cast("float16")  # the CPU has no such layer: the error comes up when its result is waited for
+    net.cast("float16")  # the CPU does not support this layer: the error comes when its result is waited for
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     with luff.mxnet.attach(net, trainer, run=tmp_path / "run") as hook:
         with pytest.raises(mx.MXNetError, match="float16"):

@@ -1,4 +1,4 @@
-"""What is captured is what MXNet itself gives."""
+"""Captured values are those of MXNet itself."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_weights_gradients_losses_state_inputs_and_outputs(net, data, tmp_path, 
 
             before = values["weights"]
             for name in before:
-                if "running" not in name:  # those the forward pass itself has changed
+                if "running" not in name:  # the forward pass itself has changed these
                     np.testing.assert_array_equal(recorded(name), before[name], err_msg=name)
             for name, gradient in values["gradients"].items():
                 np.testing.assert_array_equal(recorded(f"gradient/{name}"), gradient)
@@ -89,7 +89,7 @@ def test_weights_gradients_losses_state_inputs_and_outputs(net, data, tmp_path, 
         rate = trial.scalars("optimizer/Adam.group0.lr", "TRAIN")["value"]
         assert rate.tolist() == [0.01] * 3
         layers = {"net_dense0_relu_output_0", "net_dense0_input_0"}
-        if hybrid:  # a graph hides its layers: said, not guessed
+        if hybrid:  # a graph hides its layers, which must be a gap
             assert not layers & set(trial.tensors())
             assert "compiled graph" in {gap["reason"] for gap in trial.gaps()}
         else:

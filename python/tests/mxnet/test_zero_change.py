@@ -32,7 +32,7 @@ def train(steps):
 
 def test_a_training_and_its_evaluation(luff_run):
     done, trial = luff_run(
-        TRAINING + "net(nd.array(x)); net.hybridize()\n"  # shapes are settled before anything is trained
+        TRAINING + "net(nd.array(x)); net.hybridize()\n"  # determines the shapes before anything is trained
         "train(5); loss_of(net(nd.array(x[48:])), nd.array(y[48:])); train(2)\n"
     )
     assert "no findings" in done.stderr

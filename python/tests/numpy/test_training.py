@@ -14,7 +14,7 @@ import pytest
 from luff.corrections import Corrections
 from luff.errors import InvalidArgumentError
 
-#: Two layers on rows of two kinds; what attaches Luff, the rate and the lines of a step are put in.
+#: Two layers on rows of two kinds; the lines that attach Luff, the rate and the lines of a step are inserted.
 PROGRAM = """
 import numpy as np
 
@@ -112,7 +112,7 @@ def test_a_step_that_raises_is_dropped(tmp_path):
             outer.loss(1.0)
             with hook.step("EVAL") as inner:
                 inner.loss(2.0)
-            outer.loss(3.0, "late")  # the step is over: another began
+            outer.loss(3.0, "late")  # this step has ended, since another one began
     with luff.open_trial(tmp_path / "run") as trial:
         assert len(trial.steps()) == 2
         assert "late" not in trial.tensors()
@@ -199,7 +199,7 @@ def test_a_run_ends_with_the_last_thing_that_holds_its_hook(tmp_path):
 
     gc.disable()
     try:
-        step = train_and_forget()  # a variable of a script outlives its block
+        step = train_and_forget()  # a variable of a script keeps the step after its block
         step.loss(2.0)  # belongs to no step
         with luff.open_trial(tmp_path / "run") as trial:
             assert trial.outcome == "completed"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before scikit-learn is imported: small data, few cores
+# before scikit-learn is imported: the data are small and cores few
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 HAS_SKLEARN = importlib.util.find_spec("sklearn") is not None
 collect_ignore_glob = [] if HAS_SKLEARN else ["test_*.py"]
 
@@ -20,7 +21,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def digits():
-    """Images of ten digits, scaled to [0, 1], and what they show."""
+    """Images of ten digits, scaled to [0, 1], and the digits."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)

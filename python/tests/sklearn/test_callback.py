@@ -1,4 +1,4 @@
-"""scikit-learn's own call-backs: iterations of LogisticRegression are steps."""
+"""scikit-learn's own call-backs: each iteration of LogisticRegression is a step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_finding_stops_the_fit(data, tmp_path):
     session = callback.hook.session
 
     class Stopping:
-        """A session that is told to stop after step 3."""
+        """A session that reports a stop after step 3."""
 
         def __getattr__(self, name):
             return getattr(session, name)
@@ -87,7 +87,7 @@ def test_threads_that_share_a_call_back_do_not_block_later_fits(data, tmp_path):
     inside, done = threading.Event(), threading.Event()
 
     class Waiting(luff.sklearn.Callback):
-        """Stays in a fit until another thread's has ended."""
+        """A call-back that stays in a fit until another thread's has ended."""
 
         def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
             if not inside.is_set():

@@ -1,4 +1,4 @@
-"""What is fitted is bit by bit what it is without Luff, whatever is recorded, and whatever fails inside Luff."""
+"""Fitted estimators are bit by bit the same as without Luff, whatever is recorded, and whatever fails inside Luff."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def state(model, x):
 
 @pytest.fixture
 def trained(digits, tmp_path):
-    """Trains a case without and with Luff: states, hook."""
+    """Returns a function that trains a case without and with Luff and returns both models, the hook and the rows."""
     x, y = digits[0][:900], digits[1][:900]
 
     def run(case, **arguments):
@@ -109,7 +109,7 @@ def trained(digits, tmp_path):
 
 
 def same(a, b):
-    """Fitted state, value by value."""
+    """Compares fitted state, value by value."""
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and (
             a.tobytes() == b.tobytes() if a.dtype != object else all(map(same, a.ravel(), b.ravel()))
@@ -172,5 +172,5 @@ def test_estimators_can_be_copied_cloned_and_pickled(digits, tmp_path):
         fit(model, x, y)
         for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
             assert vars(other).keys() == vars(model).keys()
-            fit(clone(other), x, y)  # another estimator: not watched
+            fit(clone(other), x, y)  # a different estimator, which is not watched
     assert luff.open_trial(tmp_path / "run").tensor("NLLLoss_output_0").steps("TRAIN")[-1] == 17

@@ -85,7 +85,7 @@ def test_a_child_that_is_forked_between_rounds_drops_those_of_its_parent(tmp_pat
         assert os.waitpid(children[-1], 0)[1] == 0
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: there are other threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about other threads
         boost(estimator, fork)
     hook.close()
     assert len(children) == 1 and hook.guard.first == {}
@@ -110,7 +110,7 @@ def test_a_child_that_is_forked_while_a_thread_installs_does_not_wait_for_it(mon
     thread.start()
     assert begun.wait(60)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: there are other threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about other threads
         child = os.fork()
     if child == 0:
         signal.alarm(60)

@@ -1,4 +1,4 @@
-"""What is recorded is what scikit-learn itself says."""
+"""Recorded values are those that scikit-learn itself reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 @pytest.fixture
 def run(tmp_path):
-    """Trains with a hook: the trial."""
+    """Returns a function that trains with a hook and returns the trial."""
 
     def train(model, function, **arguments):
         with luff.sklearn.attach(model, run=tmp_path / "run", **arguments) as hook, warnings.catch_warnings():
@@ -66,7 +66,7 @@ def test_network(digits, run):
 
 
 class Corrected:
-    """A session that asks for half the rate after two steps."""
+    """A session that requests half the rate after two steps."""
 
     def __init__(self, session):
         self._session = session

@@ -1,4 +1,4 @@
-"""`luff run` on scripts that never mention Luff: what is recorded, what is named, what is left in peace."""
+"""`luff run` on scripts that never mention Luff: what is recorded, what is reported, what is ignored."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_everything_that_trains_step_by_step_is_one_worker(luff_findings):
         "from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor\n"
         "MLPClassifier((16,), max_iter=3, random_state=0).fit(x, y)\n"
         "m = SGDRegressor(random_state=0); batches(m, x, y, passes=1)\n"
-        "SGDRegressor(random_state=0).fit(x, y)\n"  # one call, one step: left alone
-        "RandomForestRegressor(5).fit(x, y)\n"  # likewise
+        "SGDRegressor(random_state=0).fit(x, y)\n"  # one call, one step: not recorded
+        "RandomForestRegressor(5).fit(x, y)\n"  # not recorded either
         "MiniBatchKMeans(10, n_init=1, random_state=0).fit(x)\n"
         "GradientBoostingRegressor(n_estimators=4).fit(x, y)\n"
     )

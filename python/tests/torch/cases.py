@@ -1,4 +1,4 @@
-"""Ordinary trainings, one for each way people write them. Nothing here knows of Luff.
+"""Ordinary trainings, one for each way in which people write them. None of them mentions Luff.
 
 Each returns the losses it printed and the models it trained. Run as a script, it trains all of them and prints
 digests as JSON: ``python cases.py [--luff RUN] [NAME ...]``.

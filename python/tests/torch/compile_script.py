@@ -1,6 +1,6 @@
-"""Compiled trainings and what dynamo counted, without Luff and then with it.
+"""Compiled trainings and dynamo's counters, first without Luff and then with it.
 
-``compile_script.py BACKEND FOLDER KIND...``, JSON on stdout.
+Usage: ``compile_script.py BACKEND FOLDER KIND...``; prints JSON.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from torch import nn
 
 
 class WithLoss(nn.Module):
-    """As language models are written: the loss is part of the forward pass."""
+    """A model whose loss is part of the forward pass, as in language models."""
 
     def __init__(self, body):
         super().__init__()
@@ -26,7 +26,7 @@ class WithLoss(nn.Module):
 
 
 class Plain(nn.Module):
-    """Compiled in place: the class is the user's, so that torch does not leave it out."""
+    """Compiled in place: a class of the user's own, so that torch does not skip it."""
 
     def __init__(self, body):
         super().__init__()
@@ -37,7 +37,7 @@ class Plain(nn.Module):
 
 
 class Breaks(nn.Module):
-    """Dynamo gives up in the middle of it and runs what lies around it by pieces."""
+    """Breaks dynamo's graph in the middle, so that the code around it runs in pieces."""
 
     def forward(self, x):
         torch._dynamo.graph_break()

@@ -37,7 +37,7 @@ def _seeded():
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Watches all that is trained, with a fake session; ends with checks that hold for every training."""
+    """Watches everything that is trained, with a fake session; ends with checks that hold for every training."""
     opened = []
 
     def start(roles=None, model=None, **arguments):

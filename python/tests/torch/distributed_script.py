@@ -1,6 +1,6 @@
 """A training on two processes, as a user would write it: DDP or FSDP2 with gloo.
 
-Writes what each step computed with into FOLDER/rankN.npz: ``distributed_script.py ddp|fsdp FOLDER``.
+Writes the values that each step used into FOLDER/rankN.npz. Usage: ``distributed_script.py ddp|fsdp FOLDER``.
 """
 
 import sys
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def say(text):
-    sys.stdout.write(text + "\n")  # one write: both ranks share the pipe
+    sys.stdout.write(text + "\n")  # a single write, since both ranks share the pipe
     sys.stdout.flush()
 
 

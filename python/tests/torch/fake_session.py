@@ -1,6 +1,6 @@
-"""A session that keeps what it is told in Python lists: reads memory by ctypes, knows nothing of files.
+"""A session that keeps everything in Python lists. It reads memory by ctypes and uses no files.
 
-The step machine is tested against it; the real session has tests of its own and the end-to-end tests use it.
+The step machine is tested with it. The real session has tests of its own, and the end-to-end tests use it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULT_ROLES = frozenset({Role.WEIGHT, Role.BIAS, Role.GRADIENT, Role.LOSS, Rol
 
 
 class FakeStep:
-    """What one published step holds."""
+    """The contents of one published step."""
 
     def __init__(self, mode: int, mode_step: int) -> None:
         self.mode = mode
@@ -33,7 +33,7 @@ class FakeStep:
         self.global_step = -1
         self.update = -1
         self.values: dict[str, np.ndarray[Any, Any]] = {}
-        self.wholes: dict[str, list[int]] = {}  # global shape of what is a shard
+        self.wholes: dict[str, list[int]] = {}  # global shapes of shards
         self.times: dict[str, int] = {}
         self.scalars: dict[str, float] = {}
         self.events: list[tuple[int, int, int]] = []
@@ -43,12 +43,12 @@ class FakeStep:
 
     @property
     def kinds(self) -> list[int]:
-        """Kinds of the events in their order, batches and mode changes left out."""
+        """Returns the kinds of the events in order, without batches and mode changes."""
         return [kind for kind, _, _ in self.events if kind not in (6, 7)]
 
 
 class FakeSession:
-    """Same calls as `luff._core.Session`."""
+    """Has the same methods as `luff._core.Session`."""
 
     def __init__(self, roles: frozenset[Any] = DEFAULT_ROLES) -> None:
         self.roles = {int(role) for role in roles}
@@ -243,9 +243,9 @@ class FakeSession:
         return {}
 
     def train(self) -> list[FakeStep]:
-        """Published TRAIN steps."""
+        """Returns the published TRAIN steps."""
         return [step for step in self.steps if step.mode == 1]
 
     def eval(self) -> list[FakeStep]:
-        """Published EVAL steps."""
+        """Returns the published EVAL steps."""
         return [step for step in self.steps if step.mode == 2]

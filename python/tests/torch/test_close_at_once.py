@@ -1,4 +1,4 @@
-"""Closing a run waits for nobody who will not come."""
+"""Closing a run does not wait for something that will never come."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from luff.torch.replay._replay import wait_for
 
 
 def test_a_child_that_waits_for_a_lock_does_not_hold_the_close(tmp_path, monkeypatch):
-    monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)  # what the close waits at most, 2 s
+    monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)  # longer than the close may wait, which is 2 s
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hook = luff.torch.attach(model, run=tmp_path / "run")
@@ -21,10 +21,10 @@ def test_a_child_that_waits_for_a_lock_does_not_hold_the_close(tmp_path, monkeyp
 
     def loss_of(y):
         with lock:
-            return ((y - y).abs().sqrt()).sum()  # finite, its gradient is not
+            return ((y - y).abs().sqrt()).sum()  # finite, but its gradient is not
 
     loss = loss_of(model(torch.ones(4, 8)))
-    with lock:  # which the child, that evaluates the step again, can never take
+    with lock:  # the child that evaluates the step again can never acquire it
         loss.backward()
         optimizer.step()
     begin = time.monotonic()
@@ -46,7 +46,7 @@ def _forked(work):
 
 def test_a_child_is_waited_for_while_it_works():
     def work(sending):
-        until = time.process_time() + 0.2  # of its own time, however loaded the machine is
+        until = time.process_time() + 0.2  # CPU time, so it does not depend on the load of the machine
         while time.process_time() < until:
             pass
         os.write(sending, b"found")

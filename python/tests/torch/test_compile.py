@@ -1,4 +1,4 @@
-"""torch.compile sees nothing of Luff: the same graphs, no break, no recompilation, and the same results."""
+"""torch.compile does not notice Luff: same graphs, no break, no recompilation, and the same results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_one_graph_no_break_and_the_same_results(tmp_path, backend):
         told = seen[kind].pop("seen")
         assert seen[kind].pop("errors") == {}
         assert seen[kind] == bare[kind], kind
-        if kind not in ("container", "broken"):  # torch itself compiles these by pieces, or not at all
+        if kind not in ("container", "broken"):  # torch itself compiles these in pieces, or not at all
             assert (seen[kind]["graphs"], seen[kind]["breaks"]) == (1, 0), kind
         assert told["train_steps"] == 6
         assert told["gradients_equal"], kind

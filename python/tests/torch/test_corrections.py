@@ -1,4 +1,4 @@
-"""What a training lets Luff correct: call-backs at the agreed step, their errors, the built-in lower_lr."""
+"""Corrections that a training allows: call-backs at the agreed step, their errors, the built-in lower_lr."""
 
 from __future__ import annotations
 

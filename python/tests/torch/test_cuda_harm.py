@@ -1,4 +1,4 @@
-"""On a GPU Luff sees little yet; what it must not do there is harm. Skipped where PyTorch has no CUDA device."""
+"""Luff records little on a GPU yet, but it must do no harm there. Skipped if PyTorch has no CUDA device."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ torch.cuda.synchronize()
 
 @pytest.fixture
 def train(tmp_path):
-    """Runs a script bare or under `luff run`: the finished process."""
+    """Returns a function that runs a script bare or under `luff run` and returns the finished process."""
     luff = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
     if luff is None:
         pytest.skip("no luff on PATH")
@@ -185,7 +185,7 @@ def train(tmp_path):
 def test_every_way_of_training_computes_the_same_and_takes_the_same_memory(train):
     bare = json.loads(train(TRAININGS, watched=False, CUDA_HARM_COMPILE="1").stdout)
     watched = json.loads(train(TRAININGS, watched=True, CUDA_HARM_COMPILE="1").stdout)
-    # How much memory a first compilation takes is a matter of which kernels the compiler tries, and differs by itself.
+    # A first compilation's memory depends on which kernels the compiler tries, and varies by itself.
     assert watched.pop("compile")[0] == bare.pop("compile")[0]
     assert watched == bare
 

@@ -1,4 +1,4 @@
-"""What backward passes reach, what checkpoints fitted, how gradients were clipped."""
+"""Parameters that backward passes reach, checkpoints that match, and clipping of gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def train(model, steps=5, loss_of=None, parameters=None):
         optimizer.step()
 
 
-# What backward passes reach ----------------------------------------------------------------------------------------
+# Reach of backward passes ----------------------------------------------------------------------------------------
 
 
 def test_parameters_without_gradient(watched):
@@ -62,7 +62,7 @@ def test_leaves_that_belong_to_no_model(watched):
             self.listed = [nn.Linear(6, 6)]
 
         def forward(self, x):
-            fresh = torch.zeros(8, 6, requires_grad=True)  # not the same from step to step
+            fresh = torch.zeros(8, 6, requires_grad=True)  # a different tensor in each step
             return self.head(self.listed[0](x * self.scale + fresh))
 
     _, session = watched()
@@ -93,7 +93,7 @@ def test_several_backward_passes_are_told_together(watched):
 
 
 def reach_steps(session):
-    """TRAIN steps at which the reach was told."""
+    """Returns the TRAIN steps at which the reach was recorded."""
     return [step.mode_step for step in session.train() if "reach" in step.json_kinds]
 
 
@@ -103,7 +103,8 @@ def test_a_new_optimizer_or_more_parameters_are_asked_about_anew(watched):
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.01)]
     for n, (x, y) in enumerate(cases.batches(24)):
         if n == 10:
-            optimizers.append(torch.optim.Adam(extra.parameters(), lr=0.01))  # of what no model holds
+            # of parameters that no model holds
+            optimizers.append(torch.optim.Adam(extra.parameters(), lr=0.01))
         if n == 17:
             optimizers[0].add_param_group({"params": late.parameters()})  # seen by the update of step 17
         for optimizer in optimizers:
@@ -175,7 +176,7 @@ def test_the_walk_is_bounded_and_keeps_nothing_alive():
 
 
 def test_factors_of_an_accumulation_that_begins_late(watched):
-    """After many updates of one pass each the first pass of an update is not looked at: it says so once."""
+    """After many updates of a single pass, the first pass of an update is not examined: one event says so."""
     _, session = watched()
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -206,7 +207,7 @@ def test_what_fitted_of_a_checkpoint(watched):
     with pytest.raises(RuntimeError, match="Missing key"):
         model.load_state_dict(part)
     train(model)
-    full, partly = told(session, "load_state_dict")  # and nothing of the one that failed
+    full, partly = told(session, "load_state_dict")  # nothing of the one that failed
     count = len(whole)
     assert full == {
         "kind": "load_state_dict",
@@ -245,7 +246,7 @@ def test_only_the_outermost_load_counts_and_a_failed_one_leaves_no_trace(watched
     train(model)
     events = told(session, "load_state_dict")
     assert [(event["model"], event["matched"], event["missing_count"]) for event in events] == [
-        ("Linear", 1, 1),  # called by a method of the user's own, which is no call of torch's
+        ("Linear", 1, 1),  # called by a method of the user's own, not by torch
         ("Outer", 2, 0),
     ]
 

@@ -1,4 +1,4 @@
-"""What frameworks on top of PyTorch do to it: closures for every update, sums over targets, steps that they end."""
+"""What frameworks do on top of PyTorch: closures for every update, sums over targets, steps that they end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 @pytest.fixture(autouse=True)
 def _functional_losses(monkeypatch):
-    """Functions of losses are wrapped for one test."""
+    """Wraps the loss functions for one test."""
     for name in _functional._KINDS:
         monkeypatch.setattr(F, name, getattr(F, name))
     _functional.install.__wrapped__()
@@ -26,7 +26,7 @@ def told(session, kind):
 
 
 def by_closures(model, optimizer, steps=6, clears=True, micro=1):
-    """Updates as Lightning makes them: forward, clear and backward within the optimizer's step."""
+    """Updates as Lightning does: forward, clear and backward inside the optimizer's step."""
     batches = iter(list(cases.batches(steps * micro)))
 
     def closure():
@@ -83,7 +83,7 @@ def test_a_second_evaluation_of_a_closure_tells_nothing_twice(watched):
 
 
 def test_a_sum_over_targets_that_is_divided_is_told_as_their_mean(watched):
-    """As the Trainer of Transformers has it: by the targets of all micro-batches."""
+    """As the Trainer of Transformers does: divides by the number of targets of all micro-batches."""
     _, session = watched()
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -121,7 +121,7 @@ def test_a_sum_over_targets_that_is_trained_stays_one(watched):
     with torch.no_grad():
         expected = F.cross_entropy(model(x), y, reduction="sum").item()
     session_end = [step for step in session.steps if step.mode == 2]
-    assert session_end == []  # still open
+    assert session_end == []  # the step is still open
     with torch.no_grad():
         model(x)
     assert session.steps[-1].scalars["CrossEntropyLoss_output_0"] == expected
@@ -156,7 +156,7 @@ def test_a_scaled_loss_is_told_without_its_divisor(watched):
 
 
 def test_steps_that_a_loop_ends(watched):
-    """An update leaves the step open; evaluations of several calls are one step until the loop says that it ends."""
+    """An update leaves the step open; several calls of an evaluation are one step until the loop ends it."""
     hook, session = watched()
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

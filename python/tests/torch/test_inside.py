@@ -1,4 +1,4 @@
-"""What is told of the inside of a step: attention, codes, rounding, accumulation, and whether a model sees ahead."""
+"""Evidence from inside a step: attention, codes, rounding, accumulation, and models that see the next token."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SAMPLE = 14
 
 
 def tokens(count, length=12, vocabulary=11):
-    """Batches of ids, each followed by the next."""
+    """Yields batches of ids, each with the ids that follow."""
     for seed in range(count):
         ids = torch.randint(0, vocabulary, (4, length + 1), generator=torch.Generator().manual_seed(seed))
         yield ids[:, :-1], ids[:, 1:]
 
 
 class Speaker(nn.Module):
-    """One layer of attention over tokens; its heads are a dimension of their own."""
+    """One layer of attention over tokens, with its heads in a dimension of their own."""
 
     def __init__(self, masked=True, sharp=1.0, fused=False, vocabulary=11, width=16):
         super().__init__()
@@ -66,7 +66,7 @@ def test_a_model_is_asked_whether_it_sees_the_next_tokens(watched, masked):
     assert events[0]["sees"] is not masked
     assert events[0]["length"] == 12
     assert (events[0]["change"] > 1e-4) is not masked
-    assert events[0]["itself"] > 1e-4  # the question can be answered
+    assert events[0]["itself"] > 1e-4  # the test is meaningful
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -163,7 +163,7 @@ def test_what_rounding_leaves_of_an_update(watched, rate, changed):
         optimizer.step()
     events = told(session, "rounding")
     assert events
-    (parameter,) = events[0]["parameters"]  # a bias is no matrix
+    (parameter,) = events[0]["parameters"]  # a bias is not a matrix
     assert (parameter["name"], parameter["dtype"], parameter["looked"]) == ("Linear_weight", "bfloat16", 18)
     assert parameter["moving"] == 18
     share = parameter["changed"] / parameter["moving"]

@@ -1,4 +1,4 @@
-"""Gradients that are not cleared between two updates are told, and nothing else is."""
+"""Gradients that are not cleared between two updates are recorded as events, and nothing else is."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_never_cleared_but_clipped(watched):
 )
 @pytest.mark.parametrize("between", [False, True])
 def test_cleared_in_any_way(watched, clear, between):
-    """Before the forward pass, and between it and the backward pass."""
+    """Before the forward pass, or between it and the backward pass."""
     _, session = watched()
     loop(clear if between else nothing, before=None if between else clear)
     assert kept(session) == []

@@ -1,4 +1,4 @@
-"""Which run a step belongs to, and how long a hook lives: many trainings in one process, cells run twice, threads."""
+"""Which run a step belongs to, and how long a hook lives: many trainings in one process, repeated cells, threads."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_what_is_let_go_ends_at_once(tmp_path, steps):
     luff.torch.attach(model, optimizer, run=tmp_path / "run", **ALL)
     train(model, optimizer, steps)
     model(torch.ones(3, 4))
-    gc.disable()  # no cycle leads back
+    gc.disable()  # there is no reference cycle
     try:
         del model, optimizer
         assert not _registry.hooks.living
@@ -134,7 +134,7 @@ def test_nothing_keeps_a_model_or_a_hook_alive(tmp_path):
     train(model, optimizer, 2)
     references = [weakref.ref(hook), weakref.ref(model), weakref.ref(model.inner.weight)]
     del hook
-    train(model, optimizer, 2)  # the model holds it
+    train(model, optimizer, 2)  # the model holds the hook
     del model, optimizer
     gc.collect()
     assert [reference() for reference in references] == [None] * 3
@@ -178,7 +178,7 @@ def test_a_hook_that_gives_up_ends_its_run_and_says_why(tmp_path, monkeypatch):
 
 
 class Turns:
-    """Two threads, one step of each other's at a time."""
+    """Makes two threads alternate, one step at a time."""
 
     def __init__(self):
         self.barrier = threading.Barrier(2, timeout=60)
@@ -205,7 +205,7 @@ def in_threads(*functions):
 
 
 def widths_of(path):
-    """Of each step, the widths of the models whose gradients it holds."""
+    """Returns, for each step, the widths of the models whose gradients it contains."""
     with luff.open_trial(str(path)) as trial:
         names = trial.tensors("^gradient/.*inner.weight")
         return [
@@ -241,13 +241,13 @@ def test_two_threads_of_one_hook_one_is_recorded_and_the_other_is_a_gap(tmp_path
 
     def both(pair):
         train(*pair, 20, pause)
-        pause()  # when a thread has ended, the other one's steps are recorded
+        pause()  # when one thread has ended, the steps of the other one are recorded
 
     in_threads(*[lambda pair=pair: both(pair) for pair in pairs])
     hook.close()
     found = widths_of(tmp_path / "run")
     assert found in ([{4}] * len(found), [{6}] * len(found))
-    assert len(found) in (19, 20)  # the first step may be lost while it is found out who trains
+    assert len(found) in (19, 20)  # the first step may be lost until the training thread is known
     with luff.open_trial(str(tmp_path / "run")) as trial:
         assert "not seen" in {gap["reason"] for gap in trial.gaps()}
 
@@ -257,7 +257,7 @@ def test_one_thread_after_another_is_recorded(tmp_path):
     _registry.hooks.add(hook, default=True)
     _registry._install()
     first = make()
-    for _ in range(3):  # each thread ends before the next
+    for _ in range(3):  # each thread ends before the next begins
         in_threads(lambda: train(*make(), 4))
     train(*first, 4)
     hook.close()
@@ -265,7 +265,7 @@ def test_one_thread_after_another_is_recorded(tmp_path):
 
 
 class Branches(nn.Module):
-    """Its parts run in threads of their own, as DataParallel's do."""
+    """A model whose parts run in threads of their own, like DataParallel's."""
 
     def __init__(self):
         super().__init__()
@@ -424,7 +424,7 @@ def resources():
 @pytest.mark.thorough
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_hundred_trainings_take_no_more_than_ten(tmp_path, kept):
-    """With `kept` the model stays, and each training has a newer hook of it."""
+    """With `kept` the model stays, and each training attaches a new hook to it."""
     model, optimizer = make(64)
 
     def one(number):

@@ -1,4 +1,4 @@
-"""Bits 8 to 12 of the event `forward`, and who the events of a call are about."""
+"""Bits 8 to 12 of the event `forward`, and the model that the events of a call refer to."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def test_parts_in_another_mode_are_noticed(watched):
     assert seen[:30] == [False] * 30
     assert seen[30:60] == [True] * 30
     assert seen[60:131] == [False] * 71
-    assert seen[130 + 16 :] == [True] * (200 - 146)  # after 64 calls every 16th is looked at
-    assert all(argument & SOME_TRAIN for _, _, argument in forwards(session))  # the dropout
+    assert seen[130 + 16 :] == [True] * (200 - 146)  # after 64 calls, every 16th is examined
+    assert all(argument & SOME_TRAIN for _, _, argument in forwards(session))  # set by the dropout
 
 
 def test_events_of_a_call_name_the_model(watched):
-    """Also of wrapped models, of parts called from outside, of two models of one class."""
+    """Covers wrapped models, parts called from outside, and two models of one class."""
     hook, session = watched()
     one, two = nn.Linear(6, 6), nn.Linear(6, 6)
     whole = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))

@@ -1,4 +1,4 @@
-"""Small programs that make NaN, each in its own way: the producer has to be named, with operator and line."""
+"""Small programs that make NaN in different ways: the run must name the producer, with operator and line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ PROGRAMS = {}
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    """A loaded machine may take its time."""
+    """Allows more time, for a loaded machine."""
     monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)
     monkeypatch.setattr(_isolation, "SECONDS", 60.0)
 
 
 def program(phase, operator="", words="", marked=True):
-    """What the run has to say: phase, operator, words of the reason; the line is the one that says `NaN here`."""
+    """Declares what the run must report: phase, operator, words of the reason; the line
+    is the one marked `NaN here`.
+    """
 
     def add(function):
         PROGRAMS[function.__name__] = (function, phase, operator, words, marked)

@@ -1,4 +1,4 @@
-"""From the training to the reader: what a trial shows is what PyTorch had."""
+"""From the training to the reader: a trial shows the values that PyTorch had."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def test_a_resumed_run_goes_on_after_its_last_step(tmp_path):
 
 
 def test_two_runs_in_one_process_hold_each_its_own(tmp_path):
-    """Two models trained in turns, each with its run: values, losses and updates are those of its own model."""
+    """Two models trained alternately, each with its own run: values, losses and updates
+    are those of its own model.
+    """
     models = [nn.Linear(6, 3), nn.Linear(6, 3)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
     hooks = [

@@ -1,7 +1,7 @@
-"""What was captured, replayed: weights and gradients put through the optimizer give the weights of the next step.
+"""Replays captured values: weights and gradients passed to the optimizer give the weights of the next step.
 
-Bit by bit, for every way of training. So gradients are the ones the optimizer used (accumulated, unscaled, clipped),
-weights those of the step's forward pass, settings those of the update, and no step is missing.
+This holds bit by bit, for every way of training. So gradients are those that the optimizer used (accumulated,
+unscaled, clipped), weights those of the step's forward pass, settings those of the update, and no step is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def sgd(lr=0.1, **settings):
     return lambda parameters: SGD(parameters, lr=lr, **settings)
 
 
-# case: (prefix of the tensors' names, their optimizer) of each model, in the order the case returns them
+# case: (prefix of the tensors' names, their optimizer) for each model, in the order in which the case returns them
 REPLAYS: dict[str, list[tuple[str, Factory]]] = {
     "plain": [("Sequential_", sgd(momentum=0.9))],
     "functional_loss_adam": [("Sequential_", lambda p: Adam(p, lr=0.01))],
@@ -62,7 +62,7 @@ REPLAYS: dict[str, list[tuple[str, Factory]]] = {
 
 
 class Replay:
-    """Parameters of one model, trained again from what was captured alone."""
+    """Parameters of one model, trained again only from what was captured."""
 
     def __init__(self, names, first, factory):
         self.parameters = {
@@ -87,7 +87,9 @@ class Replay:
 
 
 def names_of(session, prefix):
-    """Parameters whose names begin with the expression; of the first model of a class unless it says which."""
+    """Returns parameters whose names begin with the expression; of the first model of a
+    class unless it has a number.
+    """
     first = "" if re.search(r"_\d+_$", prefix) else r"(?!\d+_)"
     held = [name for name in session.train()[0].values if not name.startswith(("gradient/", "optimizer/"))]
     return [name for name in held if re.match(prefix + first, name)]
@@ -154,7 +156,7 @@ def test_settings_are_those_of_the_update_although_schedulers_follow(watched):
     ],
 )
 def test_captured_outputs_are_what_forward_hooks_see(watched, name):
-    """Torch's own hooks tell what every module returned, in the order of the calls; recomputation left out."""
+    """Torch's own hooks record what every module returned, in the order of calls, without recomputations."""
     returned: dict[int, list[torch.Tensor]] = {}
     modules = []
 
@@ -180,7 +182,7 @@ def test_captured_outputs_are_what_forward_hooks_see(watched, name):
             for key in sorted(k for k in step.values if re.fullmatch(re.escape(path) + r"_output_\d+", k))
         ]
         wanted = returned[number]
-        missed = len(wanted) - len(got)  # of the first step: the run is opened by its backward pass
+        missed = len(wanted) - len(got)  # in the first step, since its backward pass opens the run
         assert 0 <= missed <= 5, path
         for one, other in zip(got, wanted[missed:], strict=True):
             assert np.array_equal(np.asarray(one, np.float64), other.double().numpy()), path

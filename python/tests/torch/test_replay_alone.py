@@ -1,4 +1,6 @@
-"""The child that evaluates a step again shares nothing: what is counted, locked, sent or written stays so."""
+"""The child that evaluates a step again shares nothing: whatever is counted, locked,
+sent or written is not changed.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ IPC_RMID, GETVAL = 0, 12
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    """A loaded machine may take its time."""
+    """Allows more time, for a loaded machine."""
     monkeypatch.setattr(_nonfinite, "_WAIT_S", 60.0)
     monkeypatch.setattr(_isolation, "SECONDS", 60.0)
 
 
 @pytest.fixture(autouse=True)
 def _collected():
-    """A child of this test does not end in the next one."""
+    """Makes sure that a child of this test does not end in the next one."""
     before = _children()
     yield
     until = time.monotonic() + 60
@@ -42,7 +44,7 @@ def _collected():
             try:
                 os.waitpid(child, os.WNOHANG)
             except ChildProcessError:
-                continue  # collected meanwhile
+                continue  # already reaped
         time.sleep(0.01)
 
 
@@ -63,7 +65,7 @@ def _text(path):
 
 
 class Touching(nn.Linear):
-    """Touches something in each forward pass, and makes NaN of the batch that is zero."""
+    """Calls a function in each forward pass, and makes NaN of a batch of zeros."""
 
     def __init__(self, touch):
         super().__init__(4, 1)
@@ -80,7 +82,7 @@ def some_data(step):
 
 
 def told(watched, touch, model=None, batch=some_data):
-    """Trains; what is told of the NaN last."""
+    """Trains; returns the last event about the NaN."""
     hook, session = watched()
 
     def loss_of(model, x, step):
@@ -93,12 +95,12 @@ def told(watched, touch, model=None, batch=some_data):
 
 
 def is_found(event):
-    """The child has found the line."""
+    """Returns whether the child has found the line."""
     return event["from"] == "replay" and event["operator"] == "log" and "torch.log(" in event["code"]
 
 
 def ask(question, wait_s=60.0):
-    """What a child answers."""
+    """Returns a child's answer."""
     replay = _replay.Replay.ask(question, _isolation.LARGEST)
     assert isinstance(replay, _replay.Replay), replay
     return replay.answer(time.monotonic() + wait_s)
@@ -146,12 +148,13 @@ def test_shared_parameters_are_the_training_s_own(watched):
             self.register_buffer("seen", torch.zeros(()))
 
     model = Counting().share_memory()
-    assert "other processes" in told(watched, None, model)["no_replay"]  # others may change them meanwhile
+    # other processes may change them at any time
+    assert "other processes" in told(watched, None, model)["no_replay"]
     assert int(model.seen) == STEPS
 
 
 def test_what_is_sent_or_written_is_sent_or_written_once(watched, tmp_path):
-    """A socket, a pipe, and a log file with a buffer: each step exactly once."""
+    """A socket, a pipe, and a buffered log file get each step exactly once."""
     ours, theirs = socket.socketpair()
     receiving, sending = os.pipe()
     with ours, theirs, open(tmp_path / "log", "w", encoding="utf-8") as log:
@@ -168,7 +171,7 @@ def test_what_is_sent_or_written_is_sent_or_written_once(watched, tmp_path):
     os.close(receiving)
     os.close(sending)
     assert (tmp_path / "log").read_text() == "a step\n" * STEPS
-    assert event["from"] == "graph"  # the child's socket is none, so it could not evaluate the step
+    assert event["from"] == "graph"  # the child has no socket, so it could not evaluate the step
 
 
 class Operation(ctypes.Structure):
@@ -210,7 +213,7 @@ def test_a_loader_with_workers_goes_on(watched):
 
 
 def test_no_file_is_opened_for_writing(tmp_path):
-    """Nor by what asks no audit hook: torch's own writer."""
+    """Not even by code without audit events: torch's own writer."""
     kept = tmp_path / "checkpoint.pt"
     kept.write_bytes(b"precious")
     answer = ask(lambda: torch.save({"x": torch.ones(3)}, kept))
@@ -244,7 +247,7 @@ def _runs(pid):
     return bool(state) and state[0] != "Z"
 
 
-# Where there is no child, that is said ------------------------------------------------------------------------------
+# Reasons are recorded where there is no child -----------------------------------------------------------------------
 
 
 def test_a_script_that_counts_its_children(watched):
@@ -255,7 +258,7 @@ def test_a_script_that_counts_its_children(watched):
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert "SIGCHLD" in event["no_replay"]
-    assert event["operator"] == "log"  # read off the graph
+    assert event["operator"] == "log"  # derived from the graph
     assert ended == []
 
 
@@ -298,7 +301,7 @@ def test_memory_that_is_short(watched, monkeypatch):
     assert told(watched, lambda: None)["no_replay"] == "memory is short"
 
 
-# The script may close what it did not open ----------------------------------------------------------------------------
+# The script may close descriptors that it did not open --------------------------------------------------------------
 
 
 def test_a_file_in_the_place_of_the_pipe_is_the_script_s(tmp_path):
@@ -312,7 +315,7 @@ def test_files_that_a_fork_puts_in_the_place_of_the_pipe_are_the_script_s(tmp_pa
     entered = []
 
     def reopen():
-        """As a library that closes all that it did not open, in both processes."""
+        """Acts like a library that closes everything that it did not open, in both processes."""
         if os.getpid() == testing or os.getppid() == testing:
             pipes = {int(name) for name in os.listdir("/proc/self/fd")} - before
             entered.append(in_place_of({number for number in pipes if is_pipe(number)}, tmp_path / "theirs"))
@@ -324,7 +327,7 @@ def test_files_that_a_fork_puts_in_the_place_of_the_pipe_are_the_script_s(tmp_pa
         replay = _replay.Replay.ask(lambda: {"found": 1}, _isolation.LARGEST)
         assert "closed the pipe" in replay.answer(time.monotonic() + 60)["no_replay"]
     finally:
-        testing = 0  # a handler stays for ever
+        testing = 0  # handlers cannot be unregistered
     until = time.monotonic() + 60
     while time.monotonic() < until and not replay.collected():
         time.sleep(0.01)
@@ -334,19 +337,19 @@ def test_files_that_a_fork_puts_in_the_place_of_the_pipe_are_the_script_s(tmp_pa
 def is_pipe(number):
     try:
         return stat.S_ISFIFO(os.fstat(number).st_mode)
-    except OSError:  # the folder that lists them
+    except OSError:  # the folder that is being listed
         return False
 
 
 @contextlib.contextmanager
 def in_place_of(numbers, path):
-    """Leads numbers of descriptors to a file, which has to be what it was in the end; then closes them."""
+    """Points descriptors to a file for a block; checks that the file did not change, and closes them."""
     assert numbers
     theirs = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     os.write(theirs, b'{"theirs": 1}')
     os.lseek(theirs, 0, os.SEEK_SET)
     for number in numbers:
-        os.dup2(theirs, number)  # closes what was there
+        os.dup2(theirs, number)  # closes the previous file
     yield
     for number in numbers:
         assert os.lseek(number, 0, os.SEEK_CUR) == 0

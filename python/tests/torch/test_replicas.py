@@ -1,4 +1,6 @@
-"""What DistributedDataParallel keeps equal is stored once, whatever was wrapped or attached first."""
+"""Values that DistributedDataParallel keeps equal are stored once, regardless of what
+was wrapped or attached first.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ def test_attached_after_wrapping(tmp_path, attached):
     for name in ("Sequential_0.weight", "gradient/Sequential_0.weight", "gradient/Sequential_2.bias"):
         assert stored(trial, name) == [STEPS, []]
         assert np.array_equal(*values(trial, name))
-    assert stored(trial, "Sequential_1.running_mean") == [STEPS, STEPS]  # differs until the next forward pass
+    # they differ until the next forward pass
+    assert stored(trial, "Sequential_1.running_mean") == [STEPS, STEPS]
 
 
 def test_next_to_what_is_not_replicated_nothing_is_left_out(tmp_path):

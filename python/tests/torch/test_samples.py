@@ -1,4 +1,4 @@
-"""Samples: the first rows of what goes into models and losses, as they were when the call was made."""
+"""Samples: the first rows of inputs of models and losses, as they were at the call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def array(tensor):
 
 @pytest.fixture
 def functional(monkeypatch):
-    """Wraps the functional losses as ``luff run`` does, for one test."""
+    """Wraps the functional losses for one test, as ``luff run`` does."""
     for name in _functional._KINDS:
         monkeypatch.setattr(F, name, getattr(F, name), raising=False)
     _functional.install.__wrapped__()
@@ -179,7 +179,7 @@ def test_large_values_are_their_first_rows(watched, dtype):
 
     _, session = watched(ROLES)
     model = Part()
-    whole = (torch.arange(4000 * 40) % 251).reshape(40, 4000).to(dtype).t()  # neither contiguous
+    whole = (torch.arange(4000 * 40) % 251).reshape(40, 4000).to(dtype).t()  # neither is contiguous
     for _ in range(2):
         model(whole, options={"wide": torch.zeros(1, 200_000)}, small=torch.ones(())).backward()
         model.weight.grad = None
@@ -189,7 +189,7 @@ def test_large_values_are_their_first_rows(watched, dtype):
     assert got.shape == (min(rows, 4000), 40)
     assert (got.astype(np.float64) == whole[:rows].to(torch.float64).numpy()).all()
     assert step.wholes.get("sample/Part_input_0") == ([4000, 40] if rows < 4000 else None)
-    assert step.values["sample/Part_input_1"].shape == (1, 200_000)  # a row of at most 1 MiB
+    assert step.values["sample/Part_input_1"].shape == (1, 200_000)  # a row of up to 1 MiB is kept
     assert step.values["sample/Part_input_2"].size == 1
 
 

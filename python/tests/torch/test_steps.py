@@ -1,4 +1,4 @@
-"""Which steps, updates, modes and events the machine makes of a training loop."""
+"""Steps, updates, modes and events that the machine derives from a training loop."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_stop_leaves_after_the_update(watched):
     assert len(session.train()) == 3
     assert torch.equal(saved[0], model.weight)
     assert session.closed == 2
-    cases.loop(model, optimizer)  # the process may go on; nobody watches
+    cases.loop(model, optimizer)  # the process may continue unwatched
     assert len(session.train()) == 3
 
 

@@ -1,4 +1,4 @@
-"""What is captured is what PyTorch has: weights of the forward pass, gradients of the update, and so on."""
+"""Captured values are those of PyTorch: weights of the forward pass, gradients of the update, and so on."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_what_cannot_be_read_is_a_gap(watched):
 
 
 def test_tensors_of_another_device_are_gaps_and_nothing_is_copied_from_it(watched):
-    """No accelerator here: "meta" is a device whose memory cannot be read, and where reading a number would raise."""
+    """Needs no accelerator: memory of the device "meta" cannot be read, and reading a number from it would raise."""
     _, session = watched(ALL)
     model = nn.Sequential(nn.Linear(2, 2, device="meta"), nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -276,7 +276,7 @@ def test_compiled_activations_are_a_gap(watched):
     assert "0_output_0" not in step.values
 
 
-@pytest.mark.filterwarnings("ignore")  # dynamo's own
+@pytest.mark.filterwarnings("ignore")  # warnings of dynamo
 def test_a_compiled_optimizer_step_is_a_gap_and_gradients_come_from_backward(watched):
     hook, session = watched()
     cases.compiled_in_place_with_step()
@@ -443,7 +443,7 @@ def test_a_model_is_not_kept_alive(watched):
 @pytest.mark.parametrize("role", [Role.INPUT, Role.OUTPUT])
 @pytest.mark.parametrize("asked", [True, False])
 def test_modules_of_the_step_that_opened_the_run_are_a_gap(watched, role, asked):
-    """Under `luff run` the run is opened by the first backward pass: the forward pass before it was not seen."""
+    """Under `luff run`, the first backward pass opens the run, so the forward pass before it was not seen."""
     _, session = watched({Role.WEIGHT, role} if asked else {Role.WEIGHT})
     cases.plain()
     not_seen = [("", 8) in step.gaps for step in session.train()]
@@ -455,7 +455,9 @@ def test_modules_of_the_step_that_opened_the_run_are_a_gap(watched, role, asked)
 @pytest.mark.parametrize("coalesce", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sparse_gradients_are_summed_in_a_copy(watched, coalesce, dtype):
-    """Rows that a batch uses several times are added up, in the order of the indices; the gradient stays as it is."""
+    """Rows that a batch uses several times are summed, in the order of indices; the
+    gradient itself does not change.
+    """
     _, session = watched()
     model = nn.Embedding(20, 4, sparse=True).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

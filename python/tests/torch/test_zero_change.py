@@ -1,4 +1,4 @@
-"""Scripts that never mention Luff, started as ``luff run`` starts them: the environment says it all."""
+"""Scripts that never mention Luff, started as ``luff run`` starts them: all settings are in the environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 HERE = Path(__file__).parent
 BOOTSTRAP = Path(luff.__file__).resolve().parent / "_bootstrap"
-PACKAGE = Path(luff.__file__).parent.parent  # where the tested luff lies
+PACKAGE = Path(luff.__file__).parent.parent  # location of the tested luff
 
 _core = pytest.importorskip("luff._core")
 pytestmark = pytest.mark.skipif(not hasattr(_core, "Session"), reason="luff._core has no Session")
@@ -73,7 +73,7 @@ def python(*arguments, env, check=True, command=(sys.executable,)):
 
 
 def bare_and_seen(*arguments, run, config=None, check=True, command=(sys.executable,)):
-    """The same program without and with Luff, both at once."""
+    """Runs the same program without and with Luff, both at the same time."""
     with ThreadPoolExecutor(2) as pool:
         both = [
             pool.submit(
@@ -168,12 +168,12 @@ def test_a_forked_child_that_trains_is_a_worker_of_its_own(tmp_path):
 def test_the_process_ends_as_it_would_without_luff(tmp_path, inside, code, reason):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(inside=inside))
-    # A test runner that was started in the background ignores SIGINT, and so would what it starts.
+    # A test runner in the background ignores SIGINT, and so would processes that it starts.
     command = ("env", "--default-signal=INT", sys.executable)
     bare, seen = bare_and_seen(str(script), run=tmp_path / "run", check=False, command=command)
     assert bare.returncode == seen.returncode == code
     assert bare.stderr.splitlines()[-1:] == seen.stderr.splitlines()[-1:]
-    trial = luff.open_trial(tmp_path / "run")  # and nothing of what came before is lost
+    trial = luff.open_trial(tmp_path / "run")  # nothing before it is lost
     assert trial.steps("TRAIN") == list(range(10))
     (worker,) = trial.workers()
     assert (worker["ended"], worker["reason"]) == (True, reason)
@@ -204,7 +204,7 @@ def test_two_ranks_are_two_workers_of_one_run(tmp_path, kind):
     trial = luff.open_trial(run)
     assert trial.world_size == 2
     assert trial.steps("TRAIN") == list(range(6))
-    prefix = "Sequential_"  # also where FSDP2 has put a class of its own in front
+    prefix = "Sequential_"  # also if FSDP2 has derived a class of its own
     compared = 0
     for rank in range(2):
         with np.load(tmp_path / "bare" / f"rank{rank}.npz") as truth:
@@ -226,10 +226,10 @@ def test_two_ranks_are_two_workers_of_one_run(tmp_path, kind):
     for name in ("0.weight", "2.bias"):
         for tensor in (prefix + name, "gradient/" + prefix + name):
             stored = [trial.tensor(tensor).value_steps("TRAIN", rank) for rank in range(2)]
-            # What DDP keeps equal is stored once; read above, by its hash, as the value of either.
+            # What DDP keeps equal is stored once; above, it was read through its hash for either rank.
             assert stored == [list(range(6)), [] if kind == "ddp" else list(range(6))]
     assert not [gap for gap in trial.gaps() if gap["reason"] == "unsupported"]
-    if kind == "fsdp":  # local shards: halves of 16 and of 4 rows, with their place in the whole
+    if kind == "fsdp":  # local shards: halves of 16 and of 4 rows, with their offset in the whole
         weight = trial.tensor(f"{prefix}0.weight")
         assert [weight.shard(3, "TRAIN", rank) for rank in range(2)] == [((16, 6), (0, 0)), ((16, 6), (8, 0))]
         parts = [weight.value(3, "TRAIN", rank) for rank in range(2)]
@@ -297,7 +297,7 @@ print(F.cross_entropy(logits.as_subclass(Mine), y).item())
 
 
 def test_functional_losses_of_an_evaluation(tmp_path):
-    """They are recorded, and whatever else is done with the functions works as without Luff."""
+    """They are recorded, and every other use of the functions works as without Luff."""
     script = tmp_path / "train.py"
     script.write_text(FUNCTIONAL)
     bare, seen = bare_and_seen("-W", "ignore", str(script), run=tmp_path / "run")
@@ -310,14 +310,14 @@ def test_functional_losses_of_an_evaluation(tmp_path):
         got = trial.tensor(f"{name}_output_0").value(step, "EVAL")
         assert float(np.asarray(got).reshape(-1)[0]) == float.fromhex(value), (step, name)
         other = "MSELoss" if name == "CrossEntropyLoss" else "CrossEntropyLoss"
-        if step < 19:  # what the rest of the script computes falls into the last one
+        if step < 19:  # the rest of the script computes more in the last step
             assert step not in trial.tensor(f"{other}_output_0").value_steps("EVAL")
     assert len(trial.tensor("CrossEntropyLoss_output_0").value_steps("TRAIN")) == 4
     assert not [event for event in trial.events() if event["kind"] == "hook_error"]
 
 
 def test_a_script_that_imports_luff_first_is_watched(luff_run):
-    """It imports the framework in turn, and is not ready when that is."""
+    """luff.torch imports the framework, and is still being imported when that is ready."""
     _, trial = luff_run("""
         import luff.torch
         import torch

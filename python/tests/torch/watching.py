@@ -1,4 +1,4 @@
-"""Watches all trainings of a process, as ``luff run`` would: with a fake session or with the real one."""
+"""Watches all trainings of a process, as ``luff run`` would, with a fake session or with the real one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luff._codes import Role
 
 
 def watch(run: str | None, roles: str) -> Callable[[], dict[str, Any]]:
-    """Starts watching; the result ends it and tells what happened."""
+    """Starts watching; the returned function ends it and reports what happened."""
     config: dict[str, Any] = {"save_all": True, "save": {"save_interval": 1}} if roles == "all" else {}
     os.environ["LUFF_SESSION"] = json.dumps({"run": run or "/nowhere", "config": config})
     import luff.torch

@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def data():
-    """Rows and targets: (X, y) of two classes."""
+    """Rows and targets (X, y) of two classes."""
     random = np.random.RandomState(0)
     x = random.rand(1200, 8).astype(np.float32)
     y = (x[:, 0] * x[:, 1] + 0.1 * random.randn(1200) > 0.3).astype(int)

@@ -1,4 +1,4 @@
-"""Programs of boosting of the fault bench under `luff run`: faults are named in time; all others are silent."""
+"""Boosting programs of the fault bench under `luff run`: faults are named in time; the others have no findings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import xgboost
 
 _ROOT = Path(__file__).parents[3]
 
-#: Rule that speaks first, and the last round that the label allows.
+#: The rule that reports first, and the latest round that the label allows.
 FAULTS = {
     "px01": ("TreeDepth", 30),
     "px02": ("FeatureImportanceOverweight", 20),
@@ -24,13 +24,13 @@ FAULTS = {
 
 
 def silent(test):
-    """What should be silent: with XGBoost 2 among the thorough tests."""
+    """Marks a test of a program without findings as thorough if XGBoost is older than version 3."""
     return test if int(xgboost.__version__.split(".")[0]) >= 3 else pytest.mark.thorough(test)
 
 
 @pytest.fixture
 def train(tmp_path):
-    """Findings that lead, of one program: (rule, step)."""
+    """Returns a function that trains a program and returns its leading findings: (rule, step)."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("sklearn") is None:
         pytest.skip("the fault bench needs torch and scikit-learn")
     executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")

@@ -1,4 +1,4 @@
-"""Models and metrics are bit by bit what they are without Luff, whatever is recorded."""
+"""Models and metrics are bit by bit the same as without Luff, whatever is recorded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BASE = {"nthread": 2, "seed": 3, "verbosity": 0, "max_depth": 4}
 
 
 def squares(predictions, matrix):
-    """An objective of the user's."""
+    """A custom objective."""
     return predictions - matrix.get_label(), np.ones_like(predictions)
 
 
 def spread(predictions, matrix):
-    """A metric of the user's."""
+    """A custom metric."""
     return "spread", float(np.abs(predictions - matrix.get_label()).max())
 
 

@@ -1,6 +1,6 @@
-"""Boosting beyond the fault bench: programs on which no limit of a rule was chosen.
+"""Boosting beyond the fault bench: programs that no rule's limits were tuned on.
 
-Healthy ones are silent, whatever their shape; faults are named by one of the rules that they are for.
+Healthy ones have no findings, whatever their shape; faults are named by one of the rules made for them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def leaking_regression(random):
     return np.column_stack([x, 2 * y + 1 + random.randn(len(y))]), y
 
 
-#: Name: data, parameters, rounds, more arguments of xgb.train.
+#: Name: data, parameters, rounds, further arguments of xgb.train.
 HEALTHY = {
     "defaults": (cancer, BINARY, 100, {}),
     "slow": (cancer, {**BINARY, "eta": 0.01, "max_depth": 3}, 300, {}),
@@ -102,7 +102,7 @@ HEALTHY = {
     "early": (noisy, {**BINARY, "eta": 0.1, "max_depth": 3}, 200, {"early_stopping_rounds": 10}),
     "counts": (counts, {"objective": "count:poisson", "max_depth": 3}, 60, {}),
 }
-#: Name: data, parameters, rounds, rules one of which speaks first.
+#: Name: data, parameters, rounds, rules of which one must report first.
 FAULTY = {
     "shuffled": (shuffled, {**BINARY, "eta": 0.1, "max_depth": 4}, 80, {"Overfit"}),
     "eta 5": (cancer, {**BINARY, "eta": 5, "max_depth": 3}, 60, {"LossNotDecreasing"}),
@@ -137,7 +137,7 @@ def luff_command():
 
 
 def findings(luff_command, tmp_path, data, parameters, rounds, more, seed=0):
-    """Names of the rules that lead, in order."""
+    """Returns the names of the rules that lead, in order."""
     random = np.random.RandomState(seed)
     x, y = data(random)
     order = random.permutation(len(y))

@@ -1,4 +1,4 @@
-"""`luff report` on boosted models: the sections that each kind has, and their numbers."""
+"""`luff report` on boosted models: the sections of each kind, and their numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REGRESSION = ["Distribution of residuals", "Absolute validation error by label, 
 
 @pytest.fixture
 def report(tmp_path):
-    """Trains and writes the report: model, evaluation data, page."""
+    """Returns a function that trains, writes the report, and returns model, evaluation data and page."""
     executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")
     if executable is None:
         pytest.skip("no luff on PATH")
@@ -44,7 +44,7 @@ def report(tmp_path):
 
 
 def shown(path, profile):
-    """The page as a browser has it after loading."""
+    """Returns the page as a browser shows it after loading."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no browser; install chromium")
@@ -122,7 +122,7 @@ def test_a_browser_shows_every_section(report, tmp_path, parameters, labels, exp
     seen = shown(tmp_path / "report.html", tmp_path / "profile")
     assert sections(seen) == [*BOTH, *expected]
     for element in ("<svg", "<path", "<polyline", "<rect", "<table", "<td"):
-        assert seen.count(element) == page.count(element), element  # nothing that the browser had to mend
+        assert seen.count(element) == page.count(element), element  # the browser repaired nothing
     assert seen.count("<svg") >= 4
 
 
@@ -135,7 +135,7 @@ def test_what_was_not_recorded_is_said(report):
 
 
 def test_a_job_of_sagemaker_asks_for_it(tmp_path):
-    """An unchanged script under `luff run --config job.json`: its rules judge, and the report is written."""
+    """An unchanged script under `luff run --config job.json`: its rules run, and the report is written."""
     from luff.compat.sagemaker import DebuggerHookConfig, Job, Rule, rule_configs
 
     executable = os.environ.get("LUFF_EXECUTABLE") or shutil.which("luff")

@@ -1,4 +1,4 @@
-"""smdebug's hook for XGBoost, on Luff: names, rounds, values, and that models are left alone."""
+"""smdebug's hook for XGBoost, on Luff: names, rounds, values; models do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which XGBoost trains: estimators, cross-validation, early stopping, going on, several at once."""
+"""All ways to train with XGBoost: estimators, cross-validation, early stopping, continued and parallel trainings."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_stop_leaves_with_an_exit_code_after_the_call_back(sets, tmp_path, monke
     saved = []
 
     class Told:
-        """A session that is told to stop after round 3."""
+        """A session that reports a stop after round 3."""
 
         def __init__(self, session):
             self._session = session
@@ -167,7 +167,7 @@ def test_a_correction_lowers_the_rate_after_the_agreed_round(sets, tmp_path):
     done, rates = [], []
 
     class Corrected:
-        """A session that is told to lower the rate after round 2."""
+        """A session that requests a lower rate after round 2."""
 
         def __init__(self, session):
             self._session = session

@@ -1,4 +1,4 @@
-"""What is recorded is what XGBoost itself says."""
+"""Recorded values are those that XGBoost itself reports."""
 
 from __future__ import annotations
 

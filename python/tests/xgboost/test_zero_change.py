@@ -93,7 +93,7 @@ def test_two_workers_of_the_collective_are_two_workers_of_one_run(luff_run):
 @pytest.mark.skipif(xgb.__version__ < "2.1", reason="its collective has one worker in a process")
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_workers_of_the_collective_that_are_threads_wait_for_nobody(luff_run, goes_on):
-    """As Dask starts them with processes=False: one of them is watched, none waits while the others do."""
+    """As with Dask and processes=False, workers are threads: one is watched, and none waits while the others do."""
     done, trial = luff_run(
         DATA + "import threading\n"
         "from xgboost import collective\n"
