@@ -485,8 +485,7 @@ def choose_run(
     ----------
     merge
         Merges the hook's configuration, the second argument, into the supervisor's. By default the hook's keys win
-        and
-        its collections are added.
+        and its collections are added.
 
     Raises
     ------

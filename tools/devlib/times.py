@@ -49,8 +49,7 @@ class Times:
         """Returns a failure for each stage over its budget.
 
         The budget is CPU time, and a slow machine is slow in all stages: what counts is how much a stage exceeds its
-        share.
-        Stages that compile are not in it, since their time depends on the content of the cache.
+        share. Stages that compile are not in it, since their time depends on the content of the cache.
         """
         budget = _budget()
         if not self.whole or not budget:

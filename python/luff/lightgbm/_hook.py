@@ -48,8 +48,7 @@ class Callback(StepHook):
         Recorded as given; by default those of the booster.
     train_data
         Rows for SHAP values, as `Booster.predict` takes them. By default the training data, if ``lgb.train`` still
-        has
-        it as it was given.
+        has it as it was given.
     validation_data
         Rows and labels ``(X, y)`` for predictions and labels; by default the last evaluation set that is not the
         training data.

@@ -50,8 +50,7 @@ def attach(
     """Opens a run into which the steps of a training are recorded.
 
     The run lives as long as the hook. Without options, it contains summaries of weights and gradients and the loss,
-    of
-    every step.
+    of every step.
 
     Parameters
     ----------

@@ -128,8 +128,7 @@ class Run:
     ----------
     run, resume, collections, on_stop, correct, **options
         As in `luff.torch.attach`, except that by default tensors are recorded at every 50th step, unless a schedule
-        is
-        given. Without any of these arguments, the hook of ``luff run`` is used, if there is one.
+        is given. Without any of these arguments, the hook of ``luff run`` is used, if there is one.
 
     Raises
     ------

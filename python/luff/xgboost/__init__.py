@@ -10,8 +10,7 @@ Two lines attach it to a training::
 
 The same hook works in ``callbacks`` of the scikit-learn estimators and of ``xgb.cv``.
 ``luff run -- python train.py`` needs no change to the script. Either way, models and metrics are bit by bit the same
-as
-without Luff.
+as without Luff.
 """
 
 from __future__ import annotations

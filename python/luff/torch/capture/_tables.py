@@ -178,7 +178,9 @@ class Table:
 def coalesced(tensor: Any) -> Any:
     """Returns a gradient's values as the optimizer will see them: one row for each index, ordered by index.
 
-    Returns ------- numpy.ndarray or None
+    Returns
+    -------
+    numpy.ndarray or None
         None if it is too large, or its values are neither float32 nor float64.
     """
     indices, values = tensor._indices(), tensor._values()

@@ -135,8 +135,7 @@ def shifted(given: Any, target: Any) -> tuple[int, Ids] | None:
     ----------
     given, target
         Tensors of ids: (rows, time) or (time, rows), and targets of any shape with as many elements, or with one
-        place
-        less in each row. A loss ignores negative targets.
+        place less in each row. A loss ignores negative targets.
 
     Returns
     -------

@@ -45,8 +45,7 @@ class Rule(luff_rule.Rule):
         The trial that the rule reads.
     action_str
         Actions as JSON, carried out when the condition is met. The older order of arguments, with `other_trials`
-        second,
-        also works.
+        second, also works.
     other_trials
         Further trials.
     """
