@@ -22,7 +22,7 @@ function(luff_flags target)
   endif()
 endfunction()
 
-# Compiles eight sources together, since most of the time goes into headers. Not for rooms on the training's path.
+# Compiles eight sources together, since most of the time goes into headers.
 function(luff_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LUFF_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   if(LUFF_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
@@ -57,6 +57,7 @@ function(luff_library)
   target_sources(${t} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${A_PUBLIC_HEADERS})
   set_target_properties(${t} PROPERTIES EXPORT_NAME ${A_NAME} VERIFY_INTERFACE_HEADER_SETS ${LUFF_DEVELOPER})
   target_compile_features(${t} PUBLIC cxx_std_20)
+  luff_unity(${t})
   foreach(d ${A_DEPS})
     target_link_libraries(${t} PUBLIC luff_${d})
   endforeach()

@@ -18,9 +18,9 @@
 namespace luff {
 namespace {
 
-constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+constexpr int kReadFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 
-Status Failed(int error, const std::string& path) {
+Status NotOpened(int error, const std::string& path) {
   switch (error) {
     case ELOOP:
     case EXDEV: return Corruption("found a link, expected a file; what it leads to is not read: " + path);
@@ -51,7 +51,7 @@ int OpenBeneath(int root, const std::string& names) noexcept {
   static std::atomic<bool> has_openat2{true};
   if (has_openat2.load(std::memory_order_relaxed)) {
     open_how how{};
-    how.flags = kFlags;
+    how.flags = kReadFlags;
     how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
     for (int tries = 0; tries < 8; ++tries) {
       const long fd = syscall(SYS_openat2, root, names.c_str(), &how, sizeof(how));
@@ -65,7 +65,7 @@ int OpenBeneath(int root, const std::string& names) noexcept {
 }
 
 int OpenPath(const std::string& path, std::size_t inside) noexcept {
-  if (inside == 0) return Uninterrupted([&] { return open(path.c_str(), kFlags); });
+  if (inside == 0) return Uninterrupted([&] { return open(path.c_str(), kReadFlags); });
   const std::size_t cut = RootBytes(path, inside);
   const std::string root = cut == 0 ? "." : path.substr(0, cut);
   const OwnedFd folder(Uninterrupted([&] { return open(root.c_str(), O_PATH | O_CLOEXEC | O_DIRECTORY); }));
@@ -87,7 +87,7 @@ int OpenBeneathByWalking(int root, const std::string& names) noexcept {
       return -1;
     }
     const int folder = at.get() < 0 ? root : at.get();
-    const int flags = (last ? kFlags : O_PATH | O_CLOEXEC | O_DIRECTORY) | O_NOFOLLOW;
+    const int flags = (last ? kReadFlags : O_PATH | O_CLOEXEC | O_DIRECTORY) | O_NOFOLLOW;
     const int fd = Uninterrupted([&] { return openat(folder, name.c_str(), flags); });
     if (fd < 0) {
       // With O_DIRECTORY and O_NOFOLLOW, a link to a directory fails with ENOTDIR.
@@ -107,11 +107,11 @@ int OpenBeneathByWalking(int root, const std::string& names) noexcept {
 
 Result<std::unique_ptr<RegularFile>> RegularFile::Open(const std::string& path, std::size_t inside) {
   const int fd = OpenPath(path, inside);
-  if (fd < 0) return Failed(errno, path);
+  if (fd < 0) return NotOpened(errno, path);
   std::unique_ptr<RegularFile> file(new RegularFile(fd, path));
   struct stat info{};
-  if (fstat(file->descriptor_.fd(), &info) != 0) return Failed(errno, path);
-  if (!S_ISREG(info.st_mode)) return Failed(ENODEV, path);
+  if (fstat(file->descriptor_.fd(), &info) != 0) return NotOpened(errno, path);
+  if (!S_ISREG(info.st_mode)) return NotOpened(ENODEV, path);
   file->size_ = static_cast<std::uint64_t>(info.st_size);
   file->mtime_ns_ = static_cast<std::int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
   return file;
@@ -149,7 +149,7 @@ Result<std::string> ReadRegular(const std::string& path, std::uint64_t limit, st
 }
 
 std::string ReadKernelFile(const std::string& path, std::size_t limit) {
-  const OwnedFd file(Uninterrupted([&] { return open(path.c_str(), kFlags); }));
+  const OwnedFd file(Uninterrupted([&] { return open(path.c_str(), kReadFlags); }));
   std::string text;
   if (file.get() < 0) return text;
   char buffer[4096];

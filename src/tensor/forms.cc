@@ -14,10 +14,6 @@ namespace {
 
 constexpr std::uint64_t kChunk = 1024;
 
-bool Measurable(const TensorView& view) noexcept {
-  return view.data != nullptr && IsKnownDType(static_cast<std::uint8_t>(view.layout.dtype));
-}
-
 }  // namespace
 
 void ToFloat64(DType dtype, const std::byte* from, std::size_t count, double* to) noexcept {
@@ -28,7 +24,7 @@ void ToFloat64(DType dtype, const std::byte* from, std::size_t count, double* to
 
 void ComputeExtra(const TensorView& view, ExtraReductions* out) noexcept {
   *out = ExtraReductions();
-  if (!Measurable(view)) return;
+  if (!tensor::IsMeasurable(view)) return;
   const tensor::FloatEnvironment environment;
   const DType dtype = view.layout.dtype;
   const std::size_t size = DTypeSize(dtype);
@@ -63,7 +59,7 @@ std::uint64_t HashBytes(const void* data, std::size_t size) noexcept {
 
 std::uint64_t ContentHash(const TensorView& view) noexcept {
   const std::size_t size = DTypeSize(view.layout.dtype);
-  if (!Measurable(view) || view.layout.element_count() == 0) return HashBytes("", 0);
+  if (!tensor::IsMeasurable(view) || view.layout.element_count() == 0) return HashBytes("", 0);
   if (view.layout.is_contiguous()) return HashBytes(view.data, view.layout.element_count() * size);
   tensor::Xxh3Stream stream;
   tensor::ForEachPiece(view, /*any_order=*/false, nullptr,

@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kShift = 20;  // 32 bits - sign, exponent and 3 mantissa bits
 constexpr std::uint32_t kSignBin = 0x800;
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// The edge of a bin nearer to zero (`offset` 0) or farther from it (1), without sign.
 double Edge(std::uint32_t magnitude_bin, std::uint32_t offset) noexcept {
@@ -36,12 +35,12 @@ double HistogramQuantile(std::span<const HistogramBin> bins, double q) noexcept 
   // 128 bits would be needed for hostile counts; float64 cannot overflow and is exact below 2^53.
   double total = 0;
   for (const HistogramBin& bin : bins) total += static_cast<double>(bin.count);
-  if (!(total > 0) || std::isnan(q)) return kNan;
+  if (!(total > 0) || std::isnan(q)) return std::numeric_limits<double>::quiet_NaN();
   double left = std::clamp(q, 0.0, 1.0) * total;
   // Values ascend through the negative bins from the last to the first, then through the positive ones.
   const auto split =
       std::find_if(bins.begin(), bins.end(), [](const HistogramBin& b) { return b.bin >= kSignBin; });
-  double last = kNan;
+  double last = std::numeric_limits<double>::quiet_NaN();
   const auto visit = [&](const HistogramBin& bin) noexcept {
     const auto count = static_cast<double>(bin.count);
     if (bin.count == 0) return false;

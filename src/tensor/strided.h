@@ -25,6 +25,11 @@ struct Loops {
   }
 };
 
+/// True if the view has data of a known dtype; views come from outside.
+[[nodiscard]] inline bool IsMeasurable(const TensorView& view) noexcept {
+  return view.data != nullptr && IsKnownDType(static_cast<std::uint8_t>(view.layout.dtype));
+}
+
 /// Element count and contiguity, which almost every call needs, found in one pass over the dimensions.
 struct Extent {
   std::uint64_t count = 1;

@@ -22,14 +22,10 @@ using tensor::KernelTable;
 /// them. Source: tensor_benchmark, rows summary_copy against memcpy at 4 and 64 MiB.
 constexpr std::size_t kStreamBytes = std::size_t{16} << 20;
 
-bool Measurable(const TensorView& view) noexcept {
-  return view.data != nullptr && IsKnownDType(static_cast<std::uint8_t>(view.layout.dtype));
-}
-
 }  // namespace
 
 void Summarize(const TensorView& view, Summary* out, std::byte* copy_to) noexcept {
-  if (!Measurable(view)) {
+  if (!tensor::IsMeasurable(view)) {
     *out = Summary();
     return;
   }
@@ -46,7 +42,7 @@ void Summarize(const TensorView& view, Summary* out, std::byte* copy_to) noexcep
 }
 
 void CopyContiguous(const TensorView& view, std::byte* to) noexcept {
-  if (!Measurable(view)) return;
+  if (!tensor::IsMeasurable(view)) return;
   const std::size_t size = DTypeSize(view.layout.dtype);
   tensor::ForEachPiece(view, /*any_order=*/false, to,
                        [&](const std::byte* data, std::uint64_t count, std::byte* target) noexcept {
@@ -55,7 +51,7 @@ void CopyContiguous(const TensorView& view, std::byte* to) noexcept {
 }
 
 void AddHistogram(const TensorView& view, std::span<std::uint64_t> dense) noexcept {
-  if (!Measurable(view) || dense.size() < kHistogramBins) return;
+  if (!tensor::IsMeasurable(view) || dense.size() < kHistogramBins) return;
   const FloatEnvironment environment;
   tensor::HistogramCounters counters(view.layout.dtype, view.layout.element_count(), dense);
   tensor::ForEachPiece(
@@ -65,7 +61,7 @@ void AddHistogram(const TensorView& view, std::span<std::uint64_t> dense) noexce
 
 void SummarizeWithHistogram(const TensorView& view, Summary* out, std::span<std::uint64_t> dense,
                             std::byte* copy_to) noexcept {
-  if (!Measurable(view) || dense.size() < kHistogramBins) {
+  if (!tensor::IsMeasurable(view) || dense.size() < kHistogramBins) {
     Summarize(view, out, copy_to);
     return;
   }
