@@ -89,7 +89,7 @@ def test_a_full_disk_is_told_and_other_stages_still_count(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(setup, "ensure_packages", lambda: None)
-    monkeypatch.setattr(setup, "ensure_venv", lambda: None)
+    monkeypatch.setattr(setup, "ensure_venv", lambda **_: None)
     stages = {
         "fills": run_tests.Stage(fills, "a full disk"),
         "other": run_tests.Stage(lambda _: results.Tally(passed=2), "another"),
@@ -105,7 +105,7 @@ def test_stages_that_leave_a_core_idle_run_beside_each_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(setup, "ensure_packages", lambda: None)
-    monkeypatch.setattr(setup, "ensure_venv", lambda: None)
+    monkeypatch.setattr(setup, "ensure_venv", lambda **_: None)
     monkeypatch.setattr(run_tests.build, "ensure_product", lambda: None)
     monkeypatch.setattr(run_tests.build, "jobs", lambda: 2)
     both = threading.Barrier(2, timeout=60)
@@ -212,7 +212,7 @@ def test_a_wheel_for_each_python_that_is_here(
 
     tried = []
     monkeypatch.setattr(setup, "ensure_packages", lambda **_: None)
-    monkeypatch.setattr(setup, "ensure_venv", lambda: None)
+    monkeypatch.setattr(setup, "ensure_venv", lambda **_: None)
     monkeypatch.setattr(setup, "find_python", find)
     monkeypatch.setattr(wheel, "build_wheel", lambda version: ROOT / "dist" / f"{wheel.tag(version)}.whl")
     monkeypatch.setattr(wheel, "_try", lambda file, python: tried.append((file.stem, python)))

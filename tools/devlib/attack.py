@@ -55,8 +55,7 @@ def attack_main(args):
             say(f"{attack.attack}\n    " + "\n    ".join(attack.tests))
         return 0
     setup.ensure_packages()
-    setup.ensure_venv()
-    build.ensure_product()
+    build.ensure_all()
     verdicts = {}
     for runner, tests in _by_runner(chosen).items():
         say(f"\n== {runner}: {len(tests)} tests")

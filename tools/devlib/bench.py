@@ -40,8 +40,7 @@ def bench_main(args):
     if args.name not in names():
         raise Failed(f"no benchmark {args.name!r}; there are: {', '.join(names()) or 'none'}")
     setup.ensure_packages(optional=False)
-    setup.ensure_venv()
-    build.ensure_product()
+    build.ensure_all()
     if args.name == "frameworks":
         return _frameworks(args.rest)
     python, reason = VENV / "bin" / "python", "--no-peers given"

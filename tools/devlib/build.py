@@ -1,5 +1,6 @@
 """./dev build: the C++ tree by presets, and Luff installed into .venv."""
 
+import contextlib
 import os
 import platform
 import shutil
@@ -7,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from devlib import setup, stamp
-from devlib.term import ROOT, VENV, Failed, output_of, run, say
+from devlib.term import ROOT, VENV, Failed, held, output_of, run, say
 
 # The files that the installed product is made of.
 PRODUCT = [
@@ -88,14 +89,34 @@ def product_environment():
     }
 
 
+def ensure_all():
+    """.venv with Luff installed in it. Where both are missing, the compiler works while pip downloads."""
+    setup.ensure_venv(meanwhile=prepare_product)
+    ensure_product()
+
+
+def prepare_product():
+    """Builds the wheel that ensure_product installs; that also reports what fails here."""
+    value = _product_digest()
+    if _kept_wheel(value):
+        return
+    say("  building Luff meanwhile")
+    with held(), contextlib.suppress(Failed), stamp.lock("product"):
+        _make_wheel(value)
+
+
+def _product_digest():
+    machine = (platform.machine(), *platform.libc_ver())
+    return stamp.digest(PRODUCT, setup.python_version(VENV / "bin" / "python"), *machine)
+
+
 def ensure_product():
     """Installs Luff into .venv as `pip install .` does; does nothing if no input has changed.
 
     The wheel is kept beside ccache's results, under a hash of its inputs. Another checkout of the same sources, or
     the same one with a new .venv, then compiles nothing.
     """
-    machine = (platform.machine(), *platform.libc_ver())
-    value = stamp.digest(PRODUCT, setup.python_version(VENV / "bin" / "python"), *machine)
+    value = _product_digest()
     mark = VENV / "luff-product.stamp"
     if stamp.fresh(mark, value) and output_of([VENV / "bin/python", "-c", "import luff._core"]) is not None:
         return

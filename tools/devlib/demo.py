@@ -16,6 +16,5 @@ def demo_main(args):
     if not SCRIPT.exists():
         raise Failed(f"not in this tree: {SCRIPT.relative_to(ROOT)}")
     setup.ensure_packages(optional=False)
-    setup.ensure_venv()
-    build.ensure_product()
+    build.ensure_all()
     return passthrough([VENV / "bin/python", SCRIPT, *(["--out", args.out] if args.out else [])])

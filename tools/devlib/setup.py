@@ -1,5 +1,6 @@
 """./dev setup: Debian packages, Python environments, and the product in .venv."""
 
+import concurrent.futures
 import functools
 import os
 import shutil
@@ -12,6 +13,7 @@ from devlib.term import ROOT, VENV, Failed, output_of, passthrough, run, say
 
 REQUIREMENTS = ROOT / "requirements"
 PYTHON = "3.11"  # of .venv
+BUILD = REQUIREMENTS / "build.txt"
 TORCH = REQUIREMENTS / "torch.txt"
 TORCH_CUDA = REQUIREMENTS / "torch-cuda.txt"
 
@@ -39,8 +41,7 @@ def setup_main(args):
     from devlib import build
 
     ensure_packages(verbose=True)
-    ensure_venv()
-    build.ensure_product()
+    build.ensure_all()
     for name in args.extra:
         environment(name)
     say(f"ready: .venv/bin/luff and .venv/bin/python ({python_version(VENV / 'bin/python')})")
@@ -164,13 +165,19 @@ def find_python(version=PYTHON):
     raise Failed(f"no Python {version} with venv and headers found{remedy if version == PYTHON else ''}")
 
 
-def ensure_venv():
-    """Makes .venv from requirements/dev.txt and torch.txt, unless it is up to date."""
-    make_venv(VENV, [REQUIREMENTS / "dev.txt", TORCH])
+def ensure_venv(meanwhile=None):
+    """Makes .venv from requirements/dev.txt and torch.txt, unless it is up to date.
+
+    `meanwhile` is called in a thread as soon as .venv can build Luff, while the other packages are installed.
+    """
+    make_venv(VENV, [BUILD, REQUIREMENTS / "dev.txt", TORCH], meanwhile=meanwhile)
 
 
-def make_venv(folder, files, *, path_from=None):
-    """Makes an environment from requirement files. `path_from`: another environment that it also sees."""
+def make_venv(folder, files, *, path_from=None, meanwhile=None):
+    """Makes an environment from requirement files. `path_from`: another environment that it also sees.
+
+    `meanwhile` is called in a thread once the first file is installed; this function waits for it.
+    """
     cuda = [TORCH_CUDA] if TORCH in files else []
     value = stamp.digest([*files, *cuda], path_from or "")
     mark = folder / "luff-requirements.stamp"
@@ -186,10 +193,15 @@ def make_venv(folder, files, *, path_from=None):
         if path_from:
             site = "lib/python3.11/site-packages"
             (folder / site / "zz_base.pth").write_text(f"{path_from / site}\n")
-        for file in files:
-            install(python, file, name)
-        if cuda and any("nvidia" in line for line in _needs(python, "torch")):
-            install(python, TORCH_CUDA, name)
+        install(python, files[0], name)
+        with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
+            other = pool.submit(meanwhile) if meanwhile else None
+            for file in files[1:]:
+                install(python, file, name)
+            if cuda and any("nvidia" in line for line in _needs(python, "torch")):
+                install(python, TORCH_CUDA, name)
+            if other:
+                other.result()
         stamp.write(mark, value)
 
 

@@ -57,7 +57,7 @@ def test_main(args):
     if unknown:
         raise Failed(f"no stage {unknown[0]!r}; there are: {', '.join(STAGES)}")
     setup.ensure_packages()
-    setup.ensure_venv()
+    setup.ensure_venv(meanwhile=build.prepare_product)
     _make_environments([name for stage in chosen for name in STAGES[stage].environments])
     total, start = results.Tally(), time.monotonic()
     took = times.Times(whole=chosen == list(STAGES) and not args.filter and not args.thorough)
