@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from luff._codes import GapReason, Role
+from luff._codes import GapReason, Mode, Role
 from torch import nn
 
 ALL = frozenset(Role)
@@ -369,6 +369,20 @@ def test_what_is_saved_before_the_backward_pass_goes_into_the_next_step(watched)
         optimizer.step()
     assert [step.scalars.get("scalar/undecided") for step in session.train()] == [None, 0, 1]
     assert [step.scalars["scalar/decided"] for step in session.train()] == [0, 1, 2]
+
+
+def test_what_is_saved_after_the_last_step_gets_a_step_of_its_own(watched):
+    model = nn.Linear(6, 3)
+    hook, session = watched(model=model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    cases.loop(model, optimizer, data=list(cases.batches(2)))
+    hook.save_scalar("accuracy", 0.5)
+    hook.save_tensor("confusion", torch.arange(4.0))
+    hook.close()
+    last = session.steps[-1]
+    assert last.mode == Mode.GLOBAL and len(session.train()) == 2
+    assert last.scalars == {"scalar/accuracy": 0.5}
+    assert list(last.values) == ["confusion"] and (last.values["confusion"] == np.arange(4)).all()
 
 
 def test_the_model_is_described(watched):

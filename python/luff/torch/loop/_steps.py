@@ -254,9 +254,10 @@ class Steps(StepContext):
         self.writer.end()
 
     def finish(self) -> None:
-        """Publishes what is open when the run ends."""
+        """Publishes what is open when the run ends, and what users have saved since the last step."""
         for _ in range(2):
             if self.step is not None:
                 self.publish_step(self.step)
+        self.writer.finish()
         if self.session is not None:
             self.evidence.finish(self.session)
