@@ -115,6 +115,23 @@ TEST(HistoryTest, AValueIsFoundWhereItWasMovedTo) {
   EXPECT_THAT(trial->Problems(), ElementsAre());
 }
 
+TEST(HistoryTest, ATrialThatStaysOpenHearsThatHistogramsWereMergedAway) {
+  TempRun run;
+  Writing w(run.path(), 0, 1, false, true, 16 << 10, 96 << 10);
+  w.Define(0, "x", 4);
+  std::unique_ptr<Trial> trial;
+  for (int step = 0; step < 3000; ++step) {
+    w.AddSummary(0, Some(static_cast<float>(step)));
+    w.batch.histograms.emplace_back(0, SparseHistogram{{.bin = 1, .count = 4}});
+    w.Step();
+    if (step == 20) trial = Open(run);  // histograms of the first segment are read, nothing is merged yet
+    if (trial != nullptr && step % 100 == 0) {
+      ASSERT_TRUE(trial->Refresh().ok());
+    }
+  }
+  EXPECT_TRUE(HasGap(*trial, "merged"));
+}
+
 TEST(HistoryTest, MergedSummariesCountAllElementsOfTheirSteps) {
   constexpr int kSteps = 3000;
   TempRun run;

@@ -247,13 +247,19 @@ void WorkerReader::TakeFrames(SegmentReader& segment) {
     Problem("gaps, documents and events of a segment are lost: " + std::string(frames.status().message()));
     return;
   }
-  // Frames keep their order when a segment is sealed, so a count shows which were read. Merging drops frames
-  // of histograms and unit counts, so a reader that counted those may miss the gap that merging appends.
-  std::size_t& taken = frames_taken_[segment.sequence()];
+  // Frames keep their order when a segment is sealed, so a count shows which were read. Merging, too, keeps
+  // those of loose kinds, and appends a gap to them, but it drops others.
+  FramesTaken& taken = frames_taken_[segment.sequence()];
+  std::size_t known = 0;
+  if (taken.generation != segment.generation()) {
+    known = taken.loose;
+    taken = {segment.generation(), 0, 0};
+  }
   std::vector<std::byte> scratch;
-  for (; taken < frames->size(); ++taken) {
-    const format::FrameEntry& entry = (*frames)[taken];
+  for (; taken.listed < frames->size(); ++taken.listed) {
+    const format::FrameEntry& entry = (*frames)[taken.listed];
     if (entry.kind >= 32 || (kLooseKinds >> entry.kind & 1U) == 0) continue;
+    if (taken.loose++ < known) continue;
     const auto body = segment.ReadFrame(entry, &scratch);
     if (!body.ok()) {
       Problem(std::string(body.status().message()));

@@ -267,9 +267,13 @@ class WorkerReader {
   RunInfo run_;
   ReaderOptions options_;
   std::vector<std::unique_ptr<SegmentReader>> segments_;
-  std::map<std::uint64_t, std::size_t>
-      frames_taken_;                              // by sequence: frames of the directory that have been read
-  std::unordered_set<std::uint64_t> unreadable_;  // sequences whose problem is reported
+  struct FramesTaken {
+    std::uint32_t generation = 0;  // of the segment, when it was last read
+    std::size_t listed = 0;        // frames of its directory that have been read
+    std::size_t loose = 0;         // those among them that TakeFrames() has a use for
+  };
+  std::map<std::uint64_t, FramesTaken> frames_taken_;  // by sequence
+  std::unordered_set<std::uint64_t> unreadable_;       // sequences whose problem is reported
   std::uint64_t rebuilds_ = 0;
   std::uint64_t next_ordinal_ = 0;
   std::vector<EpochTensorDef> definitions_;
