@@ -58,8 +58,9 @@ BoostedTraining BoostedTrainings::TrainingOf(const query::Trial& trial, const st
   if (known != known_.end()) return known->second;
   if (known_.size() >= BoostedTrainings::kMost) return {};
   const Json document = TryParseJson(trial.Document("boosting"));
+  if (!document.is_object()) return {};  // it may still come
   BoostedTraining found;
-  if (document.is_object() && document.contains("trainings") && document["trainings"].is_array()) {
+  if (document.contains("trainings") && document["trainings"].is_array()) {
     for (const Json& training : document["trainings"]) {
       if (!training.is_object() || !training.contains("prefix") || training["prefix"] != prefix) continue;
       found = TrainingFrom(training);

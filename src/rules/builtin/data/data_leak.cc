@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <set>
@@ -20,7 +21,6 @@ namespace {
 constexpr const char* kName = "DataLeak";
 constexpr std::size_t kMaxInputs = 4;
 constexpr std::size_t kMaxHashes = 8192;   // of training rows; beyond, about half of them are dropped
-constexpr std::size_t kMaxLevels = 64;     // distinct values of a feature that are counted
 constexpr std::size_t kMaxFeatures = 256;  // features whose values are counted
 
 struct Limits {
@@ -75,12 +75,18 @@ class Chance {
     // Sum over features of the log probability that two rows agree.
     const Rows rows = RowsOf(sample);
     double log_agree = 0;
+    std::vector<std::uint64_t> column(rows.count);  // bits, so that NaN equals itself
     for (std::size_t f = 0; f < std::min(rows.width, kMaxFeatures); ++f) {
-      std::map<double, double> levels;
-      for (std::size_t i = 0; i < rows.count && levels.size() <= kMaxLevels; ++i)
-        ++levels[sample.values[i * rows.width + f]];
+      for (std::size_t i = 0; i < rows.count; ++i)
+        column[i] = std::bit_cast<std::uint64_t>(static_cast<double>(sample.values[i * rows.width + f]));
+      std::sort(column.begin(), column.end());
       double agree = 0;
-      for (const auto& [level, count] : levels) agree += (count / n) * (count / n);
+      for (auto level = column.begin(); level != column.end();) {
+        const auto next = std::upper_bound(level, column.end(), *level);
+        const double share = static_cast<double>(next - level) / n;
+        agree += share * share;
+        level = next;
+      }
       // Counts each row's agreement with itself (1 / n): n rows that all differ do not prove a smaller
       // chance.
       log_agree += std::log(std::min(agree + 1e-12, 1.0));

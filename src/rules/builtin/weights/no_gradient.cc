@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -55,7 +56,6 @@ class NoGradient final : public KeptRule {
     }
     for (const ReachFacts& reach : ReachesOf(view.index)) {
       before_ = std::move(without_);
-      complete_ = reach.complete();
       reached_ = reach.reached_count;
       without_ = reach.without_gradient;
       ++reaches_;
@@ -80,7 +80,6 @@ class NoGradient final : public KeptRule {
     io("order", order_, kMaxModules);
     io("without", without_);
     io("before", before_);
-    io("complete", complete_);
     io("reached", reached_);
     io("reaches", reaches_);
     io("open", open_);
@@ -252,10 +251,11 @@ class NoGradient final : public KeptRule {
       if (name != finding.tensor) finding.other_tensors.push_back(name);
     }
     finding.severity = all ? Severity::kStop : Severity::kWarn;
-    finding.since_step = 0;
+    std::optional<std::int64_t> since;
     for (const Optimizer& optimizer : optimizers_) {
-      if (optimizer.updates > 0) finding.since_step = optimizer.first_step;
+      if (optimizer.updates > 0) since = std::min(since.value_or(optimizer.first_step), optimizer.first_step);
     }
+    finding.since_step = since.value_or(0);
     finding.evidence = {{"parameters", names.size()}, {"reached", reached_}};
     finding.threshold = fmt::format("{} updates; {} for a part in front, {} for one in between (Luff)",
                                     limits_.fast, limits_.front, limits_.late);
@@ -281,7 +281,6 @@ class NoGradient final : public KeptRule {
   std::vector<Optimizer> optimizers_;          // by number
   std::map<std::string, std::int64_t> order_;  // module -> place among those that ran
   std::set<std::string> without_, before_;     // names in the newest event, and in the one before
-  bool complete_ = true;
   std::int64_t reached_ = -1, reaches_ = 0;
   std::map<std::string, std::string> open_;  // cause -> tensor
 };
@@ -294,6 +293,7 @@ RuleSpec Spec() {
       return InvalidArgument("'fast', 'front' and 'late' must ascend");
     return std::unique_ptr<Rule>(new NoGradient(limits));
   });
+  spec.version = 2;
   spec.aliases = {"AdapterNotTraining"};
   spec.summary = "parameters of the optimizer that get no gradient, or exact zeros";
   spec.needs = [](const Parameters&) -> std::vector<Need> {
