@@ -71,7 +71,7 @@ def _from(reference: Any, table: Any, inner: defaultdict[int, int]) -> dict[int,
 def _referents(one: Any) -> list[Any]:
     found = gc.get_referents(one)
     if type(one) is types.FunctionType:  # the names of its module belong to the module
-        names = one.__globals__, one.__builtins__
+        names = one.__globals__, getattr(one, "__builtins__", None)
         found = [other for other in found if all(other is not name for name in names)]
     return found
 

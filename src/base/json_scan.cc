@@ -114,14 +114,14 @@ bool JsonScan::Integer(std::int64_t* to) {
   const std::size_t from = at_;
   std::uint64_t value = 0;
   for (; at_ < text_.size() && IsDigit(text_[at_]); ++at_) {
-    if (value > (std::uint64_t{1} << 60)) return Fail("an integer of 60 bits at most");
+    if (value > (std::uint64_t{1} << 60)) return Fail("an integer of 63 bits at most");
     value = value * 10 + static_cast<std::uint64_t>(text_[at_] - '0');
   }
   if (at_ == from) return Fail("an integer");
   if (at_ < text_.size() && (text_[at_] == '.' || text_[at_] == 'e' || text_[at_] == 'E'))
     return Fail("an integer");
   if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-    return Fail("an integer of 60 bits at most");
+    return Fail("an integer of 63 bits at most");
   *to = negative ? -static_cast<std::int64_t>(value) : static_cast<std::int64_t>(value);
   return true;
 }

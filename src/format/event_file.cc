@@ -377,6 +377,8 @@ std::int32_t WireOfDType(DType dtype) noexcept {
     case DType::kFloat16: return 19;
     case DType::kUInt32: return 22;
     case DType::kUInt64: return 23;
+    case DType::kFloat8E5M2: return 24;
+    case DType::kFloat8E4M3FN: return 25;
     default: return 0;
   }
 }
