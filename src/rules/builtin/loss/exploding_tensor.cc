@@ -228,7 +228,14 @@ class Luff final : public KeptRule {
     const double a = middle(1, false);
     const double b = middle(2, false);
     const double c = middle(3, false);
-    const bool grows = a > 0 && b > 2 * a && c > 2 * b && c > 4 * top_gradient_;
+    // What grows at a rate grows within a block as well; a level that was only shifted up does not.
+    const auto half = [&](std::size_t from) {
+      std::vector<double> values;
+      for (std::size_t i = 0; i < kBlock / 2; ++i) values.push_back(pairs_[from + i].first);
+      return MedianOfLast(values, kBlock / 2);
+    };
+    const bool still = half(3 * kBlock + kBlock / 2) > half(3 * kBlock);
+    const bool grows = a > 0 && b > 2 * a && c > 2 * b && c > 4 * top_gradient_ && still;
     if (!grows || middle(3, true) < middle(1, true)) {
       if (warned_ && c < 2 * top_gradient_) {
         sink.Heal("gradient_growth", "", view.rows.info.mode_step);

@@ -93,6 +93,19 @@ TEST(ExplodingTensor, GradientsThatDoubleAgainAndAgain_AreAForecast_UnlessTheLos
   EXPECT_TRUE(FindingsOf(falling).empty());
 }
 
+TEST(ExplodingTensor, GradientsWhoseLevelIsShiftedUp_AreSilent) {
+  // Rows in the order of their targets: with each part of an epoch the norm has another level, and falls
+  // again.
+  FakeTrial trial;
+  const std::vector<double> late = {0.17, 0.17, 0.12, 0.15, 0.34, 0.44, 0.77, 1.66,
+                                    1.58, 1.55, 1.52, 1.49, 1.44, 1.43, 1.38, 1.23};
+  for (int step = 0; step < 64; ++step) {
+    const double gradient = step < 40 ? 0.11 : late[static_cast<std::size_t>(step - 40) % late.size()];
+    trial.Step().Loss(1 + 0.001 * step).Tensor("gradient/w", Role::kGradient, {gradient});
+  }
+  EXPECT_TRUE(FindingsOf(trial).empty());
+}
+
 TEST(ExplodingTensor, NegativeLossWithABound_IsSilent) {
   EXPECT_TRUE(FindingsOf(Story(
                              400, [](int n) { return 1.0 - 6.0 * (1 - std::exp(-n / 50.0)); },
