@@ -104,6 +104,29 @@ def test_functional_losses_in_training_and_evaluation(watched, functional):
         same(step, "CrossEntropyLoss", values)
 
 
+def test_functional_losses_that_a_sum_holds_are_parts_of_it(watched, functional):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        output = model(x)
+        F.mse_loss(output, torch.zeros(8, 3))  # of no backward pass
+        first, second = F.cross_entropy(output, y), F.cross_entropy(output * 2, y)
+        values = first.item(), second.item()
+        total = first + 0.5 * second + 1e-3 * model.weight.square().sum()
+        del first, second
+        total.backward()
+        optimizer.step()
+        step = session.train()[-1]
+        assert {name: value for name, value in step.scalars.items() if "oss" in name} == {
+            "CrossEntropyLoss_part_0": values[0],
+            "CrossEntropyLoss_part_1": values[1],
+            "loss_output_0": total.item(),
+        }
+        same(step, "CrossEntropyLoss", [array(output), array(y), array(output * 2), array(y)])
+
+
 def test_roots_found_by_the_graph(watched):
     _, session = watched(ROLES)
     model = nn.Linear(6, 3)

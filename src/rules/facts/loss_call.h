@@ -73,7 +73,7 @@ struct Recognition {
 /// One call of a loss, with both samples.
 struct LossCall {
   std::string kind;      // class or function, e.g. "CrossEntropyLoss"
-  query::TensorId loss;  // KIND_output_n
+  query::TensorId loss;  // KIND_output_n, or KIND_part_n where it is a part of the loss
   std::uint32_t worker = 0;
   std::optional<double> value;
   LossSettings settings;

@@ -56,6 +56,28 @@ const Pair kClasses = {{2, 3}, {1, 2, 3, 0, 0, 0}, {2}, {0, 2}, DType::kInt64};
 const double kFirst = std::log(1 + std::exp(1) + std::exp(2));  // -log softmax([1, 2, 3])[0]
 const double kClassLoss = (kFirst + std::log(3)) / 2;
 
+TEST(LossCall, APartOfTheLossIsACall_AndItsSamplesAreNoInputsOfAModel) {
+  FakeTrial trial;
+  trial.Step(query::Mode::kEval).Loss(9, "CrossEntropyLoss_output_0");
+  trial.Step()
+      .Loss(kClassLoss + 0.5, "loss_output_0")
+      .Scalar("CrossEntropyLoss_part_0", format::Role::kOther, kClassLoss)
+      .Sample("sample/CrossEntropyLoss_input_0", kClasses.output_shape, kClasses.output)
+      .Sample("sample/CrossEntropyLoss_input_1", kClasses.target_shape, kClasses.target, DType::kInt64)
+      .Sample("sample/MSELoss_input_0", {2}, {1, 2})  // of a loss with a value for each sample
+      .Sample("sample/Net_input_0", {2, 3}, kClasses.output);
+  Looked rows;
+  const StepView view = View(trial, &rows, 1);
+  const auto& calls = LossReader::Read(view);
+  ASSERT_EQ(calls.size(), 1U);
+  EXPECT_EQ(calls[0].value, kClassLoss);
+  EXPECT_EQ(trial.tensor(calls[0].loss).name, "CrossEntropyLoss_part_0");
+  EXPECT_TRUE(LossReader().Recognise(calls[0]).by_value);
+  const auto& inputs = view.memo.ModelInputs(view);
+  ASSERT_EQ(inputs.size(), 1U);
+  EXPECT_EQ(inputs[0].model, "Net");
+}
+
 TEST(LossCall, CrossEntropyIsKnownByItsName_AndByItsValue) {
   for (const char* kind : {"CrossEntropyLoss", "TokenLoss"}) {
     const Recognition found = RecognitionOf(kind, kClassLoss, kClasses);

@@ -137,8 +137,8 @@ const std::vector<ModelInput>& StepMemo::ModelInputs(const StepView& view) {
   if (view.rows.info.superseded) return inputs;
   for (const auto& [entry, tensor] : view.index.summaries(Role::kSample)) {
     std::optional<SampleName> name = ParseName(tensor.name);
-    // Skips inputs of losses: a loss has recorded its value under the same name.
-    if (!name || LossNamed(view.trial, name->whose + "_output_0") ||
+    // Skips inputs of losses. A loss has recorded its value under the same name, or has one for each sample.
+    if (!name || name->whose.ends_with("Loss") || LossNamed(view.trial, name->whose + "_output_0") ||
         LossNamed(view.trial, name->whose + "_output_1"))
       continue;
     inputs.push_back({std::move(name->whose), name->index, &entry});
@@ -193,19 +193,25 @@ const std::vector<LossCall>& StepMemo::LossCalls(const StepView& view) {
     const auto& [worker, kind, index] = key;
     if (pair.first == nullptr || pair.second == nullptr) continue;
     const auto loss = LossNamed(view.trial, fmt::format("{}_output_{}", kind, index));
-    if (!loss) continue;
+    const auto part = view.trial.TensorNamed(fmt::format("{}_part_{}", kind, index));  // of the loss
+    if (!loss && !part) continue;
     const auto output = Sample(view, *pair.first);
     const auto target = Sample(view, *pair.second);
     if (output == nullptr || target == nullptr) continue;
     LossCall call;
     call.kind = kind;
-    call.loss = *loss;
+    call.loss = loss ? *loss : *part;
     call.worker = worker;
     call.settings = SettingsOf(view.trial, kind);
     call.output = *output;
     call.target = *target;
     for (const auto& [scalar, tensor] : view.index.scalars(Role::kLoss)) {
-      if (scalar.tensor == call.loss && scalar.worker == worker) call.value = scalar.value;
+      if (loss == scalar.tensor && scalar.worker == worker) call.value = scalar.value;
+    }
+    for (const auto& [scalar, tensor] : view.index.scalars(Role::kOther)) {
+      if (call.value || part != scalar.tensor || scalar.worker != worker) continue;
+      call.loss = scalar.tensor;
+      call.value = scalar.value;
     }
     calls.push_back(std::move(call));
   }

@@ -99,7 +99,7 @@ class Accumulated(WaitingEvents):
         if last_scaled is not None and last_scaled[0]() is root:
             return None  # multiplied by a gradient scaler
         outputs = [reference() for reference in step.loss_outputs]
-        outputs += [reference() for reference, _ in step.function_outputs]
+        outputs += [loss.output() for loss in step.function_losses]
         if any(output is root for output in outputs):
             return 1.0
         node = _loss_graph.analyse(root, saved_ok, False)

@@ -15,7 +15,7 @@ import torch
 from luff.torch.capture._graphs import nodes_behind
 from luff.torch.capture._memory import array_view, is_readable, read_scalar
 
-__all__ = ["LossNode", "analyse", "counted_targets"]
+__all__ = ["LossNode", "analyse", "behind", "counted_targets"]
 
 _KINDS = {
     "NllLossBackward0": "NLLLoss",
@@ -124,6 +124,17 @@ def analyse(root: Any, saved_ok: bool, search: bool = True) -> LossNode:
     elif search:
         result.node, result.node_kind = _search(node)
     return result
+
+
+def behind(root: Any, numbers: set[int]) -> set[int]:
+    """Returns which of the nodes with these sequence numbers are among the 64 nearest behind a root."""
+    found: set[int] = set()
+    for node in nodes_behind([root.grad_fn], _WALK_LIMIT):
+        if (number := node._sequence_nr()) in numbers:
+            found.add(number)
+            if len(found) == len(numbers):
+                break
+    return found
 
 
 def _summed(node: Any) -> float:

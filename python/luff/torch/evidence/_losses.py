@@ -18,12 +18,13 @@ from luff.torch.capture._modules import tensors_in
 from luff.torch.evidence import _loss_graph
 from luff.torch.evidence._nonfinite import NonFinite
 from luff.torch.evidence._samples import Samples
-from luff.torch.evidence._step import Step, StepContext
+from luff.torch.evidence._step import FunctionLoss, Step, StepContext
 
 __all__ = ["Losses"]
 
 _TRAIN = int(Mode.TRAIN)
 _LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABEL)
+_OTHER = int(Role.OTHER)
 _FLOAT32, _FLOAT64 = int(DType.FLOAT32), int(DType.FLOAT64)
 _MAX_LOSSES = 64  # of one kind in one step
 
@@ -89,9 +90,7 @@ class Losses:
         kwargs: dict[str, Any],
         output: Any,
     ) -> None:
-        """Called when a loss function has returned. Its value is used only in evaluations: in training the graph has
-        it.
-        """
+        """Called when a loss function has returned. In training its value is recorded by the backward pass."""
         if not isinstance(output, torch.Tensor) or not output.dtype.is_floating_point:
             return
         if output.numel() != 1:
@@ -109,8 +108,12 @@ class Losses:
             self._samples.loss(step, kind, args, kwargs, names)
         elif output.requires_grad:
             step.plain_loss = not self._context.saving
-            if len(step.function_outputs) < _MAX_LOSSES:
-                step.function_outputs.append((weakref.ref(output), kind))
+            node = output.grad_fn
+            if node is not None and len(step.function_losses) < _MAX_LOSSES:
+                call = step.sampled_losses.get(kind, 0)
+                step.function_losses.append(
+                    FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, read_scalar(output))
+                )
             self._samples.loss(step, kind, args, kwargs, names)
         elif self.waiting:
             self._wait(kind, output)
@@ -219,6 +222,10 @@ class Losses:
             value /= factor * (node.count or 1.0)
         elif node.count and kind:
             self._sums.add(kind)
+        if kind and node.base is not None:
+            step.known_functions.add(node.base._sequence_nr())
+        else:
+            self._parts(step, root)
         self._record_loss(step, kind or "loss", value, root)
         modules, recorder = self._context.modules, self._context.recorder
         if node.compiled and modules is not None:
@@ -228,15 +235,28 @@ class Losses:
         if node.node is not None and (inputs_due or sampled):
             self._graph_inputs(step, node, inputs_due)
 
+    def _parts(self, step: Step, root: Any) -> None:
+        """Records the values of functional losses that a root sums up. They explain samples; the loss is the root."""
+        losses = [loss for loss in step.function_losses if loss.node not in step.known_functions]
+        session, recorder = self._context.session, self._context.recorder
+        if not losses or session is None or recorder is None or not step.begun:
+            return
+        found = _loss_graph.behind(root, {loss.node for loss in losses})
+        step.known_functions |= found
+        for loss in losses:
+            if loss.node in found and loss.value is not None:
+                number = recorder.number(f"{loss.kind}_part_{loss.call}", _OTHER, "", loss.kind)
+                session.scalar(number, loss.value)
+
     @staticmethod
     def _of_function(step: Step, root: Any, base: Any) -> str:
         """Returns the kind of the functional loss that made a root, if its call was seen
         and its value still exists.
         """
-        for reference, kind in step.function_outputs:
-            output = reference()
+        for loss in step.function_losses:
+            output = loss.output()
             if output is not None and (output is root or (base is not None and output.grad_fn is base)):
-                return str(kind)
+                return loss.kind
         return ""
 
     def _inputs_due(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from luff import _codes as codes
 from luff._codes import Mode
@@ -12,10 +12,20 @@ from luff.torch.capture._modules import ModuleCapture
 from luff.torch.capture._names import Names
 from luff.torch.capture._recorder import Recorder
 
-__all__ = ["MAX_WAITING", "Step", "StepContext"]
+__all__ = ["MAX_WAITING", "FunctionLoss", "Step", "StepContext"]
 
 MAX_WAITING = 1024  # most evaluation steps that wait for a TRAIN step to be published
 _TRAIN = int(Mode.TRAIN)
+
+
+class FunctionLoss(NamedTuple):
+    """A call of a functional loss in training."""
+
+    output: Any  # weak reference
+    kind: str
+    node: int  # sequence number of the node that made it
+    call: int  # its place among the calls of its kind in the step, as for its samples
+    value: float | None  # None where it cannot be read
 
 
 class Step:
@@ -43,7 +53,8 @@ class Step:
         self.pending: list[tuple[str, int, float | None, int]] = []  # losses before the session was opened
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
-        self.function_outputs: list[tuple[Any, str]] = []  # weak reference and kind, of functional losses
+        self.function_losses: list[FunctionLoss] = []
+        self.known_functions: set[int] = set()  # nodes of those that a backward pass has reached
         self.module_losses: dict[str, int] = {}
         self.graph_losses: dict[str, int] = {}
         self.sampled: dict[int, int] = {}  # id of a model -> number of its tensors that were sampled
