@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "rules/facts/common_needs.h"
 #include "rules/facts/labelled_rows.h"
 #include "rules/facts/loss_call.h"
+#include "rules/facts/passes.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
 #include "rules/kit/select.h"
@@ -20,6 +23,8 @@ constexpr const char* kName = "ClassImbalance";
 constexpr std::size_t kMaxClasses = 64;
 constexpr std::size_t kMaxLabels = 65536;  // counted by smdebug's rule
 constexpr std::size_t kRecent = 32;
+constexpr double kLeastEvaluated = 3;  // targets of a class in evaluations
+constexpr double kChance = 1e-6;
 
 struct Limits {
   double imbalance, misprediction;
@@ -116,17 +121,25 @@ class Original final : public KeptRule {
   std::int64_t total_ = 0;
 };
 
-// Luff's rule: rare classes that are not weighted, and that are mispredicted while others are predicted well.
+// Luff's rule: rare classes that are not weighted, and that are mispredicted while others are predicted well;
+// classes that evaluations have and the training does not.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
-    if (view.rows.info.mode != query::Mode::kTrain) return;
+    const query::Mode mode = view.rows.info.mode;
+    if (mode != query::Mode::kTrain && mode != query::Mode::kEval) return;
+    if (mode == query::Mode::kTrain) passes_.OnTrainStep(view);
     for (const LossCall& call : reader_.Read(view)) {
       if (kinds_.size() >= LossReader::kMaxKinds && !kinds_.contains(call.kind)) continue;
       Kind& kind = kinds_[call.kind];
       const Recognition found = reader_.Recognise(call);
+      if (mode == query::Mode::kEval) {
+        if (const auto rows = LabelledRowsOf(call, found, kMaxClasses); rows)
+          Evaluated(view, call, *rows, &kind, sink);
+        continue;
+      }
       if (found.weights == Weights::kSome) {
         if (kind.open) sink.Heal("unweighted", kind.loss, view.rows.info.mode_step);
         kind = {};
@@ -145,6 +158,7 @@ class Luff final : public KeptRule {
   void VisitFields(Fields& io) override {
     io("kinds", kinds_, LossReader::kMaxKinds);
     io("reader", reader_);
+    io("passes", passes_);
   }
 
  private:
@@ -161,7 +175,11 @@ class Luff final : public KeptRule {
     std::deque<Batch> recent;
     std::int64_t unweighted = 0;  // calls whose value proves that no class is weighted
     bool weighted = false, open = false;
+    std::vector<double> evaluated;  // targets of evaluations by class
+    std::int64_t absent = -1;       // class that is reported
     void VisitFields(Fields& io) {
+      io("evaluated", evaluated, kMaxClasses);
+      io("absent", absent);
       io("loss", loss);
       io("counts", counts, kMaxClasses);
       io("recent", recent, kRecent);
@@ -191,9 +209,53 @@ class Luff final : public KeptRule {
     if (kind->recent.size() > kRecent) kind->recent.pop_front();
   }
 
+  // A class with a share p of the evaluated targets is missing in n targets of the training by chance with
+  // probability (1 - p)^n, if both are drawn from the same rows. The training must have been through its rows
+  // once: they may come class by class.
+  void Evaluated(const StepView& view, const LossCall& call, const LabelledRows& rows, Kind* kind,
+                 Sink& sink) const {
+    if (kind->evaluated.size() != rows.classes) kind->evaluated.assign(rows.classes, 0);
+    for (const std::int64_t label : rows.labels) ++kind->evaluated[static_cast<std::size_t>(label)];
+    if (kind->counts.size() != rows.classes) return;
+    const double trained = Sum(kind->counts);
+    const double evaluated = Sum(kind->evaluated);
+    if (kind->absent >= 0 && kind->counts[static_cast<std::size_t>(kind->absent)] > 0) {
+      sink.Heal("absent", kind->loss, view.rows.info.mode_step);
+      kind->absent = -1;
+    }
+    if (kind->absent >= 0 || trained < static_cast<double>(limits_.samples) || passes_.count() < 2) return;
+    std::size_t absent = rows.classes;
+    for (std::size_t c = 0; c < rows.classes; ++c) {
+      if (kind->counts[c] > 0 || kind->evaluated[c] < kLeastEvaluated) continue;
+      if (absent == rows.classes || kind->evaluated[c] > kind->evaluated[absent]) absent = c;
+    }
+    if (absent == rows.classes) return;
+    const double share = kind->evaluated[absent] / evaluated;
+    const double chance = std::pow(1 - share, trained);
+    if (chance > kChance) return;
+    kind->absent = static_cast<std::int64_t>(absent);
+    Finding finding = FindingAt(kName, "absent", view, TensorAt{call.loss, call.worker});
+    finding.tensor = kind->loss;
+    finding.since_step = 0;
+    finding.what = fmt::format(
+        "class {} is {:.2g} % of the targets that are evaluated, and none of {:.0f} that are trained", absent,
+        100 * share, trained);
+    finding.why = "a class that never comes cannot be learnt: every row of it will be predicted wrongly";
+    finding.remedy = "look for a filter, a split by class or a renumbering of the labels before the training";
+    finding.causes = {"a filter or a sampler that drops a class", "rows sorted by class before the split",
+                      "labels numbered from another start in one of the two sets"};
+    finding.evidence = {
+        {"class", static_cast<double>(absent)}, {"share", share}, {"trained", trained}, {"chance", chance}};
+    finding.threshold = fmt::format("less likely than {:g} by chance (Luff)", kChance);
+    sink.Report(std::move(finding));
+  }
+
+  static double Sum(const std::vector<double>& counts) noexcept {
+    return std::accumulate(counts.begin(), counts.end(), 0.0);
+  }
+
   void Judge(const StepView& view, const LossCall& call, Kind* kind, Sink& sink) const {
-    double total = 0;
-    for (const double count : kind->counts) total += count;
+    const double total = Sum(kind->counts);
     const double most = *std::max_element(kind->counts.begin(), kind->counts.end());
     if (total < static_cast<double>(limits_.samples) || kind->unweighted < 3) return;
     double rare = 0;
@@ -242,6 +304,7 @@ class Luff final : public KeptRule {
 
   const Limits limits_;
   LossReader reader_;
+  Passes passes_;
   std::map<std::string, Kind> kinds_;
 };
 
@@ -255,7 +318,9 @@ RuleSpec Spec() {
       return std::unique_ptr<Rule>(new Original(std::move(labels), std::move(predictions), limits));
     return std::unique_ptr<Rule>(new Luff(limits));
   });
-  spec.summary = "rare classes that nothing weights, and that are not predicted";
+  spec.version = 2;  // 2: cause "absent"
+  spec.summary =
+      "rare classes that nothing weights, and that are not predicted; classes that are never trained";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return SampleNeeds();
     return {NamedNeed("labels", TextOf(all, "labels_regex")),

@@ -53,6 +53,44 @@ TEST(ClassImbalance, WeightedFoundOrCommonPositives_AreSilent) {
   EXPECT_TRUE(FindingsOf(Story(0.03, 1, false, 90)).empty());  // too early
 }
 
+// Two epochs over the same rows, whose classes are `trained`, with evaluations on all three classes.
+FakeTrial Epochs(const std::vector<std::int64_t>& trained, bool sorted = false) {
+  FakeTrial trial;
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> uniform;
+  const auto tell = [&](query::Mode mode, int first_row, const auto& label_of) {
+    Batch batch;
+    for (int i = 0; i < 32; ++i) {
+      batch.inputs.push_back(first_row + i + 0.5);
+      batch.ids.push_back(static_cast<double>(label_of(i)));
+      for (int c = 0; c < 3; ++c) batch.scores.push_back(uniform(random));
+    }
+    testing::TellClasses(&trial, batch, 3, mode);
+  };
+  constexpr std::size_t kSteps = 24;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      const std::size_t part = step * trained.size() / kSteps;
+      tell(query::Mode::kTrain, static_cast<int>(step) * 32,
+           [&](int) { return trained[sorted ? part : random() % trained.size()]; });
+      if (step % 6 == 5) tell(query::Mode::kEval, 10000, [](int i) { return i % 3; });
+    }
+  }
+  return trial;
+}
+
+TEST(ClassImbalance, AClassThatOnlyEvaluationsHave_IsTold) {
+  const auto findings = FindingsOf(Epochs({0, 1}));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "absent");
+  EXPECT_NE(findings[0].what.find("class 2 is 31 % of the targets"), std::string::npos) << findings[0].what;
+}
+
+TEST(ClassImbalance, AClassThatComesLaterInTheEpoch_IsSilent) {
+  EXPECT_TRUE(FindingsOf(Epochs({0, 1, 2})).empty());
+  EXPECT_TRUE(FindingsOf(Epochs({0, 1, 2}, true)).empty());
+}
+
 TEST(ClassImbalance, Original_TenOfAThousand) {
   std::vector<double> labels(1000);
   for (std::size_t i = 0; i < 10; ++i) labels[i * 100] = 1;
