@@ -109,16 +109,23 @@ bool SlowProgress::Damped(const StepView& view, Sink& sink) {
   const ModelFacts& facts = view.memo.Facts(view.trial);
   if (facts.missing()) return false;
   bool due = false;
-  std::map<std::string, bool> now;
+  struct Gradients {
+    double sum_sq = 0, count = 0;
+  };
+  std::map<std::string, Gradients> now;  // by optimizer
   for (const auto& [entry, tensor] : view.index.summaries(Role::kGradient)) {
     const ParameterFacts* parameter = facts.Find(ParameterOfGradient(tensor.name));
-    if (parameter == nullptr || parameter->optimizer.empty() || largest_.size() >= kMaxOptimizers) continue;
-    const double count = static_cast<double>(std::max<std::uint64_t>(entry.summary.count, 1));
-    double& largest = largest_[parameter->optimizer];
-    largest = std::max(largest, entry.summary.l2() / std::sqrt(count));
-    now[parameter->optimizer] = true;
+    if (parameter == nullptr || parameter->optimizer.empty() || now.size() >= kMaxOptimizers) continue;
+    Gradients& gradients = now[parameter->optimizer];
+    gradients.sum_sq += entry.summary.l2() * entry.summary.l2();
+    gradients.count += static_cast<double>(entry.summary.count);
   }
-  for (const auto& [optimizer, seen] : now) due = ++seen_[optimizer] == kLooks || due;
+  for (const auto& [optimizer, gradients] : now) {
+    if (largest_.size() >= kMaxOptimizers && !largest_.contains(optimizer)) continue;
+    double& largest = largest_[optimizer];
+    if (gradients.count > 0) largest = std::max(largest, std::sqrt(gradients.sum_sq / gradients.count));
+    due = ++seen_[optimizer] == kLooks || due;
+  }
   if (!due) return false;
   damped_over_ = true;
   for (const OptimizerFacts& optimizer : facts.optimizers()) {
@@ -128,9 +135,9 @@ bool SlowProgress::Damped(const StepView& view, Sink& sink) {
     if (!damped || !(optimizer.lr < kUsualRate * optimizer.eps)) continue;
     Finding finding = Begin(view, "damped");
     finding.tensor = optimizer.name;
-    finding.what =
-        fmt::format("the eps of {} ({:g}) is {:.0f} times its largest gradients (root mean square {:.1g})",
-                    optimizer.name, optimizer.eps, optimizer.eps / largest->second, largest->second);
+    finding.what = fmt::format(
+        "the eps of {} ({:g}) is {:.0f} times its gradients, at their largest (root mean square {:.1g})",
+        optimizer.name, optimizer.eps, optimizer.eps / largest->second, largest->second);
     finding.why = fmt::format(
         "it divides by the gradients' size plus eps, so it divides by eps alone: a plain gradient descent "
         "with the rate "
@@ -140,7 +147,7 @@ bool SlowProgress::Damped(const StepView& view, Sink& sink) {
     finding.causes = {"eps taken for another setting", "an eps of another optimizer or library"};
     finding.evidence = {{"eps", optimizer.eps}, {"gradient_rms", largest->second}, {"lr", optimizer.lr}};
     finding.threshold =
-        fmt::format("every gradient below {:g} of eps in {} steps, and a rate below {:g} of it (Luff)",
+        fmt::format("gradients below {:g} of eps in {} steps, and a rate below {:g} of it (Luff)",
                     limits_.damped, kLooks, kUsualRate);
     sink.Report(std::move(finding));
     return true;

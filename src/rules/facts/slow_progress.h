@@ -45,7 +45,7 @@ class SlowProgress {
   double moved_ = 0;                          // sum of the largest relative changes of a weight
   std::int64_t measured_ = 0;                 // captures that gained_ counts
   std::string lead_;                          // the weight that moved first
-  std::map<std::string, double> largest_;     // largest root mean square of a gradient, by optimizer
+  std::map<std::string, double> largest_;     // largest root mean square of all gradients, by optimizer
   std::map<std::string, std::int64_t> seen_;  // steps with gradients, by optimizer
   bool over_ = false, damped_over_ = false;
 };

@@ -147,11 +147,17 @@ std::vector<Finding> WithEps(const std::string& type, const std::string& eps, co
   trial.SetDocument(
       "model",
       R"({"models": [{"name": "Net", "type": "Net", "parameters": [{"path": "a", "name": "a.weight",
+      "requires_grad": true, "optimizer": "One"}, {"path": "a", "name": "a.bias",
       "requires_grad": true, "optimizer": "One"}]}], "optimizers": [{"number": 0, "name": "One", "type": ")" +
-          type + R"(", "groups": [{"parameters": 1, "settings": {"eps": )" + eps + R"(, "lr": )" + lr +
+          type + R"(", "groups": [{"parameters": 2, "settings": {"eps": )" + eps + R"(, "lr": )" + lr +
           "}}]}]}");
-  for (int step = 0; step < 40; ++step)
-    trial.Step().Loss(1.0).Tensor("gradient/a.weight", Role::kGradient, {1e-3, -2e-3});
+  std::vector<double> gradient(400, 1e-3);
+  for (int step = 0; step < 40; ++step) {
+    trial.Step()
+        .Loss(1.0)
+        .Tensor("gradient/a.weight", Role::kGradient, gradient)
+        .Tensor("gradient/a.bias", Role::kGradient, {0.3});  // few parameters may have larger ones
+  }
   return FindingsOf(trial, "WeightUpdateRatio", ParameterSet::kLuff);
 }
 

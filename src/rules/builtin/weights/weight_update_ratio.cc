@@ -391,7 +391,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 4;  // 4: causes "creeping" and "damped"
+  spec.version = 5;  // 5: "damped" by the root mean square of all gradients together
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
