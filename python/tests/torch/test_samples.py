@@ -127,6 +127,44 @@ def test_functional_losses_that_a_sum_holds_are_parts_of_it(watched, functional)
         same(step, "CrossEntropyLoss", [array(output), array(y), array(output * 2), array(y)])
 
 
+@pytest.mark.parametrize("form", ["function", "module"])
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        (lambda loss, weight: -loss, [["CrossEntropyLoss"]]),
+        (lambda loss, weight: weight.square().sum() * 1e-3 - loss / 2, [["CrossEntropyLoss"]]),
+        (lambda loss, weight: -1.0 * (loss - 3), [["CrossEntropyLoss"]]),
+        (lambda loss, weight: loss - 5.0, []),
+        (lambda loss, weight: loss - 0.1 * loss.detach(), []),
+        (lambda loss, weight: -((-loss).exp()), []),  # of no sign that the graph tells
+    ],
+)
+def test_losses_with_a_minus_are_told(watched, functional, form, objective, expected):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loss_of = F.cross_entropy if form == "function" else nn.CrossEntropyLoss()
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        objective(loss_of(model(x), y), model.weight).backward()
+        optimizer.step()
+    told = [event["losses"] for event in session.json_events if event["kind"] == "maximised"]
+    assert told == expected
+
+
+def test_a_minus_is_withdrawn_when_the_loss_is_minimised_too(watched, functional):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for n, (x, y) in enumerate(cases.batches(4)):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        (loss if n == 2 else -loss).backward()
+        optimizer.step()
+    told = [event["losses"] for event in session.json_events if event["kind"] == "maximised"]
+    assert told == [["CrossEntropyLoss"], []]
+
+
 def test_roots_found_by_the_graph(watched):
     _, session = watched(ROLES)
     model = nn.Linear(6, 3)

@@ -6,6 +6,8 @@ saved-tensor hooks are in use: unpacking them would compute.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 from luff.torch.capture._graphs import nodes_behind
 from luff.torch.capture._memory import array_view, is_readable, read_scalar
 
-__all__ = ["LossNode", "analyse", "behind", "counted_targets"]
+__all__ = ["LossNode", "analyse", "behind", "counted_targets", "signs"]
 
 _KINDS = {
     "NllLossBackward0": "NLLLoss",
@@ -38,6 +40,18 @@ _TRANSPARENT = (
     "ViewBackward0",
     "SqueezeBackward0",
     "UnsafeViewBackward0",
+)
+
+
+_SUMS = (
+    *(name.rstrip("0") for name in _TRANSPARENT),
+    "AddBackward",
+    "SubBackward",
+    "SumBackward",
+    "MeanBackward",
+    "StackBackward",
+    "CatBackward",
+    "UnsqueezeBackward",
 )
 
 
@@ -135,6 +149,35 @@ def behind(root: Any, numbers: set[int]) -> set[int]:
             if len(found) == len(numbers):
                 break
     return found
+
+
+def signs(root: Any, numbers: Container[int]) -> dict[int, int]:
+    """Returns the signs, 1 or -1, with which nodes of these sequence numbers go into a root: those among the 64 nearest
+    whose sign is known.
+    """
+    found: dict[int, int] = {}
+    queue, seen = deque([(root.grad_fn, 1)]), {root.grad_fn}
+    while queue and len(seen) <= _WALK_LIMIT:
+        node, sign = queue.popleft()
+        if node._sequence_nr() in numbers:
+            found[node._sequence_nr()] = sign
+            continue
+        for place, (following, _) in enumerate(node.next_functions):
+            if following is not None and following not in seen and (factor := _sign(node, place)):
+                seen.add(following)
+                queue.append((following, sign * factor))
+    return found
+
+
+def _sign(node: Any, place: int) -> int:
+    """Returns the sign with which an argument goes into an operation's result; 0 if it is unknown."""
+    name = node.name().rstrip("0123456789")
+    if name == "NegBackward" or (name == "SubBackward" and place == 1):
+        return -1
+    if name in ("MulBackward", "DivBackward"):
+        factor = _constant_factor(node, name == "DivBackward")
+        return 0 if factor is None else 1 if factor > 0 else -1
+    return 1 if name in _SUMS else 0
 
 
 def _summed(node: Any) -> float:

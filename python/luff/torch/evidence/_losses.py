@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections import deque
 from itertools import islice
@@ -27,6 +28,7 @@ _LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABE
 _OTHER = int(Role.OTHER)
 _FLOAT32, _FLOAT64 = int(DType.FLOAT32), int(DType.FLOAT64)
 _MAX_LOSSES = 64  # of one kind in one step
+_SIGNED = 16  # TRAIN steps in which signs of losses are looked at; later those that are powers of two
 
 
 class Losses:
@@ -39,6 +41,8 @@ class Losses:
         #: For each evaluation within a TRAIN step, which is published after that step: (number, value) pairs.
         self.waiting: deque[list[tuple[int, float]]] = deque()
         self.last_scaled: tuple[Any, float | None, float | None] | None = None  # product, loss, scale
+        self._maximised: set[str] = set()  # kinds of losses that enter roots with a minus
+        self._minimised: set[str] = set()  # kinds that do so without
         self._sums: set[str] = set()  # kinds of losses that are trained as sums over the targets
         self._loss_kinds: set[str] = set()
         self._scratch = np.zeros(1, dtype=np.float64)
@@ -78,6 +82,8 @@ class Losses:
             step.plain_loss = not self._context.saving
             step.loss_outputs.append(weakref.ref(output))
             step.module_losses[kind] = step.module_losses.get(kind, 0) + 1
+            if output.grad_fn is not None and is_loss(module) and len(step.loss_nodes) < _MAX_LOSSES:
+                step.loss_nodes[output.grad_fn._sequence_nr()] = kind
         self._record_loss(step, kind, read_scalar(output), output)
         self._loss_inputs(step, kind, args, kwargs)
         self._samples.loss(step, kind, args, kwargs)
@@ -111,6 +117,7 @@ class Losses:
             node = output.grad_fn
             if node is not None and len(step.function_losses) < _MAX_LOSSES:
                 call = step.sampled_losses.get(kind, 0)
+                step.loss_nodes[node._sequence_nr()] = kind
                 step.function_losses.append(
                     FunctionLoss(weakref.ref(output), kind, node._sequence_nr(), call, read_scalar(output))
                 )
@@ -194,6 +201,7 @@ class Losses:
         """Records the root of a backward pass as the loss, unless the call of a loss module was recorded already."""
         if not isinstance(root, torch.Tensor) or root.numel() != 1:
             return
+        self._sign(step, root)
         if any(reference() is root for reference in step.loss_outputs):
             return
         plain = not self._context.saved_hooks
@@ -234,6 +242,30 @@ class Losses:
             recorder.loss(kind)
         if node.node is not None and (inputs_due or sampled):
             self._graph_inputs(step, node, inputs_due)
+
+    def _sign(self, step: Step, root: Any) -> None:
+        """Reports losses that enter their roots with a minus only: the training makes them larger."""
+        session, count = self._context.session, self._context.clock.mode_steps[_TRAIN]
+        if session is None or not step.loss_nodes or (count >= _SIGNED and count & (count - 1)):
+            return
+        if not self.readable(step) or self._ascends():
+            return
+        signs = _loss_graph.signs(root, step.loss_nodes)
+        kinds = {step.loss_nodes[number] for number in signs}
+        if signs and max(signs.values()) < 0:
+            kinds -= self._minimised
+        else:
+            self._minimised |= kinds
+            kinds &= self._maximised
+        if kinds - self._maximised or kinds & self._minimised:
+            self._maximised = (self._maximised | kinds) - self._minimised
+            session.event_json(json.dumps({"kind": "maximised", "losses": sorted(self._maximised)}))
+
+    def _ascends(self) -> bool:
+        """Returns whether an optimizer maximises: its user takes care of signs."""
+        recorder = self._context.recorder
+        living = recorder.living() if recorder is not None else ()
+        return any(group.get("maximize") for _, optimizer in living for group in optimizer.param_groups)
 
     def _parts(self, step: Step, root: Any) -> None:
         """Records the values of functional losses that a root sums up. They explain samples; the loss is the root."""

@@ -54,6 +54,7 @@ class Step:
         self.losses: dict[str, int] = {}  # loss names used, with counts
         self.loss_outputs: list[Any] = []  # weak references to outputs of loss modules
         self.function_losses: list[FunctionLoss] = []
+        self.loss_nodes: dict[int, str] = {}  # sequence numbers of nodes that made losses, and their kinds
         self.known_functions: set[int] = set()  # nodes of those that a backward pass has reached
         self.module_losses: dict[str, int] = {}
         self.graph_losses: dict[str, int] = {}

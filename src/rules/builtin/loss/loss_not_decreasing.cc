@@ -6,8 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
 #include "rules/builtin/boosting/boosted_rules.h"
+#include "rules/facts/json_event.h"
+#include "rules/facts/loss_call.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/kit/kept_rule.h"
 #include "rules/kit/params.h"
@@ -27,7 +31,7 @@ struct Limits {
   bool strict;
   std::string mode;
   double rise;
-  std::int64_t rise_steps, patience;
+  std::int64_t rise_steps, patience, maximised;
 };
 constexpr Param<Limits> kParams[] = {
     {nullptr, "collection_names", "None", "collections to inspect (original)"},
@@ -49,6 +53,7 @@ constexpr Param<Limits> kParams[] = {
      "steps for which the loss stays there; longer than blocks of alternating tasks (Luff)"},
     {&Limits::patience, "patience", "3000",
      "TRAIN steps before a flat loss is said; plateaus of 2,000 steps are normal (Luff)"},
+    {&Limits::maximised, "maximised", "16", "updates of one optimizer that make a loss larger (Luff)"},
 };
 
 // smdebug's rule: at an available step s, at least num_steps after the last evaluation (first: s >=
@@ -141,6 +146,7 @@ class Luff final : public KeptRule {
       if (loss.worker != losses.front().worker) continue;
       Judge(view, loss, sink);
     }
+    Maximised(view, sink);
   }
 
   void VisitFields(Fields& io) override {
@@ -148,13 +154,53 @@ class Luff final : public KeptRule {
     io("optimizers", optimizers_);
     io("above_since", above_since_);
     io("open", open_);
+    io("maximised", maximised_, kMaxKind);
+    io("maximised_updates", maximised_updates_);
   }
 
  private:
+  // The hook follows signs through the graph and names losses that enter the roots with a minus only.
+  // Adversaries, whose optimizers take turns, do so on purpose.
+  void Maximised(const StepView& view, Sink& sink) {
+    for (const auto& event : view.index.json_events("maximised")) {
+      maximised_.clear();
+      maximised_updates_ = 0;
+      for (const auto& loss : ListIn(*event, "losses")) {
+        // Only losses that have a lower bound for sure.
+        if (loss.is_string() && FormulaOfKind(loss.get_ref<const std::string&>()) != Formula::kUnknown)
+          maximised_ = loss.get<std::string>();
+      }
+    }
+    const auto open = open_.find("");
+    if (maximised_.empty() || Several()) {
+      if (open == open_.end()) return;
+      sink.Heal(open->second, "", view.rows.info.mode_step);
+      open_.erase(open);
+      return;
+    }
+    if (open != open_.end() || view.index.events(format::EventKind::kOptimizerStep).empty()) return;
+    if (++maximised_updates_ < limits_.maximised) return;
+    Finding finding = FindingAt(kName, "maximised", view, TensorAt{format::kNoId});
+    finding.severity = Severity::kStop;
+    finding.since_step = 0;
+    finding.what =
+        fmt::format("the training makes {} larger: it enters what is minimised with a minus", maximised_);
+    finding.why =
+        "the graph of the backward pass says so, in all steps that were looked at, and one optimizer follows "
+        "it";
+    finding.remedy = "take the minus from the loss, so that it is minimised";
+    finding.causes = {"sign of the loss", "a gain that was meant, with a loss in its place"};
+    finding.evidence = {{"updates", static_cast<double>(maximised_updates_)}};
+    finding.threshold = fmt::format("{} updates (Luff)", limits_.maximised);
+    sink.Report(std::move(finding));
+    open_[""] = "maximised";
+  }
+
+  [[nodiscard]] bool Several() const noexcept { return (optimizers_ & (optimizers_ - 1)) != 0; }
+
   // False for losses that do not measure progress: those of adversaries, and those that take both signs.
   bool Judgeable(const LossSeries& series) const {
-    const bool several_players = (optimizers_ & (optimizers_ - 1)) != 0;
-    return !several_players && !series.takes_both_signs() && series.has_levels();
+    return !Several() && !series.takes_both_signs() && series.has_levels();
   }
 
   void Judge(const StepView& view, const LossValue& loss, Sink& sink) {
@@ -241,7 +287,10 @@ class Luff final : public KeptRule {
   LossTracker tracker_;
   std::uint64_t optimizers_ = 0;  // bit per optimizer that has stepped
   std::map<std::string, std::int64_t> above_since_;
-  std::map<std::string, std::string> open_;  // loss, cause
+  std::map<std::string, std::string> open_;  // loss, cause; "" for what concerns no curve
+  static constexpr std::size_t kMaxKind = 128;
+  std::string maximised_;  // kind of a loss
+  std::int64_t maximised_updates_ = 0;
 };
 
 }  // namespace
@@ -259,8 +308,8 @@ RuleSpec Spec() {
     }
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
-  spec.version = 2;
-  spec.summary = "a loss that rises and stays up, or does not fall in a long time";
+  spec.version = 3;  // 3: cause "maximised"
+  spec.summary = "a loss that rises and stays up, does not fall in a long time, or is maximised";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return {};  // losses and events are always taken
     return SelectedNeeds(all, "loss_not_decreasing", Bit(format::Form::kSummary));

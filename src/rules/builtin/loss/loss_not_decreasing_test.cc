@@ -1,0 +1,54 @@
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include "rules/testing/recorder.h"
+
+namespace luff::rules {
+namespace {
+
+using testing::FakeTrial;
+
+std::vector<Finding> FindingsOf(const FakeTrial& trial) {
+  return testing::FindingsOf(trial, "LossNotDecreasing", ParameterSet::kLuff);
+}
+
+// A training whose first step says which losses are maximised; `optimizers` take turns.
+FakeTrial Maximised(const std::string& losses, std::uint32_t optimizers = 1, int steps = 40) {
+  FakeTrial trial;
+  for (int step = 0; step < steps; ++step) {
+    trial.Step().Loss(-1 - 0.1 * step, "loss_output_0");
+    if (step == 0) trial.EventJson(R"({"kind": "maximised", "losses": )" + losses + "}");
+    trial.Event(format::EventKind::kOptimizerStep, static_cast<std::uint32_t>(step) % optimizers);
+  }
+  return trial;
+}
+
+TEST(LossNotDecreasing, ALossWithAMinusInFront_Stops) {
+  const auto findings = FindingsOf(Maximised(R"(["CrossEntropyLoss"])"));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "maximised");
+  EXPECT_EQ(findings[0].severity, Severity::kStop);
+  EXPECT_EQ(findings[0].step, 15);
+  EXPECT_NE(findings[0].what.find("CrossEntropyLoss"), std::string::npos);
+}
+
+TEST(LossNotDecreasing, AdversariesUnknownLossesAndHostileEvents_AreSilent) {
+  EXPECT_TRUE(FindingsOf(Maximised(R"(["BCELoss"])", 2)).empty());
+  EXPECT_TRUE(FindingsOf(Maximised(R"(["RewardLoss"])")).empty());
+  EXPECT_TRUE(FindingsOf(Maximised("[]")).empty());
+  EXPECT_TRUE(FindingsOf(Maximised(R"({"a": 1})")).empty());
+  EXPECT_TRUE(FindingsOf(Maximised(R"([["MSELoss"], 3, null])")).empty());
+  EXPECT_TRUE(FindingsOf(Maximised(R"(["MSELoss"])", 1, 12)).empty());
+}
+
+TEST(LossNotDecreasing, AMinusThatIsWithdrawn_Heals) {
+  FakeTrial trial = Maximised(R"(["MSELoss"])", 1, 20);
+  trial.Step().Loss(1, "loss_output_0").EventJson(R"({"kind": "maximised", "losses": []})");
+  const auto findings = FindingsOf(trial);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_TRUE(findings[0].healed);
+}
+
+}  // namespace
+}  // namespace luff::rules
