@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/loss_call.h"
 #include "rules/facts/loss_tracker.h"
 #include "rules/facts/step_memo.h"
 #include "rules/kit/kept_rule.h"
@@ -91,9 +92,11 @@ class RegularizationDominates final : public KeptRule {
     const double share = (std::sqrt(before_sq) - std::sqrt(now_sq)) / std::sqrt(moved_sq);
     // If the loss has fallen by a fifth, the model learns, whatever the weights do.
     const bool learning = !loss_.empty() && first_loss_ > 0 && loss_now_ < 0.8 * first_loss_;
-    // Without weight decay, only a penalty in the loss can be the cause, and that shrinks many weights, not
-    // one.
-    const bool many = decay_ > 0 || 2 * shrinking >= tensors;
+    // Without weight decay, only a penalty in the loss can be the cause: not where the loss is a cross
+    // entropy or another of a known formula and nothing else. A penalty shrinks many weights, not one.
+    const bool pure =
+        FormulaOfKind(std::string_view(loss_).substr(0, loss_.find("_output_"))) != Formula::kUnknown;
+    const bool many = decay_ > 0 || (!pure && 2 * shrinking >= tensors);
     if (share < limits_.share || !many) {
       rows_ = 0;
       last_update_ = info.update;
@@ -126,7 +129,8 @@ class RegularizationDominates final : public KeptRule {
       open_norm_ = since_norm_;
     }
     finding.tensor = open_;
-    finding.severity = Severity::kStop;
+    finding.severity =
+        decay_ > 0 ? Severity::kStop : Severity::kWarn;  // the data, too, may ask for small weights
     finding.since_step = since_step_;
     finding.what =
         fmt::format("updates do nothing but shrink the weights: {:.0f} % of their norm is gone in {} updates",

@@ -61,12 +61,14 @@ TEST(RegularizationDominates, WeightsThatStayWhereTheyWereShrunkTo_AreNotHealed_
   }
 }
 
-TEST(RegularizationDominates, WithoutWeightDecay_OneWeightThatShrinksAmongOthers_IsNoPenalty) {
-  for (const bool all : {true, false}) {
+TEST(RegularizationDominates, WithoutWeightDecay_OneWeightThatShrinks_OrALossWithoutOthers_IsNoPenalty) {
+  const std::vector<std::pair<bool, std::string>> cases = {
+      {true, "loss_output_0"}, {false, "loss_output_0"}, {true, "MSELoss_output_0"}};
+  for (const auto& [all, loss] : cases) {
     FakeTrial trial;
     double norm = 4;
     for (int step = 0; step < 8; ++step) {
-      trial.Step().Loss(2.3);
+      trial.Step().Loss(2.3, loss);
       const double before = norm;
       if (step > 0) norm *= 0.9;
       for (const char* name : {"a.weight", "b.weight", "c.weight", "d.weight"}) {
@@ -78,9 +80,11 @@ TEST(RegularizationDominates, WithoutWeightDecay_OneWeightThatShrinksAmongOthers
       }
     }
     const auto findings = FindingsOf(trial, "RegularizationDominates", ParameterSet::kLuff);
-    ASSERT_EQ(findings.size(), all ? 1U : 0U);
-    if (all) {
+    const bool penalty = all && loss == "loss_output_0";
+    ASSERT_EQ(findings.size(), penalty ? 1U : 0U);
+    if (penalty) {
       EXPECT_NE(findings[0].remedy.find("penalty"), std::string::npos);
+      EXPECT_EQ(findings[0].severity, Severity::kWarn);
     }
   }
 }
