@@ -21,11 +21,13 @@ constexpr const char* kName = "StepSkipped";
 constexpr std::size_t kMaxWorkers = 4096, kMaxOptimizers = 1024;
 
 struct Limits {
-  std::int64_t updates;
+  std::int64_t updates, empty;
 };
-constexpr Param<Limits> kParams[] = {{&Limits::updates, "updates", "24",
-                                      "updates left out in a row; a loss scale that adapts needs fewer",
-                                      AtLeast(2)}};
+constexpr Param<Limits> kParams[] = {
+    {&Limits::updates, "updates", "24", "updates left out in a row; a loss scale that adapts needs fewer",
+     AtLeast(2)},
+    {&Limits::empty, "empty", "8", "updates in a row without a gradient (Luff)", AtLeast(2)},
+};
 
 // An update was skipped if gradients were computed and cleared with no optimizer step in between. Accumulated
 // gradients are not cleared before an update. An adaptive loss scaler skips a few updates and then steps. An
@@ -33,7 +35,7 @@ constexpr Param<Limits> kParams[] = {{&Limits::updates, "updates", "24",
 // which is as good as skipping. Gradients that a user sets by hand are recorded.
 class StepSkipped final : public KeptRule {
  public:
-  explicit StepSkipped(const Limits& limits) : updates_(limits.updates) {}
+  explicit StepSkipped(const Limits& limits) : updates_(limits.updates), empty_(limits.empty) {}
 
   void OnStep(const StepView& view, Sink& sink) override {
     const query::StepInfo& info = view.rows.info;
@@ -115,7 +117,7 @@ class StepSkipped final : public KeptRule {
       if (std::exchange(state.open_empty, false)) sink.Heal("empty", "", view.rows.info.mode_step);
       return;
     }
-    if (++state.empty < updates_ || (!state.open_empty && HasClosures(view))) return;
+    if (++state.empty < empty_) return;
     state.open_empty = true;
     Finding finding = FindingAt(kName, "empty", view, TensorAt{format::kNoId, event.worker});
     finding.severity = Severity::kStop;
@@ -131,7 +133,7 @@ class StepSkipped final : public KeptRule {
     finding.causes = {"zero_grad() stands between backward() and optimizer.step()",
                       "optimizer.step() is called before loss.backward()"};
     finding.evidence = {{"updates", state.empty}};
-    finding.threshold = fmt::format("{} in a row (Luff)", updates_);
+    finding.threshold = fmt::format("{} in a row (Luff)", empty_);
     sink.Report(std::move(finding));
   }
 
@@ -166,7 +168,7 @@ class StepSkipped final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
-  const std::int64_t updates_;
+  const std::int64_t updates_, empty_;
   std::map<std::uint32_t, State> workers_;
 };
 
@@ -174,7 +176,7 @@ class StepSkipped final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<StepSkipped>(kName, kParams);
-  spec.version = 2;
+  spec.version = 3;  // 3: parameter "empty"
   spec.summary = "gradients are made and thrown away: the update is always left out";
   return spec;
 }

@@ -139,7 +139,7 @@ TEST(StepSkipped, UpdatesWithoutAGradient_Stop_ThoseByHandAndOfOtherOptimizersAr
     ASSERT_EQ(findings.size(), 1U);
     EXPECT_EQ(findings[0].cause, "empty");
     EXPECT_EQ(findings[0].severity, Severity::kStop);
-    EXPECT_EQ(findings[0].step, 23);
+    EXPECT_EQ(findings[0].step, 7);
     EXPECT_EQ(findings[0].since_step, 0);
   }
   EXPECT_TRUE(FindingsOf(by_hand, "StepSkipped").empty());
