@@ -30,11 +30,12 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Whether the process is gone, or a zombie."""
+    """Whether the process is gone, or a zombie of which no other thread is left."""
     try:
-        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return True
+    return "\nState:\tZ" in status and "\nThreads:\t1\n" in status
 
 
 class Waiting:
