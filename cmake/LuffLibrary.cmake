@@ -85,11 +85,12 @@ function(luff_test)
     return()
   endif()
   add_executable(${A_NAME} ${A_SOURCES})
+  luff_unity(${A_NAME})
   target_link_libraries(${A_NAME} PRIVATE luff_${A_ROOM} ${A_DEPS} GTest::gmock GTest::gtest_main luff_rapidcheck)
   luff_flags(${A_NAME})
-  if(CMAKE_BUILD_TYPE STREQUAL "Release")  # the tested code is optimised; the tests need not be
-    target_compile_options(${A_NAME} PRIVATE -O1)
-  endif()
+  # The tested code is optimised; the tests need not be. With libFuzzer's counters they would take half as long again.
+  target_compile_options(${A_NAME} PRIVATE $<IF:$<CONFIG:Release>,-O1,-O0>
+                         $<$<BOOL:${LUFF_FUZZ}>:-fno-sanitize=fuzzer-no-link>)
   target_compile_definitions(${A_NAME} PRIVATE LUFF_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
   add_test(NAME ${A_NAME} COMMAND ${A_NAME})
   add_dependencies(luff_tests ${A_NAME})

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace luff::actions {
+namespace luff::actions::coordinator_test {
 namespace {
 
 constexpr std::int64_t kMs = 1'000'000;
@@ -257,4 +257,4 @@ TEST_F(CoordinatorTest, AnUnwritableRunGivesACorrectionUpWithoutASignal) {
 }
 
 }  // namespace
-}  // namespace luff::actions
+}  // namespace luff::actions::coordinator_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace luff::actions {
+namespace luff::actions::policy_test {
 namespace {
 
 using What = Decision::What;
@@ -219,4 +219,4 @@ TEST(PolicyTest, KindsHaveNames) {
 }
 
 }  // namespace
-}  // namespace luff::actions
+}  // namespace luff::actions::policy_test

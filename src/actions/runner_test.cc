@@ -18,7 +18,7 @@
 
 #include "luff/base/env.h"
 
-namespace luff::actions {
+namespace luff::actions::runner_test {
 namespace {
 
 constexpr std::int64_t kMs = 1'000'000;
@@ -338,4 +338,4 @@ TEST_F(RunnerTest, OnFindingStopsForAConsequenceTooAndOnce) {
 }
 
 }  // namespace
-}  // namespace luff::actions
+}  // namespace luff::actions::runner_test

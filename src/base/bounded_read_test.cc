@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace luff {
+namespace luff::bounded_read_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -109,4 +109,4 @@ TEST_F(BoundedReadTest, ReadsFilesOfTheKernel) {
 }
 
 }  // namespace
-}  // namespace luff
+}  // namespace luff::bounded_read_test

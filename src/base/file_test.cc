@@ -21,7 +21,7 @@
 #include "luff/base/env.h"
 #include "luff/base/file_table.h"
 
-namespace luff {
+namespace luff::file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -282,4 +282,4 @@ TEST_F(FileTest, AnAnchorIsTheDirectoryAndNotItsName) {
 }
 
 }  // namespace
-}  // namespace luff
+}  // namespace luff::file_test

@@ -10,7 +10,7 @@
 
 #include "base/json_number.h"
 
-namespace luff {
+namespace luff::json_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -100,4 +100,4 @@ TEST(Json, TextIsOneLineOrIndented) {
 }
 
 }  // namespace
-}  // namespace luff
+}  // namespace luff::json_test

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace luff {
+namespace luff::output_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -154,4 +154,4 @@ TEST_F(OutputFileTest, WhatDoesNotCountIsCutOff) {
 }
 
 }  // namespace
-}  // namespace luff
+}  // namespace luff::output_file_test

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace luff {
+namespace luff::regex_test {
 namespace {
 
 bool Search(const char* pattern, std::string_view text) {
@@ -43,4 +43,4 @@ TEST(RegexTest, EndlessBacktrackingIsNoMatch) {
 TEST(RegexTest, InvalidUtf8TextIsNoMatch) { EXPECT_FALSE(Search(".", "\xff\xfe")); }
 
 }  // namespace
-}  // namespace luff
+}  // namespace luff::regex_test

@@ -4,7 +4,7 @@
 
 #include "luff/base/result.h"
 
-namespace luff {
+namespace luff::status_test {
 namespace {
 
 Result<int> Half(int x) {
@@ -37,4 +37,4 @@ TEST(ResultTest, MacroPropagatesTheFirstError) {
 }
 
 }  // namespace
-}  // namespace luff
+}  // namespace luff::status_test

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace luff {
+namespace luff::text_escape_test {
 namespace {
 
 TEST(TextEscapeTest, PrintableTextStaysAsItIs) {
@@ -72,4 +72,4 @@ TEST(TextEscapeTest, JsonStaysTheSameToAParser) {
 }
 
 }  // namespace
-}  // namespace luff
+}  // namespace luff::text_escape_test

@@ -10,7 +10,7 @@
 
 #include "capture/testing.h"
 
-namespace luff::capture {
+namespace luff::capture::capture_property_test {
 namespace {
 
 using format::Mode;
@@ -161,4 +161,4 @@ TEST(CaptureStress, ManyThreadsLoseNothing) {
 }
 
 }  // namespace
-}  // namespace luff::capture
+}  // namespace luff::capture::capture_property_test

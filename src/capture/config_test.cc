@@ -10,7 +10,7 @@
 
 #include "capture/plan.h"
 
-namespace luff::capture {
+namespace luff::capture::config_test {
 namespace {
 
 using format::Form;
@@ -190,4 +190,4 @@ TEST(SaveModeTest, ExamplesOfTheOriginal) {
 }
 
 }  // namespace
-}  // namespace luff::capture
+}  // namespace luff::capture::config_test

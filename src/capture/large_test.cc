@@ -9,7 +9,7 @@
 #include "capture/block_pool.h"
 #include "capture/testing.h"
 
-namespace luff::capture {
+namespace luff::capture::large_test {
 namespace {
 
 constexpr std::uint64_t kElements = (4ULL << 30) + (512ULL << 20) + 12'345;  // uint8: bytes, too
@@ -116,4 +116,4 @@ TEST(LargeTensorTest, MoreThanFourGigabytesComeBackInParts) {
 }
 
 }  // namespace
-}  // namespace luff::capture
+}  // namespace luff::capture::large_test

@@ -63,7 +63,7 @@ thread_local bool t_spared = false;
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 #endif
 
-namespace luff::capture {
+namespace luff::capture::ledger_test {
 namespace {
 
 using format::GapReason;
@@ -550,4 +550,4 @@ RC_GTEST_PROP(LedgerProperty, EachStepIsInTheRunOrInOneGap, ()) {
 }
 
 }  // namespace
-}  // namespace luff::capture
+}  // namespace luff::capture::ledger_test

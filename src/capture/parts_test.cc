@@ -14,7 +14,7 @@
 #include "capture/scale.h"
 #include "luff/store/gap_book.h"
 
-namespace luff::capture {
+namespace luff::capture::parts_test {
 namespace {
 
 using Verdict = ActionGate::Verdict;
@@ -347,4 +347,4 @@ TEST(FileThreadTest, HandlersOfTheTrainingNeverRunThere) {
 }
 
 }  // namespace
-}  // namespace luff::capture
+}  // namespace luff::capture::parts_test

@@ -13,7 +13,7 @@
 #include "capture/testing.h"
 #include "store/test_run.h"
 
-namespace luff::capture {
+namespace luff::capture::session_test {
 namespace {
 
 using format::Form;
@@ -451,4 +451,4 @@ TEST_F(SessionTest, AHangingDiskHoldsTheCloseOnlyToItsDeadline) {
 }
 
 }  // namespace
-}  // namespace luff::capture
+}  // namespace luff::capture::session_test

@@ -6,7 +6,7 @@
 #include "cli/boosting_scores.h"
 #include "cli/charts.h"
 
-namespace luff::cli {
+namespace luff::cli::boosting_test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -96,4 +96,4 @@ TEST(Charts, LongCurvesAreThinnedAndEndWhereTheyEnd) {
 }
 
 }  // namespace
-}  // namespace luff::cli
+}  // namespace luff::cli::boosting_test

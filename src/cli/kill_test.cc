@@ -20,7 +20,7 @@
 #include "luff/base/env.h"
 #include "luff/capture/session.h"
 
-namespace luff::actions {
+namespace luff::actions::kill_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -243,4 +243,4 @@ TEST_F(KillTest, NoActionIsEverSplit) {
 }
 
 }  // namespace
-}  // namespace luff::actions
+}  // namespace luff::actions::kill_test

@@ -7,7 +7,7 @@
 #include "query/testing/work.h"
 
 // The text that people read: each finding once in full, then one line for each change of it.
-namespace luff::cli {
+namespace luff::cli::report_test {
 namespace {
 
 rules::Finding Seen(const std::string& tensor, std::int64_t step,
@@ -170,4 +170,4 @@ TEST(Findings, AreToldInLinearTime) {
 }
 
 }  // namespace
-}  // namespace luff::cli
+}  // namespace luff::cli::report_test

@@ -7,7 +7,7 @@
 
 #include "luff/format/frames.h"
 
-namespace luff::format {
+namespace luff::format::chunk_test {
 namespace {
 
 std::vector<std::byte> RoundTrip(DType dtype, const std::vector<std::byte>& raw, Codec* codec) {
@@ -95,4 +95,4 @@ TEST(ChunkTest, WalkingSkipsThePaddingBeforeAPage) {
 }
 
 }  // namespace
-}  // namespace luff::format
+}  // namespace luff::format::chunk_test

@@ -8,7 +8,7 @@
 
 #include "luff/format/smdebug.h"
 
-namespace luff::format {
+namespace luff::format::event_file_test {
 namespace {
 
 std::span<const std::byte> Bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
@@ -221,4 +221,4 @@ TEST(SmdebugNames, AreThoseOfItsFiles) {
 }
 
 }  // namespace
-}  // namespace luff::format
+}  // namespace luff::format::event_file_test

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <map>
 
-namespace luff::format {
+namespace luff::format::footer_test {
 namespace {
 
 struct Model {  // what the footer must return: per tensor, (step index, value) in order
@@ -154,4 +154,4 @@ TEST(FooterTest, EveryFlippedBitIsFoundBeforeItsRowsAreShown) {
 }
 
 }  // namespace
-}  // namespace luff::format
+}  // namespace luff::format::footer_test

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-namespace luff::format {
+namespace luff::format::frames_test {
 namespace {
 
 SummaryRow Row(std::uint32_t tensor, double sum) {
@@ -185,4 +185,4 @@ RC_GTEST_PROP(UnitsProperty, RoundTrips,
 }
 
 }  // namespace
-}  // namespace luff::format
+}  // namespace luff::format::frames_test

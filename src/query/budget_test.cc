@@ -18,7 +18,7 @@
 #include "query/testing/forge.h"
 #include "query/testing/work.h"
 
-namespace luff::query {
+namespace luff::query::budget_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -174,4 +174,4 @@ TEST(SmdebugBudgetTest, WorkersOfManyNamesTakeLinearTime) {
 }
 
 }  // namespace
-}  // namespace luff::query
+}  // namespace luff::query::budget_test

@@ -10,7 +10,7 @@
 #include "luff/query/trial.h"
 #include "query/testing.h"
 
-namespace luff::query {
+namespace luff::query::history_test {
 namespace {
 
 using ::testing::Each;
@@ -265,4 +265,4 @@ TEST(HistoryTest, AValueThatAnotherWorkerStoresIsFoundByItsHash) {
 }
 
 }  // namespace
-}  // namespace luff::query
+}  // namespace luff::query::history_test

@@ -17,7 +17,7 @@
 #include "query/testing.h"
 #include "query/testing/forge.h"
 
-namespace luff::query {
+namespace luff::query::hostile_test {
 namespace {
 
 using format::FrameKind;
@@ -511,4 +511,4 @@ TEST_F(HostileTest, NumbersOfTheRunFileAreJustNumbers) {
 }
 
 }  // namespace
-}  // namespace luff::query
+}  // namespace luff::query::hostile_test

@@ -15,7 +15,7 @@
 #include "luff/query/trial.h"
 #include "query/testing/smdebug_writer.h"
 
-namespace luff::query {
+namespace luff::query::smdebug_trial_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -249,4 +249,4 @@ TEST_F(SmdebugTrialTest, APathOutOfTheTrialIsNotFollowed) {
 }
 
 }  // namespace
-}  // namespace luff::query
+}  // namespace luff::query::smdebug_trial_test

@@ -12,7 +12,7 @@
 #include "luff/query/verify.h"
 #include "query/testing/smdebug_writer.h"
 
-namespace luff::query {
+namespace luff::query::smdebug_verify_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -290,4 +290,4 @@ TEST_F(SmdebugVerifyTest, WhatStandsInTheWayIsNoFile) {
 }
 
 }  // namespace
-}  // namespace luff::query
+}  // namespace luff::query::smdebug_verify_test

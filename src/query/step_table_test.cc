@@ -6,7 +6,7 @@
 
 #include <map>
 
-namespace luff::query {
+namespace luff::query::step_table_test {
 namespace {
 
 StepInfo Info(std::int64_t global, Mode mode, std::int64_t mode_step) {
@@ -26,7 +26,7 @@ TEST(StepTableTest, FindsStepsByModeAndByGlobalNumber) {
   EXPECT_EQ(table.Find(1, Mode::kGlobal), 1U);
   EXPECT_FALSE(table.Find(1, Mode::kEval));
   EXPECT_FALSE(table.Find(0, Mode::kPredict));
-  EXPECT_THAT(table.Steps(Mode::kTrain), testing::ElementsAre(0, 1));
+  EXPECT_THAT(table.Steps(Mode::kTrain), ::testing::ElementsAre(0, 1));
 }
 
 TEST(StepTableTest, AStepSeenAgainTakesThePlaceOfTheEarlierOne) {
@@ -38,7 +38,7 @@ TEST(StepTableTest, AStepSeenAgainTakesThePlaceOfTheEarlierOne) {
   EXPECT_FALSE(table.Find(1, Mode::kTrain));
   EXPECT_TRUE(table.superseded(1));
   EXPECT_TRUE(table.at(1).superseded);
-  EXPECT_THAT(table.Steps(Mode::kGlobal), testing::ElementsAre(0, 1));
+  EXPECT_THAT(table.Steps(Mode::kGlobal), ::testing::ElementsAre(0, 1));
 }
 
 RC_GTEST_PROP(StepTableProperty, LooksUpTheLatestOfEachNumber, ()) {
@@ -57,4 +57,4 @@ RC_GTEST_PROP(StepTableProperty, LooksUpTheLatestOfEachNumber, ()) {
 }
 
 }  // namespace
-}  // namespace luff::query
+}  // namespace luff::query::step_table_test

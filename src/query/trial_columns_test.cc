@@ -9,7 +9,7 @@
 #include "luff/query/trial.h"
 #include "query/testing.h"
 
-namespace luff::query {
+namespace luff::query::trial_columns_test {
 namespace {
 
 using testing::TempRun;
@@ -121,4 +121,4 @@ TEST(TrialColumnsTest, StayWhileTheirMemoryCouldBeUsedAgain) {
 }
 
 }  // namespace
-}  // namespace luff::query
+}  // namespace luff::query::trial_columns_test

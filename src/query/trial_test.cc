@@ -8,7 +8,7 @@
 
 #include "query/testing.h"
 
-namespace luff::query {
+namespace luff::query::trial_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -296,4 +296,4 @@ TEST(TrialOpenTest, WhatIsNoRunIsRefusedWithAReason) {
 }
 
 }  // namespace
-}  // namespace luff::query
+}  // namespace luff::query::trial_test

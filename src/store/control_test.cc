@@ -11,7 +11,7 @@
 #include "base/testing/forwarding_env.h"
 #include "store/test_run.h"
 
-namespace luff::store {
+namespace luff::store::control_test {
 namespace {
 
 // A network file system that makes a link and loses the answer: the repeated request finds that the name
@@ -158,4 +158,4 @@ TEST_F(ControlTest, DepthIsBounded) {
 }
 
 }  // namespace
-}  // namespace luff::store
+}  // namespace luff::store::control_test

@@ -5,7 +5,7 @@
 #include "luff/store/writer.h"
 #include "store/test_run.h"
 
-namespace luff::store {
+namespace luff::store::faults_test {
 namespace {
 
 constexpr std::size_t kElements = 100;
@@ -237,4 +237,4 @@ TEST(UnwritableTest, OpeningSaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace luff::store
+}  // namespace luff::store::faults_test

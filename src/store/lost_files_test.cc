@@ -9,7 +9,7 @@
 #include "luff/store/verify.h"
 #include "store/test_run.h"
 
-namespace luff::store {
+namespace luff::store::lost_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -317,4 +317,4 @@ TEST_F(LostFilesTest, ARemovedRunEndsTheRecordingAndSaysWhy) {
 }
 
 }  // namespace
-}  // namespace luff::store
+}  // namespace luff::store::lost_files_test

@@ -15,7 +15,7 @@
 #include "luff/store/control.h"
 #include "store/test_run.h"
 
-namespace luff::store {
+namespace luff::store::owner_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -167,4 +167,4 @@ TEST_F(OwnerTest, ALockThatIsALinkIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace luff::store
+}  // namespace luff::store::owner_test

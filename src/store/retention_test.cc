@@ -6,7 +6,7 @@
 
 #include "store/test_run.h"
 
-namespace luff::store {
+namespace luff::store::retention_test {
 namespace {
 
 constexpr std::size_t kElements = 64;
@@ -224,4 +224,4 @@ TEST(RetentionTest, MaxBytesThinsWhatMayBeThinnedAndThenSaysSo) {
 }
 
 }  // namespace
-}  // namespace luff::store
+}  // namespace luff::store::retention_test

@@ -15,7 +15,7 @@
 #include "store/paths.h"
 #include "store/test_run.h"
 
-namespace luff::store {
+namespace luff::store::writer_test {
 namespace {
 
 constexpr std::size_t kElements = 100;
@@ -405,4 +405,4 @@ TEST(ControlTest, HostileTextIsRefused) {
 }
 
 }  // namespace
-}  // namespace luff::store
+}  // namespace luff::store::writer_test

@@ -12,7 +12,7 @@
 namespace luff {
 namespace {
 
-constexpr std::uint64_t kChunk = 1024;
+constexpr std::uint64_t kValuesAtOnce = 1024;
 
 }  // namespace
 
@@ -34,9 +34,9 @@ void ComputeExtra(const TensorView& view, ExtraReductions* out) noexcept {
   // In row-major order: a product that overflows or vanishes halfway depends on the order.
   tensor::ForEachPiece(view, /*any_order=*/false, nullptr,
                        [&](const std::byte* data, std::uint64_t count, std::byte*) noexcept {
-                         double values[kChunk];
+                         double values[kValuesAtOnce];
                          while (count != 0) {
-                           const std::uint64_t part = count < kChunk ? count : kChunk;
+                           const std::uint64_t part = count < kValuesAtOnce ? count : kValuesAtOnce;
                            to_double(data, part, values);
                            for (std::uint64_t i = 0; i < part; ++i) {
                              const double magnitude = std::fabs(values[i]);

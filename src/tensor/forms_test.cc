@@ -9,7 +9,7 @@
 #include "luff/tensor/hash.h"
 #include "tensor/testing.h"
 
-namespace luff::tensor {
+namespace luff::tensor::forms_test {
 namespace {
 
 using testing::DoubleNear;
@@ -270,4 +270,4 @@ TEST(Hash, IsTheSameOnEveryTarget_AndThePublishedOne) {
 }
 
 }  // namespace
-}  // namespace luff::tensor
+}  // namespace luff::tensor::forms_test

@@ -4,7 +4,7 @@
 
 #include "tensor/testing.h"
 
-namespace luff {
+namespace luff::layout_test {
 namespace {
 
 using testing::ElementsAre;
@@ -112,4 +112,4 @@ TEST(SummaryValues, FollowFromTheSums) {
 }
 
 }  // namespace
-}  // namespace luff
+}  // namespace luff::layout_test

@@ -11,7 +11,7 @@
 #include <xmmintrin.h>
 #endif
 
-namespace luff::tensor {
+namespace luff::tensor::summarize_test {
 namespace {
 
 TensorView Flat(DType dtype, const std::byte* data, std::size_t count) {
@@ -308,4 +308,4 @@ TEST(Summarize, UnknownDTypeOrNoMemory_CountsNothing) {
 }
 
 }  // namespace
-}  // namespace luff::tensor
+}  // namespace luff::tensor::summarize_test

@@ -180,6 +180,8 @@ def _ctest(preset):
             "UBSAN_OPTIONS": "print_stacktrace=1",
             "TSAN_OPTIONS": "second_deadlock_stack=1",
         }
+        if preset != "dev" and not args.thorough:
+            env["LUFF_FEWER_CASES"] = "1"  # src/base/test_effort.h
         if args.filter:
             env["GTEST_FILTER"] = f"*{args.filter}*"
         run(

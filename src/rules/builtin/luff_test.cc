@@ -6,7 +6,7 @@
 #include "rules/testing/recorder.h"
 
 // Luff's parameter set: what each rule must find, and what it must leave alone.
-namespace luff::rules {
+namespace luff::rules::luff_test {
 namespace {
 
 using format::EventKind;
@@ -246,4 +246,4 @@ TEST(WeightUpdateRatio, NoWeightMoves_Warns_OrdinaryUpdatesAreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::luff_test

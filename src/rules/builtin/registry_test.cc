@@ -9,7 +9,7 @@
 
 // What every built-in rule must have: a name, a summary, defaults that parse in both sets, a page on its
 // parameters.
-namespace luff::rules {
+namespace luff::rules::registry_test {
 namespace {
 
 TEST(BuiltinRules, EachHasANameOfItsOwn_InOrder) {
@@ -51,4 +51,4 @@ TEST(BuiltinRules, EachHasAPageThatNamesItsParameters) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::registry_test

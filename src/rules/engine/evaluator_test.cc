@@ -17,7 +17,7 @@
 #include "rules/kit/select.h"
 #include "rules/testing/fake_trial.h"
 
-namespace luff::rules {
+namespace luff::rules::evaluator_test {
 namespace {
 
 using format::Role;
@@ -392,4 +392,4 @@ TEST(CaptureConfig, HoldsDefaultsAndNeeds) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::evaluator_test

@@ -7,7 +7,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::grouping_test {
 namespace {
 
 Finding Made(const char* rule, std::int64_t step, const char* leader = "") {
@@ -115,4 +115,4 @@ TEST(Grouping, InARun_TheLeaderIsWrittenIntoTheFollower) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::grouping_test

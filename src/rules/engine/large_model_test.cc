@@ -11,7 +11,7 @@
 #include "rules/testing/recorder.h"
 
 /// All rules on models of many tensors: their queries of a trial grow with its rows, and no faster.
-namespace luff::rules {
+namespace luff::rules::large_model_test {
 namespace {
 
 using format::EventKind;
@@ -121,4 +121,4 @@ TEST(LargeModel, WorkGrowsWithTheRows) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::large_model_test

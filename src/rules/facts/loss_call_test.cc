@@ -9,7 +9,7 @@
 #include "rules/facts/step_memo.h"
 #include "rules/testing/fake_trial.h"
 
-namespace luff::rules {
+namespace luff::rules::loss_call_test {
 namespace {
 
 using testing::FakeTrial;
@@ -187,4 +187,4 @@ TEST(LossCall, InputsOfModelsAreNoLosses) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::loss_call_test

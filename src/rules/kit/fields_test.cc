@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace luff::rules {
+namespace luff::rules::fields_test {
 namespace {
 
 enum class Phase : std::uint8_t { kStart, kEnd };
@@ -149,7 +149,7 @@ TEST(FieldsTest, WhatDoesNotFitIsNamed) {
   }
   Everything all;
   EXPECT_THAT(Load(Replaced(R"("captures":3)", R"("captures":null)"), all).message(),
-              testing::HasSubstr("'layers.0.relu.captures' is not a whole number"));
+              ::testing::HasSubstr("'layers.0.relu.captures' is not a whole number"));
   for (const char* text : {"", "[]", "{", "null", "{\"open\":true,\"open\":"})
     EXPECT_FALSE(Load(text, all).ok()) << text;
 }
@@ -165,4 +165,4 @@ TEST(FieldsTest, AConditionHoldsOrTheStateIsNotLoaded) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::fields_test

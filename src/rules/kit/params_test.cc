@@ -7,10 +7,10 @@
 
 #include "rules/kit/kept_rule.h"
 
-namespace luff::rules {
+namespace luff::rules::params_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Limits {
   double ratio;
@@ -111,4 +111,4 @@ TEST(ParamsTest, PagesAreNamedAfterTheirRules) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::params_test

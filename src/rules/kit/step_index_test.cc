@@ -9,7 +9,7 @@
 
 #include "rules/testing/fake_trial.h"
 
-namespace luff::rules {
+namespace luff::rules::step_index_test {
 namespace {
 
 using format::EventKind;
@@ -96,4 +96,4 @@ TEST(StepIndexTest, ALossIsOneWhateverItsForms) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::step_index_test

@@ -16,7 +16,7 @@
 #include "rules/own/own_spec.h"
 #include "rules/testing/fake_trial.h"
 
-namespace luff::rules {
+namespace luff::rules::expression_test {
 namespace {
 
 using format::Role;
@@ -383,4 +383,4 @@ TEST(ExpressionState, HostileStatesAreRefused) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::expression_test

@@ -25,7 +25,7 @@
 #include "rules/own/own_spec.h"
 #include "rules/testing/fake_trial.h"
 
-namespace luff::rules {
+namespace luff::rules::own_rule_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -331,4 +331,4 @@ TEST(OwnSpecTest, ValuesAsTextAndBack) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::own_rule_test

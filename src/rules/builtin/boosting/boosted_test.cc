@@ -6,7 +6,7 @@
 #include "rules/testing/recorder.h"
 
 // Rules on boosting runs. Each story is a run with one round per step.
-namespace luff::rules {
+namespace luff::rules::boosted_test {
 namespace {
 
 using query::Mode;
@@ -272,4 +272,4 @@ TEST(BoostedCurves, StateSurvivesACheckpoint) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::boosted_test

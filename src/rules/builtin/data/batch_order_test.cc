@@ -7,7 +7,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::batch_order_test {
 namespace {
 
 using testing::Batch;
@@ -78,4 +78,4 @@ TEST(BatchOrder, ShuffledNumbersAndNumbersThatDrift_AreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::batch_order_test

@@ -7,7 +7,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::class_imbalance_test {
 namespace {
 
 using testing::Batch;
@@ -123,4 +123,4 @@ TEST(ClassImbalance, Original_AtTheThresholds) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::class_imbalance_test

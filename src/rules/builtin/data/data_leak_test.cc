@@ -5,7 +5,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::data_leak_test {
 namespace {
 
 using query::Mode;
@@ -110,4 +110,4 @@ TEST(DataLeak, TrainingSetEvaluatedBeside_IsSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::data_leak_test

@@ -5,7 +5,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::input_scale_test {
 namespace {
 
 using format::Role;
@@ -69,4 +69,4 @@ TEST(InputScale, LayerThatIsFollowedByANorm_IsSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::input_scale_test

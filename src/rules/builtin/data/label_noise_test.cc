@@ -6,7 +6,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::label_noise_test {
 namespace {
 
 using testing::FakeTrial;
@@ -113,4 +113,4 @@ TEST(LabelNoise, EqualRowsOfFewLevels_AreNoContradiction) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::label_noise_test

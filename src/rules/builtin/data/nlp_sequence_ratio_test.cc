@@ -6,7 +6,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::nlp_sequence_ratio_test {
 namespace {
 
 using format::Role;
@@ -120,4 +120,4 @@ TEST(NLPSequenceRatio, LossThatCountsPadding_IsNamed_UnlessItIgnoresIt) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::nlp_sequence_ratio_test

@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::repeated_batch_test {
 namespace {
 
 using format::EventKind;
@@ -99,4 +99,4 @@ TEST(RepeatedBatch, StuckIterator_IsNamed_RepeatsByDesignAreNot) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::repeated_batch_test

@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::sample_mixing_test {
 namespace {
 
 using format::Role;
@@ -84,4 +84,4 @@ TEST(SampleMixing, SoftmaxOverTheBatch_IsNamed_OverClassesIsNot) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::sample_mixing_test

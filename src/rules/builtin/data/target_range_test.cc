@@ -9,7 +9,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::target_range_test {
 namespace {
 
 using testing::Batch;
@@ -127,4 +127,4 @@ TEST(TargetRange, OneTargetInTraining_IsToldWhenEvaluationsHaveMore) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::target_range_test

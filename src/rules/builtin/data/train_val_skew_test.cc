@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::train_val_skew_test {
 namespace {
 
 using query::Mode;
@@ -106,4 +106,4 @@ TEST(TrainValSkew, PreparationThatIsRepaired_Heals) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::train_val_skew_test

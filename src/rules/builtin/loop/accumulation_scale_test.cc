@@ -3,7 +3,7 @@
 #include "base/format.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::accumulation_scale_test {
 namespace {
 
 using format::EventKind;
@@ -88,4 +88,4 @@ TEST(AccumulationScale, WhatIsNoAccumulationOfAMean_IsSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::accumulation_scale_test

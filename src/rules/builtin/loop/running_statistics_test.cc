@@ -2,7 +2,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::running_statistics_test {
 namespace {
 
 using format::EventKind;
@@ -43,4 +43,4 @@ TEST(RunningStatistics, Ordinary_Loaded_Untracked_AndFrozenLayers_AreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::running_statistics_test

@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::schedule_collapse_test {
 namespace {
 
 using format::Role;
@@ -76,4 +76,4 @@ TEST(ClipSaturated, CutByLess_OrALossThatFalls_IsSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::schedule_collapse_test

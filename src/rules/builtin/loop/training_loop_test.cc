@@ -4,7 +4,7 @@
 
 // Rules about the training loop: gradients that are kept, skipped updates, modes, optimizers made again and
 // again.
-namespace luff::rules {
+namespace luff::rules::training_loop_test {
 namespace {
 
 using format::EventKind;
@@ -281,4 +281,4 @@ TEST(OptimizerStateReset, OptimizersThatTakeTurns_AreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::training_loop_test

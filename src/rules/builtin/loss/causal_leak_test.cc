@@ -3,7 +3,7 @@
 #include "base/format.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::causal_leak_test {
 namespace {
 
 using testing::FakeTrial;
@@ -56,4 +56,4 @@ TEST(CausalLeak, MalformedAnswers_AreLeftOut) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::causal_leak_test

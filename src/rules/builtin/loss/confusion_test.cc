@@ -7,7 +7,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::confusion_test {
 namespace {
 
 using testing::Batch;
@@ -64,4 +64,4 @@ TEST(Confusion, HardClassesAndOneAnswerForAll_AreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::confusion_test

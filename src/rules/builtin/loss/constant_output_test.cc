@@ -7,7 +7,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::constant_output_test {
 namespace {
 
 using testing::Batch;
@@ -57,4 +57,4 @@ TEST(ConstantOutput, HealsWhenAnswersDifferAgain) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::constant_output_test

@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::exploding_tensor_test {
 namespace {
 
 using format::EventKind;
@@ -120,4 +120,4 @@ TEST(ExplodingTensor, NanIsLeftToNonFinite) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::exploding_tensor_test

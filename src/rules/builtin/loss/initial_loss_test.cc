@@ -7,7 +7,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::initial_loss_test {
 namespace {
 
 using testing::Batch;
@@ -61,4 +61,4 @@ TEST(InitialLoss, LaterLosses_AreNotThoseOfTheInitialisation) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::initial_loss_test

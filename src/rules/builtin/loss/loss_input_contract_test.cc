@@ -7,7 +7,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::loss_input_contract_test {
 namespace {
 
 using testing::Batch;
@@ -138,4 +138,4 @@ TEST(LossInputContract, OnePartialBatchOfOneSampleIsNoEvidence) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::loss_input_contract_test

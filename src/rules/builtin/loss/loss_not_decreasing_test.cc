@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::loss_not_decreasing_test {
 namespace {
 
 using testing::FakeTrial;
@@ -51,4 +51,4 @@ TEST(LossNotDecreasing, AMinusThatIsWithdrawn_Heals) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::loss_not_decreasing_test

@@ -7,7 +7,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::loss_shape_mismatch_test {
 namespace {
 
 using testing::Batch;
@@ -46,4 +46,4 @@ TEST(LossShapeMismatch, EqualShapesAndScalars_AreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::loss_shape_mismatch_test

@@ -5,7 +5,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::loss_spike_test {
 namespace {
 
 using testing::FakeTrial;
@@ -81,4 +81,4 @@ TEST(LossSpike, ScaleOfTheLossDoesNotMatter) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::loss_spike_test

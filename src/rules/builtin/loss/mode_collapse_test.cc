@@ -5,7 +5,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::mode_collapse_test {
 namespace {
 
 using format::EventKind;
@@ -80,4 +80,4 @@ TEST(ModeCollapse, HealsWhenAllModesComeBack) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::mode_collapse_test

@@ -7,7 +7,7 @@
 #include "rules/testing/loss_stories.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::no_better_than_constant_test {
 namespace {
 
 using testing::Batch;
@@ -96,4 +96,4 @@ TEST(NoBetterThanConstant, WithoutEvaluations_IsSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::no_better_than_constant_test

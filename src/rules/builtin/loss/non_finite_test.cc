@@ -7,7 +7,7 @@
 #include "rules/testing/recorder.h"
 
 // NonFinite: poisoned weights, skipped updates, and the hook's report on the producer.
-namespace luff::rules {
+namespace luff::rules::non_finite_test {
 namespace {
 
 using format::EventKind;
@@ -160,4 +160,4 @@ TEST(NonFinite, WordsThatAreNoProducer_DoNoHarm) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::non_finite_test

@@ -5,7 +5,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::overfit_test {
 namespace {
 
 using query::Mode;
@@ -98,4 +98,4 @@ TEST(OriginalOverfit, ZeroTrainingLossAndNoEvaluation_AreGuarded) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::overfit_test

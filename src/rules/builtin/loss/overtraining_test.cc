@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::overtraining_test {
 namespace {
 
 using query::Mode;
@@ -55,4 +55,4 @@ TEST(OriginalOvertraining, Validation_HasAPatienceOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::overtraining_test

@@ -3,7 +3,7 @@
 #include "base/format.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::posterior_collapse_test {
 namespace {
 
 using testing::FakeTrial;
@@ -63,4 +63,4 @@ TEST(PosteriorCollapse, HealsWhenTheCodeIsUsedAgain) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::posterior_collapse_test

@@ -2,7 +2,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::underfit_test {
 namespace {
 
 using query::Mode;
@@ -32,4 +32,4 @@ TEST(Underfit, PlateausThatEnd_Progress_AndOverfitting_AreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::underfit_test

@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::all_zero_test {
 namespace {
 
 using format::Role;
@@ -72,4 +72,4 @@ TEST(StalledTrainingRule, GapLongerThanTheThreshold_IsTheLastStepsAndHeals) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::all_zero_test

@@ -2,7 +2,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::check_input_images_test {
 namespace {
 
 using format::Role;
@@ -53,4 +53,4 @@ TEST(CheckInputImages, WithoutARegex_IsSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::check_input_images_test

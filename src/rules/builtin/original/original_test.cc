@@ -5,7 +5,7 @@
 #include "rules/testing/recorder.h"
 
 // Known answers of the published rules.
-namespace luff::rules {
+namespace luff::rules::original_test {
 namespace {
 
 using format::Role;
@@ -114,4 +114,4 @@ TEST(OriginalWeightUpdateRatio, MeanChangeOverMeanWeight) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::original_test

@@ -5,7 +5,7 @@
 #include "base/format.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::attention_collapse_test {
 namespace {
 
 using testing::FakeTrial;
@@ -73,4 +73,4 @@ TEST(AttentionCollapse, SharpButNotAtTheLimit_IsSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::attention_collapse_test

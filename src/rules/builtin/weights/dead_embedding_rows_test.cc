@@ -6,7 +6,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::dead_embedding_rows_test {
 namespace {
 
 using format::Role;
@@ -59,4 +59,4 @@ TEST(DeadEmbeddingRows, WholeVocabulary_SmallCorpus_AndPadding_AreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::dead_embedding_rows_test

@@ -2,7 +2,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::high_dropout_test {
 namespace {
 
 using testing::FakeTrial;
@@ -44,4 +44,4 @@ TEST(HighDropout, MalformedDescription_IsSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::high_dropout_test

@@ -5,7 +5,7 @@
 #include "rules/testing/recorder.h"
 
 // Rules on the model's structure, on trees, and on another run.
-namespace luff::rules {
+namespace luff::rules::model_structure_test {
 namespace {
 
 using format::EventKind;
@@ -301,4 +301,4 @@ TEST(SimilarAcrossRuns, WithoutAnotherRun_IsSilent_ARunThatIsNotThereIsAnError) 
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::model_structure_test

@@ -3,7 +3,7 @@
 #include "base/format.h"
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::precision_loss_test {
 namespace {
 
 using testing::FakeTrial;
@@ -69,4 +69,4 @@ TEST(PrecisionLoss, OptimizersThatMayKeepWhatIsLost_AreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::precision_loss_test

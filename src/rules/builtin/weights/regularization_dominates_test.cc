@@ -6,7 +6,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::regularization_dominates_test {
 namespace {
 
 using format::Role;
@@ -192,4 +192,4 @@ TEST(WeightUpdateRatio, WeightsThrownAwayAndALossThatLeavesItsLevel_Stop) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::regularization_dominates_test

@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::saturated_activation_test {
 namespace {
 
 using format::Role;
@@ -78,4 +78,4 @@ TEST(OriginalSaturatedActivation, TheNameTellsTheRange) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::saturated_activation_test

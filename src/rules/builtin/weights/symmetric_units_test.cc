@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::symmetric_units_test {
 namespace {
 
 using format::Role;
@@ -86,4 +86,4 @@ TEST(PoorWeightInitialization, LoadedWeights_AndUsualGains_AreSilent) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::symmetric_units_test

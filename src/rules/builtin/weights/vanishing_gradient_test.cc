@@ -4,7 +4,7 @@
 
 #include "rules/testing/recorder.h"
 
-namespace luff::rules {
+namespace luff::rules::vanishing_gradient_test {
 namespace {
 
 using format::Role;
@@ -62,4 +62,4 @@ TEST(DeadRelu, AsManyAlwaysOn_OrAFirstUpdateThatMovedFar_IsNoFactOfTheStart) {
 }
 
 }  // namespace
-}  // namespace luff::rules
+}  // namespace luff::rules::vanishing_gradient_test

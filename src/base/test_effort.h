@@ -1,0 +1,14 @@
+// How many cases a test tries where each one is slow.
+#pragma once
+
+#include <cstdlib>
+
+namespace luff {
+
+/// True where a part of a test's cases is enough: under the address sanitizer, which makes them ten times as
+/// slow, unless the run is thorough. `./dev test` says so. All cases run in the optimised build.
+inline bool FewerCases() {
+  return std::getenv("LUFF_FEWER_CASES") != nullptr;  // NOLINT(concurrency-mt-unsafe): nobody sets it
+}
+
+}  // namespace luff
