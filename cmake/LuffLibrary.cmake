@@ -22,9 +22,9 @@ function(luff_flags target)
   endif()
 endfunction()
 
-# Compiles eight sources together, since most of the time goes into headers.
+# Compiles sixteen sources together, since most of the time goes into headers.
 function(luff_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LUFF_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LUFF_UNITY} UNITY_BUILD_BATCH_SIZE 16)
   if(LUFF_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # In a unity build GCC mistakes a class in an included source for one in a header.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)

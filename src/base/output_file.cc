@@ -64,24 +64,25 @@ bool IsOwnDescriptor(std::string_view path) {
 
 enum class Kind : std::uint8_t { kNothing, kFile, kStraight };
 
-struct Found {
+struct Present {
   Kind kind = Kind::kNothing;
   mode_t mode = 0;
 };
 
 /// Finds out what exists at the path. Returns an error if it can never be written.
-Result<Found> LookAt(int folder, const std::string& name, const std::string& path) {
+Result<Present> LookAt(int folder, const std::string& name, const std::string& path) {
   struct stat info{};
-  if (IsOwnDescriptor(path)) return Found{Kind::kStraight, 0};
+  if (IsOwnDescriptor(path)) return Present{Kind::kStraight, 0};
   if (fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) {
-    if (errno == ENOENT) return Found{};
+    if (errno == ENOENT) return Present{};
     return Failed(errno, path);
   }
-  if (S_ISREG(info.st_mode)) return Found{Kind::kFile, info.st_mode & 0777U};
-  if (S_ISCHR(info.st_mode)) return Found{Kind::kStraight, 0};
+  if (S_ISREG(info.st_mode)) return Present{Kind::kFile, info.st_mode & 0777U};
+  if (S_ISCHR(info.st_mode)) return Present{Kind::kStraight, 0};
   if (!S_ISLNK(info.st_mode)) return NoFile(info.st_mode, path);
   // Devices overwrite nothing: a link to /dev/null counts as one.
-  if (fstatat(folder, name.c_str(), &info, 0) == 0 && S_ISCHR(info.st_mode)) return Found{Kind::kStraight, 0};
+  if (fstatat(folder, name.c_str(), &info, 0) == 0 && S_ISCHR(info.st_mode))
+    return Present{Kind::kStraight, 0};
   return ALink(path);
 }
 
@@ -145,7 +146,7 @@ Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
 Result<OwnedFd> OpenLines(const std::string& path, int flags) {
   const auto [folder_path, name] = Split(path);
   LUFF_ASSIGN_OR_RETURN(const OwnedFd folder, OpenFolder(folder_path, path));
-  LUFF_ASSIGN_OR_RETURN(const Found found, LookAt(folder.get(), name, path));
+  LUFF_ASSIGN_OR_RETURN(const Present found, LookAt(folder.get(), name, path));
   if (found.kind == Kind::kStraight) return OpenStraight(path, false);
   return OpenInPlace(folder.get(), name, path, flags);
 }
@@ -172,7 +173,7 @@ Result<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string& path, 
 }
 
 Result<std::unique_ptr<OutputFile>> OutputFile::In(Where where) {
-  LUFF_ASSIGN_OR_RETURN(const Found found, LookAt(where.folder.get(), where.name, where.path));
+  LUFF_ASSIGN_OR_RETURN(const Present found, LookAt(where.folder.get(), where.name, where.path));
   if (found.kind == Kind::kFile && where.existing == Existing::kRefuse)
     return AlreadyExists(ThereAlready(where.path));
   std::unique_ptr<OutputFile> file(new OutputFile(std::move(where)));

@@ -47,7 +47,6 @@ constexpr std::array<Named, 3> kPolicies{{{"degrade", 0}, {"block", 1}, {"drop",
 constexpr std::array<Named, 3> kDirect{{{"auto", 0}, {"on", 1}, {"off", 2}}};
 constexpr std::array<Named, 3> kSync{{{"none", 0}, {"interval", 1}, {"step", 2}}};
 
-constexpr std::uint32_t RoleBit(Role role) { return 1U << static_cast<unsigned>(role); }
 constexpr std::uint32_t FormBit(Form form) { return static_cast<std::uint32_t>(form); }
 constexpr std::uint32_t kSummaryForm = FormBit(Form::kSummary);
 constexpr std::uint32_t kFullForms = FormBit(Form::kSummary) | FormBit(Form::kRaw);

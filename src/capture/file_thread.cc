@@ -14,7 +14,7 @@ namespace {
 
 /// Touches the thread-local variables of this library (the file table) and of the C++ library (exceptions in
 /// flight) now. The loader allocates them at their first use, and ends the process if malloc then fails.
-void BeginThread() {
+void BeginWriterThread() {
   static_cast<void>(prctl(PR_SET_NAME, "luff-writer"));
   static_cast<void>(TakeOwnFileTable());
   [[maybe_unused]] const volatile int in_flight = std::uncaught_exceptions();
@@ -28,7 +28,7 @@ std::unique_ptr<FileThread> FileThread::Start() noexcept {
     // A signal handler of the training may write to descriptors that this thread does not have.
     const SignalsBlocked quiet;
     made->thread_ = std::thread([shared = made->shared_] {
-      BeginThread();
+      BeginWriterThread();
       Loop(shared.get());
     });
     return made;

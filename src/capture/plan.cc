@@ -7,8 +7,6 @@
 namespace luff::capture {
 namespace {
 
-constexpr std::uint32_t RoleBit(format::Role role) { return 1U << static_cast<unsigned>(role); }
-
 // Returns the roles whose names an expression can match. Names of gradients begin with "gradient/", so an
 // expression anchored there cannot match the other roles.
 std::uint32_t RolesOfExpression(std::string_view pattern) {

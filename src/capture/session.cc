@@ -48,7 +48,7 @@ struct ThreadProducers {
 /// Makes the thread-local state that a thread needs before its first recording. Returns false if there is no
 /// memory. Must not throw: the first exception of a thread makes the loader allocate the C++ library's own
 /// thread-locals.
-bool BeginThread() noexcept {
+bool BeginProducers() noexcept {
   static const std::pair<int, pthread_key_t> made = [] {
     pthread_key_t key{};
     const int error = pthread_key_create(&key, [](void* producers) {
@@ -130,7 +130,7 @@ bool SessionImpl::accepting() const noexcept {
 
 bool SessionImpl::Accepts() noexcept {
   if (!accepting()) return false;
-  if (t_producers != nullptr || BeginThread()) return true;
+  if (t_producers != nullptr || BeginProducers()) return true;
   core_->GiveUp();
   Sleep();
   return false;

@@ -17,9 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint32_t kNotShown = 0xFFFFFFFFU;
 constexpr std::size_t kWaitWindow = 1000;  // steps that a slower worker may lag behind, as in smdebug
-constexpr auto kFirstPause = milliseconds(5);
-constexpr auto kLongestPause = milliseconds(250);  // each refresh lists folders
-constexpr double kPauses = 10;  // a worker is lost after this many times its longest pause so far
+constexpr double kPauses = 10;             // a worker is lost after this many times its longest pause so far
 
 }  // namespace
 
@@ -166,7 +164,8 @@ void SmdebugTrial::MergeSteps() {
 }
 
 std::chrono::nanoseconds SmdebugTrial::PauseAfter(std::chrono::nanoseconds last) const {
-  return std::clamp<std::chrono::nanoseconds>(last * 2, kFirstPause, kLongestPause);
+  // Each refresh lists folders.
+  return std::clamp<std::chrono::nanoseconds>(last * 2, milliseconds(5), milliseconds(250));
 }
 
 std::vector<WorkerInfo> SmdebugTrial::workers() const {

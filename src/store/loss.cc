@@ -11,7 +11,7 @@ constexpr std::size_t kMaxAnswers = 4096;
 constexpr std::uint64_t kMaxEventBytes = 1U << 20;
 
 template <typename T>
-std::uint64_t Held(const std::vector<T>& items) noexcept {
+std::uint64_t AllocatedBytes(const std::vector<T>& items) noexcept {
   return items.capacity() * sizeof(T);
 }
 
@@ -60,20 +60,22 @@ std::uint64_t RowBytes(const StepBatch& batch) noexcept {
 }
 
 std::uint64_t MemoryOf(const StepBatch& batch) noexcept {
-  std::uint64_t bytes = sizeof(StepBatch) + Held(batch.tensors) + Held(batch.layouts) +
-                        Held(batch.documents) + Held(batch.summaries) + Held(batch.index) +
-                        Held(batch.index_retention) + Held(batch.histograms) + Held(batch.units) +
-                        Held(batch.forms) + Held(batch.scalars) + Held(batch.events) +
-                        Held(batch.event_json) + Held(batch.gaps) + Held(batch.acks);
+  std::uint64_t bytes =
+      sizeof(StepBatch) + AllocatedBytes(batch.tensors) + AllocatedBytes(batch.layouts) +
+      AllocatedBytes(batch.documents) + AllocatedBytes(batch.summaries) + AllocatedBytes(batch.index) +
+      AllocatedBytes(batch.index_retention) + AllocatedBytes(batch.histograms) + AllocatedBytes(batch.units) +
+      AllocatedBytes(batch.forms) + AllocatedBytes(batch.scalars) + AllocatedBytes(batch.events) +
+      AllocatedBytes(batch.event_json) + AllocatedBytes(batch.gaps) + AllocatedBytes(batch.acks);
   for (const TensorDef& def : batch.tensors) {
-    bytes +=
-        def.name.capacity() + def.module_path.capacity() + def.module_type.capacity() + Held(def.collections);
+    bytes += def.name.capacity() + def.module_path.capacity() + def.module_type.capacity() +
+             AllocatedBytes(def.collections);
   }
-  for (const LayoutDef& def : batch.layouts) bytes += Held(def.global_shape) + Held(def.global_offset);
+  for (const LayoutDef& def : batch.layouts)
+    bytes += AllocatedBytes(def.global_shape) + AllocatedBytes(def.global_offset);
   for (const auto& [name, json] : batch.documents) bytes += name.capacity() + json.capacity();
-  for (const auto& [tensor, bins] : batch.histograms) bytes += Held(bins);
+  for (const auto& [tensor, bins] : batch.histograms) bytes += AllocatedBytes(bins);
   for (const auto& [tensor, units] : batch.units)
-    bytes += Held(units.positive) + Held(units.zero) + Held(units.sum);
+    bytes += AllocatedBytes(units.positive) + AllocatedBytes(units.zero) + AllocatedBytes(units.sum);
   for (const std::string& json : batch.event_json) bytes += json.capacity();
   return bytes;
 }

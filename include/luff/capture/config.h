@@ -37,6 +37,9 @@ enum class Policy : std::uint8_t {
   kDrop = 2,     // summary only
 };
 
+/// The bit of a role in the masks of a CollectionConfig.
+constexpr std::uint32_t RoleBit(format::Role role) { return 1U << static_cast<unsigned>(role); }
+
 /// Tensors grouped by name or role, with their own forms and save configuration.
 struct CollectionConfig {
   std::string name;

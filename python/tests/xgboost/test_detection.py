@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import xgboost
 
 _ROOT = Path(__file__).parents[3]
 
@@ -21,11 +20,6 @@ FAULTS = {
     "px02": ("FeatureImportanceOverweight", 20),
     "px03": ("LossNotDecreasing", 60),
 }
-
-
-def silent(test):
-    """Marks a test of a program without findings as thorough if XGBoost is older than version 3."""
-    return test if int(xgboost.__version__.split(".")[0]) >= 3 else pytest.mark.thorough(test)
 
 
 @pytest.fixture
@@ -64,13 +58,11 @@ def test_fault_is_named_in_time(train, program):
     assert found[0][1] <= last
 
 
-@silent
 @pytest.mark.parametrize("program", FAULTS)
 def test_repaired_twin_is_silent(train, program):
     assert train(program, "--fixed") == []
 
 
-@silent
 @pytest.mark.parametrize("program", ["px04", "px05"])
 def test_healthy_program_is_silent(train, program):
     assert train(program) == []

@@ -10,7 +10,7 @@ namespace luff::rules {
 
 namespace {
 
-constexpr std::size_t kMaxOptimizers = 64;
+constexpr std::size_t kMaxStepped = 64;  // optimizers
 
 }  // namespace
 
@@ -60,7 +60,7 @@ std::vector<std::pair<std::int64_t, double>> ValidationCurve::Picture() const { 
 void OptimizerTurns::OnTrainStep(const StepView& view) {
   std::set<std::uint32_t> stepped;
   for (const query::EventAt& event : view.index.events(format::EventKind::kOptimizerStep)) {
-    if (stepped.size() < kMaxOptimizers) stepped.insert(event.row.subject);
+    if (stepped.size() < kMaxStepped) stepped.insert(event.row.subject);
   }
   if (stepped.empty()) return;
   if (!last_.empty() && stepped != last_) taken_ = true;
@@ -146,7 +146,7 @@ void ValidationCurve::VisitFields(Fields& io) {
 
 void OptimizerTurns::VisitFields(Fields& io) {
   io("taken", taken_);
-  io("last", last_, kMaxOptimizers);
+  io("last", last_, kMaxStepped);
 }
 
 void Evaluations::VisitFields(Fields& io) {

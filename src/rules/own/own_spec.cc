@@ -34,10 +34,10 @@ constexpr std::size_t kMaxAbout = 16 << 10;  // bytes of the author's descriptio
 
 bool show_output = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): set once, by main
 
-enum class Kind { kPython, kLibrary };
+enum class Source { kPython, kLibrary };
 
 struct Named {
-  Kind kind = Kind::kPython;
+  Source source = Source::kPython;
   std::string file;  // absolute; "" for an entry point
   std::string name;
 };
@@ -56,9 +56,9 @@ std::size_t CutOf(std::string_view text) noexcept {
 
 Result<Named> Parse(const std::string& text) {
   const std::size_t cut = CutOf(text);
-  if (cut == std::string::npos) return Named{Kind::kPython, "", text};
+  if (cut == std::string::npos) return Named{Source::kPython, "", text};
   Named named;
-  named.kind = text[cut - 1] == 'y' ? Kind::kPython : Kind::kLibrary;
+  named.source = text[cut - 1] == 'y' ? Source::kPython : Source::kLibrary;
   named.name = text.substr(cut + 1);
   if (named.name.empty())
     return InvalidArgument(fmt::format("no name of a rule behind ':', expected FILE:NAME: {}", text));
@@ -96,7 +96,7 @@ Result<OwnRuleOptions> OptionsFor(const Named& named, Parameters parameters) {
   options.name = named.name;
   options.parameters = std::move(parameters);
   options.show_output = show_output;
-  if (named.kind == Kind::kPython) {
+  if (named.source == Source::kPython) {
     Result<std::vector<std::string>> command = PythonCommand("rule");
     if (!command.ok()) return command.status().WithContext("rule " + named.name);
     options.argv = std::move(command).value();
