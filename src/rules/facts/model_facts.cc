@@ -8,9 +8,9 @@
 
 namespace luff::rules {
 
-using Json = nlohmann::json;
-
 namespace {
+
+using Json = nlohmann::json;
 
 constexpr std::size_t kMaxNames = 256;
 constexpr std::size_t kMaxModules = 1 << 16;
