@@ -46,6 +46,14 @@ while True:
 """
 
 
+@pytest.fixture(autouse=True)
+def no_signal_is_ignored() -> Iterator[None]:
+    """Under nohup the tests' children would ignore SIGHUP, as they should: then it reaches no job."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 class Shell:
     """bash in a terminal."""
 

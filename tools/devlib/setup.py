@@ -214,7 +214,10 @@ def install(python, file, name):
     """
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
     pip += ["--no-deps", "--no-build-isolation", "--use-pep517"]
-    pip += ["--no-compile"]  # half of pip's CPU time, for modules that are mostly never imported
+    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        pip += [
+            "--no-compile"
+        ]  # half of pip's CPU time: Python keeps what it compiles, of the modules it imports
     if file != TORCH:
         pip += ["--require-hashes"]
     run(f"{name}: {file.name}", [*pip, "-r", file], log=f"setup/{Path(name).name}-{file.stem}")

@@ -117,8 +117,14 @@ def test_rows_in_the_training(source: Source) -> bool:
     )
 
 
-# SampleMixing is planned to report mixing by a reshape.
-@fault("SampleMixing", "NoBetterThanConstant", "LabelNoise", "Overfit", remedy=("transpose", "axes", *BELONG))
+@fault(
+    "TrainValSkew",
+    "SampleMixing",
+    "NoBetterThanConstant",
+    "LabelNoise",
+    "Overfit",
+    remedy=("transpose", "axes", *BELONG),
+)
 def rows_mixed_by_reshape(source: Source) -> bool:
     """A reshape instead of a transposition mixes the rows of the inputs."""
     return source.real_inputs() and source.edit_arrays(

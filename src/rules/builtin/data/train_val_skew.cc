@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "rules/facts/common_needs.h"
+#include "rules/facts/correlations.h"
 #include "rules/facts/evaluations.h"
 #include "rules/facts/features.h"
 #include "rules/facts/sample.h"
@@ -24,7 +25,7 @@ constexpr double kMaxKurtosis = 20;  // above it, a sample says little about the
 
 struct Limits {
   std::int64_t rows;
-  double shift, spread, share, absent;
+  double shift, spread, share, absent, together, apart;
 };
 constexpr Param<Limits> kParams[] = {
     {&Limits::rows, "rows", "32", "rows of the training and of an evaluation, at least (Luff)"},
@@ -33,6 +34,8 @@ constexpr Param<Limits> kParams[] = {
     {&Limits::share, "share", "0.5", "share of features that differ so (Luff)"},
     {&Limits::absent, "absent", "0.1",
      "share of features that never vary in training and do in evaluations (Luff)"},
+    {&Limits::together, "together", "0.4", "correlation, on one side, of values that go together (Luff)"},
+    {&Limits::apart, "apart", "0.33", "share of it that is left on the other side, at most (Luff)"},
 };
 
 class TrainValSkew final : public KeptRule {
@@ -53,6 +56,7 @@ class TrainValSkew final : public KeptRule {
       if (sample == nullptr) continue;
       Input& one = inputs_[view.trial.tensor(input.entry->tensor).name];
       (*train ? one.training : one.evaluation).Add(*sample);
+      (*train ? one.together : one.evaluated_together).Add(*sample);
     }
   }
   void OnEnd(const query::Trial& trial, Sink& sink) override { Judge(trial, sink); }
@@ -67,9 +71,12 @@ class TrainValSkew final : public KeptRule {
  private:
   struct Input {
     Features training, evaluation;
+    Correlations together, evaluated_together;
     void VisitFields(Fields& io) {
       io("training", training);
       io("evaluation", evaluation);
+      io("together", together);
+      io("evaluated_together", evaluated_together);
     }
   };
 
@@ -77,8 +84,12 @@ class TrainValSkew final : public KeptRule {
   void Judge(const query::Trial& trial, Sink& sink) {
     for (auto& [name, input] : inputs_) {
       if (input.evaluation.rows() == 0) continue;
-      Compare(trial, name, input, sink);
+      if (!turns_.taken()) {
+        Compare(trial, name, input, sink);
+        Mixed(trial, name, input, sink);
+      }
       input.evaluation.Clear();
+      input.evaluated_together.Clear();
     }
   }
 
@@ -87,7 +98,7 @@ class TrainValSkew final : public KeptRule {
     const Features& e = input.evaluation;
     // With few features, each must be known well.
     const std::int64_t rows = t.size() < 4 ? 4 * limits_.rows : limits_.rows;
-    if (turns_.taken() || t.kind() != e.kind() || t.rows() < rows || e.rows() < rows) return;
+    if (t.kind() != e.kind() || t.rows() < rows || e.rows() < rows) return;
     std::size_t judged = 0;
     std::size_t unlike = 0;
     std::size_t absent = 0;
@@ -170,7 +181,79 @@ class TrainValSkew final : public KeptRule {
     sink.Report(std::move(finding));
   }
 
+  // Reports values that go together in the rows of one side and not in those of the other, although each of
+  // them has the same mean and deviation there: their rows hold values of several samples.
+  void Mixed(const query::Trial& trial, const std::string& name, const Input& input, Sink& sink) {
+    const Correlations& t = input.together;
+    const Correlations& e = input.evaluated_together;
+    if (t.kind() != e.kind() || t.rows() < kAbsentRows || e.rows() < limits_.rows) return;
+    const double error =
+        std::sqrt(1 / std::max(t.independent() - 3, 1.0) + 1 / std::max(e.independent() - 3, 1.0));
+    std::size_t strong = 0;
+    std::size_t lost = 0;
+    double training = 0;
+    double evaluation = 0;
+    for (std::size_t i = 0; i < t.pairs(); ++i) {
+      const Correlations::Pair a = t.at(i);
+      const Correlations::Pair b = e.at(i);
+      const double stronger = std::max(std::abs(a.r), std::abs(b.r));
+      if (stronger < limits_.together) continue;
+      ++strong;
+      // Where distributions differ, so may the samples.
+      const bool alike = Alike(a.mean_x, a.variance_x, b.mean_x, b.variance_x) &&
+                         Alike(a.mean_y, a.variance_y, b.mean_y, b.variance_y);
+      const double apart = std::abs(std::atanh(kAtMost * a.r) - std::atanh(kAtMost * b.r));
+      if (!alike || std::min(std::abs(a.r), std::abs(b.r)) > limits_.apart * stronger ||
+          apart < kErrors * error)
+        continue;
+      if (lost++ > 0) continue;
+      training = a.r;
+      evaluation = b.r;
+    }
+    const std::string key = name + "\nmixed";
+    if (lost < (t.pairs() == 1 ? 1 : kPairs) || 2 * lost < strong) {
+      if (open_.erase(key) > 0) sink.Heal("mixed", name, last_.mode_step);
+      return;
+    }
+    open_.insert(key);
+    Finding finding = FindingAt(kName, "mixed", trial, format::kNoId, 0, last_.Info());
+    finding.tensor = name;
+    finding.since_step = 0;
+    const bool in_training = std::abs(training) > std::abs(evaluation);
+    finding.what = fmt::format(
+        "{} of {} go together in {} and not in {}",
+        t.pairs() == 1 ? "neighbouring values" : fmt::format("{} of {} pairs of features", lost, strong),
+        name, in_training ? "training" : "evaluations", in_training ? "evaluations" : "training");
+    finding.why = fmt::format(
+        "{} correlation is {:.2g} in training and {:.2g} in evaluations, while means and deviations agree: a "
+        "row holds values of several samples, or parts of it were overwritten",
+        t.pairs() == 1 ? "their" : "one", training, evaluation);
+    finding.remedy =
+        "transpose or permute axes where a reshape changes their order; keep each sample in its row";
+    finding.causes = {"reshape or view in place of transpose", "columns that were shuffled one by one",
+                      "columns that were lost in one of them"};
+    finding.evidence = {{"lost", lost},
+                        {"strong", strong},
+                        {"training_correlation", training},
+                        {"evaluation_correlation", evaluation},
+                        {"training_rows", t.rows()},
+                        {"evaluation_rows", e.rows()}};
+    finding.threshold = fmt::format(
+        "half of the pairs that are correlated by {:g} on one side, by at most {:g} of that on the other "
+        "(Luff)",
+        limits_.together, limits_.apart);
+    sink.Report(std::move(finding));
+  }
+
+  static bool Alike(double mean, double variance, double other_mean, double other_variance) {
+    const double larger = std::max(variance, other_variance);
+    return 2 * std::min(variance, other_variance) >= larger && 4 * std::pow(mean - other_mean, 2) <= larger;
+  }
+
   static constexpr std::int64_t kAbsentRows = 128;
+  static constexpr std::size_t kPairs = 3;  // of a table: one or two may go together by chance
+  static constexpr double kErrors = 5;      // standard errors of Fisher's transformed correlation
+  static constexpr double kAtMost = 0.999;  // its value stays finite
   const Limits limits_;
   Anchor last_;
   OptimizerTurns turns_;
@@ -182,7 +265,7 @@ class TrainValSkew final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<TrainValSkew>(kName, kParams);
-  spec.version = 2;
+  spec.version = 3;
   spec.summary = "inputs of evaluations that are distributed otherwise than those of the training";
   spec.needs = [](const Parameters&) { return SampleNeeds(); };
   return spec;

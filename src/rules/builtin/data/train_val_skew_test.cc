@@ -105,5 +105,59 @@ TEST(TrainValSkew, PreparationThatIsRepaired_Heals) {
   EXPECT_TRUE(Findings(trial).at(0).healed);
 }
 
+// Which rows hold values of several samples, as after a reshape in place of a transposition.
+enum class Mixed { kNone, kTraining, kEvaluations };
+
+// Rows of eight features that share a cause (correlation 0.8) or, with `image`, images of 8 x 8 smooth
+// values. With `noise`, training rows have noise of that deviation, as augmentation adds it.
+FakeTrial Together(Mixed mixed, bool image = false, double noise = 0, int rows = 32, double level = 0) {
+  FakeTrial trial;
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal(0, 1);
+  const std::size_t width = image ? 64 : 8;
+  const auto count = static_cast<std::size_t>(rows);
+  for (int step = 0; step < 60; ++step) {
+    const bool train = step % 20 < 12;
+    std::vector<double> values(count * width);
+    for (std::size_t row = 0; row < count; ++row) {
+      const double cause = normal(random);
+      double before = 0;
+      for (std::size_t f = 0; f < width; ++f) {
+        const double own = normal(random);
+        before = image && f % 8 > 0 ? 0.95 * before + 0.31 * own : own;
+        double value = image ? before : 0.9 * cause + 0.45 * own;
+        if (train) value += level + noise * normal(random);
+        const bool other = mixed == (train ? Mixed::kTraining : Mixed::kEvaluations);
+        values[other ? f * count + row : row * width + f] = value;
+      }
+    }
+    const std::vector<std::int64_t> shape =
+        image ? std::vector<std::int64_t>{rows, 1, 8, 8} : std::vector<std::int64_t>{rows, 8};
+    trial.Step(train ? Mode::kTrain : Mode::kEval).Sample("sample/Net_input_0", shape, values);
+  }
+  return trial;
+}
+
+TEST(TrainValSkew, RowsThatHoldValuesOfSeveralSamples_AreNamed) {
+  for (const bool image : {false, true}) {
+    for (const Mixed mixed : {Mixed::kTraining, Mixed::kEvaluations}) {
+      const auto findings = Findings(Together(mixed, image));
+      ASSERT_EQ(findings.size(), 1U) << image;
+      EXPECT_EQ(findings[0].cause, "mixed");
+      const std::string where = mixed == Mixed::kTraining ? "and not in training" : "and not in evaluations";
+      EXPECT_NE(findings[0].what.find(where), std::string::npos) << findings[0].what;
+    }
+  }
+}
+
+TEST(TrainValSkew, RowsAsTheyAre_Noise_FewRows_AndOtherSamples_AreSilent) {
+  for (const bool image : {false, true}) {
+    EXPECT_TRUE(Findings(Together(Mixed::kNone, image)).empty());
+    EXPECT_TRUE(Findings(Together(Mixed::kNone, image, 1)).empty());
+    EXPECT_TRUE(Findings(Together(Mixed::kTraining, image, 0, 2)).empty());
+    EXPECT_TRUE(Findings(Together(Mixed::kTraining, image, 0, 32, 1)).empty());
+  }
+}
+
 }  // namespace
 }  // namespace luff::rules::train_val_skew_test
