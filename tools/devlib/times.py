@@ -52,9 +52,9 @@ class Times:
         share. Stages that compile are not in it, since their time depends on the content of the cache.
         """
         budget = _budget()
-        if not self.whole or not budget:
-            return results.Tally()
         ratios = {name: self.stages[name][1] / budget[name] for name in budget if name in self.stages}
+        if not self.whole or not ratios:
+            return results.Tally()
         usual = max(statistics.median(ratios.values()), 1e-9)
         tally = results.Tally()
         for name, ratio in ratios.items():
