@@ -5,7 +5,7 @@
 
 namespace luff {
 
-/// True where a part of a test's cases is enough: under the address sanitizer, which makes them ten times as
+/// True where a part of a test's cases is enough: under sanitizers, which make them ten times as
 /// slow, unless the run is thorough. `./dev test` says so. All cases run in the optimised build.
 inline bool FewerCases() {
   return std::getenv("LUFF_FEWER_CASES") != nullptr;  // NOLINT(concurrency-mt-unsafe): nobody sets it

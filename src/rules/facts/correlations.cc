@@ -61,8 +61,8 @@ void Correlations::Add(const SampleValues& sample) {
           AddPair(pair++, values[i] - reference_[i], values[j] - reference_[j]);
       continue;
     }
-    for (std::size_t i = 0; i + stride < rows.width; ++i)
-      if (i / stride % length + 1 < length)
+    for (std::size_t begin = 0; begin < rows.width; begin += length * stride)
+      for (std::size_t i = begin; i + stride < begin + length * stride; ++i)
         AddPair(0, values[i] - reference_[0], values[i + stride] - reference_[0]);
   }
 }

@@ -119,14 +119,8 @@ class TrainValSkew final : public KeptRule {
     }
     if (t.rows() >= kAbsentRows) Absent(trial, name, t, absent, judged + absent, sink);
     const double share = judged == 0 ? 0 : static_cast<double>(unlike) / static_cast<double>(judged);
-    if (judged == 0 || share < limits_.share) {
-      if (open_.erase(name) > 0) sink.Heal("skew", name, last_.mode_step);
-      return;
-    }
-    open_.insert(name);
-    Finding finding = FindingAt(kName, "skew", trial, format::kNoId, 0, last_.Info());
-    finding.tensor = name;
-    finding.since_step = 0;
+    if (!IsOpen("skew", name, judged > 0 && share >= limits_.share, sink)) return;
+    Finding finding = FindingOn("skew", name, trial);
     finding.what = fmt::format(
         "{} of the {} features of {} are distributed otherwise in evaluations than in "
         "training",
@@ -157,15 +151,9 @@ class TrainValSkew final : public KeptRule {
   // row of twenty would have shown.
   void Absent(const query::Trial& trial, const std::string& name, const Features& training,
               std::size_t absent, std::size_t all, Sink& sink) {
-    const std::string key = name + "\nabsent";
-    if (absent < 2 || static_cast<double>(absent) < limits_.absent * static_cast<double>(all)) {
-      if (open_.erase(key) > 0) sink.Heal("absent", name, last_.mode_step);
-      return;
-    }
-    open_.insert(key);
-    Finding finding = FindingAt(kName, "absent", trial, format::kNoId, 0, last_.Info());
-    finding.tensor = name;
-    finding.since_step = 0;
+    const bool enough = static_cast<double>(absent) >= limits_.absent * static_cast<double>(all);
+    if (!IsOpen("absent", name, absent >= 2 && enough, sink)) return;
+    Finding finding = FindingOn("absent", name, trial);
     finding.what =
         fmt::format("{} of the {} features of {} have one value in all training rows and vary in evaluations",
                     absent, all, name);
@@ -210,15 +198,8 @@ class TrainValSkew final : public KeptRule {
       training = a.r;
       evaluation = b.r;
     }
-    const std::string key = name + "\nmixed";
-    if (lost < (t.pairs() == 1 ? 1 : kPairs) || 2 * lost < strong) {
-      if (open_.erase(key) > 0) sink.Heal("mixed", name, last_.mode_step);
-      return;
-    }
-    open_.insert(key);
-    Finding finding = FindingAt(kName, "mixed", trial, format::kNoId, 0, last_.Info());
-    finding.tensor = name;
-    finding.since_step = 0;
+    if (!IsOpen("mixed", name, lost >= (t.pairs() == 1 ? 1 : kPairs) && 2 * lost >= strong, sink)) return;
+    Finding finding = FindingOn("mixed", name, trial);
     const bool in_training = std::abs(training) > std::abs(evaluation);
     finding.what = fmt::format(
         "{} of {} go together in {} and not in {}",
@@ -243,6 +224,24 @@ class TrainValSkew final : public KeptRule {
         "(Luff)",
         limits_.together, limits_.apart);
     sink.Report(std::move(finding));
+  }
+
+  // Keeps which findings are open, and heals one that no longer holds. Returns whether it holds.
+  bool IsOpen(const char* cause, const std::string& input, bool holds, Sink& sink) {
+    const std::string key = input + "\n" + cause;
+    if (holds) {
+      open_.insert(key);
+    } else if (open_.erase(key) > 0) {
+      sink.Heal(cause, input, last_.mode_step);
+    }
+    return holds;
+  }
+
+  Finding FindingOn(const char* cause, const std::string& input, const query::Trial& trial) const {
+    Finding finding = FindingAt(kName, cause, trial, format::kNoId, 0, last_.Info());
+    finding.tensor = input;
+    finding.since_step = 0;
+    return finding;
   }
 
   static bool Alike(double mean, double variance, double other_mean, double other_variance) {
