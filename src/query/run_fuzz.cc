@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/testdata.h"
 #include "luff/store/control.h"
 #include "luff/store/verify.h"
 #include "query/testing/ask.h"
@@ -44,7 +45,7 @@ struct World {
   fs::path golden, run;
   World() {
     const char* shared = fs::exists("/dev/shm") ? "/dev/shm" : "/tmp";
-    golden = fs::path(LUFF_TESTDATA) / "format/v1/run";
+    golden = fs::path(kTestdata) / "format/v1/run";
     run = fs::path(shared) / ("luff-run-fuzz-" + std::to_string(getpid()));
     std::atexit([] { fs::remove_all(Get().run); });
   }

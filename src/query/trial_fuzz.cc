@@ -12,6 +12,7 @@
 
 #include <xxhash.h>
 
+#include "base/testdata.h"
 #include "luff/base/env.h"
 #include "luff/format/chunk.h"
 #include "luff/format/frames.h"
@@ -53,7 +54,7 @@ struct Golden {
     const char* shared = fs::exists("/dev/shm") ? "/dev/shm" : "/tmp";
     run = fs::path(shared) / ("luff-trial-fuzz-" + std::to_string(getpid()));
     fs::remove_all(run);
-    fs::copy(fs::path(LUFF_TESTDATA) / "format/v1/run", run, fs::copy_options::recursive);
+    fs::copy(fs::path(kTestdata) / "format/v1/run", run, fs::copy_options::recursive);
     for (std::size_t i = 0; i < kMetaFiles; ++i) meta[i] = Read(MetaPath(i));
     data = Read(DataPath());
     live.resize(format::kPageBytes);

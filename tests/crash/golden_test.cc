@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/test_effort.h"
+#include "base/testdata.h"
 #include "luff/store/reader.h"
 #include "store/test_run.h"
 
@@ -19,7 +20,7 @@ namespace luff::store {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kGolden = fs::path(LUFF_TESTDATA) / "format" / "v1";
+const fs::path kGolden = fs::path(kTestdata) / "format" / "v1";
 
 std::string Bytes(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -189,7 +189,11 @@ def make_venv(folder, files, *, path_from=None, meanwhile=None):
         name = folder.relative_to(ROOT)
         python = folder / "bin" / "python"
         if not (python.exists() and (python_version(python) or "").startswith("3.11.")):
-            run(f"{name}", [find_python(), "-m", "venv", "--clear", folder], log=f"setup/{folder.name}-venv")
+            options = [
+                "--clear",
+                *(["--without-pip"] if path_from else []),
+            ]  # it sees the pip of the other one
+            run(f"{name}", [find_python(), "-m", "venv", *options, folder], log=f"setup/{folder.name}-venv")
         if path_from:
             site = "lib/python3.11/site-packages"
             (folder / site / "zz_base.pth").write_text(f"{path_from / site}\n")
@@ -214,10 +218,9 @@ def install(python, file, name):
     """
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
     pip += ["--no-deps", "--no-build-isolation", "--use-pep517"]
-    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        pip += [
-            "--no-compile"
-        ]  # half of pip's CPU time: Python keeps what it compiles, of the modules it imports
+    pip += [
+        "--no-compile"
+    ]  # half of pip's CPU time; Python compiles the modules that it imports, and keeps that
     if file != TORCH:
         pip += ["--require-hashes"]
     run(f"{name}: {file.name}", [*pip, "-r", file], log=f"setup/{Path(name).name}-{file.stem}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import statistics
 
 from devlib import results
@@ -25,8 +26,9 @@ class Times:
         self.cases += tally.cases
 
     def longest_first(self, names):
+        """Sorts stages; those without a budget come first, since they may have to compile."""
         budget = _budget()
-        return sorted(names, key=lambda name: -budget.get(name, 0.0))
+        return sorted(names, key=lambda name: -budget.get(name, math.inf))
 
     def show(self):
         say(f"\n  {'stage':<12} {'time':>14} {'CPU time':>14}")

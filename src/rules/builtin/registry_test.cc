@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/testdata.h"
 #include "luff/rules/rule.h"
 
 // What every built-in rule must have: a name, a summary, defaults that parse in both sets, a page on its
@@ -40,7 +41,7 @@ TEST(BuiltinRules, DefaultsOfBothSetsParse_AndAFreshStateIsLoaded) {
 
 TEST(BuiltinRules, EachHasAPageThatNamesItsParameters) {
   for (const RuleSpec& rule : BuiltinRules()) {
-    const auto path = std::filesystem::path(LUFF_TESTDATA).parent_path() / rule.page;
+    const auto path = std::filesystem::path(kTestdata).parent_path() / rule.page;
     std::ifstream file(path);
     ASSERT_TRUE(file.good()) << path;
     const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "base/test_effort.h"
+#include "base/testdata.h"
 #include "rules/testing/fake_trial.h"
 #include "rules/testing/recorder.h"
 
@@ -145,9 +146,7 @@ constexpr Kept kKept[] = {{"pf02", "NonFinite"},
                           {"pf18", "LossShapeMismatch", true},
                           {"pf18-fixed", ""}};
 
-std::span<const Kept> Programs() {
-  return std::span(kKept).first(FewerCases() ? 3 : std::size(kKept));
-}
+std::span<const Kept> Programs() { return std::span(kKept).first(FewerCases() ? 3 : std::size(kKept)); }
 
 class KeptRuns : public ::testing::Test {
  protected:
@@ -155,7 +154,7 @@ class KeptRuns : public ::testing::Test {
     folder_ = (fs::temp_directory_path() / ("luff-metamorphic-" + std::to_string(::getpid()))).string();
     fs::create_directories(folder_);
     for (const Kept& kept : Programs()) {
-      const fs::path archive = fs::path(LUFF_TESTDATA) / "detect" / (std::string(kept.program) + ".tar.xz");
+      const fs::path archive = fs::path(kTestdata) / "detect" / (std::string(kept.program) + ".tar.xz");
       const std::string to = folder_ + "/" + kept.program;
       fs::create_directories(to);
       const std::string command = "tar -xJf '" + archive.string() + "' -C '" + to + "' 2>/dev/null";

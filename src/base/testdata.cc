@@ -1,0 +1,3 @@
+#include "base/testdata.h"
+
+const char* const luff::kTestdata = LUFF_TESTDATA;
