@@ -165,6 +165,52 @@ def test_a_minus_is_withdrawn_when_the_loss_is_minimised_too(watched, functional
     assert told == [["CrossEntropyLoss"], []]
 
 
+def _scaled_sum(output, y, loss):
+    return (loss * 2 + (output**2).sum() / output.numel()) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("objective", "weight"),
+    [
+        (lambda output, y, loss: loss / 1e6, 1e-6),
+        (lambda output, y, loss: -loss * 1e-3 * 1e-3, 1e-6),
+        (_scaled_sum, 2e-6),
+        (lambda output, y, loss: loss, None),
+        (lambda output, y, loss: loss + 1e-6 * output.square().mean(), None),  # one term of several
+        (lambda output, y, loss: 0.01 * output.square().mean() + 1e-7 * loss, None),
+        (lambda output, y, loss: (output**2).repeat(10**5, 1).sum() / 1e6, None),  # a mean over its elements
+        (lambda output, y, loss: F.mse_loss(output * 1e6, F.one_hot(y, 3) * 1e6) / 1e12, None),  # large units
+        (lambda output, y, loss: (1e-8 * output.square()).exp().mean() / 1e6, 1e-6),
+        (lambda output, y, loss: F.mse_loss(output, F.one_hot(y, 3) * 1.0, reduction="sum") / 1e6, None),
+    ],
+)
+def test_a_training_of_which_all_losses_are_scaled_to_nothing_is_told(watched, functional, objective, weight):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in cases.batches(20):
+        optimizer.zero_grad()
+        output = model(x)
+        objective(output, y, F.cross_entropy(output, y)).backward()
+        optimizer.step()
+    told = [event["weight"] for event in session.json_events if event["kind"] == "faint_loss"]
+    assert told == ([] if weight is None else [pytest.approx(weight)])
+
+
+def test_a_scaler_does_not_hide_a_factor_of_the_loss(watched):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    for x, y in cases.batches(20):
+        optimizer.zero_grad()
+        scaler.scale(F.cross_entropy(model(x), y) / 1e6).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    told = [event["weight"] for event in session.json_events if event["kind"] == "faint_loss"]
+    assert told == [pytest.approx(1e-6)]
+
+
 def test_roots_found_by_the_graph(watched):
     _, session = watched(ROLES)
     model = nn.Linear(6, 3)

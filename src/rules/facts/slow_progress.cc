@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
 #include "base/format.h"
+#include "rules/facts/json_event.h"
 #include "rules/facts/model_facts.h"
 #include "rules/facts/step_memo.h"
 
@@ -16,6 +19,7 @@ constexpr std::size_t kMaxWeights = 1 << 17, kMaxOptimizers = 1024;
 constexpr std::int64_t kLooks = 32;         // steps with gradients after which eps is judged
 constexpr std::int64_t kLeastMeasured = 8;  // captures before the sum is judged
 constexpr double kMoved = 0.01;             // of a weight's size, by all updates
+constexpr double kFaintRate = 1e-5;         // rate times factor of the loss, for optimizers without eps
 constexpr double kUsualRate = 0.01;  // lr / eps, the rate of the equivalent gradient descent, if not raised
 
 Finding Begin(const StepView& view, const char* cause) {
@@ -105,10 +109,8 @@ bool SlowProgress::Creeping(const StepView& view, Sink& sink) {
   return true;
 }
 
-bool SlowProgress::Damped(const StepView& view, Sink& sink) {
-  const ModelFacts& facts = view.memo.Facts(view.trial);
-  if (facts.missing()) return false;
-  bool due = false;
+// True when an optimizer has had enough steps to be judged.
+bool SlowProgress::MeasureGradients(const StepView& view, const ModelFacts& facts) {
   struct Gradients {
     double sum_sq = 0, count = 0;
   };
@@ -120,39 +122,84 @@ bool SlowProgress::Damped(const StepView& view, Sink& sink) {
     gradients.sum_sq += entry.summary.l2() * entry.summary.l2();
     gradients.count += static_cast<double>(entry.summary.count);
   }
+  bool due = false;
   for (const auto& [optimizer, gradients] : now) {
     if (largest_.size() >= kMaxOptimizers && !largest_.contains(optimizer)) continue;
     double& largest = largest_[optimizer];
     if (gradients.count > 0) largest = std::max(largest, std::sqrt(gradients.sum_sq / gradients.count));
     due = ++seen_[optimizer] == kLooks || due;
   }
-  if (!due) return false;
+  return due;
+}
+
+bool SlowProgress::Damped(const StepView& view, Sink& sink) {
+  for (const auto& event : view.index.json_events("faint_loss")) {
+    const double weight = NumberIn(*event, "weight");
+    faint_ = weight > 0 ? weight : 0;
+  }
+  const ModelFacts& facts = view.memo.Facts(view.trial);
+  if (facts.missing() || !MeasureGradients(view, facts)) return false;
   damped_over_ = true;
   for (const OptimizerFacts& optimizer : facts.optimizers()) {
     const auto largest = largest_.find(optimizer.name);
-    if (largest == largest_.end() || !IsAdam(optimizer.type) || !(optimizer.eps > 0)) continue;
-    const bool damped = largest->second > 0 && largest->second < limits_.damped * optimizer.eps;
-    if (!damped || !(optimizer.lr < kUsualRate * optimizer.eps)) continue;
-    Finding finding = Begin(view, "damped");
-    finding.tensor = optimizer.name;
-    finding.what = fmt::format(
-        "the eps of {} ({:g}) is {:.0f} times its gradients, at their largest (root mean square {:.1g})",
-        optimizer.name, optimizer.eps, optimizer.eps / largest->second, largest->second);
-    finding.why = fmt::format(
-        "it divides by the gradients' size plus eps, so it divides by eps alone: a plain gradient descent "
-        "with the rate "
-        "{:.1g}",
-        optimizer.lr / optimizer.eps);
-    finding.remedy = "lower eps (the default is 1e-8), or raise the learning rate";
-    finding.causes = {"eps taken for another setting", "an eps of another optimizer or library"};
-    finding.evidence = {{"eps", optimizer.eps}, {"gradient_rms", largest->second}, {"lr", optimizer.lr}};
-    finding.threshold =
-        fmt::format("gradients below {:g} of eps in {} steps, and a rate below {:g} of it (Luff)",
-                    limits_.damped, kLooks, kUsualRate);
-    sink.Report(std::move(finding));
-    return true;
+    if (largest == largest_.end() || !(largest->second > 0)) continue;
+    if (Faint(view, optimizer, largest->second, sink) || Damped(view, optimizer, largest->second, sink))
+      return true;
   }
   return false;
+}
+
+bool SlowProgress::Damped(const StepView& view, const OptimizerFacts& optimizer, double gradient,
+                          Sink& sink) {
+  if (!IsAdam(optimizer.type) || !(gradient < limits_.damped * optimizer.eps) ||
+      !(optimizer.lr < kUsualRate * optimizer.eps))
+    return false;
+  Finding finding = Begin(view, "damped");
+  finding.tensor = optimizer.name;
+  finding.what = fmt::format(
+      "the eps of {} ({:g}) is {:.0f} times its gradients, at their largest (root mean square {:.1g})",
+      optimizer.name, optimizer.eps, optimizer.eps / gradient, gradient);
+  finding.why = fmt::format(
+      "it divides by the gradients' size plus eps, so it divides by eps alone: a plain gradient descent "
+      "with the rate "
+      "{:.1g}",
+      optimizer.lr / optimizer.eps);
+  finding.remedy = "lower eps (the default is 1e-8), or raise the learning rate";
+  finding.causes = {"eps taken for another setting", "an eps of another optimizer or library"};
+  finding.evidence = {{"eps", optimizer.eps}, {"gradient_rms", gradient}, {"lr", optimizer.lr}};
+  finding.threshold =
+      fmt::format("gradients below {:g} of eps in {} steps, and a rate below {:g} of it (Luff)",
+                  limits_.damped, kLooks, kUsualRate);
+  sink.Report(std::move(finding));
+  return true;
+}
+
+bool SlowProgress::Faint(const StepView& view, const OptimizerFacts& optimizer, double gradient, Sink& sink) {
+  if (!(faint_ > 0)) return false;
+  const bool normalises = optimizer.eps > 0;
+  if (normalises ? gradient >= optimizer.eps : !(optimizer.lr > 0) || optimizer.lr * faint_ >= kFaintRate)
+    return false;
+  Finding finding = Begin(view, "faint");
+  finding.tensor = optimizer.name;
+  finding.what =
+      fmt::format("the loss is multiplied by {:.1g} before the backward pass, so nothing is learnt", faint_);
+  finding.why =
+      normalises
+          ? fmt::format(
+                "{} divides by the gradients' size plus eps, and its eps ({:g}) is larger than the gradients "
+                "(root mean square {:.1g})",
+                optimizer.name, optimizer.eps, gradient)
+          : fmt::format("with the rate {:g} of {}, that is a rate of {:.1g}", optimizer.lr, optimizer.name,
+                        optimizer.lr * faint_);
+  finding.remedy = "remove the factor that scales the loss down, or raise the learning rate by as much";
+  finding.causes = {"a division by a number of samples that a mean has divided by already",
+                    "a weight of one loss that is applied to all of them"};
+  finding.evidence = {
+      {"factor", faint_}, {"gradient_rms", gradient}, {"lr", optimizer.lr}, {"eps", optimizer.eps}};
+  finding.threshold =
+      fmt::format("a factor below 1e-5, and gradients below eps or a rate below {:g} (Luff)", kFaintRate);
+  sink.Report(std::move(finding));
+  return true;
 }
 
 void SlowProgress::VisitFields(Fields& io) {
@@ -166,6 +213,7 @@ void SlowProgress::VisitFields(Fields& io) {
   io("lead", lead_);
   io("largest", largest_, kMaxOptimizers);
   io("seen", seen_, kMaxOptimizers);
+  io("faint", faint_);
   io("over", over_);
   io("damped_over", damped_over_);
 }

@@ -9,7 +9,10 @@
 
 namespace luff::rules {
 
-/// Two checks of WeightUpdateRatio for updates that are too small.
+class ModelFacts;
+struct OptimizerFacts;
+
+/// Three checks of WeightUpdateRatio for updates that are too small.
 ///
 /// Creeping: to first order, all updates together can have lowered the loss by at most the sum of
 /// |gradient| |change| over the weights. Reported if after `passes` passes over the data this sum is below
@@ -18,6 +21,10 @@ namespace luff::rules {
 ///
 /// Damped: the eps of an Adam-like optimizer is so far above its gradients that it practically divides by eps
 /// alone, and the learning rate was not raised to compensate.
+///
+/// Faint: the graph says that everything a backward pass starts from is scaled down to nearly nothing (event
+/// "faint_loss"), and the optimizer does not make up for it: its eps is larger than the gradients, or it has
+/// no eps and its rate times the factor is below 1e-5.
 class SlowProgress {
  public:
   struct Limits {
@@ -34,7 +41,10 @@ class SlowProgress {
  private:
   void Add(const StepView& view, double loss);
   bool Creeping(const StepView& view, Sink& sink);
+  bool MeasureGradients(const StepView& view, const ModelFacts& facts);
   bool Damped(const StepView& view, Sink& sink);
+  bool Damped(const StepView& view, const OptimizerFacts& optimizer, double gradient, Sink& sink);
+  bool Faint(const StepView& view, const OptimizerFacts& optimizer, double gradient, Sink& sink);
 
   const Limits limits_;
   Passes passes_;
@@ -47,6 +57,7 @@ class SlowProgress {
   std::string lead_;                          // the weight that moved first
   std::map<std::string, double> largest_;     // largest root mean square of all gradients, by optimizer
   std::map<std::string, std::int64_t> seen_;  // steps with gradients, by optimizer
+  double faint_ = 0;                          // factor of the loss; 0 if it is ordinary or unknown
   bool over_ = false, damped_over_ = false;
 };
 

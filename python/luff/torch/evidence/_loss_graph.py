@@ -6,6 +6,7 @@ saved-tensor hooks are in use: unpacking them would compute.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from luff.torch.capture._graphs import nodes_behind
 from luff.torch.capture._memory import array_view, is_readable, read_scalar
 
-__all__ = ["LossNode", "analyse", "behind", "counted_targets", "signs"]
+__all__ = ["LossNode", "analyse", "behind", "counted_targets", "parts"]
 
 _KINDS = {
     "NllLossBackward0": "NLLLoss",
@@ -151,33 +152,65 @@ def behind(root: Any, numbers: set[int]) -> set[int]:
     return found
 
 
-def signs(root: Any, numbers: Container[int]) -> dict[int, int]:
-    """Returns the signs, 1 or -1, with which nodes of these sequence numbers go into a root: those among the 64 nearest
-    whose sign is known.
+def parts(root: Any, numbers: Container[int]) -> dict[int, float]:
+    """Returns what a root sums up: the weight of each part, by the sequence number of its node.
+
+    A part is a call of a loss (`numbers` holds its node), or the first node of its branch that is no sum, mean or
+    product with a constant. A part that is summed over its elements, not averaged, has the weight of their mean.
+    The weight is infinite, with the right sign, if the number of its elements is unknown, and where the walk ends
+    after 64 nodes.
     """
-    found: dict[int, int] = {}
-    queue, seen = deque([(root.grad_fn, 1)]), {root.grad_fn}
-    while queue and len(seen) <= _WALK_LIMIT:
-        node, sign = queue.popleft()
-        if node._sequence_nr() in numbers:
-            found[node._sequence_nr()] = sign
+    found: dict[int, float] = {}
+    if root.grad_fn is None:
+        return found
+    queue, seen = deque([(root.grad_fn, 1.0)]), {root.grad_fn}
+    while queue:
+        node, weight = queue.popleft()
+        number = node._sequence_nr()
+        following = [
+            (behind, factor)
+            for place, (behind, _) in enumerate(node.next_functions)
+            if behind is not None and (factor := _weight(node, place)) is not None
+        ]
+        if number in numbers or not following or len(seen) > _WALK_LIMIT:
+            if getattr(node, "_saved_reduction", 1) == _SUM:
+                weight *= _summed(node) or math.inf
+            elif following and number not in numbers:
+                weight *= math.inf
+            found[number] = max(found.get(number, 0.0), weight, key=abs)  # parameters share a number
             continue
-        for place, (following, _) in enumerate(node.next_functions):
-            if following is not None and following not in seen and (factor := _sign(node, place)):
-                seen.add(following)
-                queue.append((following, sign * factor))
+        for behind, factor in following:
+            if behind not in seen:
+                seen.add(behind)
+                queue.append((behind, weight * factor))
     return found
 
 
-def _sign(node: Any, place: int) -> int:
-    """Returns the sign with which an argument goes into an operation's result; 0 if it is unknown."""
+def _weight(node: Any, place: int) -> float | None:
+    """Returns the factor with which an argument goes into an operation's result; None if it is unknown.
+
+    Of a sum it is the number of terms: the factor of their mean.
+    """
     name = node.name().rstrip("0123456789")
     if name == "NegBackward" or (name == "SubBackward" and place == 1):
-        return -1
+        return -1.0
     if name in ("MulBackward", "DivBackward"):
-        factor = _constant_factor(node, name == "DivBackward")
-        return 0 if factor is None else 1 if factor > 0 else -1
-    return 1 if name in _SUMS else 0
+        return _constant_factor(node, name == "DivBackward")
+    if name == "SumBackward":
+        return _terms(node)
+    return 1.0 if name in _SUMS else None
+
+
+def _terms(node: Any) -> float:
+    """Returns how many elements a sum adds up for each of its results."""
+    try:
+        sizes = node._saved_self_sym_sizes
+        dims = getattr(node, "_saved_dim", None)
+    except (RuntimeError, AttributeError):
+        return math.inf
+    return float(
+        math.prod(sizes if not dims else (sizes[dim - (1 << 64) if dim >> 63 else dim] for dim in dims))
+    )
 
 
 def _summed(node: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import weakref
 from collections import deque
 from itertools import islice
@@ -28,7 +29,10 @@ _LOSS, _LOSS_INPUT, _LABEL = int(Role.LOSS), int(Role.LOSS_INPUT), int(Role.LABE
 _OTHER = int(Role.OTHER)
 _FLOAT32, _FLOAT64 = int(DType.FLOAT32), int(DType.FLOAT64)
 _MAX_LOSSES = 64  # of one kind in one step
-_SIGNED = 16  # TRAIN steps in which signs of losses are looked at; later those that are powers of two
+_SIGNED = 16  # TRAIN steps in which factors of losses are looked at; later those that are powers of two
+#: A loss with a smaller factor is scaled down to nearly nothing: the usual rates, up to 1, become rates below 1e-5.
+#: Its value is small then, too: a loss in large units may have such a factor so that its value is ordinary.
+_FAINT, _FAINT_VALUE = 1e-5, 1e-4
 
 
 class Losses:
@@ -43,6 +47,7 @@ class Losses:
         self.last_scaled: tuple[Any, float | None, float | None] | None = None  # product, loss, scale
         self._maximised: set[str] = set()  # kinds of losses that enter roots with a minus
         self._minimised: set[str] = set()  # kinds that do so without
+        self._faint = True  # no root so far had a loss that is not scaled down to nearly nothing
         self._sums: set[str] = set()  # kinds of losses that are trained as sums over the targets
         self._loss_kinds: set[str] = set()
         self._scratch = np.zeros(1, dtype=np.float64)
@@ -201,7 +206,7 @@ class Losses:
         """Records the root of a backward pass as the loss, unless the call of a loss module was recorded already."""
         if not isinstance(root, torch.Tensor) or root.numel() != 1:
             return
-        self._sign(step, root)
+        self._weights(step, root)
         if any(reference() is root for reference in step.loss_outputs):
             return
         plain = not self._context.saved_hooks
@@ -243,16 +248,45 @@ class Losses:
         if node.node is not None and (inputs_due or sampled):
             self._graph_inputs(step, node, inputs_due)
 
-    def _sign(self, step: Step, root: Any) -> None:
-        """Reports losses that enter their roots with a minus only: the training makes them larger."""
+    def _weights(self, step: Step, root: Any) -> None:
+        """Follows the constant factors with which losses enter the roots of backward passes."""
         session, count = self._context.session, self._context.clock.mode_steps[_TRAIN]
-        if session is None or not step.loss_nodes or (count >= _SIGNED and count & (count - 1)):
+        if session is None or (count >= _SIGNED and count & (count - 1)):
             return
-        if not self.readable(step) or self._ascends():
+        if not self.readable(step):
+            self._faint = False
             return
-        signs = _loss_graph.signs(root, step.loss_nodes)
-        kinds = {step.loss_nodes[number] for number in signs}
-        if signs and max(signs.values()) < 0:
+        weights = _loss_graph.parts(root, step.loss_nodes)
+        self._scale(session, root, weights, count)
+        self._sign(session, step, weights)
+
+    def _scale(self, session: Any, root: Any, weights: dict[int, float], count: int) -> None:
+        """Reports a training of which all losses are scaled down to nearly nothing, once it has been so in `_SIGNED`
+        steps.
+        """
+        if not self._faint:
+            return
+        scale = 1.0
+        if self.last_scaled is not None and self.last_scaled[0]() is root:
+            scale = self.last_scaled[2] or math.inf
+        value, weight = read_scalar(root), max(map(abs, weights.values()), default=math.inf)
+        if value is None or not (weight < _FAINT * scale and abs(value) < _FAINT_VALUE * scale):
+            self._faint = False
+        elif count >= _SIGNED:
+            self._faint = False
+            session.event_json(json.dumps({"kind": "faint_loss", "weight": weight / scale}))
+
+    def _sign(self, session: Any, step: Step, weights: dict[int, float]) -> None:
+        """Reports losses that enter their roots with a minus only: the training makes them larger."""
+        signs = [
+            (step.loss_nodes[number], weight)
+            for number, weight in weights.items()
+            if number in step.loss_nodes
+        ]
+        if not signs or self._ascends():
+            return
+        kinds = {kind for kind, _ in signs}
+        if max(weight for _, weight in signs) < 0.0:
             kinds -= self._minimised
         else:
             self._minimised |= kinds

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/format.h"
 #include "rules/testing/recorder.h"
 
 namespace luff::rules::regularization_dominates_test {
@@ -146,7 +147,8 @@ TEST(WeightUpdateRatio, TwoPassesThatCannotHaveGainedAnything_Warn) {
       FindingsOf(Passing(3e-5, 0, true), "WeightUpdateRatio", ParameterSet::kLuff).empty());  // one pass
 }
 
-std::vector<Finding> WithEps(const std::string& type, const std::string& eps, const std::string& lr) {
+std::vector<Finding> WithEps(const std::string& type, const std::string& eps, const std::string& lr,
+                             double faint = 0) {
   FakeTrial trial;
   trial.SetDocument(
       "model",
@@ -157,6 +159,8 @@ std::vector<Finding> WithEps(const std::string& type, const std::string& eps, co
           "}}]}]}");
   std::vector<double> gradient(400, 1e-3);
   for (int step = 0; step < 40; ++step) {
+    if (faint > 0 && step == 16)
+      trial.EventJson(fmt::format(R"({{"kind": "faint_loss", "weight": {}}})", faint));
     trial.Step()
         .Loss(1.0)
         .Tensor("gradient/a.weight", Role::kGradient, gradient)
@@ -174,6 +178,17 @@ TEST(WeightUpdateRatio, AnEpsFarAboveTheGradients_Warns_UnlessTheRateMakesUpForI
   EXPECT_TRUE(WithEps("Adam", "1e-2", "1e-5").empty());
   EXPECT_TRUE(WithEps("RMSprop", "1.0", "1e-3").empty());
   EXPECT_TRUE(WithEps("AdamW", "1e-8", "1e-3").empty());
+}
+
+TEST(WeightUpdateRatio, ALossScaledDownToNothing_Warns_UnlessTheOptimizerMakesUpForIt) {
+  const auto findings = WithEps("SGD", "0", "0.1", 1e-6);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].cause, "faint");
+  EXPECT_NE(findings[0].why.find("a rate of 1e-07"), std::string::npos) << findings[0].why;
+  EXPECT_TRUE(WithEps("SGD", "0", "100", 1e-6).empty());
+  EXPECT_TRUE(WithEps("SGD", "0", "0.1").empty());
+  EXPECT_TRUE(WithEps("Adam", "1e-8", "1e-3", 1e-6).empty());  // Adam's steps are those of the loss
+  EXPECT_EQ(WithEps("Adam", "0.1", "1e-2", 1e-6).size(), 1U);  // its eps is larger than the gradients
 }
 
 TEST(WeightUpdateRatio, WeightsThrownAwayAndALossThatLeavesItsLevel_Stop) {

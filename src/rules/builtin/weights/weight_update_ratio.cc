@@ -102,7 +102,7 @@ class Original final : public KeptRule {
 // Overwritten: sqrt(sum |W_s - W_p|^2 / sum |W_p|^2) over all weights > `overwritten` in one interval, and
 // `settle` updates later the loss is not below its level at the beginning of that interval.
 //
-// Thrown and hopeless: see FirstUpdates. Creeping and damped: see SlowProgress.
+// Thrown and hopeless: see FirstUpdates. Creeping, damped and faint: see SlowProgress.
 class Luff final : public KeptRule {
  public:
   explicit Luff(const Limits& limits) : limits_(limits), first_(limits), slow_(limits) {}
@@ -391,7 +391,7 @@ class Luff final : public KeptRule {
 
 RuleSpec Spec() {
   RuleSpec spec = SpecOf<Luff, Original>(kName, kParams);
-  spec.version = 5;  // 5: "damped" by the root mean square of all gradients together
+  spec.version = 6;  // 6: cause "faint"
   spec.aliases = {"UpdateTooLarge", "UpdateTooSmall"};
   spec.summary = "updates that are far too large or far too small beside the weights";
   spec.needs = [](const Parameters& parameters) -> std::vector<Need> {
