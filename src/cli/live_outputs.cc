@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,6 +63,18 @@ bool LiveOutputs::Owns(pid_t pid) const noexcept {
 
 bool LiveOutputs::living() const noexcept {
   return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.pid > 0; });
+}
+
+std::int64_t LiveOutputs::cpu_ns() const noexcept {
+  std::int64_t sum = 0;
+  for (const Child& child : children_) {
+    clockid_t clock = 0;
+    timespec used{};
+    if (child.pid <= 0 || clock_getcpuclockid(child.pid, &clock) != 0 || clock_gettime(clock, &used) != 0)
+      continue;
+    sum += used.tv_sec * 1'000'000'000LL + used.tv_nsec;
+  }
+  return sum;
 }
 
 std::string LiveOutputs::Ended(pid_t pid, const ExitState& state) {

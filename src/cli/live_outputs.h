@@ -1,6 +1,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class LiveOutputs {
   [[nodiscard]] std::vector<std::string> Start(const std::string& run, const std::vector<LiveOutput>& wanted);
   [[nodiscard]] bool Owns(pid_t pid) const noexcept;
   [[nodiscard]] bool living() const noexcept;
+  /// CPU time of those that are alive, in nanoseconds: one that hangs needs none.
+  [[nodiscard]] std::int64_t cpu_ns() const noexcept;
   /// Takes the end of a child. Returns a message if the output failed, or "".
   [[nodiscard]] std::string Ended(pid_t pid, const ExitState& state);
   /// Closes their standard input, so that they write the rest and end.

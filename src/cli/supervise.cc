@@ -46,7 +46,8 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kEvaluator = "luff";
 constexpr int kRuleWorkerStarts = 4;  // the first and three more
 constexpr std::int64_t kNsPerMs = 1'000'000;
-constexpr double kFinishIdleSeconds = 60;  // how long the rule worker may be silent at the end
+constexpr double kFinishIdleSeconds =
+    60;  // how long the rule worker and the outputs may do nothing at the end
 constexpr std::int64_t kDeliveryQuietNs = 2'000 * kNsPerMs, kDeliveryNs = 30'000 * kNsPerMs;
 constexpr std::int64_t kGroupGraceNs = 500 * kNsPerMs, kGroupTermNs = 3'000 * kNsPerMs;
 
@@ -496,12 +497,15 @@ class Supervisor {
     }
   }
 
-  // Waits until the outputs have written the rest and ended; Ctrl-C kills them.
+  // Waits until the outputs have written the rest and ended. Ctrl-C kills them; so does a time in which they
+  // do nothing, because a disk is gone or somebody has stopped them.
   void FinishOutputs() {
-    const std::int64_t begin = Now();
+    const std::int64_t begin = Now(), idle_ns = FinishIdleNs();
+    std::int64_t news_ns = begin, worked = -1;
     bool said = false;
     while (outputs_.living()) {
-      if (interrupted_) {
+      if (const std::int64_t now = outputs_.cpu_ns(); now != std::exchange(worked, now)) news_ns = Now();
+      if (interrupted_ || Now() - news_ns > idle_ns) {
         for (const std::string& line : outputs_.Kill()) Say(line);
         break;
       }

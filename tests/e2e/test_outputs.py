@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import luff as library
@@ -99,6 +102,27 @@ def test_an_output_that_cannot_be_written_harms_nothing(luff: Luff) -> None:
     assert "the smdebug output has ended" in job.stderr
     assert "luff export" in job.stderr
     assert processes_with(str(job.run)) == []
+
+
+def test_an_output_that_hangs_is_left_after_a_while(luff: Luff) -> None:
+    run, reached, go = luff.tmp / "run", luff.tmp / "reached", luff.tmp / "go"
+    script = Path(__file__).parent / "scripts" / "steps.py"
+    process = luff.start(
+        "run", "--run", str(run), "--tensorboard", str(luff.tmp / "tb"), "--", sys.executable, str(script),
+        "--wait-at", "20", "--reached", str(reached), "--go", str(go), LUFF_RULE_IDLE_S="2",
+    )  # fmt: skip
+    while not reached.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    outputs = processes_with(f"-- {run} {luff.tmp / 'tb'}")
+    assert outputs
+    for pid in outputs:
+        os.kill(pid, signal.SIGSTOP)  # as if its disk were gone
+    go.touch()
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert f"luff: the tensorboard output is not complete; `luff export {run} --to tensorboard" in err
+    assert processes_with(str(run)) == []
 
 
 def test_a_job_that_records_nothing_leaves_no_output(luff: Luff) -> None:

@@ -42,7 +42,7 @@ bool SlowProgress::OnStep(const StepView& view, double loss, Sink& sink) {
     Add(view, loss);
     reported = Creeping(view, sink);
   }
-  return (!damped_over_ && Damped(view, sink)) || reported;
+  return (!damped_over_ && JudgeGradients(view, sink)) || reported;
 }
 
 void SlowProgress::Add(const StepView& view, double loss) {
@@ -109,6 +109,12 @@ bool SlowProgress::Creeping(const StepView& view, Sink& sink) {
   return true;
 }
 
+// Root mean square of all gradients of an optimizer, at their largest; 0 if it has none.
+double SlowProgress::LargestGradient(const OptimizerFacts& optimizer) const {
+  const auto largest = largest_.find(optimizer.name);
+  return largest == largest_.end() ? 0 : largest->second;
+}
+
 // True when an optimizer has had enough steps to be judged.
 bool SlowProgress::MeasureGradients(const StepView& view, const ModelFacts& facts) {
   struct Gradients {
@@ -132,26 +138,26 @@ bool SlowProgress::MeasureGradients(const StepView& view, const ModelFacts& fact
   return due;
 }
 
-bool SlowProgress::Damped(const StepView& view, Sink& sink) {
-  for (const auto& event : view.index.json_events("faint_loss")) {
-    const double weight = NumberIn(*event, "weight");
-    faint_ = weight > 0 ? weight : 0;
-  }
+bool SlowProgress::JudgeGradients(const StepView& view, Sink& sink) {
   const ModelFacts& facts = view.memo.Facts(view.trial);
-  if (facts.missing() || !MeasureGradients(view, facts)) return false;
-  damped_over_ = true;
-  for (const OptimizerFacts& optimizer : facts.optimizers()) {
-    const auto largest = largest_.find(optimizer.name);
-    if (largest == largest_.end() || !(largest->second > 0)) continue;
-    if (Faint(view, optimizer, largest->second, sink) || Damped(view, optimizer, largest->second, sink))
-      return true;
+  if (facts.missing()) return false;
+  const bool due = MeasureGradients(view, facts);
+  damped_over_ = due;
+  bool reported = false;
+  for (const auto& event : view.index.json_events("faint_loss")) {
+    const double factor = NumberIn(*event, "weight");
+    for (const OptimizerFacts& optimizer : facts.optimizers())
+      reported = reported || (factor > 0 && Faint(view, optimizer, factor, sink));
   }
-  return false;
+  damped_over_ = due || reported;
+  for (const OptimizerFacts& optimizer : facts.optimizers())
+    reported = reported || (due && Damped(view, optimizer, sink));
+  return reported;
 }
 
-bool SlowProgress::Damped(const StepView& view, const OptimizerFacts& optimizer, double gradient,
-                          Sink& sink) {
-  if (!IsAdam(optimizer.type) || !(gradient < limits_.damped * optimizer.eps) ||
+bool SlowProgress::Damped(const StepView& view, const OptimizerFacts& optimizer, Sink& sink) {
+  const double gradient = LargestGradient(optimizer);
+  if (!(gradient > 0) || !IsAdam(optimizer.type) || !(gradient < limits_.damped * optimizer.eps) ||
       !(optimizer.lr < kUsualRate * optimizer.eps))
     return false;
   Finding finding = Begin(view, "damped");
@@ -174,15 +180,16 @@ bool SlowProgress::Damped(const StepView& view, const OptimizerFacts& optimizer,
   return true;
 }
 
-bool SlowProgress::Faint(const StepView& view, const OptimizerFacts& optimizer, double gradient, Sink& sink) {
-  if (!(faint_ > 0)) return false;
+bool SlowProgress::Faint(const StepView& view, const OptimizerFacts& optimizer, double factor, Sink& sink) {
+  const double gradient = LargestGradient(optimizer);
+  if (!(gradient > 0)) return false;
   const bool normalises = optimizer.eps > 0;
-  if (normalises ? gradient >= optimizer.eps : !(optimizer.lr > 0) || optimizer.lr * faint_ >= kFaintRate)
+  if (normalises ? gradient >= optimizer.eps : !(optimizer.lr > 0) || optimizer.lr * factor >= kFaintRate)
     return false;
   Finding finding = Begin(view, "faint");
   finding.tensor = optimizer.name;
   finding.what =
-      fmt::format("the loss is multiplied by {:.1g} before the backward pass, so nothing is learnt", faint_);
+      fmt::format("the loss is multiplied by {:.1g} before the backward pass", factor);
   finding.why =
       normalises
           ? fmt::format(
@@ -190,12 +197,12 @@ bool SlowProgress::Faint(const StepView& view, const OptimizerFacts& optimizer, 
                 "(root mean square {:.1g})",
                 optimizer.name, optimizer.eps, gradient)
           : fmt::format("with the rate {:g} of {}, that is a rate of {:.1g}", optimizer.lr, optimizer.name,
-                        optimizer.lr * faint_);
+                        optimizer.lr * factor);
   finding.remedy = "remove the factor that scales the loss down, or raise the learning rate by as much";
   finding.causes = {"a division by a number of samples that a mean has divided by already",
                     "a weight of one loss that is applied to all of them"};
   finding.evidence = {
-      {"factor", faint_}, {"gradient_rms", gradient}, {"lr", optimizer.lr}, {"eps", optimizer.eps}};
+      {"factor", factor}, {"gradient_rms", gradient}, {"lr", optimizer.lr}, {"eps", optimizer.eps}};
   finding.threshold =
       fmt::format("a factor below 1e-5, and gradients below eps or a rate below {:g} (Luff)", kFaintRate);
   sink.Report(std::move(finding));
@@ -213,7 +220,6 @@ void SlowProgress::VisitFields(Fields& io) {
   io("lead", lead_);
   io("largest", largest_, kMaxOptimizers);
   io("seen", seen_, kMaxOptimizers);
-  io("faint", faint_);
   io("over", over_);
   io("damped_over", damped_over_);
 }

@@ -42,9 +42,10 @@ class SlowProgress {
   void Add(const StepView& view, double loss);
   bool Creeping(const StepView& view, Sink& sink);
   bool MeasureGradients(const StepView& view, const ModelFacts& facts);
-  bool Damped(const StepView& view, Sink& sink);
-  bool Damped(const StepView& view, const OptimizerFacts& optimizer, double gradient, Sink& sink);
-  bool Faint(const StepView& view, const OptimizerFacts& optimizer, double gradient, Sink& sink);
+  bool JudgeGradients(const StepView& view, Sink& sink);
+  double LargestGradient(const OptimizerFacts& optimizer) const;
+  bool Damped(const StepView& view, const OptimizerFacts& optimizer, Sink& sink);
+  bool Faint(const StepView& view, const OptimizerFacts& optimizer, double factor, Sink& sink);
 
   const Limits limits_;
   Passes passes_;
@@ -57,7 +58,6 @@ class SlowProgress {
   std::string lead_;                          // the weight that moved first
   std::map<std::string, double> largest_;     // largest root mean square of all gradients, by optimizer
   std::map<std::string, std::int64_t> seen_;  // steps with gradients, by optimizer
-  double faint_ = 0;                          // factor of the loss; 0 if it is ordinary or unknown
   bool over_ = false, damped_over_ = false;
 };
 
