@@ -222,7 +222,7 @@ bool SmdebugDirectory::TakeIndex(const Found& found) {
       guesses_.emplace_back();
       guess_names_.emplace_back();
     }
-    Record& record = guesses_[i].second;
+    Record& record = guesses_[i];
     if (guess_names_[i] != tensor.name || tensor.name.empty()) {
       const auto reduction = format::ParseSmdebugReduction(tensor.name);
       record = {};

@@ -138,7 +138,7 @@ class SmdebugDirectory {
   bool ended_ = false;
   // Files usually list the same tensors in the same order: the record and the name at each place of the last
   // file.
-  std::vector<std::pair<std::uint32_t, Record>> guesses_;  // only the record is used
+  std::vector<Record> guesses_;
   std::vector<std::string> guess_names_;
   format::SmdebugIndex index_;
   std::string text_;

@@ -174,24 +174,4 @@ inline Status AppendValue(WorkerWriter* writer, std::int64_t step, std::size_t e
   return Status::Ok();
 }
 
-/// Every raw value that can be read, as (tensor, global step). Does not compare the bytes.
-inline std::vector<std::pair<std::uint32_t, std::int64_t>> ReadableValues(const WorkerReader& worker,
-                                                                          std::size_t elements) {
-  std::vector<std::pair<std::uint32_t, std::int64_t>> found;
-  for (const auto& segment : worker.segments()) {
-    for (std::size_t slot = 0; slot < segment->slot_count(); ++slot) {
-      const auto index = segment->Index(slot);
-      if (!index.ok()) continue;
-      for (std::size_t i = 0; i < index->rows.size(); ++i) {
-        const auto payload = worker.ReadPayload(index->rows.subspan(i, 1), elements * 4);
-        if (!payload.ok()) continue;
-        const std::int64_t step = segment->steps().global_step[index->step[i]];
-        const std::uint32_t tensor = index->rows[i].tensor;
-        found.push_back({tensor, step});
-      }
-    }
-  }
-  return found;
-}
-
 }  // namespace luff::store

@@ -21,6 +21,7 @@
 #include "base/format.h"
 #include "base/interrupted.h"
 #include "base/process_tree.h"
+#include "luff/base/mutex.h"
 #include "luff/base/process.h"
 #include "rules/own/signal_shield.h"
 
@@ -92,20 +93,28 @@ bool Hear(int pipe, Report* report) {
   _exit(Say(report, Report::What::kNoProgram, errno) ? 127 : 126);
 }
 
-/// Processes that EndOrphans must not end: rules that run, and those that existed before the first rule.
-std::set<pid_t>& Known() {
-  static std::set<pid_t> pids = [] {
-    std::set<pid_t> before;
-    for (const BelowProcess& one : ProcessesBelow(getpid())) before.insert(one.pid);
-    return before;
-  }();
-  return pids;
-}
+/// Processes that EndOrphans must not end: rules that run, and those that existed before the first rule. Held
+/// while a rule's process starts, so that no other thread takes it for an orphan.
+struct Known {
+  Mutex mutex;
+  std::set<pid_t> pids LUFF_GUARDED_BY(mutex);
+
+  Known() {
+    for (const BelowProcess& one : ProcessesBelow(getpid())) pids.insert(one.pid);
+  }
+  static Known& Ours() {
+    static Known known;
+    return known;
+  }
+};
 
 /// Ends processes that a rule's process left behind. They are our children now: Start made us their reaper.
-void EndOrphans() noexcept {
+void EndOrphans(pid_t ended) noexcept {
+  Known& known = Known::Ours();
+  const MutexLock lock(known.mutex);
+  known.pids.erase(ended);
   try {
-    const auto is_known = [](pid_t pid) { return Known().contains(pid); };
+    const auto is_known = [&pids = known.pids](pid_t pid) { return pids.contains(pid); };
     const std::vector<BelowProcess> orphans = ProcessesBelow(getpid(), is_known);
     if (orphans.empty()) return;
     KillBelow(getpid(), is_known);
@@ -130,12 +139,17 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
     return ResourceExhausted(fmt::format("no pipes for a rule's process: {}", std::strerror(error)));
   }
   const pid_t parent = getpid();
-  static_cast<void>(Known());
+  Known& known = Known::Ours();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    Become(argv.get(), environment.get(), sockets[1], output[1], report[1], options.memory_bytes, parent,
-           shield);
+  pid_t pid = -1;
+  {
+    const MutexLock lock(known.mutex);
+    pid = fork();
+    if (pid == 0) {
+      Become(argv.get(), environment.get(), sockets[1], output[1], report[1], options.memory_bytes, parent,
+             shield);
+    }
+    if (pid > 0) known.pids.insert(pid);
   }
   const int fork_error = errno;
   CloseAll({sockets[1], output[1], report[1]});
@@ -151,7 +165,6 @@ Result<std::unique_ptr<OwnChild>> OwnChild::Start(const Options& options) {
   fcntl(sockets[0], F_SETFL, O_NONBLOCK);
   fcntl(output[0], F_SETFL, O_NONBLOCK);
   std::unique_ptr<OwnChild> child(new OwnChild(pid, sockets[0], output[0], options.show_output));
-  Known().insert(pid);
   if (no_shield != 0) child->unshielded_ = std::strerror(no_shield);
   if (no_program != 0) {
     const std::string what = fmt::format("cannot run '{}': {}", options.argv[0], std::strerror(no_program));
@@ -172,8 +185,7 @@ void OwnChild::Kill() noexcept {
   kill(pid_, SIGKILL);
   WaitFor(pid_);
   ended_ = "killed";
-  Known().erase(pid_);
-  EndOrphans();
+  EndOrphans(pid_);
 }
 
 std::string OwnChild::Ended() {
@@ -182,8 +194,7 @@ std::string OwnChild::Ended() {
   const pid_t got = Uninterrupted([&] { return waitpid(pid_, &status, WNOHANG); });
   if (got == 0) return "";
   TakeOutput();
-  Known().erase(pid_);
-  EndOrphans();  // its children end with it
+  EndOrphans(pid_);  // its children end with it
   if (got < 0) {
     ended_ = "gone";
   } else if (WIFSIGNALED(status)) {
