@@ -152,6 +152,35 @@ def test_losses_with_a_minus_are_told(watched, functional, form, objective, expe
     assert told == expected
 
 
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        (lambda output, y, weight: -((output - y) ** 2).mean(), [["squared error"]]),
+        (
+            lambda output, y, weight: -((y - output).square().sum(1).mean() + weight.square().sum()),
+            [["squared error"]],
+        ),
+        (lambda output, y, weight: -((output - 3.0) ** 2).mean(), [["squared error"]]),
+        (lambda output, y, weight: -((output - y) * (output - y)).mean(), []),  # of two differences
+        (lambda output, y, weight: -output.log_softmax(1)[:, 0].mean() - ((output - y) ** 2).mean(), []),
+        (lambda output, y, weight: ((output - y) ** 2).mean(), []),
+        (lambda output, y, weight: -(output**2).mean(), []),  # a variance that is made larger
+        (lambda output, y, weight: -((output - output.mean()) ** 2).mean(), []),
+        (lambda output, y, weight: -((output - y) ** 3).mean(), []),
+    ],
+)
+def test_squared_errors_of_a_script_with_a_minus_are_told(watched, objective, expected):
+    _, session = watched(ROLES)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in cases.batches(3):
+        optimizer.zero_grad()
+        objective(model(x), F.one_hot(y, 3).float(), model.weight).backward()
+        optimizer.step()
+    told = [event["losses"] for event in session.json_events if event["kind"] == "maximised"]
+    assert told == expected
+
+
 def test_a_minus_is_withdrawn_when_the_loss_is_minimised_too(watched, functional):
     _, session = watched(ROLES)
     model = nn.Linear(6, 3)

@@ -18,7 +18,7 @@ import torch
 from luff.torch.capture._graphs import nodes_behind
 from luff.torch.capture._memory import array_view, is_readable, read_scalar
 
-__all__ = ["LossNode", "analyse", "behind", "counted_targets", "parts"]
+__all__ = ["LossNode", "analyse", "behind", "counted_targets", "is_square", "is_squared_error", "parts"]
 
 _KINDS = {
     "NllLossBackward0": "NLLLoss",
@@ -152,38 +152,54 @@ def behind(root: Any, numbers: set[int]) -> set[int]:
     return found
 
 
-def parts(root: Any, numbers: Container[int]) -> dict[int, float]:
-    """Returns what a root sums up: the weight of each part, by the sequence number of its node.
+def parts(root: Any, numbers: Container[int]) -> list[tuple[Any, float]]:
+    """Returns what a root sums up: the nodes of its parts, and their weights.
 
     A part is a call of a loss (`numbers` holds its node), or the first node of its branch that is no sum, mean or
     product with a constant. A part that is summed over its elements, not averaged, has the weight of their mean.
     The weight is infinite, with the right sign, if the number of its elements is unknown, and where the walk ends
     after 64 nodes.
     """
-    found: dict[int, float] = {}
-    if root.grad_fn is None:
-        return found
-    queue, seen = deque([(root.grad_fn, 1.0)]), {root.grad_fn}
+    found: list[tuple[Any, float]] = []
+    queue, seen = deque([(root.grad_fn, 1.0)] if root.grad_fn is not None else []), {root.grad_fn}
     while queue:
         node, weight = queue.popleft()
-        number = node._sequence_nr()
+        called = node._sequence_nr() in numbers
         following = [
             (behind, factor)
             for place, (behind, _) in enumerate(node.next_functions)
             if behind is not None and (factor := _weight(node, place)) is not None
         ]
-        if number in numbers or not following or len(seen) > _WALK_LIMIT:
+        if called or not following or len(seen) > _WALK_LIMIT:
             if getattr(node, "_saved_reduction", 1) == _SUM:
                 weight *= _summed(node) or math.inf
-            elif following and number not in numbers:
+            elif following and not called:
                 weight *= math.inf
-            found[number] = max(found.get(number, 0.0), weight, key=abs)  # parameters share a number
+            found.append((node, weight))
             continue
         for behind, factor in following:
             if behind not in seen:
                 seen.add(behind)
                 queue.append((behind, weight * factor))
     return found
+
+
+def is_square(node: Any) -> bool:
+    """Returns whether a node squares something."""
+    if node.name() == "PowBackward0":
+        return bool(node._saved_exponent == 2)
+    following = node.next_functions
+    return node.name() == "MulBackward0" and following[0][0] is not None and following[0] == following[1]
+
+
+def is_squared_error(node: Any) -> bool:
+    """Returns whether a node squares the difference between something with a gradient and something without: the
+    error of a prediction.
+    """
+    difference = node.next_functions[0][0] if is_square(node) else None
+    if difference is None or not difference.name().startswith(("SubBackward", "RsubBackward")):
+        return False
+    return sum(side is not None for side, _ in difference.next_functions) == 1
 
 
 def _weight(node: Any, place: int) -> float | None:

@@ -33,6 +33,7 @@ _SIGNED = 16  # TRAIN steps in which factors of losses are looked at; later thos
 #: A loss with a smaller factor is scaled down to nearly nothing: the usual rates, up to 1, become rates below 1e-5.
 #: Its value is small then, too: a loss in large units may have such a factor so that its value is ordinary.
 _FAINT, _FAINT_VALUE = 1e-5, 1e-4
+_SQUARED_ERROR = "squared error"  # name of those that a script computes itself
 
 
 class Losses:
@@ -256,11 +257,11 @@ class Losses:
         if not self.readable(step):
             self._faint = False
             return
-        weights = _loss_graph.parts(root, step.loss_nodes)
-        self._scale(session, root, weights, count)
-        self._sign(session, step, weights)
+        parts = _loss_graph.parts(root, step.loss_nodes)
+        self._scale(session, root, [abs(weight) for _, weight in parts], count)
+        self._sign(session, step, parts)
 
-    def _scale(self, session: Any, root: Any, weights: dict[int, float], count: int) -> None:
+    def _scale(self, session: Any, root: Any, weights: list[float], count: int) -> None:
         """Reports a training of which all losses are scaled down to nearly nothing, once it has been so in `_SIGNED`
         steps.
         """
@@ -269,20 +270,20 @@ class Losses:
         scale = 1.0
         if self.last_scaled is not None and self.last_scaled[0]() is root:
             scale = self.last_scaled[2] or math.inf
-        value, weight = read_scalar(root), max(map(abs, weights.values()), default=math.inf)
+        value, weight = read_scalar(root), max(weights, default=math.inf)
         if value is None or not (weight < _FAINT * scale and abs(value) < _FAINT_VALUE * scale):
             self._faint = False
         elif count >= _SIGNED:
             self._faint = False
             session.event_json(json.dumps({"kind": "faint_loss", "weight": weight / scale}))
 
-    def _sign(self, session: Any, step: Step, weights: dict[int, float]) -> None:
+    def _sign(self, session: Any, step: Step, parts: list[tuple[Any, float]]) -> None:
         """Reports losses that enter their roots with a minus only: the training makes them larger."""
-        signs = [
-            (step.loss_nodes[number], weight)
-            for number, weight in weights.items()
-            if number in step.loss_nodes
-        ]
+        nodes, calls = [node for node, _ in parts], step.loss_nodes
+        signs = [(calls[n], weight) for node, weight in parts if (n := node._sequence_nr()) in calls]
+        squares = not signs and all(map(_loss_graph.is_square, nodes))
+        if squares and any(map(_loss_graph.is_squared_error, nodes)):
+            signs = [(_SQUARED_ERROR, weight) for _, weight in parts]
         if not signs or self._ascends():
             return
         kinds = {kind for kind, _ in signs}

@@ -23,6 +23,7 @@ namespace {
 
 using format::Role;
 constexpr const char* kName = "LossNotDecreasing";
+constexpr const char* kSquaredError = "squared error";  // of predictions, computed by the script itself
 
 struct Limits {
   bool use_losses;
@@ -167,8 +168,9 @@ class Luff final : public KeptRule {
       maximised_updates_ = 0;
       for (const auto& loss : ListIn(*event, "losses")) {
         // Only losses that have a lower bound for sure.
-        if (loss.is_string() && FormulaOfKind(loss.get_ref<const std::string&>()) != Formula::kUnknown)
-          maximised_ = loss.get<std::string>();
+        if (!loss.is_string()) continue;
+        const std::string& kind = loss.get_ref<const std::string&>();
+        if (kind == kSquaredError || FormulaOfKind(kind) != Formula::kUnknown) maximised_ = kind;
       }
     }
     const auto open = open_.find("");
@@ -181,10 +183,11 @@ class Luff final : public KeptRule {
     if (open != open_.end() || view.index.events(format::EventKind::kOptimizerStep).empty()) return;
     if (++maximised_updates_ < limits_.maximised) return;
     Finding finding = FindingAt(kName, "maximised", view, TensorAt{format::kNoId});
-    finding.severity = Severity::kStop;
+    // A script may want a variance to be large, and center it by a constant.
+    finding.severity = maximised_ == kSquaredError ? Severity::kWarn : Severity::kStop;
     finding.since_step = 0;
-    finding.what =
-        fmt::format("the training makes {} larger: it enters what is minimised with a minus", maximised_);
+    finding.what = fmt::format("the training makes {}{} larger: it enters what is minimised with a minus",
+                               maximised_ == kSquaredError ? "a " : "", maximised_);
     finding.why =
         "the graph of the backward pass says so, in all steps that were looked at, and one optimizer follows "
         "it";
@@ -308,7 +311,7 @@ RuleSpec Spec() {
     }
     return std::unique_ptr<Rule>(new Original(limits, std::move(selector), mode));
   });
-  spec.version = 3;  // 3: cause "maximised"
+  spec.version = 4;  // 4: "maximised" for squared errors
   spec.summary = "a loss that rises and stays up, does not fall in a long time, or is maximised";
   spec.needs = [](const Parameters& all) -> std::vector<Need> {
     if (!IsOriginal(all)) return {};  // losses and events are always taken

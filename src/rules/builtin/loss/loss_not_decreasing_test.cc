@@ -33,6 +33,13 @@ TEST(LossNotDecreasing, ALossWithAMinusInFront_Stops) {
   EXPECT_NE(findings[0].what.find("CrossEntropyLoss"), std::string::npos);
 }
 
+TEST(LossNotDecreasing, ASquaredErrorOfAScriptWithAMinusInFront_Warns) {
+  const auto findings = FindingsOf(Maximised(R"(["squared error"])"));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kWarn);
+  EXPECT_NE(findings[0].what.find("makes a squared error larger"), std::string::npos);
+}
+
 TEST(LossNotDecreasing, AdversariesUnknownLossesAndHostileEvents_AreSilent) {
   EXPECT_TRUE(FindingsOf(Maximised(R"(["BCELoss"])", 2)).empty());
   EXPECT_TRUE(FindingsOf(Maximised(R"(["RewardLoss"])")).empty());
