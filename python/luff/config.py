@@ -260,7 +260,8 @@ class Collection(Mapping[str, Any]):
     ----------
     name
         Must be unique. ``weights``, ``biases``, ``gradients``, ``losses``, ``inputs``, ``outputs``, ``buffers``,
-        ``optimizer_state``, ``labels`` and ``all`` need no expression.
+        ``optimizer_state``, ``labels``, ``metrics``, ``optimizer_variables``, ``predictions`` and ``all`` need no
+        expression.
     include, exclude
         Regular expressions, searched anywhere in the tensor's name.
     include_roles

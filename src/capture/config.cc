@@ -51,29 +51,9 @@ constexpr std::uint32_t FormBit(Form form) { return static_cast<std::uint32_t>(f
 constexpr std::uint32_t kSummaryForm = FormBit(Form::kSummary);
 constexpr std::uint32_t kFullForms = FormBit(Form::kSummary) | FormBit(Form::kRaw);
 
-// Collections that need no expression from the user. The expressions are those that smdebug published. They
-// are tried only on tensors of matching roles, so that an output of a module called "weight_norm" does not
-// become a weight.
-struct BuiltIn {
-  std::string_view name;
-  std::string_view include;
-  std::uint32_t roles;
-  std::uint32_t base_forms;  // when the configuration does not list the collection
-};
-constexpr std::uint32_t kFreeRoles = RoleBit(Role::kOther) | RoleBit(Role::kCustom);
-constexpr std::array<BuiltIn, 11> kBuiltIns{{
-    {"weights", "^(?!gradient).*weight", RoleBit(Role::kWeight), kSummaryForm},
-    {"biases", "^(?!gradient).*bias", RoleBit(Role::kBias), kSummaryForm},
-    {"gradients", "^gradient", RoleBit(Role::kGradient), kSummaryForm},
-    {"losses", "[Ll]oss_(?!input).*output", RoleBit(Role::kLoss), kFullForms},
-    {"all", ".*", 0, 0},
-    {"default", "", 0, 0},
-    {"buffers", "", RoleBit(Role::kBuffer), 0},
-    {"inputs", "", RoleBit(Role::kInput), 0},
-    {"outputs", "", RoleBit(Role::kOutput), 0},
-    {"optimizer_state", "", RoleBit(Role::kOptimizerState), 0},
-    {"labels", "", RoleBit(Role::kLabel), 0},
-}};
+// Built-in collections that exist even if the configuration does not list them, and their forms.
+constexpr std::pair<std::string_view, std::uint32_t> kDefaults[] = {
+    {"weights", kSummaryForm}, {"biases", kSummaryForm}, {"gradients", kSummaryForm}, {"losses", kFullForms}};
 
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
@@ -232,11 +212,15 @@ constexpr std::array<std::string_view, 13> kCollectionKeys{
     "name",  "include",   "include_roles", "exclude", "tensor_names", "roles", "module_types",
     "forms", "unit_axis", "save",          "keep",    "max_bytes",    "policy"};
 
-void ApplyBuiltIn(const BuiltIn& built_in, CollectionConfig* out) {
-  out->name = built_in.name;
-  if (!built_in.include.empty()) out->include.assign(1, std::string(built_in.include));
-  out->roles = built_in.roles;
-  if (built_in.roles != 0) out->include_roles = built_in.roles | kFreeRoles;
+// Returns false if there is no built-in collection of that name.
+bool ApplyBuiltIn(std::string_view name, CollectionConfig* out) {
+  const format::BuiltInCollection* built_in = format::FindBuiltInCollection(name);
+  if (built_in == nullptr) return false;
+  out->name = name;
+  if (!built_in->include.empty()) out->include.assign(1, std::string(built_in->include));
+  out->roles = built_in->roles;
+  if (built_in->roles != 0) out->include_roles = built_in->roles | format::kFreeRoles;
+  return true;
 }
 
 Status ParseCollection(const Json& json, const std::string& position, CollectionConfig* out) {
@@ -250,12 +234,7 @@ Status ParseCollection(const Json& json, const std::string& position, Collection
   const std::string where = "collection " + Quoted(name);
   out->name = name;
   out->forms = kFullForms;
-  bool selects = false;
-  for (const BuiltIn& b : kBuiltIns) {
-    if (b.name != name) continue;
-    ApplyBuiltIn(b, out);
-    selects = true;
-  }
+  bool selects = ApplyBuiltIn(name, out);
   if (json.contains("include") || json.contains("roles") || json.contains("tensor_names") ||
       json.contains("module_types")) {  // the user's choice replaces the built-in one
     selects = selects || !json.value("include", Json::array()).empty() ||
@@ -426,15 +405,18 @@ Status Build(const Json& json, Config* out) {
   bool defaults = true;
   if (json.contains("save_all")) LUFF_RETURN_IF_ERROR(ParseBool(json["save_all"], "save_all", &save_all));
   if (json.contains("defaults")) LUFF_RETURN_IF_ERROR(ParseBool(json["defaults"], "defaults", &defaults));
-  for (const BuiltIn& b : kBuiltIns) {
-    const bool all = b.name == "all" && save_all;
-    if (Has(*out, b.name) || !(all || (defaults && b.base_forms != 0))) continue;
+  const auto add = [&](std::string_view name, std::uint32_t forms, const auto& save) -> Status {
+    if (Has(*out, name)) return Status::Ok();
     CollectionConfig collection;
-    ApplyBuiltIn(b, &collection);
-    collection.forms = all ? kFullForms : b.base_forms;
-    collection.save = all ? listed_save : base_save;
-    LUFF_RETURN_IF_ERROR(Add(std::move(collection), out));
+    ApplyBuiltIn(name, &collection);
+    collection.forms = forms;
+    collection.save = save;
+    return Add(std::move(collection), out);
+  };
+  for (const auto& [name, forms] : kDefaults) {
+    if (defaults) LUFF_RETURN_IF_ERROR(add(name, forms, base_save));
   }
+  if (save_all) LUFF_RETURN_IF_ERROR(add("all", kFullForms, listed_save));
   return Status::Ok();
 }
 

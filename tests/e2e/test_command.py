@@ -279,3 +279,19 @@ def test_the_verdict_says_how_many_rules_judged(luff: Luff) -> None:
     assert code == 0
     assert "Luff saw no training step" in err
     assert not (luff.tmp / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["losses", "weights", "gradients"])
+def test_rules_of_the_original_take_names_of_collections(luff: Luff, name: str) -> None:
+    rules = f"LossNotDecreasing:collection_names={name},TensorVariance:collection_names={name}"
+    job = luff.run("steps.py", "--parameters", "original", "--rules", rules, "--on-finding", "warn")
+    assert job.code == 0, job.stderr
+    code, _, err = luff("check", str(job.run), "--parameters", "original", "--rules", rules)
+    assert code in (0, 1), err
+
+
+def test_a_collection_that_nobody_has_defined_is_an_error_before_the_job(luff: Luff) -> None:
+    job = luff.run("steps.py", "--rules", "AllZero:collection_names=wieghts")
+    assert job.code == 2
+    assert 'rule AllZero names the collection "wieghts", which nobody has defined' in job.stderr
+    assert not job.run.exists()

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "luff/base/result.h"
+#include "luff/format/collections.h"
 #include "luff/format/names.h"
 #include "luff/store/writer.h"
 #include "luff/tensor/summary.h"
@@ -37,8 +38,7 @@ enum class Policy : std::uint8_t {
   kDrop = 2,     // summary only
 };
 
-/// The bit of a role in the masks of a CollectionConfig.
-constexpr std::uint32_t RoleBit(format::Role role) { return 1U << static_cast<unsigned>(role); }
+using format::RoleBit;  // for the masks of a CollectionConfig
 
 /// Tensors grouped by name or role, with their own forms and save configuration.
 struct CollectionConfig {

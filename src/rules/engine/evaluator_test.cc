@@ -10,9 +10,12 @@
 
 #include <unistd.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "base/format.h"
+#include "luff/format/collections.h"
 #include "rules/engine/evidence.h"
 #include "rules/kit/select.h"
 #include "rules/testing/fake_trial.h"
@@ -389,6 +392,49 @@ TEST(CaptureConfig, HoldsDefaultsAndNeeds) {
   EXPECT_EQ(by_name["gradients"]["save"]["TRAIN"]["save_interval"], 1);
   EXPECT_TRUE(by_name.contains("mine"));
   EXPECT_FALSE(CaptureConfigFor(choices, "[1]").ok());
+}
+
+std::map<std::string, nlohmann::json> CollectionsFor(const std::string& rules,
+                                                     const std::string& own = "{}") {
+  const auto choices = ParseChoices(rules, ParameterSet::kOriginal);
+  const auto config = nlohmann::json::parse(CaptureConfigFor(choices.value(), own).value());
+  std::map<std::string, nlohmann::json> by_name;
+  for (const auto& collection : config["collections"]) by_name[collection["name"]] = collection;
+  return by_name;
+}
+
+TEST(CaptureConfig, RulesNameBuiltInCollections) {
+  for (const format::BuiltInCollection& one : format::kBuiltInCollections) {
+    if (one.name == "default") continue;
+    for (const char* rule : {"LossNotDecreasing", "TensorVariance", "AllZero", "UnchangedTensor"}) {
+      const auto found = CollectionsFor(fmt::format("{}:collection_names={}", rule, one.name));
+      for (const auto& [name, collection] : found)
+        EXPECT_FALSE(collection["roles"].empty() && collection["include"].empty()) << rule << " " << name;
+      EXPECT_TRUE(found.contains(std::string(one.name))) << rule << " " << one.name;
+    }
+  }
+  const auto again = CollectionsFor("TensorVariance:collection_names=losses").at("losses_2");
+  EXPECT_EQ(again["include"], nlohmann::json::array({"[Ll]oss_(?!input).*output"}));
+  EXPECT_EQ(again["roles"], nlohmann::json::array({"loss"}));
+  EXPECT_EQ(again["include_roles"], nlohmann::json::array({"other", "loss", "custom"}));
+}
+
+TEST(CaptureConfig, RulesNameCollectionsOfTheUser) {
+  const auto own = R"({"collections": [{"name": "mine", "include": ["a"], "forms": ["raw"]}]})";
+  const auto found = CollectionsFor("AllZero:collection_names=mine", own);
+  EXPECT_EQ(found.at("mine")["include"], nlohmann::json::array({"a"}));
+  EXPECT_EQ(found.at("mine")["forms"], nlohmann::json::array({"raw", "summary"}));
+  EXPECT_FALSE(found.contains("mine_2"));
+}
+
+TEST(CaptureConfig, ACollectionThatNobodyHasDefinedIsNamed) {
+  const auto choices = ParseChoices("AllZero:collection_names=wieghts", ParameterSet::kOriginal).value();
+  const auto config = CaptureConfigFor(choices);
+  ASSERT_FALSE(config.ok());
+  EXPECT_THAT(
+      std::string(config.status().message()),
+      ::testing::AllOf(::testing::HasSubstr("rule AllZero"), ::testing::HasSubstr("\"wieghts\""),
+                       ::testing::HasSubstr("tensor_regex"), ::testing::HasSubstr("weights, biases")));
 }
 
 }  // namespace

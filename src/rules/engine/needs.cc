@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +8,7 @@
 
 #include "base/format.h"
 #include "base/json.h"
+#include "luff/format/collections.h"
 #include "luff/rules/choice.h"
 #include "rules/kit/need_names.h"
 
@@ -67,6 +69,43 @@ void Add(std::vector<Wanted>* wanted, const Need& need) {
   wanted->push_back({need, {{need.mode, need.save_interval, need.first_steps}}});
 }
 
+bool OnlyNamesACollection(const Need& need) {
+  return need.include.empty() && need.roles.empty() && need.module_types.empty();
+}
+
+// A rule that has to inspect "losses" needs the tensors of that collection, in its own forms.
+Status SelectAsBuiltIn(const std::string& rule, Need* need) {
+  const format::BuiltInCollection* built_in = format::FindBuiltInCollection(need->collection);
+  if (built_in == nullptr || (built_in->include.empty() && built_in->roles == 0)) {
+    std::string known;
+    for (const format::BuiltInCollection& one : format::kBuiltInCollections)
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", one.name);
+    return InvalidArgument(fmt::format(
+        "rule {} names the collection \"{}\", which nobody has defined: define it under [capture] of the "
+        "configuration file, or give tensor_regex; there are {}",
+        rule, need->collection, known));
+  }
+  if (!built_in->include.empty()) need->include = {std::string(built_in->include)};
+  for (std::size_t number = 0; number < kRoleNames.size(); ++number) {
+    const auto role = static_cast<Role>(number);
+    if ((built_in->roles & format::RoleBit(role)) != 0) need->roles.push_back(role);
+    if (built_in->roles != 0 && !built_in->include.empty() &&
+        ((built_in->roles | format::kFreeRoles) & format::RoleBit(role)) != 0)
+      need->include_roles.push_back(role);
+  }
+  return Status::Ok();
+}
+
+// The forms that rules need of a collection that the user defines.
+void AddForms(std::uint32_t forms, OrderedJson* collection) {
+  if (!collection->contains("forms") || !(*collection)["forms"].is_array()) return;  // all that rules use
+  OrderedJson& listed = (*collection)["forms"];
+  for (const auto& [form, text] : kFormNames) {
+    const bool there = std::find(listed.begin(), listed.end(), text) != listed.end();
+    if ((forms & static_cast<std::uint32_t>(form)) != 0 && !there) listed.push_back(text);
+  }
+}
+
 OrderedJson ToCollection(const Wanted& wanted, const std::string& name) {
   OrderedJson json;
   json["name"] = name;
@@ -112,10 +151,27 @@ Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::strin
   Add(&wanted, Default("biases", {Role::kBias}, "TRAIN"));
   Add(&wanted, Default("gradients", {Role::kGradient}, "TRAIN"));
   Add(&wanted, Default("optimizer_settings", {Role::kOptimizerSetting}, "TRAIN"));
-  for (const Choice& choice : choices) {
-    for (const Need& need : choice.spec->needs(choice.parameters)) Add(&wanted, need);
-  }
   try {
+    const OrderedJson more = TryParseJson(extra.empty() ? "{}" : extra);
+    if (!more.is_object()) return InvalidArgument("the capture configuration is no JSON object");
+    std::map<std::string, std::uint32_t> forms;  // that rules need of the user's own collections, by name
+    if (const auto own = more.find("collections"); own != more.end() && own->is_array()) {
+      for (const OrderedJson& one : *own) {
+        if (one.is_object() && one.contains("name") && one["name"].is_string()) forms[one["name"]] = 0;
+      }
+    }
+    for (const Choice& choice : choices) {
+      for (Need& need : choice.spec->needs(choice.parameters)) {
+        if (OnlyNamesACollection(need)) {
+          if (const auto own = forms.find(need.collection); own != forms.end()) {
+            own->second |= need.forms;
+            continue;
+          }
+          LUFF_RETURN_IF_ERROR(SelectAsBuiltIn(choice.spec->name, &need));
+        }
+        Add(&wanted, need);
+      }
+    }
     OrderedJson config;
     OrderedJson collections = OrderedJson::array();
     std::vector<std::string> names;
@@ -131,29 +187,25 @@ Result<std::string> CaptureConfigFor(std::span<const Choice> choices, std::strin
     config["events"] = true;
     config["max_overhead"] = 0.05;
     config["max_bytes"] = 0;
-    if (!extra.empty()) {
-      const OrderedJson more = TryParseJson(extra);
-      if (!more.is_object()) return InvalidArgument("the capture configuration is no JSON object");
-      for (const auto& [key, value] : more.items()) {
-        if (key != "collections") {
-          config[key] = value;
-          continue;
+    for (const auto& [key, value] : more.items()) {
+      if (key != "collections") {
+        config[key] = value;
+        continue;
+      }
+      if (!value.is_array()) return InvalidArgument("'collections' of the capture configuration is no list");
+      for (OrderedJson collection : value) {
+        if (!collection.is_object() || !collection.contains("name") || !collection["name"].is_string()) {
+          return InvalidArgument("a collection of the capture configuration has no name");
         }
-        if (!value.is_array())
-          return InvalidArgument("'collections' of the capture configuration is no list");
-        for (const OrderedJson& collection : value) {
-          if (!collection.is_object() || !collection.contains("name") || !collection["name"].is_string()) {
-            return InvalidArgument("a collection of the capture configuration has no name");
-          }
-          auto& list = config["collections"];
-          const auto same = std::find_if(list.begin(), list.end(), [&](const OrderedJson& known) {
-            return known["name"] == collection["name"];
-          });
-          if (same != list.end()) {
-            *same = collection;
-          } else {
-            list.push_back(collection);
-          }
+        AddForms(forms[collection["name"]], &collection);
+        auto& list = config["collections"];
+        const auto same = std::find_if(list.begin(), list.end(), [&](const OrderedJson& known) {
+          return known["name"] == collection["name"];
+        });
+        if (same != list.end()) {
+          *same = std::move(collection);
+        } else {
+          list.push_back(std::move(collection));
         }
       }
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "luff/format/collections.h"
+
 namespace luff::rules {
 namespace {
 
@@ -45,8 +47,12 @@ bool TensorSelector::Selects(const query::Trial& trial, query::TensorId id) {
     const query::TensorInfo& info = trial.tensor(id);
     bool chosen = empty() && all_if_empty_;
     for (const std::string& collection : collections_) {
-      chosen = chosen || std::find(info.collections.begin(), info.collections.end(), collection) !=
-                             info.collections.end();
+      // A run that was recorded for other rules may lack the collection, but has its tensors.
+      const format::BuiltInCollection* built_in = format::FindBuiltInCollection(collection);
+      chosen =
+          chosen || collection == "all" ||
+          (built_in != nullptr && (built_in->roles & format::RoleBit(info.role)) != 0) ||
+          std::find(info.collections.begin(), info.collections.end(), collection) != info.collections.end();
     }
     for (const Regex& pattern : patterns_) chosen = chosen || pattern.Search(info.name);
     known_[id] = chosen ? 1 : 0;
