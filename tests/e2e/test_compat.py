@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
-from luff.compat.sagemaker import CollectionConfig, DebuggerHookConfig, Job, Rule, rule_configs
+import pytest
+from luff.compat.sagemaker import CollectionConfig, DebuggerHookConfig, Estimator, Job, Rule, rule_configs
+from luff.compat.sagemaker.exceptions import UnexpectedStatusException
 from luff.compat.smdebug import create_trial, modes
+from luff.errors import InvalidArgumentError
 
 from .conftest import Luff
 
@@ -149,3 +153,90 @@ def test_a_mistake_in_a_job_is_told_before_it_begins(luff: Luff):
         stderr.split()
     )
     assert "job.json" in stderr
+
+
+LAUNCHER = """
+import sagemaker
+from sagemaker.debugger import CollectionConfig, DebuggerHookConfig, Rule, rule_configs
+from sagemaker.pytorch import PyTorch
+
+from smdebug.trials import create_trial
+
+estimator = PyTorch(
+    entry_point="train.py",
+    source_dir="src",
+    role=sagemaker.get_execution_role(),
+    instance_type="ml.p3.2xlarge",
+    instance_count=1,
+    framework_version="1.12.0",
+    py_version="py38",
+    hyperparameters={"steps": 60, "lr": 0.0},
+    rules=[
+        Rule.sagemaker(rule_configs.loss_not_decreasing(), rule_parameters={"collection_names": "losses"}),
+        Rule.sagemaker(rule_configs.exploding_tensor()),
+    ],
+    debugger_hook_config=DebuggerHookConfig(
+        s3_output_path="s3://bucket/debug", collection_configs=[CollectionConfig("losses", {"save_interval": "1"})]
+    ),
+)
+estimator.fit({"train": "file://data"}, wait=WAIT)
+if not WAIT:
+    job = estimator.latest_training_job
+    assert {row["RuleEvaluationStatus"] for row in job.rule_job_summary()} <= {"InProgress", "IssuesFound"}
+    job.wait(logs=False)
+for row in estimator.latest_training_job.rule_job_summary():
+    print(row["RuleConfigurationName"], row["RuleEvaluationStatus"], row.get("StatusDetails", "")[:26])
+print(estimator.latest_training_job.describe()["TrainingJobStatus"])
+trial = create_trial(estimator.latest_job_debugger_artifacts_path())
+print(len(trial.steps()), trial.tensor_names(collection="losses"))
+"""
+
+ENTRY = (
+    BARE.replace(
+        "import sys\n",
+        "import argparse, os, sys\nparser = argparse.ArgumentParser()\n"
+        'parser.add_argument("--steps", type=int)\nparser.add_argument("--lr", type=float)\n'
+        "arguments = parser.parse_args()\nassert os.path.isdir(os.environ['SM_MODEL_DIR'])\n"
+        "print('data in', os.environ['SM_CHANNEL_TRAIN'])\n",
+        1,
+    )
+    .replace("lr=0.1", "lr=arguments.lr")
+    .replace("range(60)", "range(arguments.steps)")
+    .replace("torch.randn(8, 4)", "torch.ones(8, 4)")
+    .replace("torch.randint(0, 3, (8,))", "torch.zeros(8, dtype=torch.long)")
+)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_launcher_of_jobs_runs_unchanged(luff: Luff, wait: bool):
+    (luff.cwd / "src").mkdir()
+    (luff.cwd / "src" / "train.py").write_text(ENTRY)
+    (luff.cwd / "launch.py").write_text(LAUNCHER.replace("WAIT", str(wait)))
+    done = subprocess.run(
+        [sys.executable, "-m", "luff.compat.sagemaker", "launch.py"],
+        cwd=luff.cwd, capture_output=True, text=True, timeout=200,
+        env={**luff.environment, "LUFF_EXECUTABLE": str(luff.executable), **PYTHON},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-4:] == [
+        "LossNotDecreasing IssuesFound RuleEvaluationConditionMet",
+        "ExplodingTensor NoIssuesFound ",
+        "Completed",
+        "60 ['CrossEntropyLoss_output_0']",
+    ], done.stdout
+    assert (f"data in {luff.cwd / 'data'}" in lines) == wait
+
+
+def test_a_job_that_fails_is_an_error(luff: Luff, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(luff.cwd)
+    monkeypatch.setenv("LUFF_EXECUTABLE", str(luff.executable))
+    (luff.cwd / "train.py").write_text("raise SystemExit(3)")
+    estimator = Estimator("train.py", debugger_hook_config=False)
+    with pytest.raises(UnexpectedStatusException, match="exit code 3") as failure:
+        estimator.fit()
+    assert failure.value.actual_status == "Failed"
+    with pytest.raises(InvalidArgumentError, match=r"s3://data.*expected a directory of this machine"):
+        estimator.fit("s3://data")
+    with pytest.raises(InvalidArgumentError, match="expected the entry_point"):
+        Estimator("other.py").fit()

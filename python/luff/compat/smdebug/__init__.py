@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from luff.compat.smdebug._alias import install, uninstall
+from luff.compat._alias import Alias
 from luff.compat.smdebug.core.collection import Collection, CollectionKeys
 from luff.compat.smdebug.core.collection_manager import CollectionManager
 from luff.compat.smdebug.core.modes import ModeKeys as modes
@@ -28,6 +28,9 @@ __all__ = [
     "modes",
     "uninstall",
 ]
+
+_alias = Alias("smdebug", __name__)
+install, uninstall = _alias.install, _alias.uninstall
 
 #: The smdebug version whose API this is.
 __version__ = "1.0.34"
