@@ -20,7 +20,7 @@
 namespace luff::cli {
 namespace {
 
-using Json = nlohmann::json;
+using BoostingJson = nlohmann::json;
 using query::Mode;
 using query::TensorId;
 using query::Trial;
@@ -44,9 +44,9 @@ struct Prediction {
 
 std::vector<Training> TrainingsOf(const Trial& trial) {
   std::vector<Training> trainings;
-  const Json document = TryParseJson(trial.Document("boosting"));
+  const BoostingJson document = TryParseJson(trial.Document("boosting"));
   if (document.is_object() && document.contains("trainings") && document["trainings"].is_array()) {
-    for (const Json& json : document["trainings"]) {
+    for (const BoostingJson& json : document["trainings"]) {
       if (!json.is_object() || !json.contains("prefix") || !json["prefix"].is_string()) continue;
       Training training;
       training.prefix = json["prefix"].get<std::string>();
@@ -54,7 +54,7 @@ std::vector<Training> TrainingsOf(const Trial& trial) {
                       [&](const Training& other) { return other.prefix == training.prefix; }))
         continue;
       if (json.contains("parameters") && json["parameters"].is_object())
-        training.objective = json["parameters"].value("objective", Json()).is_string()
+        training.objective = json["parameters"].value("objective", BoostingJson()).is_string()
                                  ? json["parameters"]["objective"].get<std::string>()
                                  : "";
       trainings.push_back(std::move(training));

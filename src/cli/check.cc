@@ -12,6 +12,7 @@
 #include "cli/verbs.h"
 #include "luff/query/trial.h"
 #include "luff/rules/evaluator.h"
+#include "luff/store/verify.h"
 #include "rules/own/own_spec.h"
 
 namespace luff::cli {
@@ -21,6 +22,17 @@ struct CheckOptions {
   std::string run, other, rules_text, set_text, config;
   bool json = false, follow = false;
 };
+
+// What is wrong with the files that rules read. Of a run of Luff each byte is checked but those of raw
+// values.
+std::vector<std::string> DamageOf(const query::Trial& trial) {
+  std::vector<std::string> found = trial.Problems();
+  const auto report = store::VerifyRun(trial.path(), {.values = false});
+  if (!report.ok()) return found;  // of smdebug
+  for (const store::Damage& one : report->damage)
+    found.push_back(fmt::format("{} at byte {}: {}", one.file, one.offset, one.what));
+  return found;
+}
 
 int Check(const CheckOptions& wanted) {
   rules::ShowOutputOfOwnRules(true);  // users who try out a rule want to see what it prints
@@ -87,14 +99,20 @@ int Check(const CheckOptions& wanted) {
   bool stop = false;
   for (const rules::Finding& finding : evaluator.findings())
     stop = stop || finding.severity == rules::Severity::kStop;
+  const std::vector<std::string> damage = DamageOf(trial);
+  const bool empty = trial.step_count() == 0;
   if (!wanted.json) {
-    const std::size_t count = evaluator.findings().size();
     const rules::CoverageSummary coverage = rules::Summarize(evaluator.coverage());
     if (const std::string lacks = LacksText(coverage); !lacks.empty()) fmt::print("luff: {}\n", lacks);
-    fmt::print("luff: {}: {}, {}, {}{}\n",
-               count == 0 ? "ok"
-               : stop     ? "stop"
-                          : "warn",
+    if (!damage.empty())
+      fmt::print("luff: the run is damaged: {}{} (`luff verify` says all)\n", Escaped(damage.front()),
+                 damage.size() > 1 ? fmt::format(", and {} more", damage.size() - 1) : "");
+    const char* verdict = stop                            ? "stop"
+                          : !evaluator.findings().empty() ? "warn"
+                          : empty                         ? "nothing recorded"
+                          : !damage.empty()               ? "damaged"
+                                                          : "ok";
+    fmt::print("luff: {}: {}, {}, {}{}\n", verdict,
                Plural(trial.Steps(query::Mode::kTrain).size(), "step", "steps"), JudgedText(coverage),
                FindingsInShort(evaluator.findings()), over ? "" : " (the run is not over)");
     if (evaluator.unreadable_steps() > 0) {
@@ -102,7 +120,7 @@ int Check(const CheckOptions& wanted) {
                  Plural(evaluator.unreadable_steps(), "step", "steps"));
     }
   }
-  bool failed = false;
+  bool failed = empty || !damage.empty();
   for (const rules::RuleNote& note : evaluator.notes()) failed = failed || note.failed;
   return stop ? kExitStopFindings : evaluator.findings().empty() && !failed ? kExitOk : kExitFindings;
 }
@@ -120,7 +138,9 @@ void AddCheck(CLI::App& app) {
   verb->add_flag("--json", wanted.json, "Findings as JSON lines");
   verb->add_flag("--follow", wanted.follow, "Until the run ends");
   verb->footer(
-      "Exit code: 0 no findings, 1 findings, 3 a finding of severity stop, 2 wrong usage or no run there.");
+      "Exit code: 0 no findings, 1 findings, or a run that is damaged or empty, 3 a finding of severity "
+      "stop, 2 wrong "
+      "usage or no run there.");
   verb->callback([] { ExitWith(Check(wanted)); });
 }
 

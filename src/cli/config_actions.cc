@@ -1,4 +1,5 @@
 #include "cli/config_actions.h"
+#include "cli/json.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -16,7 +17,6 @@ namespace {
 
 using actions::ActionKind;
 using actions::ActionSpec;
-using Json = nlohmann::ordered_json;
 
 const std::vector<std::string> kCommon = {"kind",    "name",        "rules",   "severity",     "findings",
                                           "limit",   "per_s",       "quiet_s", "consequences", "escalates",

@@ -10,13 +10,13 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "cli/export.h"
+#include "cli/json.h"
 #include "luff/format/event_file.h"
 #include "luff/format/smdebug.h"
 
 namespace luff::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using format::Role;
 
 /// Collections that smdebug has by default for PyTorch, with its expressions.

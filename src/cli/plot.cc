@@ -5,6 +5,7 @@
 #include "base/format.h"
 #include "cli/heat_map.h"
 #include "cli/reading.h"
+#include "cli/tensor_names.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
@@ -152,7 +153,7 @@ void Plot(const PlotOptions& options) {
                Escaped(options.run));
   const std::size_t width = std::clamp<std::size_t>(TerminalWidth(), 40, 120) - 16;
   for (const std::string& name : names) {
-    const query::TensorId id = ValueOrExit(trial->FindTensor(name));
+    const query::TensorId id = ValueOrExit(FindMeant(*trial, name));
     // Tensors given by name are drawn as whole distributions if histograms were recorded.
     if (!options.names.empty()) {
       const std::string map = HeatMap(*trial, id, mode, options.worker, width, 12);

@@ -2,18 +2,16 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/json.h"
 #include "luff/query/trial.h"
 
 /// Code shared by the verbs that read a run.
 namespace luff::cli {
-
-using Json = nlohmann::ordered_json;
 
 /// Options of a verb over one run. Lives as long as the callback that holds it.
 struct ReadOptions {

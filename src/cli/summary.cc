@@ -1,5 +1,6 @@
 #include "base/format.h"
 #include "cli/reading.h"
+#include "cli/tensor_names.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
@@ -36,11 +37,12 @@ void PrintScalars(const std::vector<query::ScalarAt>& scalars, query::Mode mode)
 void Show(const SummaryOptions& options) {
   const auto trial = OpenOrExit(options);
   const query::Mode mode = ModeOrExit(options);
-  const auto id = ValueOrExit(trial->FindTensor(options.name));
+  const auto id = ValueOrExit(FindMeant(*trial, options.name));
+  const std::string& name = trial->tensor(id).name;
   const auto columns = ValueOrExit(trial->Summaries(id, mode, options.worker));
   const auto scalars = ValueOrExit(trial->Scalars(id, mode, options.worker));
   if (options.json) {
-    Json json{{"name", options.name}, {"mode", options.mode}};
+    Json json{{"name", name}, {"mode", options.mode}};
     json["summaries"] = {{"step", columns.global_step},
                          {"mode_step", columns.mode_step},
                          {"update", columns.update},
@@ -69,7 +71,7 @@ void Show(const SummaryOptions& options) {
     ExitWith(kExitOk);
   }
   if (columns.count.empty() && scalars.empty()) {
-    fmt::print("nothing was recorded of {} in mode {}\n", Escaped(options.name), query::ModeName(mode));
+    fmt::print("nothing was recorded of {} in mode {}\n", Escaped(name), query::ModeName(mode));
     ExitWith(kExitOk);
   }
   // A loss has both, and its scalars are enough.

@@ -1,4 +1,5 @@
 #include "cli/supervise.h"
+#include "cli/json.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -42,7 +43,6 @@
 namespace luff::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr const char* kEvaluator = "luff";
 constexpr int kRuleWorkerStarts = 4;  // the first and three more
 constexpr std::int64_t kNsPerMs = 1'000'000;

@@ -1,5 +1,6 @@
 #include "base/format.h"
 #include "cli/reading.h"
+#include "cli/tensor_names.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "rules/kit/need_names.h"
@@ -14,8 +15,12 @@ struct TensorsOptions : ReadOptions {
 
 void List(const TensorsOptions& options) {
   const auto trial = OpenOrExit(options);
-  const auto names =
+  auto names =
       ValueOrExit(trial->TensorNames({options.regex, options.collection, options.step, ModeOrExit(options)}));
+  const bool by_name_only = options.collection.empty() && !options.step;
+  if (names.empty() && !options.regex.empty() && by_name_only) names = NamesMeantBy(*trial, options.regex);
+  if (names.empty() && !options.regex.empty() && by_name_only && !options.json)
+    ExitWithError(FindMeant(*trial, options.regex).status());
   Json all = Json::array();
   for (const std::string& name : names) {
     const query::TensorInfo& info = trial->tensor(ValueOrExit(trial->FindTensor(name)));
@@ -45,7 +50,8 @@ void AddTensors(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("tensors", "Names of tensors");
   auto options = std::make_shared<TensorsOptions>();
   AddRunOption(verb, options.get());
-  verb->add_option("REGEX", options->regex, "Searched anywhere in the name");
+  verb->add_option("REGEX", options->regex,
+                   "Searched anywhere in the name; or a role or collection, e.g. losses");
   verb->add_option("--collection", options->collection, "Only tensors of this collection");
   verb->add_option("--step", options->step, "Only tensors that have anything at this step");
   AddModeOption(verb, options.get());

@@ -2,6 +2,7 @@
 
 #include "base/format.h"
 #include "cli/reading.h"
+#include "cli/tensor_names.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
@@ -31,7 +32,8 @@ Result<query::Value> ValueAt(const query::Trial& trial, query::TensorId id, quer
 
 void Show(const ValueOptions& options) {
   const auto trial = OpenOrExit(options);
-  const auto id = ValueOrExit(trial->FindTensor(options.name));
+  const auto id = ValueOrExit(FindMeant(*trial, options.name));
+  const std::string& name = trial->tensor(id).name;
   const query::Value value = ValueOrExit(ValueAt(*trial, id, ModeOrExit(options), options));
   const std::size_t count = value.bytes.size() / std::max<std::size_t>(1, DTypeSize(value.dtype));
   const std::size_t shown = options.limit == 0 ? count : std::min(count, options.limit);
@@ -44,7 +46,7 @@ void Show(const ValueOptions& options) {
     ToFloat64(value.dtype, value.bytes.data(), shown, numbers.data());
   }
   if (options.json) {
-    Json json{{"name", options.name}, {"step", options.step},
+    Json json{{"name", name},         {"step", options.step},
               {"mode", options.mode}, {"dtype", DTypeName(value.dtype)},
               {"shape", value.shape}, {"count", count}};
     if (value.dtype == DType::kString)
@@ -58,7 +60,7 @@ void Show(const ValueOptions& options) {
     fmt::print("{}\n", Escaped(text));
     ExitWith(kExitOk);
   }
-  fmt::print("{} {} [{}]{}\n", Escaped(options.name), DTypeName(value.dtype), fmt::join(value.shape, ", "),
+  fmt::print("{} {} [{}]{}\n", Escaped(name), DTypeName(value.dtype), fmt::join(value.shape, ", "),
              IsComplex(value.dtype) ? ", magnitudes" : "");
   const std::size_t row =
       value.shape.empty() ? 1 : static_cast<std::size_t>(std::max<std::int64_t>(1, value.shape.back()));

@@ -1,4 +1,5 @@
 #include "cli/verdict.h"
+#include "cli/json.h"
 
 #include <string.h>
 
@@ -24,7 +25,6 @@
 namespace luff::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kMaxAsideBytes = 1 << 16;
 constexpr std::size_t kShownAside = 4;
 

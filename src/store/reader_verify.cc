@@ -99,7 +99,7 @@ class Verifier {
         }
       } else if (worker.IsRetired(static_cast<std::uint32_t>(parsed->sequence))) {
         Note(path + ": retired by retention and not yet removed");
-      } else {
+      } else if (options_.values) {
         Payload(path, window, parsed->sequence);
       }
     }
@@ -464,6 +464,7 @@ class Verifier {
             Tell(segment.path(), 0, value() + ": " + std::string(place.status().message()));
           continue;
         }
+        if (!options_.values) continue;
         if (const Status read = Chunk(worker, row, *place); !read.ok()) {
           Tell(worker.DataPath(place->data_file), place->offset,
                "lost: " + value() + ": " + std::string(read.message()));

@@ -27,6 +27,8 @@ WEIGHT = "Sequential_0.weight"
         (["value", "{run}", WEIGHT, 3, "--worker", 7], ["no worker 7", "0"]),
         (["tensors", "{run}", "("], ["does not compile", "missing closing parenthesis", "byte 1"]),
         (["tensors", "{run}", "--collection", "wieghts"], ["wieghts", "weights"]),
+        (["value", "{run}", "Weights", 3], ['it may mean "Sequential_0.weight"', "name one"]),
+        (["tensors", "{run}", "accuracy"], ["no tensor", "nearest"]),
         (["summary", "{run}", "accuracy"], ["no tensor"]),
         (["plot", "{run}", "accuracy"], ["no tensor"]),
         (["show", "{tmp}"], ["without run.json", "{tmp}"]),

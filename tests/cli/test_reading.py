@@ -32,6 +32,16 @@ def test_show(luff: Command, run: Path) -> None:
     assert shown["problems"] == []
 
 
+@pytest.mark.parametrize("word", ["loss", "losses", "Loss", "mseloss_OUTPUT"])
+def test_a_tensor_is_found_by_what_a_person_calls_it(luff: Command, run: Path, word: str) -> None:
+    listed = luff("tensors", run, word)
+    assert listed.code == 0, listed.err
+    assert [line.split()[1] for line in listed.out.splitlines()] == [LOSS]
+    assert luff("value", run, word, 3).out == luff("value", run, LOSS, 3).out
+    assert luff("summary", run, word, "--json").out == luff("summary", run, LOSS, "--json").out
+    assert luff("plot", run, word).out == luff("plot", run, LOSS).out
+
+
 def test_show_counts_a_finding_once_however_often_it_was_updated(
     luff: Command, nan_run: Path, tmp_path: Path
 ) -> None:

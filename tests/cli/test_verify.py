@@ -154,3 +154,25 @@ def test_damage_in_a_directory_of_smdebug(luff: Command, exported: Path) -> None
     # The weight is lost at damaged steps only; all other values are present and right.
     assert before - 4 <= _readable(exported) < before
     assert luff("show", exported).code == 0
+
+
+def test_a_damaged_or_empty_run_is_never_ok(luff: Command, copy: Path) -> None:
+    assert luff("check", copy).out.splitlines()[-1].startswith("luff: ok: ")
+    segment = next((copy / "w0000").glob("m-*.lfm"))
+    whole = segment.read_bytes()
+    for damage, verdict in (
+        (lambda: _flip(segment, len(whole) // 3), "damaged"),
+        (lambda: segment.write_bytes(whole[: len(whole) // 2]), "damaged"),
+        (lambda: segment.write_bytes(whole[:200]), "nothing recorded"),
+        (lambda: shutil.rmtree(copy / "w0000"), "nothing recorded"),
+    ):
+        segment.write_bytes(whole)
+        damage()
+        done = luff("check", copy)
+        assert done.code == 1, done.out
+        lines = done.out.splitlines()
+        assert lines[-1].startswith(f"luff: {verdict}: "), done.out
+        if (copy / "w0000").exists():
+            assert re.search(r"luff: the run is damaged: w0000/m-\S+ at byte \d+: ", done.out), done.out
+    values = luff("check", copy, "--json")
+    assert values.code == 1

@@ -26,6 +26,8 @@ struct VerifyOptions {
   /// Limit on the decoded bytes of values that repeat one number, since a few stored bytes can expand to any
   /// size. Beyond the limit only the checksum of the stored bytes is checked, and a note is added.
   std::uint64_t max_bytes = 64ULL << 30;
+  /// Whether raw values are read. Without them all else is checked: names, steps, statistics, events, places.
+  bool values = true;
 };
 
 /// Reads the whole run. Errors: those of ReadRunInfo, and kIo. Damage is not an error. **Thread-safe.**
