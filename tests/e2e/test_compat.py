@@ -231,9 +231,9 @@ def test_a_launcher_of_jobs_runs_unchanged(luff: Luff, wait: bool):
 def test_a_job_that_fails_is_an_error(luff: Luff, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(luff.cwd)
     monkeypatch.setenv("LUFF_EXECUTABLE", str(luff.executable))
-    (luff.cwd / "train.py").write_text("raise SystemExit(3)")
+    (luff.cwd / "train.py").write_text("print('no data')\nraise SystemExit(3)")
     estimator = Estimator("train.py", debugger_hook_config=False)
-    with pytest.raises(UnexpectedStatusException, match="exit code 3") as failure:
+    with pytest.raises(UnexpectedStatusException, match="exit code 3, its last words: 'no data'") as failure:
         estimator.fit()
     assert failure.value.actual_status == "Failed"
     with pytest.raises(InvalidArgumentError, match=r"s3://data.*expected a directory of this machine"):

@@ -85,8 +85,11 @@ class TrainingJob:
                 else:
                     time.sleep(0.1)
         if self.status == "Failed":
+            said = (self.folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
             raise UnexpectedStatusException(
-                f"job {self.name} ended with exit code {self._process.returncode}; its output: {self.folder / 'log'}",
+                f"job {self.name} ended with exit code {self._process.returncode}"
+                + (f", its last words: {said[-1][:500]!r}" if said else "")
+                + f"; all of its output: {self.folder / 'log'}",
                 ["Completed", "Stopped"],
                 "Failed",
             )
