@@ -153,6 +153,8 @@ def test_ctrl_z_fg_bg_and_ctrl_c(luff: Luff, shell: Shell) -> None:
     beats = luff.tmp / "beats"
     shell.line(_command(luff, _BEATS, str(beats)))
     shell.expect("going")
+    # A child that Luff has forked has Luff's command line until it has become another program.
+    _until(lambda: len(processes_with(str(beats))) == 2, "the job and the command, alone")
     job, command = sorted(processes_with(str(beats)))
     for _ in range(2):
         shell.stop(job)
