@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,7 @@ def test_a_step_is_complete_when_all_workers_have_passed_it(tmp_path: Path):
     assert tensor.workers(1) == ["worker_0", "worker_1"]
     assert tensor.value(1)[0] == 1
     assert tensor.value(1, worker="worker_1")[0] == 101
-    with pytest.raises(InvalidWorker):
+    with pytest.raises(InvalidWorker, match="no worker 'worker_1' of this tensor; there are worker_0"):
         tensor.value(0, worker="worker_1")
     job.step(2, worker=0)
     assert trial.steps() == [0, 1]
@@ -205,8 +206,11 @@ def test_names_are_chosen_by_expression_or_collection(job: Job):
     assert trial.tensor_names(collection=trial.collection("mine")) == ["other"]
     with pytest.raises(ValueError, match="regex and collection"):
         trial.tensor_names(regex="a", collection="default")
-    with pytest.raises(TensorUnavailable):
-        trial.tensor("nothing")
+    with pytest.raises(TensorUnavailable, match=r"at any step; trial\.tensor_names\(\)"):
+        trial.tensor("zzzzzz")
+    name = trial.tensor_names()[0]
+    with pytest.raises(TensorUnavailable, match=f"nearest: '{re.escape(name)}'"):
+        trial.tensor(name + "s")
 
 
 def test_a_damaged_index_file_is_told_and_left_out(job: Job):

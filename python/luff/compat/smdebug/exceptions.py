@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import Any
 
 from luff.compat.smdebug.core.modes import ModeKeys
@@ -27,6 +29,9 @@ __all__ = [
     "TensorUnavailable",
     "TensorUnavailableForStep",
 ]
+
+
+_SEARCHED = 20_000  # names that are compared with one that does not exist
 
 
 def _mode(mode: Any) -> str:
@@ -115,12 +120,15 @@ class IndexReaderException(SMDebugError):
 class TensorUnavailable(SMDebugError):
     """A tensor that was never saved."""
 
-    def __init__(self, tname: str) -> None:
+    def __init__(self, tname: str, names: Sequence[str] = ()) -> None:
         super().__init__(tname)
         self.tname = tname
+        self._names = names
 
     def __str__(self) -> str:
-        return f"tensor {self.tname!r} was not saved at any step; trial.tensor_names() names those that were"
+        found = difflib.get_close_matches(self.tname, self._names[:_SEARCHED], n=3, cutoff=0.4)
+        near = f"; nearest: {', '.join(map(repr, found))}" if found else ""
+        return f"tensor {self.tname!r} was not saved at any step{near}; trial.tensor_names() names those that were"
 
 
 class TensorUnavailableForStep(SMDebugError):
@@ -153,12 +161,14 @@ class ShapeUnavailableForStep(SMDebugError):
 class InvalidWorker(SMDebugError):
     """A worker that the trial does not have."""
 
-    def __init__(self, worker: Any) -> None:
-        super().__init__(worker)
+    def __init__(self, worker: Any, workers: Sequence[str] = ()) -> None:
+        super().__init__(worker, tuple(workers))
         self.worker = worker
+        self.workers = tuple(workers)
 
     def __str__(self) -> str:
-        return f"there is no worker {self.worker!r}; trial.workers() names those that there are"
+        known = f" of this tensor; there are {', '.join(self.workers[:8])}" if self.workers else ""
+        return f"there is no worker {self.worker!r}{known or '; trial.workers() names those that there are'}"
 
 
 class NoMoreData(SMDebugError):

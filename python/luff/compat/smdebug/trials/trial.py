@@ -286,7 +286,7 @@ class Trial:
         found = self._tensors.get(tname)
         if found is None:
             if not self.has_tensor(tname):
-                raise TensorUnavailable(tname)
+                raise TensorUnavailable(tname, self._names())
             found = self._tensors[tname] = Tensor(tname, self, self.cache)
         return found
 
@@ -296,8 +296,9 @@ class Trial:
             if not workers:
                 raise TensorUnavailableForStep(name, step)
             return workers[0]
-        if worker not in self._tensor_workers(name, step):
-            raise InvalidWorker(worker)
+        workers = self._tensor_workers(name, step)
+        if worker not in workers:
+            raise InvalidWorker(worker, workers)
         return worker
 
     def workers(self) -> list[str]:
