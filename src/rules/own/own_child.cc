@@ -114,7 +114,8 @@ void EndOrphans(pid_t ended) noexcept {
   const MutexLock lock(known.mutex);
   known.pids.erase(ended);
   try {
-    const auto is_known = [&pids = known.pids](pid_t pid) { return pids.contains(pid); };
+    const std::set<pid_t> spared = known.pids;
+    const auto is_known = [&spared](pid_t pid) { return spared.contains(pid); };
     const std::vector<BelowProcess> orphans = ProcessesBelow(getpid(), is_known);
     if (orphans.empty()) return;
     KillBelow(getpid(), is_known);
