@@ -101,12 +101,13 @@ int Check(const CheckOptions& wanted) {
     stop = stop || finding.severity == rules::Severity::kStop;
   const std::vector<std::string> damage = DamageOf(trial);
   const bool empty = trial.step_count() == 0;
+  if (!damage.empty())
+    fmt::print(wanted.json ? stderr : stdout, "luff: the run is damaged: {}{} (`luff verify` says all)\n",
+               Escaped(damage.front()),
+               damage.size() > 1 ? fmt::format(", and {} more", damage.size() - 1) : "");
   if (!wanted.json) {
     const rules::CoverageSummary coverage = rules::Summarize(evaluator.coverage());
     if (const std::string lacks = LacksText(coverage); !lacks.empty()) fmt::print("luff: {}\n", lacks);
-    if (!damage.empty())
-      fmt::print("luff: the run is damaged: {}{} (`luff verify` says all)\n", Escaped(damage.front()),
-                 damage.size() > 1 ? fmt::format(", and {} more", damage.size() - 1) : "");
     const char* verdict = stop                            ? "stop"
                           : !evaluator.findings().empty() ? "warn"
                           : empty                         ? "nothing recorded"

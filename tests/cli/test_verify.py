@@ -174,5 +174,11 @@ def test_a_damaged_or_empty_run_is_never_ok(luff: Command, copy: Path) -> None:
         assert lines[-1].startswith(f"luff: {verdict}: "), done.out
         if (copy / "w0000").exists():
             assert re.search(r"luff: the run is damaged: w0000/m-\S+ at byte \d+: ", done.out), done.out
-    values = luff("check", copy, "--json")
-    assert values.code == 1
+    listed = luff("check", copy, "--json")
+    assert (listed.code, listed.out) == (1, "")
+    segment.parent.mkdir()
+    segment.write_bytes(whole)
+    _flip(segment, len(whole) // 3)
+    listed = luff("check", copy, "--json")
+    assert (listed.code, listed.out) == (1, "")
+    assert listed.err.startswith("luff: the run is damaged: w0000/m-")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -226,6 +228,28 @@ def test_a_launcher_of_jobs_runs_unchanged(luff: Luff, wait: bool):
         "60 ['CrossEntropyLoss_output_0']",
     ], done.stdout
     assert (f"data in {luff.cwd / 'data'}" in lines) == wait
+
+
+def test_a_job_goes_on_when_the_notebook_is_killed(luff: Luff):
+    done = luff.cwd / "done"
+    (luff.cwd / "train.py").write_text(f"import time\ntime.sleep(2)\nopen({str(done)!r}, 'w').close()\n")
+    notebook = "import os, signal\nfrom luff.compat.sagemaker import Estimator\n"
+    notebook += (
+        "Estimator('train.py', debugger_hook_config=False).fit(wait=False)\nos.killpg(0, signal.SIGKILL)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", notebook],
+        cwd=luff.cwd,
+        env=luff.environment,
+        start_new_session=True,
+        timeout=100,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert not done.exists()
+    end = time.monotonic() + 60
+    while not done.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert done.exists()
 
 
 def test_a_job_that_fails_is_an_error(luff: Luff, monkeypatch: pytest.MonkeyPatch):

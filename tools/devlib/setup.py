@@ -189,10 +189,8 @@ def make_venv(folder, files, *, path_from=None, meanwhile=None):
         name = folder.relative_to(ROOT)
         python = folder / "bin" / "python"
         if not (python.exists() and (python_version(python) or "").startswith("3.11.")):
-            options = [
-                "--clear",
-                *(["--without-pip"] if path_from else []),
-            ]  # it sees the pip of the other one
+            # An environment that sees another one uses the pip of that one.
+            options = ["--clear", *(["--without-pip"] if path_from else [])]
             run(f"{name}", [find_python(), "-m", "venv", *options, folder], log=f"setup/{folder.name}-venv")
         if path_from:
             site = "lib/python3.11/site-packages"
@@ -218,9 +216,7 @@ def install(python, file, name):
     """
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
     pip += ["--no-deps", "--no-build-isolation", "--use-pep517"]
-    pip += [
-        "--no-compile"
-    ]  # half of pip's CPU time; Python compiles the modules that it imports, and keeps that
+    pip += ["--no-compile"]  # half of pip's CPU time: Python keeps what it compiles of those it imports
     if file != TORCH:
         pip += ["--require-hashes"]
     run(f"{name}: {file.name}", [*pip, "-r", file], log=f"setup/{Path(name).name}-{file.stem}")

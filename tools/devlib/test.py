@@ -79,14 +79,15 @@ def test_main(args):
 
 @dataclasses.dataclass
 class Stage:
-    """One part of the test run. Stages with `beside` leave a core idle, so two of them run at a time."""
+    """One part of the test run. Stages with `beside` leave a core idle, so two of them run at a time.
+
+    `budget`: of these stages, whether the CPU time does not depend on the compiler's cache.
+    """
 
     run: Callable[[Any], results.Tally]
     what: str
     beside: bool = False
-    budget: bool = (
-        True  # of stages with `beside`: whether the CPU time does not depend on the compiler's cache
-    )
+    budget: bool = True
     environments: tuple = ()  # names of those in .venvs
 
 

@@ -8,6 +8,19 @@
 namespace luff::rules {
 namespace {
 
+bool Contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// A run that was recorded for other rules may lack a built-in collection, but has its tensors. One that it
+// has is as its user defined it.
+bool StandsFor(const query::Trial& trial, const std::string& collection, const query::TensorInfo& info) {
+  const format::BuiltInCollection* built_in = format::FindBuiltInCollection(collection);
+  return built_in != nullptr &&
+         (collection == "all" || (built_in->roles & format::RoleBit(info.role)) != 0) &&
+         !Contains(trial.CollectionNames(), collection);
+}
+
 bool IsUpper(char c) { return std::isupper(static_cast<unsigned char>(c)) != 0; }
 
 }  // namespace
@@ -46,14 +59,8 @@ bool TensorSelector::Selects(const query::Trial& trial, query::TensorId id) {
   if (known_[id] < 0) {
     const query::TensorInfo& info = trial.tensor(id);
     bool chosen = empty() && all_if_empty_;
-    for (const std::string& collection : collections_) {
-      // A run that was recorded for other rules may lack the collection, but has its tensors.
-      const format::BuiltInCollection* built_in = format::FindBuiltInCollection(collection);
-      chosen =
-          chosen || collection == "all" ||
-          (built_in != nullptr && (built_in->roles & format::RoleBit(info.role)) != 0) ||
-          std::find(info.collections.begin(), info.collections.end(), collection) != info.collections.end();
-    }
+    for (const std::string& collection : collections_)
+      chosen = chosen || Contains(info.collections, collection) || StandsFor(trial, collection, info);
     for (const Regex& pattern : patterns_) chosen = chosen || pattern.Search(info.name);
     known_[id] = chosen ? 1 : 0;
   }

@@ -74,10 +74,12 @@ class TrainingJob:
         UnexpectedStatusException
             If it has failed.
         """
+        tail = ""
         with open(self.folder / "log", encoding="utf-8", errors="replace") as log:
             while True:
                 ended = self._process.poll() is not None
-                if text := log.read():
+                if text := log.read(1 << 20):
+                    tail = (tail + text)[-1000:]
                     if logs:
                         sys.stdout.write(text)
                 elif ended:
@@ -85,10 +87,10 @@ class TrainingJob:
                 else:
                     time.sleep(0.1)
         if self.status == "Failed":
-            said = (self.folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
+            said = tail.splitlines()
             raise UnexpectedStatusException(
                 f"job {self.name} ended with exit code {self._process.returncode}"
-                + (f", its last words: {said[-1][:500]!r}" if said else "")
+                + (f", its last words: {said[-1]!r}" if said else "")
                 + f"; all of its output: {self.folder / 'log'}",
                 ["Completed", "Stopped"],
                 "Failed",
@@ -104,7 +106,7 @@ class TrainingJob:
         found: dict[str, dict[str, Any]] = {}
         written = self.folder / "run" / "rules" / "luff" / "findings.jsonl"
         if written.exists():
-            for line in written.read_text(encoding="utf-8").splitlines():
+            for line in written.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     finding = json.loads(line)
                 except ValueError:  # the line is being written
@@ -244,8 +246,9 @@ class Estimator:
             command = [*watch, *compat, "--", *command]
         with open(folder / "log", "wb") as log:
             process = subprocess.Popen(
-                command, cwd=source, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+                command, cwd=source, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,  # notebooks send their signals to a whole group
+            )  # fmt: skip
         self.latest_training_job = TrainingJob(name, folder, job, process)
         self._artifacts = job.hook_config.container_local_output_path or str(folder / "run")
         if wait:
